@@ -1,0 +1,1 @@
+"""The emulated accelerator: how long a step computes, and waiting that long."""

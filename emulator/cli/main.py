@@ -1,0 +1,50 @@
+"""The command `feedrate`: arguments in, one verb out, errors as one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from emulator import __version__
+from emulator.errors import FeedrateError
+
+app = typer.Typer(
+    name="feedrate",
+    help="How many accelerators can this storage feed?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"feedrate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    pass
+
+
+def entry() -> None:
+    """Run the command line; every error that is the user's to read becomes one line on stderr."""
+    try:
+        app()
+    except FeedrateError as error:
+        print(f"feedrate: error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output is gone
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("feedrate: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -1,0 +1,1 @@
+"""File formats of samples: how each is written, and where its arrays lie."""

@@ -1,0 +1,71 @@
+"""Every error that feedrate raises on purpose, as one tree.
+
+    FeedrateError
+    ├── SpecError       a workload, recipe, option or system file is wrong       exit 2
+    ├── DatasetError    a dataset is missing, empty, truncated or corrupt        exit 3
+    ├── StorageError    storage refused: full, read-only, hung, not there        exit 4
+    ├── LaunchError     no MPI, no mpirun, a rank count that cannot be           exit 5
+    ├── RankError       a rank died or raised; what was measured is kept         exit 6
+    └── MissingError    an optional package or tool is not installed             exit 7
+
+A message says what is wrong and where; the hint says what to do. Together they are one line.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class FeedrateError(Exception):
+    """An error that is the user's to read: one line, no traceback."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what, hint)  # both in args, so that the error survives pickling
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        line = f"{self.what}: {self.hint}" if self.hint else self.what
+        return " ".join(line.split())
+
+
+class SpecError(FeedrateError):
+    exit_code = 2
+
+
+class DatasetError(FeedrateError):
+    exit_code = 3
+
+
+class StorageError(FeedrateError):
+    exit_code = 4
+
+
+class LaunchError(FeedrateError):
+    exit_code = 5
+
+
+class RankError(FeedrateError):
+    exit_code = 6
+
+
+class MissingError(FeedrateError):
+    exit_code = 7
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """`error` as one line: what was being done, what the system said, what to do about it."""
+    hints = {
+        errno.ENOSPC: "free some space or choose another folder",
+        errno.EDQUOT: "the quota is used up; free some space or choose another folder",
+        errno.EROFS: "the file system is read-only; choose another folder",
+        errno.EACCES: "check the permissions or choose another folder",
+        errno.ENOENT: "check the path",
+        errno.EIO: "the storage failed to deliver; see the system log",
+        errno.ESTALE: "the mount is stale; remount it",
+    }
+    where = f" ({error.filename})" if error.filename else ""
+    said = error.strerror or str(error)
+    return StorageError(f"{doing}{where}: {said}", hints.get(error.errno or 0, ""))

@@ -1,0 +1,1 @@
+"""How a rank reads: PyTorch's DataLoader, or direct reads into reused buffers. Same bytes, same order."""

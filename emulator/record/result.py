@@ -1,0 +1,151 @@
+"""The result of a run, a sweep, a simulation, a baseline or an import: one versioned JSON file.
+
+Field by field in results/README.md. Whoever made it, `analysis` and `report` read the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA = 1
+"""Version of the layout of run.json; a reader refuses a newer one."""
+
+Kind = Literal["run", "sweep", "simulated", "baseline", "imported"]
+Status = Literal["complete", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A reason not to trust a number without thinking."""
+
+    name: str
+    """Short name, for example `overshoot` or `page-cache`."""
+    value: float
+    """What was measured."""
+    threshold: float
+    """Where the flag is raised."""
+    sentence: str
+    """What it means, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostShare:
+    """What the ranks of one host did during a point, and what the host said of itself."""
+
+    host: str
+    ranks: int
+    """Active ranks on the host."""
+    bytes: int
+    """Bytes that its ranks read in the loop."""
+    samples: int
+    cpu_seconds: float
+    """User + system seconds of its ranks and their workers, during the loop."""
+    cores: int
+    """Cores that the ranks may use."""
+    busy_share: float | None = None
+    """Share of the host's CPU time that was not idle, by anyone (0 to 1)."""
+    steal_share: float | None = None
+    """Share of the host's CPU time that a hypervisor took away (0 to 1)."""
+    runqueue: float | None = None
+    """Mean number of runnable threads."""
+    nic_bytes: int | None = None
+    """Bytes received on network interfaces, loopback left out."""
+    device_bytes: int | None = None
+    """Bytes read from block devices."""
+    wait_seconds: float = 0.0
+    """Seconds that its ranks were blocked on the loader, summed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One process count, run once."""
+
+    ranks: int
+    """Emulated accelerators: processes that were active."""
+    hosts: tuple[HostShare, ...]
+    epochs: int
+    steps: int
+    """Steps of every rank, all epochs together."""
+    samples: int
+    """Samples read by all ranks in the loop."""
+    bytes: int
+    """Bytes read by all ranks in the loop."""
+    left_out: int
+    """Samples per epoch that did not fill a step of all ranks."""
+    seconds: float
+    """Wall seconds of the loop, first step included, slowest rank."""
+    samples_per_second: float
+    """All ranks; the first step of each epoch is left out of samples and time, as in AU."""
+    bytes_per_second: float
+    """All ranks; over the same steps."""
+    ideal_samples_per_second: float
+    """ranks x batch size / step time: what accelerators that never wait would consume."""
+    x_ideal: float
+    """samples_per_second / ideal_samples_per_second."""
+    au: float
+    """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute."""
+    x_ideal_first: float
+    """As x_ideal, with the first step of each epoch included."""
+    au_first: float
+    """As au, with the first step of each epoch included."""
+    wait_share: float
+    """Share of the ranks' loop time blocked on the loader."""
+    barrier_share: float
+    """Share of the ranks' loop time waiting for other ranks."""
+    overshoot_p99: float
+    """99th percentile over steps of |measured - nominal| compute, as a share of the step time."""
+    resident_share: float | None = None
+    """Share of sampled pages that were in the page cache just before they were read (0 to 1)."""
+    read_latency: Mapping[str, int] = field(default_factory=dict)
+    """Histogram of read requests: upper edge in microseconds -> requests, all ranks."""
+    flags: tuple[Flag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knee:
+    """Where adding processes stops paying. None: not observed within the counts that were run."""
+
+    n_au: float | None
+    """Largest number of processes with throughput >= au_threshold x ideal, interpolated."""
+    n_98: float | None
+    """Onset: where throughput falls below 98 % of ideal."""
+    n_saturation: float | None
+    """Storage's limit divided by one process's demand."""
+    peak_samples_per_second: float | None
+    """Maximum throughput, only when it measurably falls after it."""
+    interval: tuple[float, float] | None
+    """95 % interval of n_au."""
+    sentence: str
+    """The knee in one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Everything about one OUT folder except its step log."""
+
+    kind: Kind
+    status: Status
+    reason: str = ""
+    """Why it is incomplete."""
+    version: str
+    """Version of feedrate that made it."""
+    created: str
+    """ISO 8601, UTC."""
+    command: tuple[str, ...]
+    """The command line that repeats it."""
+    workload: Mapping[str, Any]
+    """The workload whole, as `dataclasses.asdict` gives it."""
+    dataset: Mapping[str, Any]
+    """path, files, bytes, format, recipe, seed."""
+    storage: Mapping[str, Any]
+    """The StorageSpec whole; `shaped_rate` not null marks emulated storage."""
+    loader: str
+    """torch or direct."""
+    environment: Mapping[str, Any]
+    """Machine, versions, MPI."""
+    points: tuple[Point, ...] = ()
+    knee: Knee | None = None
+    flags: tuple[Flag, ...] = ()
+    schema: int = SCHEMA

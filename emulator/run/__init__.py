@@ -1,0 +1,1 @@
+"""The loop of one rank, the communicator, and starting ranks with mpirun."""

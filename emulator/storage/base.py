@@ -1,0 +1,40 @@
+"""What a storage can do. Backends and wrappers have the same three verbs and pass the same tests."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
+
+
+@runtime_checkable
+class Blob(Protocol):
+    """One sample, open for reading. A context manager that closes it."""
+
+    name: str
+    """Name of the sample within its storage, for errors."""
+    size: int
+    """Bytes of the sample."""
+    alignment: int
+    """Offsets, lengths and addresses of reads must be multiples of this (1, or 4096 for O_DIRECT)."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `offset` on; returns the bytes read, fewer only at the end.
+
+        Raises StorageError.
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """A place with named samples. Safe to use from many threads."""
+
+    def open(self, name: str) -> Blob:
+        """The sample `name`, open. Raises DatasetError when it is not there, StorageError otherwise."""
+        ...

@@ -1,0 +1,1 @@
+"""Which process counts, in what order, when to stop."""
