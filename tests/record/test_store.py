@@ -1,0 +1,331 @@
+"""OUT folders on real files: whole or not at all, exact, and every failure one clear line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.record.result import SCHEMA, Flag, HostShare, Knee, Point, RunResult
+from emulator.record.step import STEP
+from emulator.record.store import (
+    Spool,
+    prepare_out,
+    read_result,
+    read_spools,
+    read_steps,
+    remove_spools,
+    write_result,
+    write_steps,
+)
+
+numbers = st.floats(allow_nan=False)
+counts = st.integers(0, 2**53)
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
+flags = st.builds(Flag, name=texts, value=numbers, threshold=numbers, sentence=texts)
+hosts = st.builds(
+    HostShare, host=texts, ranks=counts, bytes=counts, samples=counts, cpu_seconds=numbers, cores=counts,
+    busy_share=st.none() | numbers, nic_bytes=st.none() | counts, wait_seconds=numbers,
+)  # fmt: skip
+points = st.builds(
+    Point,
+    hosts=st.lists(hosts, max_size=2).map(tuple), flags=st.lists(flags, max_size=2).map(tuple),
+    read_latency=st.dictionaries(texts, counts, max_size=3), resident_share=st.none() | numbers,
+    **dict.fromkeys(("ranks", "epochs", "steps", "samples", "bytes", "left_out"), counts),
+    **dict.fromkeys((
+        "seconds", "samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au",
+        "x_ideal_first", "au_first", "wait_share", "barrier_share", "overshoot_p99",
+    ), numbers),
+)  # fmt: skip
+knees = st.builds(
+    Knee, n_au=st.none() | numbers, n_98=st.none() | numbers, n_saturation=st.none() | numbers,
+    peak_samples_per_second=st.none() | numbers, sentence=texts,
+    interval=st.none() | st.tuples(numbers, numbers),
+)  # fmt: skip
+plain = st.none() | st.booleans() | counts | numbers.filter(math.isfinite) | texts
+tables = st.dictionaries(
+    texts, plain | st.lists(plain, max_size=2) | st.dictionaries(texts, plain), max_size=3
+)
+results = st.builds(
+    RunResult, kind=st.sampled_from(["run", "sweep", "simulated", "baseline", "imported"]),
+    status=st.sampled_from(["complete", "incomplete"]), version=texts, created=texts, reason=texts,
+    command=st.lists(texts, max_size=3).map(tuple), workload=tables, dataset=tables, storage=tables,
+    environment=tables, loader=texts, points=st.lists(points, max_size=2).map(tuple),
+    knee=st.none() | knees, flags=st.lists(flags, max_size=1).map(tuple),
+)  # fmt: skip
+rows = arrays(STEP, st.integers(0, 40))
+
+
+@given(result=results)
+@settings(max_examples=40, deadline=None)
+def test_a_result_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, result: RunResult) -> None:
+    out = tmp_path_factory.mktemp("out")
+    write_result(out, result)
+    assert read_result(out) == result
+    assert read_result(out / "run.json") == result
+
+
+@given(steps=rows)
+@settings(max_examples=40, deadline=None)
+def test_steps_come_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, steps: np.ndarray) -> None:
+    out = tmp_path_factory.mktemp("out")
+    write_steps(out, steps)
+    back = read_steps(out)
+    assert back.dtype == STEP
+    assert back.tobytes() == steps.tobytes()
+
+
+@given(steps=rows, torn=st.integers(0, STEP.itemsize - 1), cut=st.integers(0, 40))
+@settings(max_examples=40, deadline=None)
+def test_spools_lose_at_most_the_torn_last_row(
+    tmp_path_factory: pytest.TempPathFactory, steps: np.ndarray, torn: int, cut: int
+) -> None:
+    out = tmp_path_factory.mktemp("out")
+    with Spool(out, 7) as spool:
+        spool.append(steps[:cut])
+        spool.append(steps[cut:])
+    file = out / "spool" / "rank-00007.steps"
+    with file.open("ab") as handle:
+        handle.write(b"\xff" * torn)  # what a killed rank may leave
+    assert read_spools(out).tobytes() == steps.tobytes()
+    assert read_steps(out).tobytes() == steps.tobytes()
+    with Spool(out, 7) as spool:  # a resumed rank goes on behind the last whole row
+        spool.append(steps)
+    assert read_spools(out).tobytes() == steps.tobytes() * 2
+
+
+def small(**changes: object) -> RunResult:
+    base = RunResult(
+        kind="run", status="complete", version="0", created="2026-01-01T00:00:00Z", command=("feedrate",),
+        workload={}, dataset={}, storage={}, loader="direct", environment={},
+    )  # fmt: skip
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def one_line(error: pytest.ExceptionInfo[FeedrateError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    assert text
+    return text
+
+
+def test_spools_of_many_ranks_are_read_in_rank_order_and_removed(tmp_path: Path) -> None:
+    for rank in (11, 2):
+        step = np.zeros(3, dtype=STEP)
+        step["rank"] = rank
+        with Spool(tmp_path, rank) as spool:
+            spool.append(step)
+    assert read_spools(tmp_path)["rank"].tolist() == [2, 2, 2, 11, 11, 11]
+    remove_spools(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert len(read_steps(tmp_path)) == 0
+
+
+def test_the_parquet_file_wins_over_the_spools(tmp_path: Path) -> None:
+    with Spool(tmp_path, 0) as spool:
+        spool.append(np.zeros(3, dtype=STEP))
+    write_steps(tmp_path, np.zeros(2, dtype=STEP))
+    assert len(read_steps(tmp_path)) == 2
+
+
+def test_infinity_is_readable_by_strict_json_readers(tmp_path: Path) -> None:
+    write_result(tmp_path, small(flags=(Flag(name="a", value=math.inf, threshold=-math.inf, sentence=""),)))
+    json.loads((tmp_path / "run.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert read_result(tmp_path).flags[0].value == math.inf
+
+
+def test_numpy_scalars_are_written_as_numbers(tmp_path: Path) -> None:
+    write_result(tmp_path, small(environment={"cores": np.int64(2), "load": np.float32(0.5)}))
+    assert read_result(tmp_path).environment == {"cores": 2, "load": 0.5}
+
+
+def test_prepare_out_makes_a_folder_and_takes_an_empty_one(tmp_path: Path) -> None:
+    prepare_out(tmp_path / "a" / "b", force=False)
+    prepare_out(tmp_path / "a" / "b", force=False)
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+def test_prepare_out_never_overwrites_without_force(tmp_path: Path) -> None:
+    write_result(tmp_path, small())
+    with pytest.raises(SpecError) as error:
+        prepare_out(tmp_path, force=False)
+    assert "--force" in one_line(error)
+    assert read_result(tmp_path) == small()
+
+
+def test_force_removes_only_feedrates_own_files(tmp_path: Path) -> None:
+    write_result(tmp_path, small())
+    write_steps(tmp_path, np.zeros(1, dtype=STEP))
+    Spool(tmp_path, 0).close()
+    (tmp_path / "spool" / "mine.txt").write_text("keep")
+    (tmp_path / "notes.txt").write_text("keep")
+    prepare_out(tmp_path, force=True)
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["notes.txt", "spool", "spool/mine.txt"]
+
+
+@contextmanager
+def read_only_folder() -> Iterator[Path]:
+    """A folder that this process may not write to, also when the tests run as root."""
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(user)
+            Path(folder).chmod(0o755)
+
+
+def test_a_folder_that_may_not_be_written_is_one_line() -> None:
+    with read_only_folder() as folder:
+        for out in (folder, folder / "new"):
+            with pytest.raises(StorageError) as error:
+                prepare_out(out, force=False)
+            assert "permission" in one_line(error).lower()
+        with pytest.raises(StorageError):
+            write_result(folder, small())
+        with pytest.raises(StorageError):
+            Spool(folder, 0)
+
+
+def test_an_out_under_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StorageError) as error:
+            prepare_out(out, force=True)
+        one_line(error)
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_result(tmp_path: Path) -> None:
+    write_result(tmp_path, small(reason="old"))
+    for name in (".run.json.tmp", ".steps.parquet.tmp"):
+        (tmp_path / name).symlink_to("/dev/full")
+    with pytest.raises(StorageError) as error:
+        write_result(tmp_path, small(reason="new"))
+    assert "free some space" in one_line(error)
+    with pytest.raises(StorageError) as error:
+        write_steps(tmp_path, np.zeros(100_000, dtype=STEP))
+    assert "free some space" in one_line(error)
+    assert read_result(tmp_path).reason == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_full_disk_under_a_spool_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "rank-00000.steps").symlink_to("/dev/full")
+    with Spool(tmp_path, 0) as spool, pytest.raises(StorageError) as error:
+        spool.append(np.zeros(1, dtype=STEP))
+    assert "free some space" in one_line(error)
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    write_result(tmp_path, small())
+    file = tmp_path / "run.json"
+    file.write_text(file.read_text().replace(f'"schema": {SCHEMA}', f'"schema": {SCHEMA + 1}'))
+    with pytest.raises(SpecError) as error:
+        read_result(tmp_path)
+    assert "newer" in one_line(error)
+    assert "upgrade" in one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.pop("loader"), "loader is missing"),
+        (lambda table: table.update(points=[{"ranks": 1}]), "points[0].hosts is missing"),
+        (lambda table: table.update(points=3), "points is 3, but must be a list"),
+        (lambda table: table.update(kind="guess"), "kind is 'guess'"),
+        (lambda table: table.update(version=1), "version is 1, but must be text"),
+        (lambda table: table.update(extra=1), "extra is not a field"),
+        (lambda table: table.update(knee={"n_au": "many"}), "knee"),
+        (lambda table: table.update(command=[1]), "command[0]"),
+        (lambda table: table.pop("schema"), "schema"),
+        (lambda table: table.update(schema=True), "schema"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, change, said: str) -> None:  # type: ignore[no-untyped-def]
+    write_result(tmp_path, small())
+    table = json.loads((tmp_path / "run.json").read_text())
+    change(table)
+    (tmp_path / "run.json").write_text(json.dumps(table))
+    with pytest.raises(SpecError) as error:
+        read_result(tmp_path)
+    assert said in one_line(error)
+    assert "run.json" in one_line(error)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 100_000, b'{"schema": 1}']
+)
+def test_a_damaged_result_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(SpecError) as error:
+        read_result(tmp_path)
+    one_line(error)
+
+
+@given(cut=st.floats(0, 1), flip=st.integers(0, 255))
+@settings(max_examples=40, deadline=None)
+def test_a_damaged_result_never_raises_anything_else(
+    tmp_path_factory: pytest.TempPathFactory, cut: float, flip: int
+) -> None:
+    out = tmp_path_factory.mktemp("out")
+    write_result(out, small())
+    raw = bytearray((out / "run.json").read_bytes())
+    raw[int(cut * (len(raw) - 1))] = flip
+    (out / "run.json").write_bytes(raw)
+    with suppress(SpecError):
+        read_result(out)
+
+
+def test_no_result_is_one_line(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nowhere", tmp_path / "nowhere.json"):
+        with pytest.raises(StorageError) as error:
+            read_result(place)
+        one_line(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 1000])
+def test_a_damaged_step_log_is_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "steps.parquet").write_bytes(content)
+    with pytest.raises(SpecError) as error:
+        read_steps(tmp_path)
+    one_line(error)
+
+
+def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    for table, said in (
+        ({"a": [1]}, "no column point"),
+        ({name: ["x"] for name in STEP.names or ()}, "point is"),
+    ):
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "steps.parquet")
+        with pytest.raises(SpecError) as error:
+            read_steps(tmp_path)
+        assert said in one_line(error)
+
+
+def test_a_truncated_step_log_is_one_line(tmp_path: Path) -> None:
+    write_steps(tmp_path, np.zeros(1000, dtype=STEP))
+    file = tmp_path / "steps.parquet"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(SpecError) as error:
+        read_steps(tmp_path)
+    one_line(error)
