@@ -1,0 +1,36 @@
+"""`feedrate report OUT`: the table in the terminal; the page and the picture as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    out: Annotated[Path, typer.Argument(help="A result: the folder given to --out, or its run.json.")],
+    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as a picture.")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write the plots as a drawing.")] = None,
+) -> None:
+    """Show a result: table, knee, what qualifies it; write it as a page or a picture."""
+    from emulator.record.store import read_result, read_steps
+    from emulator.report.table import print_table
+
+    result = read_result(out)
+    print_table(result)
+    if html is None and png is None and svg is None:
+        return
+    steps = read_steps(out if out.is_dir() else out.parent)
+    if html is not None:
+        from emulator.report.page import write_html
+
+        write_html(result, steps, html)
+        typer.echo(f"page: {html}")
+    for path, kind in ((png, "png"), (svg, "svg")):
+        if path is not None:
+            from emulator.report.plots import write_picture
+
+            write_picture(result, steps, path, kind)
+            typer.echo(f"picture: {path}")

@@ -1,0 +1,114 @@
+"""A result in a terminal: what qualifies it, the table, the hosts, the notes, the knee."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from emulator.record.result import RunResult
+from emulator.report.hosts import HostRow, fullest, host_rows, shortened
+from emulator.report.view import NONE, Row, answer, marks, notes, number, percent, rows, setting, title
+from emulator.units import show_rate
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+PLAIN_WIDTH = 100
+"""Columns of the text when the output is no terminal."""
+NARROW = 56
+"""Below this many columns the samples/s are left out: the GB/s say the same."""
+MOST_HOSTS = 12
+
+
+def print_table(result: RunResult) -> None:
+    """Write the table to standard output: coloured on a terminal, plain text elsewhere."""
+    terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size((80, 24)).columns if terminal else PLAIN_WIDTH
+    sys.stdout.write(render(result, width=width, colour=terminal))
+
+
+def render(result: RunResult, width: int = PLAIN_WIDTH, colour: bool = False) -> str:
+    """The table as text of at most `width` columns."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    console = Console(
+        file=text, width=width, force_terminal=colour, color_system="standard" if colour else None,
+        highlight=False, markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+    _fill(console, result, width)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def _fill(console: Console, result: RunResult, width: int) -> None:
+    console.print(title(result), style="bold")
+    console.print(setting(result), style="dim")
+    for mark in marks(result):
+        console.print(f"!! {mark.sentence}" if mark.serious else mark.sentence, style="bold red")
+    if result.points:
+        console.print()
+        console.print(_points(rows(result), width))
+    for renderable in _hosts(result, width):
+        console.print(renderable)
+    if notes(result):
+        console.print()
+    for note in notes(result):
+        console.print(f"{note.letter}  {note.name} ({note.where}): {note.sentence}", style="yellow")
+    console.print()
+    console.print(answer(result), style="bold green" if result.status == "complete" else "bold")
+
+
+def _table() -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+
+
+def _points(found: tuple[Row, ...], width: int) -> Table:
+    table = _table()
+    narrow = width < NARROW
+    noted = any(row.notes for row in found)
+    heads = ["ranks", "samples/s", "GB/s", "MB/s\nper rank", "AU %", "X/\nX_ideal", "notes"]
+    cells = [[r.ranks, r.samples, r.gigabytes, r.per_rank, r.au, r.x_ideal, r.notes] for r in found]
+    shown = [n for n in range(len(heads)) if not (n == 1 and narrow) and not (n == 6 and not noted)]
+    for n in shown:
+        table.add_column(heads[n], justify="left" if n == 6 else "right", no_wrap=n != 6)
+    for row in cells:
+        table.add_row(*(row[n] for n in shown), style="yellow" if row[6] else None)
+    return table
+
+
+def _hosts(result: RunResult, width: int) -> list[RenderableType]:
+    point = fullest(result)
+    if point is None or len(point.hosts) < 2:
+        return []
+    head, tail, between = shortened(host_rows(point), MOST_HOSTS)
+    heads = ["ranks", "GB/s", "wait %", "CPU %", "CPU-s\nper GB"]
+    shown = heads[:3] if width < NARROW else heads
+    table = _table()
+    table.add_column("host", overflow="fold", max_width=max(16, width - 10 * len(shown)))
+    for name in shown:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in head:
+        table.add_row(*_cells(row)[: len(shown) + 1])
+    if between:
+        table.add_row(f"... {between:,} hosts between")
+    for row in tail:
+        table.add_row(*_cells(row)[: len(shown) + 1])
+    caption = f"\n{len(point.hosts):,} hosts at {point.ranks:,} ranks, the most waiting first"
+    return [f"{caption} ({show_rate(point.bytes_per_second)} in all)", table]
+
+
+def _cells(row: HostRow) -> tuple[str, ...]:
+    return (
+        row.host,
+        f"{row.ranks:,}",
+        number(row.bytes_per_second / 1e9, 3),
+        percent(row.wait_share),
+        percent(row.busy_share) if row.busy_share is not None else NONE,
+        number(row.cpu_seconds_per_gb, 2),
+    )
