@@ -8,7 +8,13 @@ import sys
 import typer
 
 from emulator import __version__
+from emulator.cli.doctor import doctor
+from emulator.cli.report import report
+from emulator.cli.run import run
+from emulator.cli.sweep import sweep
+from emulator.cli.workloads import workloads
 from emulator.errors import FeedrateError
+from emulator.run.comm import rank_hint
 
 app = typer.Typer(
     name="feedrate",
@@ -35,12 +41,20 @@ def _options(
     pass
 
 
+app.command("workloads")(workloads)
+app.command("run")(run)
+app.command("sweep")(sweep)
+app.command("report")(report)
+app.command("doctor")(doctor)
+
+
 def entry() -> None:
     """Run the command line; every error that is the user's to read becomes one line on stderr."""
     try:
         app()
     except FeedrateError as error:
-        print(f"feedrate: error: {error}", file=sys.stderr)
+        if rank_hint() == 0:  # what is wrong before ranks meet is wrong on every rank: say it once
+            print(f"feedrate: error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output is gone

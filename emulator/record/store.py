@@ -3,6 +3,7 @@
     OUT/run.json                the RunResult; results/README.md has it field by field
     OUT/steps.parquet           all rows of record.step.STEP
     OUT/spool/rank-00007.steps  raw rows of rank 7, appended while it runs; gone once steps.parquet is there
+    OUT/failure.txt             why a run ended early, in the words of the first rank that failed
 
 Files appear whole: written under a temporary name, synced, renamed. A killed run leaves its spools.
 """
@@ -27,6 +28,7 @@ from emulator.record.step import STEP, Steps
 RESULT = "run.json"
 STEPS = "steps.parquet"
 SPOOL = "spool"
+FAILURE = "failure.txt"
 _PROBE = ".feedrate-probe"
 _PROBE_BYTES = 65536  # more than one block, so that a full disk shows
 
@@ -42,8 +44,18 @@ def _doing(what: str) -> Iterator[None]:
 
 def _own_files(path: Path) -> list[Path]:
     """What feedrate itself may have left in an OUT folder, and nothing else."""
-    names = (RESULT, STEPS, _PROBE, f".{RESULT}.tmp", f".{STEPS}.tmp")
+    names = (RESULT, STEPS, FAILURE, _PROBE, f".{RESULT}.tmp", f".{STEPS}.tmp")
     return [path / name for name in names] + list((path / SPOOL).glob("rank-*.steps"))
+
+
+def check_out(path: Path, force: bool) -> None:
+    """Refuse an OUT that holds files, unless `force`; creates nothing. Raises SpecError, StorageError."""
+    with _doing(f"cannot look into the folder {path}"):
+        used = path.exists() and any(path.iterdir())
+    if used and not force:
+        raise SpecError(
+            f"{path} is not empty", "results are never overwritten: choose another --out, or add --force"
+        )
 
 
 def prepare_out(path: Path, force: bool) -> None:
@@ -52,13 +64,9 @@ def prepare_out(path: Path, force: bool) -> None:
     With `force`, feedrate's own files of an earlier run are removed; files of others stay. Raises SpecError
     when OUT holds files and `force` is not given; StorageError when it cannot be written.
     """
+    check_out(path, force)
     with _doing(f"cannot create the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
-        used = any(path.iterdir())
-    if used and not force:
-        raise SpecError(
-            f"{path} is not empty", "results are never overwritten: choose another --out, or add --force"
-        )
     with _doing(f"cannot write to {path}"):
         for old in _own_files(path):
             old.unlink(missing_ok=True)
@@ -244,3 +252,26 @@ def remove_spools(path: Path) -> None:
             file.unlink(missing_ok=True)
         if (path / SPOOL).is_dir() and not any((path / SPOOL).iterdir()):
             (path / SPOOL).rmdir()
+
+
+def claim_failure(path: Path, line: str) -> bool:
+    """Write `line` to OUT/failure.txt; False when another rank has already said why.
+
+    True also when the folder cannot be written: then whoever asks had better say it aloud.
+    """
+    try:
+        with (path / FAILURE).open("x", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except FileExistsError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def read_failure(path: Path) -> str:
+    """Why the run ended early; empty when nobody said."""
+    try:
+        return (path / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

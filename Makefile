@@ -1,0 +1,35 @@
+# make demo: a knee on this machine, in a minute.   make test: every check and every default test.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+FEEDRATE := $(BIN)/feedrate
+INSTALLED := $(VENV)/.installed
+
+.PHONY: install demo test lint clean
+
+install: $(INSTALLED)
+
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("feedrate needs Python 3.11 or newer") if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Real ranks, real files, the real DataLoader; only the storage's bandwidth is shaped, to a known 400 MB/s.
+demo: $(INSTALLED)
+	$(FEEDRATE) generate demo/data --recipe tiny --files 512
+	$(FEEDRATE) sweep demo/data --workload unet3d-tiny --storage shaped:400MB/s --steps 48 \
+	    --counts 1,2,3,4,5,6,8 --out demo/result --force
+	$(FEEDRATE) report demo/result --html demo/report.html
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check emulator tests benchmarks
+	$(BIN)/ruff format --check emulator tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

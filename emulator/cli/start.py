@@ -1,0 +1,143 @@
+"""From options to a measurement: make the job, start mpirun where none did, run, show."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, get_args
+
+import typer
+
+from emulator.errors import LaunchError, SpecError
+
+if TYPE_CHECKING:
+    from emulator.record.result import Kind
+    from emulator.run.comm import Comm
+    from emulator.run.job import Job
+    from emulator.sweep.schedule import Schedule
+
+
+def make_job(
+    dataset: Path, workload: str, settings: Sequence[str], loader: str, cache: str, storage: str,
+    epochs: int | None, steps: int | None, out: Path | None,
+) -> Job:  # fmt: skip
+    """The job that the options ask for. Raises SpecError."""
+    from emulator.run.job import Job, LoaderKind
+    from emulator.spec.catalog import load_workload
+    from emulator.spec.storage import Cache, parse_storage
+
+    _one_of("--loader", loader, get_args(LoaderKind))
+    _one_of("--cache", cache, get_args(Cache))
+    spec = load_workload(workload, settings)
+    name = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Job(
+        dataset=dataset,
+        workload=spec,
+        loader=cast(LoaderKind, loader),
+        storage=parse_storage(storage, cast(Cache, cache)),
+        epochs=epochs if epochs or steps else spec.training.epochs,
+        steps=steps,
+        out=out or Path("feedrate-results") / name,
+        command=("feedrate", *sys.argv[1:]),
+    )
+
+
+def _one_of(option: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise SpecError(f"{option} {value!r} is not known", "use " + " or ".join(choices))
+
+
+def start(
+    job: Job, kind: Kind, ranks: int | None, *, needed: int, schedule: Callable[[int], Schedule],
+    force: bool, dry_run: bool,
+) -> None:  # fmt: skip
+    """Measure under the mpirun that started this process, or start one here.
+
+    `needed` is the number of ranks that the options ask for; `schedule(ranks)` makes the schedule.
+    """
+    from emulator.run.comm import started_by_mpi, world
+
+    if dry_run:
+        _dry_run(job, ranks or needed, schedule)
+    elif started_by_mpi():
+        _measure(job, kind, world(), ranks, schedule, force)
+    else:
+        _launch(job, ranks or needed, schedule, force)
+
+
+def _measure(
+    job: Job, kind: Kind, world: Comm, ranks: int | None, schedule: Callable[[int], Schedule], force: bool
+) -> None:
+    from dataclasses import replace
+
+    from emulator.sweep.session import measure
+
+    if ranks is not None and ranks != world.size:
+        raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
+    plan = schedule(world.size)
+    job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
+    result = measure(job, kind, plan, world, force=force, say=_say)
+    if result is not None:
+        from emulator.report.table import print_result
+
+        print_result(result)
+        _say(f"\nresult: {job.out}   (feedrate report {job.out} --html page.html)")
+
+
+def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bool) -> None:
+    """Look at what can be seen from here, then start the same command under mpirun."""
+    from emulator.dataset.manifest import read_manifest
+    from emulator.plan.epoch import EpochPlan
+    from emulator.record.store import check_out
+    from emulator.run.mpirun import launch
+
+    schedule(ranks)
+    manifest = read_manifest(job.dataset)
+    batch_size = job.workload.loader.batch_size
+    EpochPlan(samples=len(manifest.names), ranks=ranks, batch_size=batch_size).require_a_step()
+    check_out(job.out, force)
+    if job.loader == "torch":
+        _require_torch()
+    status = launch(ranks, [*sys.argv[1:], "--out", str(job.out)])
+    if status:
+        _say_what_is_kept(job.out)
+    raise typer.Exit(status)
+
+
+def _require_torch() -> None:
+    from importlib.util import find_spec
+
+    from emulator.errors import MissingError
+
+    if find_spec("torch") is None:
+        raise MissingError(
+            "--loader torch needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
+        )
+
+
+def _say_what_is_kept(out: Path) -> None:
+    from emulator.record.store import RESULT, read_steps
+
+    if (out / RESULT).is_file() and len(read_steps(out)):
+        print(f"feedrate: kept what was measured until then: feedrate report {out}", file=sys.stderr)
+
+
+def _dry_run(job: Job, ranks: int, schedule: Callable[[int], Schedule]) -> None:
+    from emulator.dataset.manifest import read_manifest
+    from emulator.run.estimate import plan_lines
+    from emulator.run.mpirun import find_launcher, show
+
+    manifest = read_manifest(job.dataset)
+    for line in plan_lines(job, len(manifest.names), int(manifest.sizes.sum()), schedule(ranks).planned()):
+        _say(line)
+    try:
+        words = [word for word in sys.argv[1:] if word != "--dry-run"]
+        _say("command:        " + show(find_launcher().command(ranks, words)))
+    except LaunchError as error:
+        _say(f"command:        {error}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -1,0 +1,49 @@
+"""`feedrate workloads`: the list, or one with every number's source."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def workloads(
+    name: Annotated[str | None, typer.Argument(help="Name or path of one workload.")] = None,
+) -> None:
+    """List the workloads, or show one with the source of every number."""
+    if name is None:
+        _list()
+    else:
+        _show(name)
+
+
+def _list() -> None:
+    from emulator.spec.catalog import load_workload, names
+    from emulator.units import show_rate, show_seconds
+
+    typer.echo(f"{'NAME':14} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
+    for name in names("workloads"):
+        spec = load_workload(name)
+        demand = show_rate(spec.ideal_samples_per_second * spec.sample.bytes_mean)
+        step = show_seconds(spec.accelerator.step_seconds)
+        typer.echo(
+            f"{name:14} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
+            f"{spec.accelerator.provenance:10} {spec.title}"
+        )
+
+
+def _show(name: str) -> None:
+    from dataclasses import asdict
+
+    from emulator.spec.catalog import load_workload
+
+    spec = load_workload(name)
+    typer.echo(f"{spec.name}: {spec.title}")
+    if spec.accelerator.provenance == "scaled":
+        typer.echo("NOTE: the step time was scaled from another accelerator, not measured.")
+    for section in ("sample", "loader", "accelerator", "training"):
+        typer.echo(f"\n[{section}]")
+        for key, value in asdict(getattr(spec, section)).items():
+            source = spec.sources.get(f"{section}.{key}", "")
+            shown = list(value) if isinstance(value, tuple) else value
+            typer.echo(f"{key:16} {shown!s:18} {source}".rstrip())

@@ -1,0 +1,165 @@
+"""Facts about the machine that a result was measured on, and what it did meanwhile."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from emulator import __version__
+
+
+def describe_machine() -> dict[str, Any]:
+    """Host name, CPU, cores, memory (bytes), kernel and versions of this machine."""
+    return {
+        "host": socket.gethostname(),
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "memory_bytes": memory_bytes(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "feedrate": __version__,
+    }
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_bytes() -> int:
+    """Bytes of physical memory, or of the cgroup's limit where that is lower."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _read(limit).strip()
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def describe_mount(folder: Path) -> dict[str, str]:
+    """Mount point, source and file system type of `folder`; empty where the system does not tell."""
+    path = folder.resolve()
+    best: tuple[str, str, str] | None = None
+    for line in _read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        target = left.split()[4].replace("\\040", " ")
+        kind, source = right.split()[:2]
+        # Of mounts stacked on one place the last one counts, hence >=.
+        if path.is_relative_to(target) and (best is None or len(target) >= len(best[0])):
+            best = (target, source, kind)
+    return {} if best is None else dict(zip(("mount", "source", "type"), best, strict=True))
+
+
+def _cpu_model() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostActivity:
+    """What a host did between two moments. None where the system does not tell."""
+
+    busy_share: float | None
+    """Share of CPU time that was not idle (0 to 1)."""
+    steal_share: float | None
+    """Share of CPU time that a hypervisor took away (0 to 1)."""
+    runqueue: float | None
+    """Mean number of runnable threads."""
+    nic_bytes: int | None
+    """Bytes received, loopback left out."""
+    device_bytes: int | None
+    """Bytes read from block devices."""
+
+
+class HostProbe:
+    """Watches this host from `start()` to `stop()`; one thread that wakes twice a second."""
+
+    PERIOD = 0.5
+    """Seconds between two looks at the run queue."""
+
+    def __init__(self) -> None:
+        self._done = Event()
+        self._queue: list[int] = []
+        self._thread = Thread(target=self._watch, name="host-probe", daemon=True)
+        self._before: tuple[list[int], int | None, int | None] = ([], None, None)
+
+    def start(self) -> None:
+        self._before = (_cpu_ticks(), _nic_bytes(), _device_bytes())
+        self._thread.start()
+
+    def stop(self) -> HostActivity:
+        """What the host did since `start()`."""
+        self._done.set()
+        self._thread.join()
+        ticks, nic, device = _cpu_ticks(), _nic_bytes(), _device_bytes()
+        spent = [after - before for after, before in zip(ticks, self._before[0], strict=False)]
+        total = sum(spent[:8])
+        return HostActivity(
+            busy_share=1 - (spent[3] + spent[4]) / total if total else None,
+            steal_share=spent[7] / total if total else None,
+            runqueue=sum(self._queue) / len(self._queue) if self._queue else None,
+            nic_bytes=None if nic is None or self._before[1] is None else nic - self._before[1],
+            device_bytes=None if device is None or self._before[2] is None else device - self._before[2],
+        )
+
+    def _watch(self) -> None:
+        while not self._done.wait(self.PERIOD):
+            running = _proc_stat("procs_running")
+            if running:
+                self._queue.append(max(0, running[0] - 1))  # this thread is one of them
+
+
+def _proc_stat(name: str) -> list[int]:
+    for line in _read("/proc/stat").splitlines():
+        if line.startswith(name + " "):
+            return [int(part) for part in line.split()[1:]]
+    return []
+
+
+def _cpu_ticks() -> list[int]:
+    """Ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal, ..."""
+    return _proc_stat("cpu")
+
+
+def _nic_bytes() -> int | None:
+    rows = _read("/proc/net/dev").splitlines()[2:]
+    pairs = [row.split(":", 1) for row in rows]
+    received = [int(rest.split()[0]) for name, rest in pairs if name.strip() != "lo"]
+    return sum(received) if received else None
+
+
+def _device_bytes() -> int | None:
+    """Bytes read from whole disks: partitions and stacked devices would count twice."""
+    read = 0
+    for row in _read("/proc/diskstats").splitlines():
+        part = row.split()
+        name = part[2]
+        if (Path("/sys/block") / name / "device").exists():
+            read += int(part[5]) * 512
+    return read or None
+
+
+def cpu_seconds() -> float:
+    """User + system seconds of this process so far."""
+    times = os.times()
+    return times.user + times.system
+
+
+def utc_now() -> str:
+    """ISO 8601, UTC, whole seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,183 @@
+"""Ranks talking to each other: MPI behind a few verbs, polite about CPU.
+
+MPI's own barriers and blocking collectives spin, and steal the CPU from readers when ranks exceed
+cores. So every collective here first waits in a barrier that polls and sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from emulator.errors import LaunchError
+
+STEP_POLL = 0.001
+"""Longest sleep between two looks at a barrier within a step, seconds."""
+
+IDLE_POLL = 0.025
+"""Longest sleep between two looks of a rank that has nothing to do, seconds."""
+
+
+class Comm(Protocol):
+    """A group of ranks. Every verb but `abort` is collective: all ranks of the group call it."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def barrier(self, poll: float = IDLE_POLL) -> None:
+        """Wait for all ranks, looking at least every `poll` seconds, without spinning."""
+        ...
+
+    def bcast(self, value: Any) -> Any:
+        """Rank 0's `value`, on every rank."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value on rank 0, in rank order; an empty list elsewhere."""
+        ...
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order."""
+        ...
+
+    def split(self, color: int) -> Comm:
+        """The group of the ranks that gave the same `color`, in rank order."""
+        ...
+
+    def node(self) -> Comm:
+        """The group of the ranks on this rank's host."""
+        ...
+
+    def abort(self, code: int) -> None:
+        """End every rank of the world at once, with exit status `code`."""
+        ...
+
+
+class SoloComm:
+    """A world of one rank, without MPI."""
+
+    rank = 0
+    size = 1
+
+    def barrier(self, poll: float = IDLE_POLL) -> None:
+        pass
+
+    def bcast(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def split(self, color: int) -> SoloComm:
+        return self
+
+    def node(self) -> SoloComm:
+        return self
+
+    def abort(self, code: int) -> None:
+        raise SystemExit(code)
+
+
+class MpiComm:
+    """An MPI communicator."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+
+    def barrier(self, poll: float = IDLE_POLL) -> None:
+        request = self._comm.Ibarrier()
+        pause = 50e-6
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(2 * pause, poll)
+
+    def bcast(self, value: Any) -> Any:
+        self.barrier()
+        return self._comm.bcast(value, root=0)
+
+    def gather(self, value: Any) -> list[Any]:
+        self.barrier()
+        return self._comm.gather(value, root=0) or []
+
+    def allgather(self, value: Any) -> list[Any]:
+        self.barrier()
+        values: list[Any] = self._comm.allgather(value)
+        return values
+
+    def split(self, color: int) -> MpiComm:
+        self.barrier()
+        return MpiComm(self._comm.Split(color, self.rank))
+
+    def node(self) -> MpiComm:
+        # By host name rather than Split_type(SHARED): hosts that share a kernel (network namespaces,
+        # containers) are hosts of their own here, as they are in the host table.
+        names = self.allgather(socket.gethostname())
+        return self.split(names.index(socket.gethostname()))
+
+    def abort(self, code: int) -> None:
+        self._comm.Abort(code)
+
+
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
+
+
+def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
+    """True when mpirun, mpiexec or srun started this process as one of its ranks."""
+    return any(name in environment for name in _RANK_VARIABLES) or _srun_tasks(environment) > 1
+
+
+def _srun_tasks(environment: Mapping[str, str]) -> int:
+    """Tasks of the srun step that this process belongs to; 0 outside of one."""
+    if "SLURM_PROCID" not in environment:
+        return 0
+    return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
+
+
+def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
+    """This process's rank, told from the environment alone (0 when not under MPI)."""
+    for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 0
+
+
+def load_mpi() -> Any:
+    """The module mpi4py.MPI, initialised for one thread. Raises LaunchError when there is no MPI."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled"
+        from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError):
+        raise LaunchError(
+            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
+        ) from None
+    return MPI
+
+
+def world() -> Comm:
+    """All ranks that mpirun or srun started; a world of one when this process was started alone.
+
+    Raises LaunchError when there is no MPI, or when the ranks do not see each other.
+    """
+    if not started_by_mpi():
+        return SoloComm()
+    comm = MpiComm(load_mpi().COMM_WORLD)
+    tasks = _srun_tasks(os.environ)
+    if comm.size == 1 and tasks > 1:
+        raise LaunchError(
+            f"srun started {tasks} tasks, but MPI sees only one",
+            "use mpirun within the allocation, or srun --mpi=pmix (Open MPI), srun --mpi=pmi2 (MPICH)",
+        )
+    return comm

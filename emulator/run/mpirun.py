@@ -1,0 +1,131 @@
+"""Starting ranks on this machine: which mpirun, with which options, and what is heard of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from emulator.errors import LaunchError
+
+Flavour = Literal["openmpi", "mpich"]
+
+_OPENMPI_OPTIONS = (
+    # Shared memory is all that one machine needs; probing for fabrics costs a second of start-up.
+    *("--mca", "pml", "ob1", "--mca", "btl", "self,sm", "--mca", "osc", "^ucx"),
+    *("--map-by", ":oversubscribe", "--bind-to", "none"),
+)
+
+_ENVIRONMENT = {
+    # Open MPI refuses root unless told twice; containers and CI run as root.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    # A rank reads; it has no use for a linear algebra pool per core.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """An mpirun that works on this machine."""
+
+    path: str
+    flavour: Flavour
+    version: str
+
+    def command(self, ranks: int, argv: Sequence[str]) -> list[str]:
+        """The command line that starts `ranks` ranks of `feedrate ARGV`."""
+        options = _OPENMPI_OPTIONS if self.flavour == "openmpi" else ()
+        return [self.path, *options, "-n", str(ranks), sys.executable, "-m", "emulator", *argv]
+
+
+def find_launcher() -> Launcher:
+    """The mpirun beside this Python (a pip wheel's), else the one on PATH. Raises LaunchError."""
+    beside = str(Path(sys.executable).parent)
+    path = shutil.which("mpirun", path=beside) or shutil.which("mpirun") or shutil.which("mpiexec")
+    if path is None:
+        raise LaunchError(
+            "no mpirun was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
+        )
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=20, check=False, env=environment()
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{path} does not run", str(error)) from None
+    said = (done.stdout + done.stderr).strip()
+    version = re.search(r"\d+\.\d+(\.\d+)?\S*", said)
+    flavour: Flavour = "openmpi" if re.search(r"Open ?MPI|OpenRTE|prte", said, re.IGNORECASE) else "mpich"
+    return Launcher(path, flavour, version[0] if version else "unknown")
+
+
+def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """`base` with what ranks need; a variable that the user set already is left alone."""
+    return {**_ENVIRONMENT, **base}
+
+
+def show(command: Iterable[str]) -> str:
+    """The command line as a shell would take it."""
+    return shlex.join(command)
+
+
+def launch(ranks: int, argv: Sequence[str]) -> int:
+    """Run `feedrate ARGV` as `ranks` ranks and return its exit status.
+
+    Raises LaunchError when there is no mpirun. SIGINT and SIGTERM go on to the ranks.
+    """
+    command = find_launcher().command(ranks, argv)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment(),
+    ) as process:
+        previous = {
+            number: signal.signal(number, lambda received, _: process.send_signal(received))
+            for number in (signal.SIGTERM, signal.SIGINT)
+        }
+        try:
+            assert process.stderr is not None
+            for line in without_banners(process.stderr):
+                sys.stderr.write(line)
+                sys.stderr.flush()
+            return process.wait()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+_BANNERS = ("non-zero status", "MPI_ABORT was invoked", "BAD TERMINATION", "noticed that process rank")
+"""mpirun's own words on a rank that ended: our error line says it better."""
+
+
+def without_banners(lines: IO[str] | Iterable[str]) -> Iterator[str]:
+    """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s."""
+    block: list[str] = []
+    for line in lines:
+        rule = re.fullmatch(r"(-{60,}|={60,})\s*", line) is not None
+        if not block and not rule:
+            yield line
+            continue
+        block.append(line)
+        if rule and len(block) > 1:
+            if not any(banner in "".join(block) for banner in _BANNERS):
+                yield from block
+            block = []
+    if not any(banner in "".join(block) for banner in _BANNERS):
+        yield from block

@@ -1,0 +1,129 @@
+"""From the reports of a point's ranks to a Point, and from points to a RunResult. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from emulator import __version__
+from emulator.analysis.knee import find_knee
+from emulator.analysis.throughput import (
+    loop_seconds,
+    overshoot_p99,
+    share_of_time,
+    throughput,
+    without_first,
+)
+from emulator.dataset.manifest import Manifest
+from emulator.plan.epoch import EpochPlan
+from emulator.record.machine import utc_now
+from emulator.record.result import HostShare, Kind, Point, RunResult, Status
+from emulator.record.step import Steps
+from emulator.run.job import Job
+from emulator.run.point import RankReport
+from emulator.spec.workload import Workload
+
+
+def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankReport]) -> Point:
+    """The point that `ranks` ranks measured."""
+    rows = np.concatenate([report.steps for report in reports])
+    latency: Counter[int] = Counter()
+    for report in reports:
+        latency.update(report.read_latency)
+    pages = sum(report.pages_sampled for report in reports)
+    resident = sum(report.pages_resident for report in reports)
+    return point_of(
+        job.workload, len(manifest.names), ranks, rows,
+        hosts=_hosts(reports),
+        resident_share=resident / pages if pages else None,
+        read_latency={str(edge): latency[edge] for edge in sorted(latency)},
+    )  # fmt: skip
+
+
+def point_of(workload: Workload, files: int, ranks: int, rows: Steps, **more: Any) -> Point:
+    """The point that the step log `rows` of `ranks` ranks shows; `more` are fields that it does not."""
+    plan = EpochPlan(samples=files, ranks=ranks, batch_size=workload.loader.batch_size)
+    steady, whole = throughput(without_first(rows)), throughput(rows)
+    ideal = ranks * workload.ideal_samples_per_second
+    return Point(
+        ranks=ranks,
+        hosts=more.pop("hosts", ()),
+        epochs=len(np.unique(rows["epoch"])),
+        steps=len(rows) // ranks,
+        samples=int(rows["samples"].sum()),
+        bytes=int(rows["bytes"].sum()),
+        left_out=plan.left_out,
+        seconds=loop_seconds(rows),
+        samples_per_second=steady.samples_per_second,
+        bytes_per_second=steady.bytes_per_second,
+        ideal_samples_per_second=ideal,
+        x_ideal=steady.samples_per_second / ideal,
+        au=steady.au,
+        x_ideal_first=whole.samples_per_second / ideal,
+        au_first=whole.au,
+        wait_share=share_of_time(rows, "wait"),
+        barrier_share=share_of_time(rows, "barrier"),
+        overshoot_p99=overshoot_p99(rows, workload.accelerator.step_seconds),
+        **more,
+    )
+
+
+def _hosts(reports: Sequence[RankReport]) -> tuple[HostShare, ...]:
+    by_host: dict[str, list[RankReport]] = {}
+    for report in reports:
+        by_host.setdefault(report.host, []).append(report)
+    return tuple(_host(host, group) for host, group in by_host.items())
+
+
+def _host(host: str, reports: Sequence[RankReport]) -> HostShare:
+    activity = next((report.activity for report in reports if report.activity), None)
+    rows = np.concatenate([report.steps for report in reports])
+    return HostShare(
+        host=host,
+        ranks=len(reports),
+        bytes=int(rows["bytes"].sum()),
+        samples=int(rows["samples"].sum()),
+        cpu_seconds=sum(report.cpu_seconds for report in reports),
+        cores=max(report.cores for report in reports),
+        wait_seconds=float(rows["wait"].sum()),
+        **(asdict(activity) if activity else {}),
+    )
+
+
+def result_of(
+    job: Job,
+    manifest: Manifest,
+    kind: Kind,
+    status: Status,
+    points: Sequence[Point],
+    environment: dict[str, Any],
+    reason: str = "",
+) -> RunResult:
+    """The result with these points; the knee is found as soon as there are two process counts."""
+    several = len({point.ranks for point in points}) > 1
+    return RunResult(
+        kind=kind,
+        status=status,
+        reason=reason,
+        version=__version__,
+        created=utc_now(),
+        command=job.command,
+        workload=asdict(job.workload),
+        dataset={
+            "path": str(job.dataset),
+            "files": len(manifest.names),
+            "bytes": int(manifest.sizes.sum()),
+            "format": manifest.format,
+            "recipe": manifest.recipe,
+            "seed": manifest.seed,
+        },
+        storage=asdict(job.storage),
+        loader=job.loader,
+        environment=environment,
+        points=tuple(points),
+        knee=find_knee(points, job.workload.training.au_threshold) if several else None,
+    )

@@ -1,0 +1,77 @@
+"""What the epoch plan promises: one order for any number of ranks, nothing twice, equal steps."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.errors import DatasetError
+from emulator.plan.epoch import EpochPlan, batches, epoch_lengths, epoch_order
+
+sizes = st.integers(min_value=1, max_value=300)
+
+
+def read_in_epoch(samples: int, ranks: int, batch_size: int, seed: int, epoch: int) -> list[list[tuple[int, ...]]]:
+    plan = EpochPlan(samples=samples, ranks=ranks, batch_size=batch_size)
+    return [list(batches(plan, rank, seed, epoch)) for rank in range(ranks)]
+
+
+@given(sizes, st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**40), st.integers(0, 20))
+def test_an_epoch_is_the_head_of_its_order_whatever_the_ranks(samples, ranks, batch_size, seed, epoch):
+    by_rank = read_in_epoch(samples, ranks, batch_size, seed, epoch)
+    steps = {len(each) for each in by_rank}
+    assert len(steps) == 1, "every rank has the same number of steps"
+    in_order = [sample for step in zip(*by_rank, strict=True) for batch in step for sample in batch]
+    head = epoch_order(samples, seed, epoch)[: len(in_order)].tolist()
+    assert in_order == head
+
+
+@given(sizes, st.integers(1, 7), st.integers(1, 9))
+def test_only_the_tail_that_does_not_fill_a_step_is_left_out(samples, ranks, batch_size):
+    plan = EpochPlan(samples=samples, ranks=ranks, batch_size=batch_size)
+    assert plan.left_out == samples - plan.steps * ranks * batch_size
+    assert 0 <= plan.left_out < ranks * batch_size
+
+
+@given(sizes, st.integers(0, 2**60), st.integers(0, 50))
+def test_an_order_is_a_permutation_that_depends_on_seed_and_epoch_alone(samples, seed, epoch):
+    order = epoch_order(samples, seed, epoch)
+    assert sorted(order.tolist()) == list(range(samples))
+    assert np.array_equal(order, epoch_order(samples, seed, epoch))
+
+
+def test_shuffling_shuffles():
+    """In DLIO's PyTorch loader it does not: file 0, 1, 2 ... in every epoch."""
+    orders = [epoch_order(168, seed=0, epoch=epoch).tolist() for epoch in range(5)]
+    assert all(order != sorted(order) for order in orders)
+    assert len({tuple(order) for order in orders}) == 5
+    assert epoch_order(168, seed=1, epoch=0).tolist() != orders[0]
+
+
+def test_the_order_is_the_same_on_every_machine_and_in_every_version():
+    assert epoch_order(10, seed=0, epoch=0).tolist() == GOLDEN
+
+
+GOLDEN = [0, 7, 8, 6, 9, 5, 1, 3, 2, 4]
+
+
+@given(
+    st.integers(1, 500), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 9)), st.integers(1, 200)
+)
+def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
+    plan = EpochPlan(samples=samples, ranks=1, batch_size=batch_size)
+    if plan.steps == 0:
+        return
+    lengths = list(epoch_lengths(plan, epochs, steps))
+    assert all(1 <= length <= plan.steps for length in lengths)
+    assert sum(lengths) == min(steps, plan.steps * epochs) if epochs else sum(lengths) == steps
+    assert all(length == plan.steps for length in lengths[:-1])
+
+
+def test_epochs_alone_are_whole_epochs():
+    assert list(epoch_lengths(EpochPlan(samples=10, ranks=1, batch_size=3), 2, None)) == [3, 3]
+
+
+def test_too_few_samples_is_one_clear_line():
+    with pytest.raises(DatasetError, match="6 samples are too few for 2 ranks at batch size 4.*at least 8"):
+        EpochPlan(samples=6, ranks=2, batch_size=4).require_a_step()

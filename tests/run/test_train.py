@@ -1,0 +1,104 @@
+"""The loop of one rank: every second of it is accounted for, in the right column."""
+
+import time
+
+import numpy as np
+import pytest
+
+from emulator.accelerator.occupy import Accelerator
+from emulator.analysis.throughput import durations
+from emulator.clock import MonotonicClock
+from emulator.loader.base import Batch
+from emulator.plan.epoch import EpochPlan
+from emulator.record.step import StepLog
+from emulator.run.comm import SoloComm
+from emulator.run.train import Course, train
+from emulator.spec.workload import TrainingSpec
+
+
+class MemoryLoader:
+    """Batches of 100-byte samples, each after `delay` seconds; remembers what was asked for."""
+
+    def __init__(self, delay: float = 0.0) -> None:
+        self.delay = delay
+        self.epochs: list[list[tuple[int, ...]]] = []
+
+    def epoch(self, batches):
+        self.epochs.append([])
+        for batch in batches:
+            self.epochs[-1].append(batch)
+            if self.delay:
+                time.sleep(self.delay)
+            yield Batch(len(batch), 100 * len(batch))
+
+    def helper_cpu_seconds(self) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        pass
+
+
+class BusyComm(SoloComm):
+    """A world whose barriers take time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.barriers = 0
+
+    def barrier(self, poll: float = 0.0) -> None:
+        self.barriers += 1
+        time.sleep(self.seconds)
+
+
+def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", comm=None):
+    log = StepLog(point=3, rank=0)
+    clock = MonotonicClock()
+    course = Course(
+        plan=EpochPlan(samples=samples, ranks=1, batch_size=4), epochs=epochs, steps=steps, seed=7
+    )
+    begin = clock.now()
+    seconds = train(
+        course, TrainingSpec(sync=sync), loader, Accelerator(step, clock), comm or SoloComm(), clock, log,
+        lambda now: None,
+    )  # fmt: skip
+    return log.rows(), seconds, clock.now() - begin
+
+
+@pytest.mark.parametrize("sync", ["none", "step", "epoch"])
+@pytest.mark.parametrize("delay", [0.0, 0.004])
+def test_the_columns_sum_to_the_loop_time(sync, delay):
+    rows, seconds, measured = rows_of(MemoryLoader(delay), sync=sync, comm=BusyComm(0.001))
+    assert durations(rows).sum() == pytest.approx(seconds, rel=1e-9)
+    assert durations(rows).sum() == pytest.approx(measured, rel=0.001, abs=2e-4)
+    assert np.allclose(rows["begin"][1:], (rows["begin"] + durations(rows))[:-1], atol=1e-9)
+
+
+def test_two_epochs_in_two_orders_each_sample_once():
+    loader = MemoryLoader()
+    rows, _, _ = rows_of(loader, step=0.0)
+    read = [[sample for batch in epoch for sample in batch] for epoch in loader.epochs]
+    assert [sorted(epoch) for epoch in read] == [list(range(40))] * 2
+    assert read[0] != read[1]
+    assert rows["epoch"].tolist() == [0] * 10 + [1] * 10
+    assert set(rows["point"]) == {3}
+
+
+def test_steps_alone_cross_epochs():
+    rows, _, _ = rows_of(MemoryLoader(), step=0.0, epochs=None, steps=25)
+    assert rows["epoch"].tolist() == [0] * 10 + [1] * 10 + [2] * 5
+
+
+def test_a_slow_loader_is_wait_and_a_slow_peer_is_barrier():
+    waiting, _, _ = rows_of(MemoryLoader(0.01), step=0.002)
+    assert waiting["wait"].mean() >= 0.01 > 0.002 >= waiting["barrier"].mean()
+    comm = BusyComm(0.01)
+    held, _, _ = rows_of(MemoryLoader(), step=0.002, sync="step", comm=comm)
+    assert held["barrier"].min() >= 0.01 > held["wait"].max()
+    assert comm.barriers == 20
+    assert (held["compute"] == 0.002).all(), "compute is nominal, never measured"
+
+
+def test_sync_by_epoch_waits_once_an_epoch():
+    comm = BusyComm(0.0)
+    rows_of(MemoryLoader(), step=0.0, sync="epoch", comm=comm)
+    assert comm.barriers == 2

@@ -1,0 +1,44 @@
+"""Active ranks are spread over hosts as evenly as their slots allow."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.errors import SpecError
+from emulator.sweep.placement import activation_order
+from emulator.sweep.schedule import FixedCounts, parse_counts, require_ranks
+
+
+def test_one_rank_of_each_host_before_the_second_of_any():
+    assert activation_order(["a", "a", "a", "b", "b", "b"]) == [0, 3, 1, 4, 2, 5]
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40))
+def test_every_rank_once_and_hosts_even(hosts):
+    order = activation_order(hosts)
+    assert sorted(order) == list(range(len(hosts)))
+    assert order[0] == 0
+    slots = Counter(hosts)
+    for count in range(1, len(hosts) + 1):
+        used = Counter(hosts[rank] for rank in order[:count])
+        room = [used[host] for host in slots if used[host] < slots[host]]
+        assert not room or max(used.values()) <= min(room) + 1
+
+
+def test_counts():
+    assert parse_counts("1,2,4,8") == (1, 2, 4, 8)
+    assert parse_counts("1-4, 8") == (1, 2, 3, 4, 8)
+    for wrong in ("", "1,,2", "0", "4-2", "a", "1.5", "-1"):
+        with pytest.raises(SpecError, match="--counts"):
+            parse_counts(wrong)
+    with pytest.raises(SpecError, match="asks for 8 processes, but only 4 ranks were started"):
+        require_ranks((1, 8), 4)
+
+
+def test_fixed_counts_run_in_order_and_stop():
+    schedule = FixedCounts((1, 2))
+    assert schedule.next_count([]) == 1
+    assert schedule.next_count([None]) == 2
+    assert schedule.next_count([None, None]) is None
