@@ -1,0 +1,142 @@
+"""NumPy's .npy: the header, and samples as a pair `_x.npy`, `_y.npy`, as the reference training reads.
+
+The header is parsed by a strict pattern: nothing is evaluated, no pickle is ever loaded, and a
+header that promises more than the file holds is refused before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from emulator.dataset.checksum import crc32, crc32_join
+from emulator.dataset.formats.base import (
+    Array,
+    Encoded,
+    Fill,
+    Place,
+    Room,
+    Sample,
+    Shape,
+    TwoFiles,
+    bad,
+    write_sample,
+)
+
+MAGIC = b"\x93NUMPY"
+_HEADER = re.compile(
+    rb"\s*\{\s*'descr':\s*'(?P<descr>[<>|=][fiub](?:1|2|4|8))',\s*'fortran_order':\s*(?P<order>True|False),"
+    rb"\s*'shape':\s*\((?P<shape>[0-9, ]*)\),?\s*\}\s*"
+)
+_HEADER_BYTES = 4096
+_DIMENSIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """Where an array lies in the bytes of a .npy file or zip member."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    offset: int
+    """Bytes before the data."""
+    size: int
+    """Bytes of the data."""
+
+
+def npy_header(shape: tuple[int, ...], descr: str) -> bytes:
+    """Header of a C-ordered array, byte for byte as numpy.save writes it: a multiple of 64 bytes."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    padded = -(-(10 + len(text) + 1) // 64) * 64
+    return (
+        MAGIC + b"\x01\x00" + (padded - 10).to_bytes(2, "little") + text.ljust(padded - 11).encode() + b"\n"
+    )
+
+
+def parse_npy(data: memoryview, name: str) -> NpyHeader:
+    """The header at the start of `data`; the array itself need not be there. Raises DatasetError."""
+    if len(data) < 12 or bytes(data[:6]) != MAGIC:
+        raise bad(name, "not an .npy array")
+    wide = data[6] >= 2
+    start = 12 if wide else 10
+    length = int.from_bytes(data[8:start], "little")
+    if data[6] not in (1, 2, 3) or length > _HEADER_BYTES or start + length > len(data):
+        raise bad(name, "an .npy header that is too long or cut off")
+    match = _HEADER.fullmatch(bytes(data[start : start + length]))
+    if match is None:
+        raise bad(name, "an .npy header that is not of a plain array of numbers (no pickled objects)")
+    shape = _shape(match["shape"], name)
+    try:
+        dtype = np.dtype(match["descr"].decode())
+    except TypeError:
+        raise bad(name, f"an .npy array of the unknown type {match['descr']!r}") from None
+    return NpyHeader(
+        dtype, shape, match["order"] == b"True", start + length, dtype.itemsize * math.prod(shape)
+    )
+
+
+def _shape(text: bytes, name: str) -> tuple[int, ...]:
+    edges = [edge.strip() for edge in text.split(b",")]
+    if edges and not edges[-1]:
+        edges.pop()
+    if len(edges) > _DIMENSIONS or any(not edge.isdigit() or len(edge) > 15 for edge in edges):
+        raise bad(name, f"an .npy array of the unlikely shape ({text[:40].decode(errors='replace')})")
+    return tuple(int(edge) for edge in edges)
+
+
+def npy_array(data: memoryview, name: str) -> Array:
+    """The array in the bytes of a whole .npy file or member, as a view. Raises DatasetError."""
+    header = parse_npy(data, name)
+    if header.size != len(data) - header.offset:
+        raise bad(name, f"{len(data) - header.offset} bytes of data where its header says {header.size}")
+    if not header.size:
+        return np.empty(header.shape, header.dtype)
+    flat = np.frombuffer(data, header.dtype, offset=header.offset)
+    return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+
+def array_file(room: Room, part: int, shape: Shape, descr: str) -> tuple[memoryview, int, Place]:
+    """Memory of a .npy file with its header in place: memory, header bytes, place of the data."""
+    header = npy_header(shape, descr)
+    size = math.prod(shape) * np.dtype(descr).itemsize
+    memory = room(part, len(header) + size)
+    memory[: len(header)] = header
+    return memory, len(header), Place(memory, len(header), size)
+
+
+def finish(memory: memoryview, header: int, place: Place) -> Encoded:
+    """The file of `header` bytes and one array."""
+    size = header + place.size
+    memory[size:] = bytes(len(memory) - size)
+    return Encoded(memory, size, crc32_join([(crc32(memory[:header]), header), (place.crc, place.size)]))
+
+
+class NpyPair(TwoFiles):
+    """`NAME_x.npy` (float32) and `NAME_y.npy` (uint8)."""
+
+    suffix = "_x.npy"
+
+    def planned_bytes(self, voxels: Any) -> Any:
+        return voxels * 5 + 256
+
+    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
+        first = array_file(room, 0, shape, "<f4")
+        second = array_file(room, 1, shape, "|u1")
+        fill(first[2], second[2])
+        return (finish(*first), finish(*second))
+
+    def write(self, file: BinaryIO, sample: Sample) -> None:
+        write_sample(self, file, sample)
+
+    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
+        return {"y" if name.endswith("_y.npy") else "x": npy_array(data, name)}
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        header = parse_npy(head, name)
+        if header.offset + header.size != size:
+            raise bad(name, f"{size} bytes where its header says {header.offset + header.size}")

@@ -1,0 +1,127 @@
+"""A recipe: what a dataset should look like, before any byte of it exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from emulator.errors import SpecError
+from emulator.spec.catalog import find
+from emulator.spec.checks import at_least, positive
+from emulator.spec.toml import Bytes, build, override, read_table
+
+Distribution = Literal["lognormal", "mlperf", "empirical", "fixed"]
+FormatName = Literal["npz", "npy", "nii", "nii.gz", "hdf5", "raw"]
+
+VOXEL_BYTES = 5
+"""Bytes of one voxel: a float32 of the image and a uint8 of the label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeSpec:
+    """How large the samples are. Bytes count image and label: 5 per voxel."""
+
+    distribution: Distribution = "lognormal"
+    """lognormal and mlperf (normal): redrawn outside [bytes_min, bytes_max]; empirical: the shapes of real
+    cases; fixed: bytes_mean."""
+    bytes_mean: Bytes
+    """Mean bytes of a sample, redrawing included."""
+    bytes_sd: Bytes = 0
+    """Population standard deviation of the bytes of a sample, redrawing included."""
+    bytes_min: Bytes = 0
+    """Bytes of the smallest sample."""
+    bytes_max: Bytes = 2**32 - 2**20
+    """Bytes of the largest sample; below 4 GiB, where zip members end."""
+    min_edge: int = 1
+    """Voxels of the shortest edge: the crop of the job has to fit."""
+    aspect: float = 1.35
+    """Median of height / depth in voxels; width is as height."""
+    aspect_sigma: float = 0.0
+    """Standard deviation of ln(height / depth)."""
+    cases: str = ""
+    """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv, relative to the recipe."""
+
+    def __post_init__(self) -> None:
+        positive("bytes_mean", self.bytes_mean)
+        at_least("bytes_sd", self.bytes_sd, 0)
+        at_least("min_edge", self.min_edge, 1)
+        at_least("bytes_min", self.bytes_min, 0)
+        positive("aspect", self.aspect)
+        at_least("aspect_sigma", self.aspect_sigma, 0)
+        if self.bytes_max >= 2**32:
+            raise SpecError(f"bytes_max must be below 4 GiB, not {self.bytes_max}")
+        if not self.bytes_min <= self.bytes_mean <= self.bytes_max:
+            raise SpecError(f"bytes_mean must lie between bytes_min and bytes_max, not {self.bytes_mean}")
+        smallest = VOXEL_BYTES * self.min_edge**3
+        if (
+            self.distribution != "empirical"
+            and min(self.bytes_min or self.bytes_mean, self.bytes_mean) < smallest
+        ):
+            raise SpecError(
+                f"min_edge of {self.min_edge} voxels needs samples of at least {smallest} bytes",
+                "raise bytes_min or lower min_edge",
+            )
+        if self.distribution in ("lognormal", "mlperf") and not self.bytes_min:
+            raise SpecError("bytes_min must be given for this distribution")
+        if self.distribution == "empirical" and not self.cases:
+            raise SpecError("cases must name the CSV file of an empirical distribution")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A kind of dataset."""
+
+    name: str
+    """Short name: the folder's name under datasets/."""
+    title: str
+    """One line for people."""
+    size: SizeSpec
+    format: FormatName = "npz"
+    """File format of a sample."""
+    payload: str = "incompressible"
+    """incompressible, ct-realistic, or ratio=R with the compression ratio R of zstd."""
+    files: int = 168
+    """Files that are generated when neither --files nor --size is given."""
+    samples_per_file: int = 1
+    """hdf5 only: samples of the same shape in one file."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Dotted key -> where its number comes from."""
+
+    def __post_init__(self) -> None:
+        at_least("files", self.files, 1)
+        at_least("samples_per_file", self.samples_per_file, 1)
+        payload_ratio(self.payload)
+        if self.samples_per_file > 1 and self.format != "hdf5":
+            raise SpecError(
+                f"samples_per_file of {self.samples_per_file} needs the format hdf5, not {self.format}"
+            )
+
+
+def payload_ratio(payload: str) -> float | None:
+    """R of `ratio=R`, None for the other profiles. Raises SpecError."""
+    kind, equals, text = payload.replace(" ", "").partition("=")
+    if not equals and kind in ("incompressible", "ct-realistic"):
+        return None
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if kind != "ratio" or not 1 <= ratio <= 64:
+        raise SpecError(
+            f"payload {payload!r} is not known", "use incompressible, ct-realistic or ratio=R, R 1 to 64"
+        )
+    return ratio
+
+
+def load_recipe(name: str, settings: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or path, with `--set` settings laid over it. Raises SpecError."""
+    path = find("datasets", name)
+    table, source = read_table(path)
+    recipe = build(Recipe, override(table, settings), replace(source, settings=tuple(settings)))
+    if not recipe.size.cases:
+        return recipe
+    cases = path.parent / recipe.size.cases
+    if not cases.is_file():
+        raise SpecError(f"{source.at(('size', 'cases'))}: there is no file {cases}", "check the path")
+    return replace(recipe, size=replace(recipe.size, cases=str(cases)))
