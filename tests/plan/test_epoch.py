@@ -11,7 +11,9 @@ from emulator.plan.epoch import EpochPlan, batches, epoch_lengths, epoch_order
 sizes = st.integers(min_value=1, max_value=300)
 
 
-def read_in_epoch(samples: int, ranks: int, batch_size: int, seed: int, epoch: int) -> list[list[tuple[int, ...]]]:
+def read_in_epoch(
+    samples: int, ranks: int, batch_size: int, seed: int, epoch: int
+) -> list[list[tuple[int, ...]]]:
     plan = EpochPlan(samples=samples, ranks=ranks, batch_size=batch_size)
     return [list(batches(plan, rank, seed, epoch)) for rank in range(ranks)]
 
@@ -55,9 +57,7 @@ def test_the_order_is_the_same_on_every_machine_and_in_every_version():
 GOLDEN = [0, 7, 8, 6, 9, 5, 1, 3, 2, 4]
 
 
-@given(
-    st.integers(1, 500), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 9)), st.integers(1, 200)
-)
+@given(st.integers(1, 500), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 9)), st.integers(1, 200))
 def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
     plan = EpochPlan(samples=samples, ranks=1, batch_size=batch_size)
     if plan.steps == 0:

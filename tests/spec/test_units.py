@@ -10,8 +10,8 @@ from emulator.units import parse_bytes, parse_rate, parse_seconds, show_bytes, s
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("512", 512), ("4MiB", 4 * 2**20), ("2TB", 2 * 10**12), ("1.5GB", 1_500_000_000), ("146_600_628", 146_600_628),
-     ("64k", 64_000), (7, 7)],
+    [("512", 512), ("4MiB", 4 * 2**20), ("2TB", 2 * 10**12), ("1.5GB", 1_500_000_000),
+     ("146_600_628", 146_600_628), ("64k", 64_000), (7, 7)],
 )  # fmt: skip
 def test_sizes(text, size):
     assert parse_bytes(text) == size
@@ -24,7 +24,9 @@ def test_rates(text, rate):
     assert parse_rate(text) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("2ms", 0.002), ("500us", 0.0005), ("2h", 7200.0), ("5m", 300.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2ms", 0.002), ("500us", 0.0005), ("2h", 7200.0), ("5m", 300.0)]
+)
 def test_durations(text, seconds):
     assert parse_seconds(text) == pytest.approx(seconds)
 

@@ -49,7 +49,10 @@ def test_a_number_that_was_scaled_says_so():
     [
         ("loader.wokers=8", "unknown key 'loader.wokers'.*did you mean 'loader.workers'"),
         ("loadr.workers=8", "unknown key 'loadr'.*did you mean 'loader'"),
-        ("loader.workers=many", "--set loader.workers=many: loader.workers must be a whole number, not 'many'"),
+        (
+            "loader.workers=many",
+            "--set loader.workers=many: loader.workers must be a whole number, not 'many'",
+        ),
         ("loader.workers=true", "must be a whole number"),
         ("loader.batch_size=0", "loader.batch_size must be at least 1"),
         ("loader.batch_size=8", "step_seconds was taken at batch size 7"),

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# A sweep on this machine. Usage: launch/local.sh DIR [RANKS] [options of feedrate sweep]
+#   launch/local.sh /mnt/data 8 --workload unet3d-a100 --counts 1,2,4,8
+set -euo pipefail
+dataset=${1:?usage: launch/local.sh DIR [RANKS] [options of feedrate sweep]}
+ranks=${2:-8}
+shift; shift || true
+options=("$@")
+[ ${#options[@]} -gt 0 ] || options=(--workload unet3d-a100 --counts 1,2,4,8)
+
+# feedrate finds mpirun and sets what it needs (root, oversubscription, no binding) by itself.
+exec feedrate sweep "$dataset" -n "$ranks" "${options[@]}"

@@ -1,0 +1,92 @@
+"""The house itself: budgets, floors, and no importable Python but `emulator`."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted((ROOT / "emulator").rglob("*.py"))
+
+
+@pytest.mark.parametrize("folder", ["datasets", "workloads", "launch", "results"])
+def test_content_folders_hold_no_python(folder):
+    assert (ROOT / folder).is_dir()
+    assert not list((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_budgets(module):
+    text = module.read_text()
+    assert len(text.splitlines()) < 300, "a module has under 300 lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            length = node.end_lineno - node.lineno + 1
+            assert length < 40 or node.name == "__init__", (
+                f"{node.name} has {length} lines; a function has under 40"
+            )
+
+
+def test_the_readme_fits():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) < 180
+    assert "make demo" in " ".join(" ".join(lines).split()[:100])
+
+
+OWNERS = {
+    "torch": {"loader/torch.py", "accelerator"},
+    "nibabel": {"dataset/formats/nifti.py"},
+    "h5py": {"dataset/formats/hdf5.py"},
+    "mpi4py": {"run/comm.py"},
+    "dask": {"dataset/fill.py", "dataset/dask.py"},
+    "distributed": {"dataset/fill.py", "dataset/dask.py"},
+    "pyarrow": {"record"},
+    "altair": {"report"},
+    "jinja2": {"report"},
+    "vl_convert": {"report"},
+}
+
+
+def imported(module: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_heavy_packages_have_one_owner(module):
+    place = str(module.relative_to(ROOT / "emulator"))
+    for name in imported(module) & OWNERS.keys():
+        assert any(place.startswith(owner) for owner in OWNERS[name]), f"{place} must not import {name}"
+
+
+FORBIDDEN = {"eval", "exec"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_ever_executed_from_data(module):
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Call):
+            assert not (isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN)
+            for keyword in node.keywords:
+                value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+                assert not (keyword.arg in ("allow_pickle", "shell") and value is not False)
+
+
+HEAVY = {"torch", "pandas", "altair", "nibabel", "h5py", "dask", "pyarrow", "scipy", "rich"}
+
+
+def test_a_rank_with_the_direct_loader_stays_light():
+    """It imports none of the heavy packages: what the modules of its path import, they import."""
+    code = (
+        "import sys, emulator.cli.main, emulator.sweep.session, emulator.loader.direct; "
+        f"print(sorted({HEAVY} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

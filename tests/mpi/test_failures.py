@@ -1,0 +1,160 @@
+"""What goes wrong ends with one clear line, on every rank, soon, and what was measured is kept."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT_AND_OVERSUBSCRIBED, feedrate
+
+from emulator.record.store import read_steps
+from emulator.sweep.recover import recovered
+
+pytestmark = pytest.mark.mpi
+
+SOON = 15
+"""Seconds: five, and what two busy cores add to it."""
+
+
+def run_words(dataset: Path, out: Path, *more: object) -> tuple[object, ...]:
+    return ("run", dataset, "--workload", "unet3d-tiny", "--loader", "direct", "--out", out, *more)
+
+
+@pytest.mark.parametrize("mpirun", [0, 2])
+def test_a_missing_dataset(tmp_path, mpirun):
+    done = feedrate(*run_words(tmp_path / "nowhere", tmp_path / "out"), mpirun=mpirun)
+    assert done.status == 3
+    assert "nowhere" in done.one_line()
+    assert done.seconds < SOON
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_empty_dataset(tmp_path):
+    (tmp_path / "data").mkdir()
+    assert "feedrate generate" in feedrate(*run_words(tmp_path / "data", tmp_path / "out")).one_line()
+
+
+def test_an_unknown_key(tiny, tmp_path):
+    done = feedrate(*run_words(tiny, tmp_path / "out", "--set", "loader.wrkers=2"))
+    assert done.status == 2
+    assert "did you mean 'loader.workers'" in done.one_line()
+
+
+def test_an_out_that_cannot_be_made(tiny, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    done = feedrate(*run_words(tiny, tmp_path / "file" / "out"))
+    assert done.status == 4
+    assert "Not a directory" in done.one_line()
+
+
+def test_no_mpi(tiny, tmp_path):
+    """A Python of its own that sees our packages but no mpirun."""
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "python3").symlink_to(sys.executable)
+    done = subprocess.run(
+        [bare / "python3", "-m", "emulator", *map(str, run_words(tiny, tmp_path / "out"))],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={"PATH": str(bare), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert "no mpirun was found: pip install 'feedrate[mpi]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("loader", ["torch", "direct"])
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "gone"])
+def test_a_damaged_sample_is_named(tiny, tmp_path, damage, loader):
+    data = tmp_path / "data"
+    shutil.copytree(tiny, data)
+    sample = sorted(data.rglob("*.npz"))[40]
+    if damage == "truncated":
+        os.truncate(sample, sample.stat().st_size // 2)
+    elif damage == "garbage":
+        sample.write_bytes(os.urandom(sample.stat().st_size))
+    else:
+        sample.unlink()
+    out = tmp_path / "out"
+    done = feedrate(*run_words(data, out, "-n", 2, "--loader", loader, "--epochs", 1))
+    assert done.status == 3
+    assert sample.name in done.one_line()
+
+
+def test_a_hung_mount_is_given_up(tiny, tmp_path):
+    """A sample that is a pipe: opening it blocks as a dead server's file does."""
+    data = tmp_path / "data"
+    shutil.copytree(tiny, data)
+    sample = sorted(data.rglob("*.npz"))[40]
+    sample.unlink()
+    os.mkfifo(sample)
+    done = feedrate(
+        *run_words(data, tmp_path / "out", "-n", 2, "--epochs", 1, "--set", "loader.stall_timeout=2s")
+    )
+    assert done.status == 4
+    assert "hang" in done.one_line()
+    assert done.seconds < 2 + SOON
+
+
+def start(tiny: Path, out: Path, *more: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "emulator", *map(str, run_words(tiny, out, "-n", 3, "--epochs", 500, *more))],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
+    )  # fmt: skip
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [
+        child for child in children if "emulator" in child.cmdline() and "mpirun" not in child.cmdline()[0]
+    ]
+
+
+def wait_for_steps(out: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if out.is_dir() and len(read_steps(out)) > 30:
+            return
+        time.sleep(0.2)
+    pytest.fail("no steps within 60 s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_rank_that_dies_takes_the_run_down_and_what_was_measured_is_kept(tiny, tmp_path, number):
+    out = tmp_path / "out"
+    process = start(tiny, out)
+    wait_for_steps(out)
+    ranks = ranks_of(process)
+    assert len(ranks) == 3
+    ranks[-1].send_signal(number)
+    begin = time.monotonic()
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 10
+    assert process.returncode != 0
+    assert "Traceback" not in err
+    assert not any(rank.is_running() for rank in ranks)
+    result, rows = recovered(out)
+    assert result.status == "incomplete"
+    assert len(rows) > 30
+    assert result.points[0].ranks == 3
+    shown = feedrate("report", out)
+    assert shown.status == 0 and "incomplete" in shown.out.lower()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_feedrate_stops_the_ranks(tiny, tmp_path, number):
+    out = tmp_path / "out"
+    process = start(tiny, out)
+    wait_for_steps(out)
+    ranks = ranks_of(process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Traceback" not in err
+    assert not any(rank.is_running() for rank in ranks)
+    assert recovered(out)[0].status == "incomplete"

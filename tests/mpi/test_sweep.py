@@ -1,0 +1,65 @@
+"""`feedrate sweep` with real ranks on a shaped storage: a real knee at a known place."""
+
+import pytest
+from conftest import feedrate
+
+from emulator.record.store import read_result, read_steps
+
+pytestmark = pytest.mark.mpi
+
+LIMIT = 200e6
+
+
+@pytest.fixture(scope="module", params=["torch", "direct"])
+def swept(request, tiny, tmp_path_factory):
+    """One to six ranks of 80 MB/s each on 200 MB/s."""
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    done = feedrate(
+        "sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,2,6", "--loader", request.param,
+        "--storage", "shaped:200MB/s", "--steps", 40, "--out", out,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    return read_result(out), read_steps(out), done.out
+
+
+def test_before_the_knee_every_rank_gets_what_it_asks_for(swept):
+    result, _, _ = swept
+    mean = result.dataset["bytes"] / result.dataset["files"]
+    for point in result.points[:2]:
+        asked = point.ranks * 80 * mean  # 4 samples in 50 ms are 80 a second
+        assert point.bytes_per_second == pytest.approx(asked, rel=0.05)
+
+
+def test_after_the_knee_all_ranks_together_get_the_limit(swept):
+    result, _, _ = swept
+    assert result.points[2].bytes_per_second == pytest.approx(LIMIT, rel=0.05)
+
+
+def test_the_knee_is_between(swept):
+    result, _, shown = swept
+    assert result.knee is not None and result.knee.n_au is not None
+    assert 2 < result.knee.n_au < 4
+    assert result.knee.sentence in " ".join(shown.split())
+
+
+def test_emulated_storage_is_marked(swept):
+    result, _, shown = swept
+    assert result.storage["shaped_rate"] == LIMIT
+    assert "shaped" in shown
+
+
+def test_every_point_has_its_steps(swept):
+    result, rows, _ = swept
+    for number, point in enumerate(result.points):
+        mine = rows[rows["point"] == number]
+        assert set(mine["rank"]) == set(range(point.ranks))
+        assert len(mine) == 40 * point.ranks
+
+
+def test_counts_above_the_world_are_refused(tiny, tmp_path):
+    done = feedrate(
+        "sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,8", "--out", tmp_path / "out", mpirun=2
+    )
+    assert done.status != 0
+    assert "asks for 8 processes, but only 2 ranks were started" in done.one_line()
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,53 @@
+"""Telling whether MPI started us, and leaving mpirun's banners out of what the user reads."""
+
+import pytest
+
+from emulator.errors import DatasetError
+from emulator.run.comm import SoloComm, rank_hint, started_by_mpi
+from emulator.run.guard import Quiet, agreed
+from emulator.run.mpirun import without_banners
+
+RULE = "-" * 74 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "started", "rank"),
+    [
+        ({}, False, 0),
+        ({"OMPI_COMM_WORLD_RANK": "3"}, True, 3),
+        ({"PMI_RANK": "2"}, True, 2),
+        ({"PMIX_RANK": "1"}, True, 1),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}, True, 1),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False, 0),
+        ({"SLURM_PROCID": "0"}, False, 0),  # the batch script of an sbatch job
+    ],
+)
+def test_who_started_us(environment, started, rank):
+    assert started_by_mpi(environment) is started
+    assert rank_hint(environment) == rank
+
+
+def test_banners_are_left_out_and_everything_else_stays():
+    lines = [
+        "feedrate: error: the sample is gone\n",
+        RULE, "prterun detected that one or more processes exited with non-zero status,\n", "  Exit: 3\n", RULE,
+        "a warning of a driver\n",
+        RULE, "There are not enough slots available in the system\n", RULE,
+    ]  # fmt: skip
+    assert list(without_banners(lines)) == [lines[0], *lines[5:]]
+
+
+def test_a_world_of_one():
+    comm = SoloComm()
+    assert (comm.rank, comm.size, comm.allgather(7), comm.bcast("x")) == (0, 1, [7], "x")
+    assert comm.node().split(5) is comm
+
+
+def test_an_error_before_the_run_is_said_once_and_ends_quietly(capsys):
+    def fail() -> None:
+        raise DatasetError("the sample x is not there", "check the path")
+
+    with pytest.raises(Quiet) as caught:
+        agreed(SoloComm(), fail)
+    assert caught.value.code == 3
+    assert capsys.readouterr().err == "feedrate: error: the sample x is not there: check the path\n"
