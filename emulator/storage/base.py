@@ -1,9 +1,11 @@
-"""What a storage can do. Backends and wrappers have the same three verbs and pass the same tests."""
+"""What a storage can do. Backends and wrappers have the same verbs and pass the same tests."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
+
+from emulator.storage.stats import ReadStats
 
 
 @runtime_checkable
@@ -33,7 +35,10 @@ class Blob(Protocol):
 
 @runtime_checkable
 class Storage(Protocol):
-    """A place with named samples. Safe to use from many threads."""
+    """A place with named samples. Safe to use from many threads; can be pickled for a worker process."""
+
+    stats: ReadStats
+    """What the reads cost so far; a wrapper has those of the storage that it wraps."""
 
     def open(self, name: str) -> Blob:
         """The sample `name`, open. Raises DatasetError when it is not there, StorageError otherwise."""

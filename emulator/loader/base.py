@@ -1,0 +1,81 @@
+"""What a loader can do, and what a rank gets from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch, read whole and ready for the accelerator."""
+
+    samples: int
+    """Samples in it."""
+    bytes: int
+    """Bytes of the files that were read for it."""
+
+
+@runtime_checkable
+class SampleList(Protocol):
+    """The samples of a dataset, as its manifest lists them."""
+
+    @property
+    def format(self) -> str:
+        """Name of the file format."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names by sample index; of a sample in two files, the first."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[int] | NDArray[np.int64]:
+        """Bytes of each sample, all its files together."""
+        ...
+
+
+class SampleFormat(Protocol):
+    """What a loader asks of a file format (emulator.dataset.formats has them)."""
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """Names of the files of the sample `name`, one or two."""
+        ...
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        """Raises DatasetError when a file of `size` bytes cannot begin with `head`."""
+        ...
+
+    def arrays(self, data: memoryview, name: str) -> Mapping[str, NDArray[Any]]:
+        """`x` (image), `y` (label) or both of a whole file, each (samples, depth, height, width).
+
+        Views where the format allows it. Raises DatasetError.
+        """
+        ...
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """Reads batches ahead of the accelerator. Used by one thread at a time."""
+
+    def epoch(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+        """The batches of one epoch, in order, each when all of its samples have been read whole.
+
+        An iterator that is left early is closed by the next call, or by `close`. Raises DatasetError
+        for a sample that is missing, truncated or corrupt, StorageError for one that cannot be read
+        and when nothing arrives for `stall_timeout` seconds.
+        """
+        ...
+
+    def helper_cpu_seconds(self) -> float:
+        """User + system seconds of worker processes so far (threads count for the rank itself)."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading and let go of memory and workers. Never hangs, even when the storage does."""
+        ...

@@ -1,0 +1,283 @@
+"""PyTorch's DataLoader, as a training job reads: whole samples, random crops, collated batches."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from emulator.errors import DatasetError, FeedrateError, RankError, StorageError
+from emulator.loader.base import Batch, SampleFormat, SampleList
+from emulator.loader.buffers import aligned_buffer
+from emulator.loader.crop import crop_of
+from emulator.loader.reading import WholeReader, stalled
+from emulator.loader.threads import DaemonPool
+from emulator.spec.workload import LoaderSpec
+from emulator.storage.base import Storage
+from emulator.storage.stats import ReadCounts
+
+Key = tuple[int, int]
+"""(epoch, sample index): all that the random state of a sample depends on, beside the seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample as the training sees it."""
+
+    image: torch.Tensor
+    """float32, (1, depth, height, width)."""
+    label: torch.Tensor
+    """uint8, as `image`."""
+    bytes: int
+    """Bytes of its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collated:
+    """One batch as the DataLoader delivers it."""
+
+    tensors: list[torch.Tensor]
+    samples: int
+    bytes: int
+    worker: int
+    """Process that made it."""
+    cpu_seconds: float
+    """User + system seconds of that process so far."""
+    counts: ReadCounts | None
+    """What its reads cost since the last batch, from a process of its own."""
+
+
+class SampleReader:
+    """Reads samples whole and crops them. Each thread has a buffer of its own, reused for ever."""
+
+    def __init__(self, reader: WholeReader, crop: tuple[int, ...], seed: int) -> None:
+        self.reader = reader
+        self.crop = crop
+        self.seed = seed
+        self.cancelled_before = 0
+        """Samples of earlier epochs are given up."""
+        self._local = threading.local()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (SampleReader, (self.reader, self.crop, self.seed))
+
+    def __call__(self, key: Key) -> Sample:
+        """The sample `key`. Raises DatasetError, StorageError."""
+        epoch, index = key
+        files = self.reader.read(
+            index, self._buffer(), keep=True, cancelled=lambda: epoch < self.cancelled_before
+        )
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        for name, data in files:
+            arrays.update(self.reader.form.arrays(data, name))
+        key64 = np.array([self.seed, epoch], dtype=np.uint64)
+        random = np.random.Generator(np.random.Philox(key=key64, counter=[0, 0, 0, index]))
+        image, label = crop_of(arrays, self.crop, random, files[0][0])
+        size = self.reader.size(index)
+        return Sample(_copied(image, torch.float32), _copied(label, torch.uint8), size)
+
+    def _buffer(self) -> memoryview:
+        buffer: memoryview | None = getattr(self._local, "buffer", None)
+        if buffer is None:
+            # As large as the largest sample; pages that no sample reaches never come into being.
+            buffer = self._local.buffer = aligned_buffer(self.reader.room())
+        return buffer
+
+
+def _copied(view: np.ndarray[Any, Any], kind: torch.dtype) -> torch.Tensor:
+    """A tensor of its own with a leading channel axis: the one copy that a sample's voxels see."""
+    tensor = torch.empty((1, *view.shape), dtype=kind)
+    np.copyto(tensor.numpy()[0], view, casting="unsafe")
+    return tensor
+
+
+class SampleDataset(Dataset[Sample]):
+    """Map-style dataset over keys. Errors are returned, not raised: a worker's traceback helps nobody."""
+
+    def __init__(self, reader: SampleReader, pool: DaemonPool | None = None) -> None:
+        self.reader = reader
+        self.pool = pool
+
+    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | FeedrateError:
+        """The samples of a batch, read by the pool's threads or one after the other."""
+        try:
+            if self.pool is None:
+                return [self.reader(key) for key in keys]
+            futures = [self.pool.submit(self.reader, key) for key in keys]
+            return [future.result() for future in futures]
+        except FeedrateError as error:
+            return error
+        except CancelledError:
+            return StorageError("the loader is closed")
+
+
+class Collate:
+    """default_collate plus what the rank wants to know. Reports counts from a process of its own only."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._home = os.getpid()
+
+    def __call__(self, samples: list[Sample] | FeedrateError) -> Collated | FeedrateError:
+        if isinstance(samples, FeedrateError):
+            return samples
+        if len({sample.image.shape for sample in samples}) > 1:
+            return DatasetError(
+                "samples of different shapes do not make a batch", "set loader.crop, or loader.batch_size=1"
+            )
+        tensors = default_collate([(sample.image, sample.label) for sample in samples])
+        away = os.getpid() != self._home
+        return Collated(
+            tensors, len(samples), sum(sample.bytes for sample in samples), os.getpid(),
+            time.process_time() if away else 0.0, self._storage.stats.drain() if away else None,
+        )  # fmt: skip
+
+
+class TorchLoader:
+    """Batches of one rank through torch.utils.data.DataLoader, by threads or by worker processes."""
+
+    def __init__(
+        self, spec: LoaderSpec, storage: Storage, samples: SampleList, form: SampleFormat, seed: int
+    ) -> None:
+        torch.set_num_threads(1)  # ranks share the cores: a pool of theirs each would only fight
+        self._storage = storage
+        self._epoch = 0
+        self._helper_cpu: dict[int, float] = {}
+        reader = SampleReader(WholeReader(storage, samples, form, spec.block_bytes), spec.crop, seed)
+        engine = _Threads if spec.worker_kind == "thread" else _Processes
+        self._engine: _Threads | _Processes = engine(spec, reader)
+
+    def epoch(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+        """As Loader.epoch. The tensors are dropped when the next batch is asked for."""
+        number, self._epoch = self._epoch, self._epoch + 1
+        keys = [[(number, index) for index in indices] for indices in batches]
+        self._engine.abandon(number)
+        return map(self._batch, self._engine.epoch(keys))
+
+    def _batch(self, collated: Collated | FeedrateError) -> Batch:
+        if isinstance(collated, FeedrateError):
+            raise collated
+        if collated.counts is not None:
+            self._storage.stats.absorb(collated.counts)
+            self._helper_cpu[collated.worker] = collated.cpu_seconds
+        return Batch(collated.samples, collated.bytes)
+
+    def helper_cpu_seconds(self) -> float:
+        """User + system seconds of the worker processes, up to the batches they delivered."""
+        return sum(self._helper_cpu.values(), 0.0)
+
+    def close(self) -> None:
+        """As Loader.close."""
+        self._engine.abandon(self._epoch + 1)
+        self._engine.close()
+
+
+class _Threads:
+    """`prefetch` DataLoaders, each advanced by a fetcher thread, over one pool of `workers` readers.
+
+    DataLoader number w has the batches w, w + prefetch, ...; the oldest is taken and asked for its
+    next at once, so that exactly `prefetch` batches are on their way. Samples are read in order, and
+    reading goes on across the borders of batches.
+    """
+
+    def __init__(self, spec: LoaderSpec, reader: SampleReader) -> None:
+        self._spec = spec
+        self._reader = reader
+        self._readers = DaemonPool(spec.workers, "reader")
+        self._fetchers = DaemonPool(spec.prefetch, "fetcher")
+        self._dataset = SampleDataset(reader, self._readers)
+        self._collate = Collate(reader.reader.storage)
+
+    def epoch(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
+        width = self._spec.prefetch
+        window: deque[tuple[Iterator[Any], Future[Any]]] = deque()
+        for first in range(min(width, len(keys))):
+            mine = keys[first::width]
+            iterator = iter(DataLoader(self._dataset, batch_sampler=mine, collate_fn=self._collate))
+            window.append((iterator, self._fetchers.submit(next, iterator, None)))
+        for _ in keys:
+            iterator, future = window.popleft()
+            try:
+                collated = future.result(timeout=min(self._spec.stall_timeout, threading.TIMEOUT_MAX))
+            except TimeoutError:
+                raise stalled(self._spec.stall_timeout) from None
+            window.append((iterator, self._fetchers.submit(next, iterator, None)))
+            yield collated
+            del collated, future  # or the loader would hold one batch more than `prefetch`
+
+    def abandon(self, epoch: int) -> None:
+        self._reader.cancelled_before = epoch
+
+    def close(self) -> None:
+        self._readers.close()  # first: a fetcher waits for readers
+        self._fetchers.close()
+
+
+class _Batches:
+    """A batch sampler whose batches change from epoch to epoch, for workers that stay."""
+
+    def __init__(self) -> None:
+        self.keys: Sequence[list[Key]] = ()
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        return iter(self.keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class _Processes:
+    """One DataLoader with `workers` processes from a forkserver: never a fork of a rank that has MPI."""
+
+    def __init__(self, spec: LoaderSpec, reader: SampleReader) -> None:
+        self._spec = spec
+        self._batches = _Batches()
+        self._workers: list[Any] = []
+        self._iterator: Any = None
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["emulator.loader.torch"])
+        with warnings.catch_warnings():
+            # It warns of more workers than cores; how many there are is the user's to choose.
+            warnings.simplefilter("ignore", UserWarning)
+            self._loader: DataLoader[Any] | None = DataLoader(
+                SampleDataset(reader), batch_sampler=self._batches, collate_fn=Collate(reader.reader.storage),
+                num_workers=spec.workers, multiprocessing_context=context, persistent_workers=True,
+                prefetch_factor=math.ceil(spec.prefetch / spec.workers), timeout=spec.stall_timeout,
+            )  # fmt: skip
+
+    def epoch(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
+        assert self._loader is not None
+        self._batches.keys = keys
+        before = multiprocessing.active_children()
+        iterator: Iterator[Any] = iter(self._loader)
+        self._iterator = iterator
+        self._workers += [child for child in multiprocessing.active_children() if child not in before]
+        try:
+            yield from iterator
+        except RuntimeError as error:  # torch knows no better class for either
+            if "timed out" in str(error):
+                raise stalled(self._spec.stall_timeout) from None
+            if "exited unexpectedly" in str(error):
+                raise RankError("a DataLoader worker died", "was memory short? see the system log") from None
+            raise
+
+    def abandon(self, epoch: int) -> None:
+        """Nothing: the workers finish what they were given before they take the next epoch's."""
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()  # at once: a worker that hangs in a read would not listen to anything else
+        self._iterator = None
+        self._loader = None

@@ -1,0 +1,157 @@
+"""Samples as files of a mounted file system, read with preadv(2)."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from emulator.errors import DatasetError, storage_error
+from emulator.spec.storage import Cache
+from emulator.storage.pagecache import evict, resident_pages
+from emulator.storage.stats import ReadStats
+
+DIRECT_ALIGNMENT = 4096
+"""What O_DIRECT asks of offsets, lengths and addresses: no file system of today asks for more."""
+
+_SAMPLED_OPENS = 8
+"""Every eighth open is looked at with mincore: it costs as much as a small read."""
+_SAMPLED_BYTES = 64 * 2**20
+"""Bytes of a file that are looked at, at most."""
+
+
+class PosixStorage:
+    """Files below `root`.
+
+    Cold: a file is pushed out of the page cache when it is opened, before its first byte is read, and
+    when it is closed unless O_DIRECT kept it out; whether that worked is sampled into `stats`.
+    Warm: the page cache does what it does.
+    """
+
+    def __init__(self, root: Path, *, direct: bool, cache: Cache, stats: ReadStats | None = None) -> None:
+        self.root = root
+        self.direct = direct
+        self.cache = cache
+        self.stats = stats or ReadStats()
+        self._flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+        self._prefix = os.fspath(root) + "/"
+        self._opens = 0
+
+    @property
+    def pages_sampled(self) -> int:
+        """Pages looked at after eviction and before reading."""
+        return self.stats.snapshot().pages_sampled
+
+    @property
+    def pages_resident(self) -> int:
+        """Those of them that were in the page cache all the same."""
+        return self.stats.snapshot().pages_resident
+
+    def open(self, name: str) -> PosixBlob:
+        """The file `name`, open. Raises DatasetError when it is not there, StorageError otherwise."""
+        try:
+            fd = os.open(self._prefix + name, self._flags)
+        except (FileNotFoundError, NotADirectoryError):
+            raise DatasetError(
+                f"the sample {self._prefix}{name} is not there", "regenerate the dataset or check its path"
+            ) from None
+        except OSError as error:
+            raise storage_error(error, "cannot open") from None
+        size = os.fstat(fd).st_size
+        cold = self.cache == "cold"
+        if cold:
+            evict(fd)
+            self._opens += 1
+            if self._opens % _SAMPLED_OPENS == 1:
+                self.stats.add_pages(*resident_pages(fd, 0, min(size, _SAMPLED_BYTES)))
+        return PosixBlob(
+            fd, self._prefix + name, size, DIRECT_ALIGNMENT if self.direct else 1, cold and not self.direct
+        )
+
+
+class PosixBlob:
+    """One open file."""
+
+    __slots__ = ("_evict", "_fd", "alignment", "name", "size")
+
+    def __init__(self, fd: int, name: str, size: int, alignment: int, evict_on_close: bool) -> None:
+        self.name = name
+        self.size = size
+        self.alignment = alignment
+        self._fd = fd
+        self._evict = evict_on_close
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """Fill `buffer` from byte `offset` on; returns the bytes read. Raises StorageError."""
+        try:
+            done = os.preadv(self._fd, (buffer,), offset)
+            # A short read is no end of file: a signal or a server may cut one anywhere.
+            while done < len(buffer) and offset + done < self.size:
+                more = os.preadv(self._fd, (buffer[done:],), offset + done)
+                if more == 0:
+                    break
+                done += more
+        except OSError as error:
+            error.filename = self.name
+            raise storage_error(error, "cannot read") from None
+        return done
+
+    def close(self) -> None:
+        """Close it, and leave nothing of it in the page cache when that was asked for."""
+        if self._fd >= 0:
+            if self._evict:
+                evict(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def probe_direct(folder: Path) -> bool:
+    """Whether the file system of `folder` takes O_DIRECT reads; False when it cannot be tried.
+
+    Tries the first non-empty file, or a nameless one where the folder has none. Raises StorageError.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            candidates = (entry.path for entry in entries if entry.is_file() and entry.stat().st_size)
+            name = next(candidates, None)
+        return _reads_direct(name) if name else _reads_direct_nameless(folder)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return False
+        raise storage_error(error, "cannot try O_DIRECT") from None
+
+
+def _reads_direct(name: str) -> bool:
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    try:
+        return _one_read(fd)
+    finally:
+        os.close(fd)
+
+
+def _reads_direct_nameless(folder: Path) -> bool:
+    with suppress(PermissionError):
+        fd = os.open(folder, os.O_RDWR | os.O_TMPFILE | os.O_DIRECT | os.O_CLOEXEC, 0o600)
+        try:
+            os.truncate(fd, DIRECT_ALIGNMENT)
+            return _one_read(fd)
+        finally:
+            os.close(fd)
+    return False
+
+
+def _one_read(fd: int) -> bool:
+    with mmap.mmap(-1, DIRECT_ALIGNMENT) as page:
+        return os.preadv(fd, (page,), 0) > 0

@@ -1,0 +1,210 @@
+"""A storage slowed down to a known bandwidth and latency: the bandwidth is shared by a node's ranks.
+
+The device is emulated by one number in shared memory, `tail`: the time until which it is booked. A
+read is cut into chunks; each books [max(tail, now - burst), + bytes / rate], does the real read
+meanwhile and sleeps until its end. A rank has one chunk booked at a time, so that ranks that all
+want data share the bandwidth equally, whatever their numbers of reader threads and processes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from emulator.errors import StorageError, storage_error
+from emulator.storage.base import Blob, Storage
+
+_BURST_NS = 10_000_000
+"""How far booking may reach back: late wake-ups are made up for, and an idle device saves no more."""
+_CHUNK_SECONDS = 0.002
+_CHUNK_LEAST = 64 * 1024
+_CHUNK_MOST = 1024 * 1024
+_TAIL = struct.Struct("q")
+_FLOCK = struct.Struct("hhqqi4x")
+"""struct flock of 64-bit Linux: type, whence, start, length, pid (0 for open file descriptions)."""
+_RANK_LOCKS = 64
+"""Byte range of the first rank's lock; the lock of `tail` is byte 0."""
+
+
+class NodeLimiter:
+    """The bandwidth of one emulated device, shared by the ranks of a node through a small file.
+
+    The first rank creates it, the others join by `path`, and when all have it open `unlink` removes
+    the name, so that nothing is left behind however the ranks end. Pickled, it is joined through the
+    rank's open file by worker processes, which share their rank's part of the bandwidth.
+    """
+
+    def __init__(self, path: str, fd: int, rate: float, latency: float, rank: int) -> None:
+        self.path = path
+        self.rate = rate
+        self.latency = latency
+        self.rank = rank
+        self.chunk = round(min(max(rate * _CHUNK_SECONDS, _CHUNK_LEAST), _CHUNK_MOST)) // 4096 * 4096
+        self._fd = fd
+        self._shared = mmap.mmap(fd, mmap.PAGESIZE)
+        self._turn = _Turn()
+
+    @classmethod
+    def create(cls, rate: float, latency: float, rank: int) -> NodeLimiter:
+        """A new device of `rate` bytes/s and `latency` seconds per request. Raises StorageError."""
+        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        try:
+            fd, path = tempfile.mkstemp(prefix="feedrate-", dir=folder)
+            os.truncate(fd, mmap.PAGESIZE)
+        except OSError as error:
+            raise storage_error(error, "cannot make the shared file of the shaped storage") from None
+        return cls(path, fd, rate, latency, rank)
+
+    @classmethod
+    def join(cls, path: str, rate: float, latency: float, rank: int) -> NodeLimiter:
+        """The device that another process of this node made. Raises StorageError."""
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(error, "cannot open the shared file of the shaped storage") from None
+        return cls(path, fd, rate, latency, rank)
+
+    def unlink(self) -> None:
+        """Remove the file's name; those who have it open keep it."""
+        with suppress(FileNotFoundError):
+            Path(self.path).unlink()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            self._shared.close()
+            os.close(self._fd)
+            self._fd = -1
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (NodeLimiter.join, (f"/proc/{os.getpid()}/fd/{self._fd}", self.rate, self.latency, self.rank))
+
+    @contextmanager
+    def booked(self, size: int) -> Iterator[None]:
+        """Hold this rank's turn for as long as the device takes for `size` bytes."""
+        with self._turn, self._locked(_RANK_LOCKS + self.rank):
+            end = self._book(size)
+            yield
+            _sleep_until(end)
+
+    def _book(self, size: int) -> int:
+        """The time in nanoseconds at which the device is through with `size` bytes."""
+        with self._locked(0):
+            try:
+                tail: int = _TAIL.unpack_from(self._shared)[0]
+                end = max(tail, time.monotonic_ns() - _BURST_NS) + round(size / self.rate * 1e9)
+                _TAIL.pack_into(self._shared, 0, end)
+            except ValueError:  # mmap's word for "closed": a reader that outlived its loader
+                raise StorageError("the shaped storage is closed") from None
+        return end
+
+    @contextmanager
+    def _locked(self, byte: int) -> Iterator[None]:
+        # A lock of the open file description: the kernel drops it when its process dies, and unlike
+        # a POSIX record lock it holds between two openings within one process.
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, byte, 1, 0))
+        except OSError as error:
+            raise storage_error(error, "cannot lock the shared file of the shaped storage") from None
+        try:
+            yield
+        finally:
+            if self._fd >= 0:
+                fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, 0, byte, 1, 0))
+
+
+class _Turn:
+    """A lock that is handed on in the order of asking: no reader thread overtakes an earlier one."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._taken = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if not self._taken:
+                self._taken = True
+                return
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        mine.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._taken = False
+
+
+class ShapedStorage:
+    """`inner`, no faster than `limiter` allows."""
+
+    def __init__(self, inner: Storage, limiter: NodeLimiter) -> None:
+        self.inner = inner
+        self.limiter = limiter
+        self.stats = inner.stats
+
+    def open(self, name: str) -> ShapedBlob:
+        """As `inner` does."""
+        return ShapedBlob(self.inner.open(name), self.limiter)
+
+
+class ShapedBlob:
+    """One open sample, slowed down."""
+
+    __slots__ = ("_inner", "_limiter", "alignment", "name", "size")
+
+    def __init__(self, inner: Blob, limiter: NodeLimiter) -> None:
+        self.name = inner.name
+        self.size = inner.size
+        self.alignment = inner.alignment
+        self._inner = inner
+        self._limiter = limiter
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        """As the inner blob does, in chunks that are booked one after the other."""
+        limiter = self._limiter
+        if limiter.latency > 0:
+            _sleep_until(time.monotonic_ns() + round(limiter.latency * 1e9))
+        done = 0
+        while done < len(buffer):
+            chunk = buffer[done : done + limiter.chunk]
+            useful = min(len(chunk), self.size - offset - done)
+            if useful <= 0:
+                break
+            with limiter.booked(useful):
+                got = self._inner.read_into(offset + done, chunk)
+            done += got
+            if got < useful:
+                break
+        return done
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inner.__exit__(kind, error, trace)
+
+
+def _sleep_until(deadline: int) -> None:
+    """Sleep until CLOCK_MONOTONIC shows `deadline` nanoseconds."""
+    remaining = deadline - time.monotonic_ns()
+    if remaining > 0:
+        time.sleep(remaining / 1e9)
