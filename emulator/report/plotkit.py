@@ -1,0 +1,180 @@
+"""The parts that plots are put together from: axes, points, labels, a key, a title with its marks."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from emulator.record.result import Point, RunResult
+from emulator.report import frames
+from emulator.report.extras import extra
+from emulator.report.frames import Rows
+from emulator.report.style import FLAGGED, KNEE, SOFT, Size
+from emulator.report.view import marks_line
+
+Chart = Any
+"""An Altair chart: the package is optional and imported only when a plot is drawn."""
+TEXT = 12
+"""Size of letters inside a plot, px."""
+PROCESSES = "processes (emulated accelerators)"
+SHORT_COUNT = "datum.value < 10000 ? format(datum.value, ',') : format(datum.value, '.3~s')"
+"""Vega expression: 9,999 in full, 100k short."""
+_ROW = 19
+_CHARACTER = 6.7
+"""Height of a row of the key and a generous width of a letter, px."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a plot's key."""
+
+    name: str
+    colour: str
+    kind: Literal["line", "dash", "dot", "diamond", "box"]
+
+
+def data(rows: Rows) -> Any:
+    """`rows` as Altair takes them."""
+    return extra("altair").Data(values=rows)
+
+
+def _at(mark: str, x: float, y: float, **how: Any) -> Chart:
+    """One mark at a place in px from the plot's upper left corner."""
+    alt = extra("altair")
+    chart = alt.Chart(data([{}]))
+    return getattr(chart, f"mark_{mark}")(**how).encode(x=alt.value(x), y=alt.value(y))
+
+
+def _symbol(key: Key, x: float, y: float) -> Chart:
+    alt = extra("altair")
+    if key.kind in ("line", "dash"):
+        dash = [5, 3] if key.kind == "dash" else [1, 0]
+        rule = _at("rule", x, y, color=key.colour, strokeWidth=2.2, strokeDash=dash)
+        return rule.encode(x2=alt.value(x + 18))
+    shape = {"dot": "circle", "diamond": "diamond", "box": "square"}[key.kind]
+    filled = key.kind != "diamond"
+    size = 110 if key.kind == "box" else 60
+    return _at(
+        "point", x + 9, y, color=key.colour, shape=shape, filled=filled, size=size, strokeWidth=2, opacity=1
+    )
+
+
+def key_rows(keys: list[Key], width: float) -> list[list[tuple[Key, float]]]:
+    """The entries with their x, broken into rows that fit in `width` px."""
+    rows: list[list[tuple[Key, float]]] = [[]]
+    x = 0.0
+    for key in keys:
+        needed = 24 + len(key.name) * _CHARACTER
+        if rows[-1] and x + needed > width:
+            rows.append([])
+            x = 0.0
+        rows[-1].append((key, x))
+        x += needed + 14
+    return rows
+
+
+def _key(rows: list[list[tuple[Key, float]]]) -> list[Chart]:
+    """The key as layers above the plot."""
+    layers = []
+    for number, row in enumerate(rows):
+        y = -12.0 - (len(rows) - 1 - number) * _ROW
+        for key, x in row:
+            layers.append(_symbol(key, x, y))
+            layers.append(
+                _at(
+                    "text",
+                    x + 24,
+                    y,
+                    text=key.name,
+                    align="left",
+                    baseline="middle",
+                    color=SOFT,
+                    fontSize=TEXT,
+                )
+            )
+    return layers
+
+
+def finished(layers: list[Chart], keys: list[Key], text: str, result: RunResult, size: Size) -> Chart:
+    """The layers with their key and title, and under the title what qualifies the result.
+
+    A plot may travel alone, so its marks travel with it.
+    """
+    rows = key_rows(keys, size.width)
+    lines = textwrap.wrap(marks_line(result), size.characters)
+    title: dict[str, Any] = {"text": text, "offset": 10}
+    if lines:
+        title |= {"subtitle": lines, "subtitleColor": KNEE}
+    chart = extra("altair").layer(*layers, *_key(rows))
+    return chart.properties(width=size.width, height=size.height, title=title)
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Tick values between `low` and `high` on a logarithmic axis: decades, or 1-2-5 when there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
+    values = [step * 10.0**power for power in powers for step in steps]
+    return [float(f"{value:.6g}") for value in values if low <= value <= high]
+
+
+def processes(points: list[Point]) -> Any:
+    """The x axis: linear from 0, or logarithmic when the process counts span much."""
+    alt = extra("altair")
+    least, most = points[0].ranks, points[-1].ranks
+    if frames.logarithmic(points):
+        low, high = least * 0.85, most * 1.25
+        scale = alt.Scale(type="log", domain=[low, high], nice=False)
+        axis = alt.Axis(title=PROCESSES, values=decades(low, high), labelExpr=SHORT_COUNT)
+    else:
+        scale = alt.Scale(domain=[0, most * 1.06], nice=False)
+        axis = alt.Axis(title=PROCESSES, tickMinStep=1, tickCount=8, labelExpr=SHORT_COUNT)
+    return alt.X("ranks:Q", scale=scale, axis=axis)
+
+
+def upright(column: str, name: str, top: float, form: Literal["plain", "percent"] = "plain") -> Any:
+    """A y axis from 0 to `top`."""
+    alt = extra("altair")
+    labels = {"labelExpr": "datum.label + ' %'"} if form == "percent" else {}
+    axis = alt.Axis(title=name or None, tickCount=5, **labels)
+    return alt.Y(f"{column}:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=axis)
+
+
+def upright_log(column: str, low: float, high: float, show: Callable[[float], str]) -> Any:
+    """A logarithmic y axis whose labels are what `show` makes of the values, with their unit."""
+    alt = extra("altair")
+    values = decades(low, high)
+    names = json.dumps({f"{value:g}": show(value) for value in values})
+    labels = f"{names}[format(datum.value, '.6~g')]"
+    axis = alt.Axis(title=None, values=values, labelExpr=labels)
+    return alt.Y(f"{column}:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
+
+
+def line(rows: Rows, x: Any, y: Any, colour: str, dash: bool = False) -> Chart:
+    """A line through `rows`."""
+    how = {"strokeDash": [5, 3]} if dash else {}
+    mark = extra("altair").Chart(data(rows)).mark_line(color=colour, strokeWidth=2.2, **how)
+    return mark.encode(x=x, y=y)
+
+
+def dots(rows: Rows, x: Any, y: Any, colour: str, small: bool = False) -> list[Chart]:
+    """The measured points; flagged ones hollow, in another colour and shape."""
+    base = extra("altair").Chart
+    plain = [row for row in rows if not row["flagged"]]
+    raised = [row for row in rows if row["flagged"]]
+    return [
+        base(data(plain))
+        .mark_point(filled=True, size=18 if small else 46, color=colour, opacity=1)
+        .encode(x=x, y=y),
+        base(data(raised))
+        .mark_point(filled=False, size=64, color=FLAGGED, strokeWidth=2, shape="diamond", opacity=1)
+        .encode(x=x, y=y),
+    ]
+
+
+def flagged_key(rows: Rows) -> list[Key]:
+    """An entry for flagged points, when there are any."""
+    return [Key("flagged", FLAGGED, "diamond")] if any(row["flagged"] for row in rows) else []

@@ -1,0 +1,228 @@
+"""The plots of a result as Altair charts, and as SVG or PNG. No network, no browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from emulator.record.result import Knee, Point, RunResult
+from emulator.record.step import Steps
+from emulator.record.store import write_whole
+from emulator.report import frames, style
+from emulator.report import plotkit as kit
+from emulator.report.extras import extra
+from emulator.report.frames import Rows
+from emulator.report.plotkit import Chart, Key
+from emulator.report.style import Size
+from emulator.report.view import computes, number, title
+from emulator.units import show_rate, show_seconds
+
+Plot = Callable[[RunResult, Steps, Size], Chart | None]
+"""Draws a result, its step log, at a size; None when there is nothing to draw."""
+
+
+def _knee(result: RunResult, points: list[Point], x: Any, size: Size) -> list[Chart]:
+    """The knee as a line with its number, and its interval as a band."""
+    alt = extra("altair")
+    knee = result.knee
+    if knee is None or knee.n_au is None:
+        return []
+    at: Rows = [{"ranks": knee.n_au}]
+    layers = [alt.Chart(kit.data(at)).mark_rule(color=style.KNEE, strokeWidth=1.6).encode(x=x)]
+    if knee.interval is not None:
+        band: Rows = [{"ranks": knee.interval[0], "end": knee.interval[1]}]
+        layers.insert(
+            0, alt.Chart(kit.data(band)).mark_rect(color=style.KNEE, opacity=0.18).encode(x=x, x2="end:Q")
+        )
+    layers.append(_knee_label(knee, points, x, size))
+    return layers
+
+
+def _knee_label(knee: Knee, points: list[Point], x: Any, size: Size) -> Chart:
+    """The knee's number and interval, on the side of the line that has more room."""
+    at = knee.n_au or 0.0
+    first, last = points[0].ranks, points[-1].ranks
+    left = at > (first * last) ** 0.5 if frames.logarithmic(points) else at > last * 0.55
+    lines = [f"knee {number(at, 3)}"]
+    if knee.interval is not None:
+        lines.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
+    return (
+        extra("altair")
+        .Chart(kit.data([{"ranks": at}]))
+        .mark_text(
+            text=lines, align="right" if left else "left", dx=-7 if left else 7, baseline="line-bottom",
+            color=style.KNEE, fontSize=kit.TEXT, fontWeight=600, lineHeight=15,
+        )
+        .encode(x=x, y=extra("altair").value(size.height - 8 - 15 * (len(lines) - 1)))
+    )  # fmt: skip
+
+
+def throughput(result: RunResult, steps: Steps, size: Size) -> Chart | None:
+    """All processes together: bytes/s against the process count, with the ideal line and the knee."""
+    points = frames.ordered(result)
+    if not points:
+        return None
+    log = frames.logarithmic(points)
+    most = max(point.bytes_per_second for point in points)
+    unit = frames.Unit(name="", size=1.0) if log else frames.rate_unit(most)
+    rows = frames.throughput_rows(points, unit)
+    rates = [float(row["rate"]) for row in rows]
+    top = max(rates) * (2.0 if log else 1.18) or 1.0
+    x = kit.processes(points)
+    y = kit.upright("rate", unit.name, top)
+    if log:
+        y = kit.upright_log("rate", min(rates) * 0.6, top, show_rate)
+    ideal = frames.ideal_rows(points, top, unit)
+    layers = _knee(result, points, x, size)
+    layers += [kit.line(ideal, x, y, style.IDEAL, dash=True)] if ideal else []
+    layers += [
+        kit.line(frames.line_rows(rows, "rate"), x, y, style.MEASURED),
+        *kit.dots(rows, x, y, style.MEASURED),
+    ]
+    keys = [Key("measured", style.MEASURED, "line"), *([Key("ideal", style.IDEAL, "dash")] if ideal else [])]
+    return kit.finished(layers, keys + kit.flagged_key(rows), "Throughput, all processes", result, size)
+
+
+def per_process(result: RunResult, steps: Steps, size: Size) -> Chart | None:
+    """MB/s of one process against the process count, with what it asks for and the knee."""
+    points = frames.ordered(result)
+    if not points:
+        return None
+    one = frames.mean_demand(points)
+    unit = frames.rate_unit(max([point.bytes_per_second / point.ranks for point in points] + [one or 0]))
+    rows = frames.throughput_rows(points, unit)
+    top = max([float(row["each"]) for row in rows] + [one / unit.size if one else 0.0]) * 1.15 or 1.0
+    x, y = kit.processes(points), kit.upright("each", f"{unit.name} per process", top)
+    layers = _knee(result, points, x, size)
+    keys = [Key("measured", style.MEASURED, "line")]
+    if one is not None:
+        layers.append(_level(one / unit.size, y, style.IDEAL))
+        keys.append(Key(f"ideal, {number(one / unit.size, 4)} {unit.name}", style.IDEAL, "dash"))
+    layers += [
+        kit.line(frames.line_rows(rows, "each"), x, y, style.MEASURED),
+        *kit.dots(rows, x, y, style.MEASURED),
+    ]
+    return kit.finished(layers, keys + kit.flagged_key(rows), "Throughput of one process", result, size)
+
+
+def _level(value: float, y: Any, colour: str) -> Chart:
+    """A dashed horizontal line."""
+    alt = extra("altair")
+    column = str(y.shorthand).partition(":")[0]
+    rule = alt.Chart(kit.data([{column: value}])).mark_rule(color=colour, strokeWidth=1.6, strokeDash=[5, 3])
+    return rule.encode(y=y)
+
+
+def utilisation(result: RunResult, steps: Steps, size: Size) -> Chart | None:
+    """Accelerator utilisation and X/X_ideal in percent against the process count, with the threshold."""
+    points = [point for point in frames.ordered(result) if computes(point)]
+    if not points:
+        return None
+    rows = frames.throughput_rows(points, frames.Unit(name="", size=1.0))
+    top = max([100.0] + [float(row[column]) for row in rows for column in ("au", "x_ideal")]) * 1.06
+    x = kit.processes(points)
+    y, other = kit.upright("au", "", top, "percent"), kit.upright("x_ideal", "", top, "percent")
+    threshold = result.workload.get("training", {}).get("au_threshold")
+    layers, keys = [], [Key("AU", style.MEASURED, "line"), Key("X/X_ideal", style.SECOND, "dash")]
+    if threshold is not None:
+        layers.append(_level(threshold * 100, y, style.KNEE))
+        keys.append(Key(f"threshold {threshold * 100:g} %", style.KNEE, "dash"))
+    layers += [kit.line(frames.line_rows(rows, "au"), x, y, style.MEASURED)]
+    layers += kit.dots(rows, x, y, style.MEASURED)
+    layers += [kit.line(frames.line_rows(rows, "x_ideal"), x, other, style.SECOND, dash=True)]
+    layers += kit.dots(rows, x, other, style.SECOND, small=True)
+    return kit.finished(layers, keys + kit.flagged_key(rows), "Accelerator utilisation", result, size)
+
+
+def _colours(column: str, colours: dict[str, str]) -> Any:
+    alt = extra("altair")
+    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
+    return alt.Color(f"{column}:N", legend=None, scale=scale)
+
+
+def step_time(result: RunResult, steps: Steps, size: Size) -> Chart | None:
+    """Where the mean step goes: compute, wait, barrier, overshoot, stacked, for each process count."""
+    alt = extra("altair")
+    rows = frames.step_rows(result, steps)
+    if not rows:
+        return None
+    totals: dict[object, float] = {}
+    for row in rows:
+        totals[row["ranks"]] = totals.get(row["ranks"], 0.0) + float(row["seconds"])
+    unit = frames.time_unit(max(totals.values()))
+    shown: Rows = [{**row, "time": float(row["seconds"]) / unit.size} for row in rows]
+    bar = min(46.0, size.width / len(totals) * 0.7)
+    axis = alt.Axis(title=kit.PROCESSES, labelAngle=0, ticks=False, labelExpr=kit.SHORT_COUNT)
+    bars = (
+        alt.Chart(kit.data(shown))
+        .mark_bar(size=bar)
+        .encode(
+            x=alt.X("ranks:O", axis=axis),
+            y=alt.Y("time:Q", axis=alt.Axis(title=f"{unit.name} per step", tickCount=5), stack="zero"),
+            color=_colours("part", style.PART_COLOURS),
+            order=alt.Order("order:Q"),
+        )
+    )
+    keys = [Key(name, style.PART_COLOURS[name], "box") for name in frames.PARTS]
+    return kit.finished([bars], keys, "Where a step goes, mean", result, size)
+
+
+def latency(result: RunResult, steps: Steps, size: Size) -> Chart | None:
+    """Percentiles of the latency of read requests against the process count."""
+    alt = extra("altair")
+    rows = frames.latency_rows(frames.ordered(result))
+    if not rows:
+        return None
+    seconds = [float(row["seconds"]) for row in rows]
+    points = [point for point in frames.ordered(result) if point.read_latency]
+    x = kit.processes(points)
+    y = kit.upright_log("seconds", min(seconds) / 1.6, max(seconds) * 1.6, show_seconds)
+    colour = _colours("percentile", style.PERCENTILE_COLOURS)
+    base = alt.Chart(kit.data(rows)).encode(x=x, y=y, color=colour)
+    layers = [base.mark_line(strokeWidth=2.2), base.mark_point(filled=True, size=34, opacity=1)]
+    keys = [Key(name, shade, "line") for name, shade in style.PERCENTILE_COLOURS.items()]
+    return kit.finished(layers, keys, "Latency of read requests", result, size)
+
+
+PLOTS: dict[str, Plot] = {
+    "throughput": throughput,
+    "per-process": per_process,
+    "utilisation": utilisation,
+    "step-time": step_time,
+    "latency": latency,
+}
+"""Name -> plot, in the order of the page."""
+PICTURE = ("throughput", "per-process", "utilisation", "step-time")
+"""The plots of the one picture that --png and --svg write."""
+
+
+def to_svg(chart: Chart, paper: str | None = None) -> str:
+    """The chart as SVG text; transparent without `paper`. Raises MissingError."""
+    spec = chart.configure(**style.config(paper)).to_dict()
+    return str(extra("vl_convert").vegalite_to_svg(spec))
+
+
+def picture(result: RunResult, steps: Steps) -> Chart:
+    """The four plots as one chart, with the workload's title."""
+    alt = extra("altair")
+    drawn = [PLOTS[name](result, steps, style.WIDE) for name in PICTURE]
+    charts = [chart for chart in drawn if chart is not None]
+    if not charts:
+        empty = alt.Chart(kit.data([{}])).mark_text(
+            text="Nothing was measured.", color=style.SOFT, fontSize=16
+        )
+        charts = [kit.finished([empty], [], "No points", result, style.WIDE)]
+    heading = {"text": title(result), "fontSize": 18, "anchor": "start", "offset": 16}
+    return alt.concat(*charts, columns=2, spacing={"row": 34, "column": 40}).properties(title=heading)
+
+
+def write_picture(result: RunResult, steps: Steps, path: Path, kind: Literal["png", "svg"]) -> None:
+    """Write the picture whole or not at all. Raises MissingError, StorageError."""
+    chart = picture(result, steps)
+    if kind == "svg":
+        content = to_svg(chart, style.PAPER).encode()
+    else:
+        spec = chart.configure(**style.config(style.PAPER)).to_dict()
+        content = bytes(extra("vl_convert").vegalite_to_png(spec, scale=2))
+    write_whole(path, lambda file: file.write(content))
