@@ -1,12 +1,13 @@
 """From the steps of a point to its throughput and accelerator utilisation.
 
-For one rank and one epoch, with the first step left out as MLPerf Storage does (rules v2.0):
+For one rank, over its steady steps:
 
-    T  = sum of wait + compute + overshoot + barrier      seconds, steps 2 ... n
+    T  = sum of wait + compute + overshoot + barrier      seconds
     X  = samples / T                                      samples/s, summed over ranks
-    AU = nominal compute / T                              of all epochs, averaged over ranks
+    AU = nominal compute / T                              averaged over ranks
 
-Compute is nominal, never measured: an overslept wait must not look like utilisation.
+as MLPerf Storage defines AU (rules v2.0: the first step is left out of both). Compute is nominal, never
+measured: an overslept wait must not look like utilisation.
 """
 
 from __future__ import annotations
@@ -35,18 +36,29 @@ def durations(steps: Steps) -> NDArray[np.float64]:
     return total
 
 
-def without_first(steps: Steps) -> Steps:
-    """The steps less the first one of each epoch; all of them when no epoch has a second step."""
-    kept = steps[steps["step"] > 0]
-    return kept if len(kept) else steps
+def steady(steps: Steps) -> Steps:
+    """The steps of a point while all of its ranks were busy: X and AU are taken over these.
+
+    Without the first step of each rank, which waits for a pipeline that is still empty (MLPerf Storage
+    leaves it out too), and without what slower ranks did after the first rank had ended, when they had
+    the storage for themselves. A rank of which nothing would be left keeps its later steps, or its only one.
+    """
+    if not len(steps):
+        return steps
+    ends = steps["begin"] + durations(steps)
+    ranks, rank = np.unique(steps["rank"], return_inverse=True)
+    last = np.zeros(len(ranks))
+    np.maximum.at(last, rank, ends)
+    later = (steps["epoch"] > 0) | (steps["step"] > 0)
+    kept = later & (ends <= last.min() + 1e-9)
+    for choice in (later, np.ones_like(later)):
+        missing = np.bincount(rank, weights=kept, minlength=len(ranks)) == 0
+        kept |= missing[rank] & choice
+    return steps[kept]
 
 
 def throughput(steps: Steps) -> Throughput:
-    """Throughput and AU over `steps` of one point, by the formulas at the top of this module.
-
-    Per rank over all its epochs: samples and time are summed before they are divided, so that a
-    short last epoch does not weigh as much as a whole one.
-    """
+    """Throughput and AU over `steps` of one point, by the formulas at the top of this module."""
     if not len(steps):
         return Throughput(samples_per_second=0.0, bytes_per_second=0.0, au=0.0)
     _, rank = np.unique(steps["rank"], return_inverse=True)

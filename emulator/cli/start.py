@@ -80,9 +80,9 @@ def _measure(
     job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
     result = measure(job, kind, plan, world, force=force, say=_say)
     if result is not None:
-        from emulator.report.table import print_result
+        from emulator.report.table import print_table
 
-        print_result(result)
+        print_table(result)
         _say(f"\nresult: {job.out}   (feedrate report {job.out} --html page.html)")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,28 +54,41 @@ def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return generator.permutation(samples)
 
 
-def batches(
-    plan: EpochPlan, rank: int, seed: int, epoch: int, steps: int | None = None
-) -> Iterator[tuple[int, ...]]:
-    """The batches of `rank` in `epoch`, as tuples of `batch_size` sample indices.
-
-    At most `steps` of them when given.
-    """
+def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple[int, ...]]:
+    """The batches of `rank` in `epoch`, as tuples of `batch_size` sample indices."""
     order = epoch_order(plan.samples, seed, epoch)
-    last = plan.steps if steps is None else min(steps, plan.steps)
-    for step in range(last):
+    for step in range(plan.steps):
         start = (step * plan.ranks + rank) * plan.batch_size
         yield tuple(order[start : start + plan.batch_size].tolist())
 
 
-def epoch_lengths(plan: EpochPlan, epochs: int | None, steps: int | None) -> Iterator[int]:
-    """Steps of each epoch of a run of at most `epochs` epochs and `steps` steps in all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """How long a rank trains, and in which order it reads: at least one of the two bounds is given."""
 
-    With `steps` alone, as many epochs as it takes; with neither, an error of the caller.
-    """
-    remaining = steps if steps is not None else plan.steps * (epochs or 0)
-    epoch = 0
-    while remaining > 0 and (epochs is None or epoch < epochs):
-        yield min(plan.steps, remaining)
-        remaining -= plan.steps
-        epoch += 1
+    plan: EpochPlan
+    seed: int
+    """Seed of the epoch orders."""
+    epochs: int | None = None
+    """At most this many epochs; None: as many as the steps take."""
+    steps: int | None = None
+    """At most this many steps in all; None: whole epochs."""
+
+    @property
+    def length(self) -> int:
+        """Steps of every rank, all epochs together."""
+        whole = None if self.epochs is None else self.plan.steps * self.epochs
+        return min(bound for bound in (whole, self.steps) if bound is not None)
+
+    def batches(self, rank: int) -> Iterator[tuple[int, ...]]:
+        """The batches of `rank`, epoch after epoch without a gap."""
+        endless = (batch for epoch in count() for batch in batches(self.plan, rank, self.seed, epoch))
+        return islice(endless, self.length)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """Epoch and step within it of a rank's step `number`, counted from 0 over all epochs."""
+        return divmod(number, self.plan.steps)
+
+    def ends_epoch(self, number: int) -> bool:
+        """True when step `number` is the last one of its epoch, or of the course."""
+        return (number + 1) % self.plan.steps == 0 or number + 1 == self.length

@@ -77,7 +77,7 @@ class Point:
     seconds: float
     """Wall seconds of the loop, first step included, slowest rank."""
     samples_per_second: float
-    """All ranks; the first step of each epoch is left out of samples and time, as in AU."""
+    """All ranks, over the steps in which all of them were busy, the first one left out, as in AU."""
     bytes_per_second: float
     """All ranks; over the same steps."""
     ideal_samples_per_second: float
@@ -87,9 +87,9 @@ class Point:
     au: float
     """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute."""
     x_ideal_first: float
-    """As x_ideal, with the first step of each epoch included."""
+    """As x_ideal, over all steps, the first one included."""
     au_first: float
-    """As au, with the first step of each epoch included."""
+    """As au, over all steps, the first one included."""
     wait_share: float
     """Share of the ranks' loop time blocked on the loader."""
     barrier_share: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from emulator.plan.epoch import EpochPlan, epoch_lengths
+from emulator.plan.epoch import Course, EpochPlan
 from emulator.run.job import Job
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -20,7 +20,7 @@ def steps_of(job: Job, files: int, ranks: int) -> int:
     """Steps of a rank in a point of `ranks` ranks."""
     plan = EpochPlan(samples=files, ranks=ranks, batch_size=job.workload.loader.batch_size)
     plan.require_a_step()
-    return sum(epoch_lengths(plan, job.epochs, job.steps))
+    return Course(plan=plan, seed=0, epochs=job.epochs, steps=job.steps).length
 
 
 def memory_per_rank(job: Job, sample_bytes: float) -> float:

@@ -11,13 +11,13 @@ from emulator.accelerator.occupy import Accelerator
 from emulator.clock import MonotonicClock
 from emulator.dataset.manifest import Manifest
 from emulator.loader.choose import make_loader
-from emulator.plan.epoch import EpochPlan
+from emulator.plan.epoch import Course, EpochPlan
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.step import StepLog, Steps
 from emulator.record.store import Spool
-from emulator.run.comm import Comm
+from emulator.run.comm import STEP_POLL, Comm
 from emulator.run.job import Job
-from emulator.run.train import Course, train
+from emulator.run.train import train
 from emulator.spec.storage import StorageSpec
 from emulator.storage.base import Storage
 from emulator.storage.posix import PosixStorage, probe_direct
@@ -69,7 +69,8 @@ def run_point(
     seed = job.workload.training.shuffle_seed + number
     course = Course(plan=plan, epochs=job.epochs, steps=job.steps, seed=seed)
     node = comm.node()
-    clock = MonotonicClock()
+    clock, training = MonotonicClock(), job.workload.training
+    accelerator = Accelerator(job.workload.accelerator.step_seconds, clock)
     log = StepLog(number, comm.rank)
     with ExitStack() as stack:
         stats = ReadStats()
@@ -79,15 +80,12 @@ def run_point(
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None
         keep = _Keeper(log, spool, progress if comm.rank == 0 else lambda _: None)
-        comm.barrier()
         if probe:
             probe.start()
+        comm.barrier(STEP_POLL)  # the common start of all ranks' clocks
         cpu = cpu_seconds() + loader.helper_cpu_seconds()
         try:
-            seconds = train(
-                course, job.workload.training, loader, Accelerator(job.workload.accelerator.step_seconds, clock),
-                comm, clock, log, keep.look,
-            )  # fmt: skip
+            seconds = train(course, training, loader, accelerator, comm, clock, log, keep.look)
         finally:
             keep.flush()
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - cpu
@@ -105,7 +103,7 @@ def run_point(
             pages_sampled=posix.pages_sampled,
             pages_resident=posix.pages_resident,
             activity=activity,
-        )  # fmt: skip
+        )
     )
 
 

@@ -8,28 +8,14 @@ for epoch: for batch in loader:   wait     blocked on the loader
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from emulator.accelerator.occupy import Accelerator
 from emulator.clock import Clock
 from emulator.loader.base import Loader
-from emulator.plan.epoch import EpochPlan, batches, epoch_lengths
+from emulator.plan.epoch import Course
 from emulator.record.step import StepLog
 from emulator.run.comm import STEP_POLL, Comm
 from emulator.spec.workload import TrainingSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """How long a rank trains, and in which order it reads."""
-
-    plan: EpochPlan
-    epochs: int | None
-    """At most this many epochs; None: as many as the steps take."""
-    steps: int | None
-    """At most this many steps in all; None: whole epochs."""
-    seed: int
-    """Seed of the epoch orders."""
 
 
 def train(
@@ -50,22 +36,21 @@ def train(
     """
     start = begin = clock.now()
     held_up = 0.0  # seconds in the last barrier
-    for epoch, steps in enumerate(epoch_lengths(course.plan, course.epochs, course.steps)):
-        arriving = loader.epoch(batches(course.plan, comm.rank, course.seed, epoch, steps))
-        for step, batch in enumerate(arriving):
-            ready = clock.now()
-            meanwhile(ready)
-            # Up to two polls of a barrier are our own way of waiting, not an accelerator that idles.
-            accelerator.compute(ready, stalled=ready - begin + max(0.0, held_up - 2 * STEP_POLL))
-            computed = end = clock.now()
-            if training.sync == "step" or (training.sync == "epoch" and step == steps - 1):
-                comm.barrier(STEP_POLL)
-                end = clock.now()
-            held_up = end - computed
-            log.add(
-                epoch=epoch, step=step, samples=batch.samples, size=batch.bytes, begin=begin - start,
-                wait=ready - begin, compute=accelerator.step_seconds,
-                overshoot=computed - ready - accelerator.step_seconds, barrier=held_up,
-            )  # fmt: skip
-            begin = end
+    for number, batch in enumerate(loader.epoch(course.batches(comm.rank))):
+        ready = clock.now()
+        meanwhile(ready)
+        # Up to two polls of a barrier are our own way of waiting, not an accelerator that idles.
+        accelerator.compute(ready, stalled=ready - begin + max(0.0, held_up - 2 * STEP_POLL))
+        computed = end = clock.now()
+        if training.sync == "step" or (training.sync == "epoch" and course.ends_epoch(number)):
+            comm.barrier(STEP_POLL)
+            end = clock.now()
+        held_up = end - computed
+        epoch, step = course.place(number)
+        log.add(
+            epoch=epoch, step=step, samples=batch.samples, size=batch.bytes, begin=begin - start,
+            wait=ready - begin, compute=accelerator.step_seconds,
+            overshoot=computed - ready - accelerator.step_seconds, barrier=held_up,
+        )  # fmt: skip
+        begin = end
     return begin - start

@@ -26,7 +26,7 @@ from emulator.units import show_rate, show_seconds
 
 Say = Callable[[str], None]
 
-PROGRESS_SECONDS = 2.0
+PROGRESS_SECONDS = 5.0
 """Between two lines of progress within a point."""
 
 

@@ -15,8 +15,8 @@ from emulator.analysis.throughput import (
     loop_seconds,
     overshoot_p99,
     share_of_time,
+    steady,
     throughput,
-    without_first,
 )
 from emulator.dataset.manifest import Manifest
 from emulator.plan.epoch import EpochPlan
@@ -47,7 +47,7 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
 def point_of(workload: Workload, files: int, ranks: int, rows: Steps, **more: Any) -> Point:
     """The point that the step log `rows` of `ranks` ranks shows; `more` are fields that it does not."""
     plan = EpochPlan(samples=files, ranks=ranks, batch_size=workload.loader.batch_size)
-    steady, whole = throughput(without_first(rows)), throughput(rows)
+    lasting, whole = throughput(steady(rows)), throughput(rows)
     ideal = ranks * workload.ideal_samples_per_second
     return Point(
         ranks=ranks,
@@ -58,11 +58,11 @@ def point_of(workload: Workload, files: int, ranks: int, rows: Steps, **more: An
         bytes=int(rows["bytes"].sum()),
         left_out=plan.left_out,
         seconds=loop_seconds(rows),
-        samples_per_second=steady.samples_per_second,
-        bytes_per_second=steady.bytes_per_second,
+        samples_per_second=lasting.samples_per_second,
+        bytes_per_second=lasting.bytes_per_second,
         ideal_samples_per_second=ideal,
-        x_ideal=steady.samples_per_second / ideal,
-        au=steady.au,
+        x_ideal=lasting.samples_per_second / ideal,
+        au=lasting.au,
         x_ideal_first=whole.samples_per_second / ideal,
         au_first=whole.au,
         wait_share=share_of_time(rows, "wait"),

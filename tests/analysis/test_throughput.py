@@ -9,8 +9,8 @@ from emulator.analysis.throughput import (
     loop_seconds,
     overshoot_p99,
     share_of_time,
+    steady,
     throughput,
-    without_first,
 )
 from emulator.record.step import STEP
 
@@ -27,10 +27,10 @@ def steps_of(rank, waits, compute=0.5, samples=4, epoch=0, overshoot=0.0, barrie
 
 def test_one_rank_by_hand():
     rows = steps_of(0, [2.0, 0.0, 0.5, 0.0])
-    steady = throughput(without_first(rows))  # 3 steps in 2.0 s, 1.5 s of them compute
-    assert steady.samples_per_second == pytest.approx(12 / 2.0)
-    assert steady.bytes_per_second == pytest.approx(12000 / 2.0)
-    assert steady.au == pytest.approx(1.5 / 2.0)
+    lasting = throughput(steady(rows))  # 3 steps in 2.0 s, 1.5 s of them compute
+    assert lasting.samples_per_second == pytest.approx(12 / 2.0)
+    assert lasting.bytes_per_second == pytest.approx(12000 / 2.0)
+    assert lasting.au == pytest.approx(1.5 / 2.0)
     whole = throughput(rows)
     assert whole.samples_per_second == pytest.approx(16 / 4.5)
     assert whole.au == pytest.approx(2.0 / 4.5)
@@ -49,13 +49,23 @@ def test_an_overslept_wait_is_no_utilisation():
     assert overshoot_p99(rows, 0.5) == pytest.approx(1.0)
 
 
-def test_the_first_step_of_every_epoch_is_left_out():
-    rows = np.concatenate([steps_of(0, [9.0, 0.0, 0.0]), steps_of(0, [9.0, 0.0, 0.0], epoch=1)])
-    assert throughput(without_first(rows)).au == pytest.approx(1.0)
+def test_the_first_step_of_the_first_epoch_is_left_out():
+    rows = np.concatenate([steps_of(0, [9.0, 0.0, 0.0]), steps_of(0, [0.5, 0.0, 0.0], epoch=1)])
+    rows["begin"] = np.concatenate([[0.0], np.cumsum([9.5, 0.5, 0.5, 1.0, 0.5])])
+    assert throughput(steady(rows)).au == pytest.approx(5 * 0.5 / 3.0)
 
 
-def test_epochs_of_one_step_are_kept_rather_than_nothing():
-    assert len(without_first(steps_of(0, [1.0]))) == 1
+def test_what_a_rank_does_after_the_first_one_ended_is_left_out():
+    fast, slow = steps_of(0, [0.0] * 4), steps_of(1, [0.5] * 4)  # end at 2.0 s and at 4.0 s
+    kept = steady(np.concatenate([fast, slow]))
+    assert (kept["rank"] == 0).sum() == 3
+    assert (kept["rank"] == 1).sum() == 1
+
+
+def test_a_single_step_is_kept_rather_than_nothing():
+    assert len(steady(steps_of(0, [1.0]))) == 1
+    late = steps_of(1, [9.0, 0.0])
+    assert (steady(np.concatenate([steps_of(0, [0.0] * 3), late]))["rank"] == 1).sum() == 1
 
 
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=40), st.floats(0, 0.1))

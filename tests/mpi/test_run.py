@@ -72,7 +72,8 @@ def test_waiting_costs_no_cpu(tiny, tmp_path):
     out = tmp_path / "out"
     done = feedrate(
         "run", tiny, "--workload", "unet3d-tiny", "-n", 2, "--loader", "direct", "--steps", 8,
-        "--cache", "warm", "--set", "accelerator.step_seconds=0.5", "--set", "training.sync=step", "--out", out,
+        "--cache", "warm", "--set", "accelerator.step_seconds=0.5", "--set", "training.sync=step",
+        "--out", out,
     )  # fmt: skip
     assert done.status == 0, done.err
     point = read_result(out).points[0]

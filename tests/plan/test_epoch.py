@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import DatasetError
-from emulator.plan.epoch import EpochPlan, batches, epoch_lengths, epoch_order
+from emulator.plan.epoch import Course, EpochPlan, batches, epoch_order
 
 sizes = st.integers(min_value=1, max_value=300)
 
@@ -57,19 +57,19 @@ def test_the_order_is_the_same_on_every_machine_and_in_every_version():
 GOLDEN = [0, 7, 8, 6, 9, 5, 1, 3, 2, 4]
 
 
-@given(st.integers(1, 500), st.integers(1, 8), st.one_of(st.none(), st.integers(1, 9)), st.integers(1, 200))
+@given(st.integers(1, 500), st.integers(1, 8), st.none() | st.integers(1, 9), st.none() | st.integers(1, 200))
 def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
     plan = EpochPlan(samples=samples, ranks=1, batch_size=batch_size)
-    if plan.steps == 0:
+    if plan.steps == 0 or (epochs is None and steps is None):
         return
-    lengths = list(epoch_lengths(plan, epochs, steps))
-    assert all(1 <= length <= plan.steps for length in lengths)
-    assert sum(lengths) == min(steps, plan.steps * epochs) if epochs else sum(lengths) == steps
-    assert all(length == plan.steps for length in lengths[:-1])
-
-
-def test_epochs_alone_are_whole_epochs():
-    assert list(epoch_lengths(EpochPlan(samples=10, ranks=1, batch_size=3), 2, None)) == [3, 3]
+    course = Course(plan=plan, seed=3, epochs=epochs, steps=steps)
+    read = list(course.batches(0))
+    assert len(read) == course.length == min(steps or 10**9, plan.steps * (epochs or 10**9))
+    places = [course.place(number) for number in range(course.length)]
+    assert places == [(n // plan.steps, n % plan.steps) for n in range(course.length)]
+    assert read[: plan.steps] == list(batches(plan, 0, 3, 0))[: course.length]
+    ends = sum(course.ends_epoch(number) for number in range(course.length))
+    assert ends == -(-course.length // plan.steps)
 
 
 def test_too_few_samples_is_one_clear_line():

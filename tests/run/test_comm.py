@@ -30,7 +30,7 @@ def test_who_started_us(environment, started, rank):
 def test_banners_are_left_out_and_everything_else_stays():
     lines = [
         "feedrate: error: the sample is gone\n",
-        RULE, "prterun detected that one or more processes exited with non-zero status,\n", "  Exit: 3\n", RULE,
+        RULE, "prterun detected that one or more processes exited with non-zero status\n", "  3\n", RULE,
         "a warning of a driver\n",
         RULE, "There are not enough slots available in the system\n", RULE,
     ]  # fmt: skip

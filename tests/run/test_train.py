@@ -9,10 +9,10 @@ from emulator.accelerator.occupy import Accelerator
 from emulator.analysis.throughput import durations
 from emulator.clock import MonotonicClock
 from emulator.loader.base import Batch
-from emulator.plan.epoch import EpochPlan
+from emulator.plan.epoch import Course, EpochPlan
 from emulator.record.step import StepLog
 from emulator.run.comm import SoloComm
-from emulator.run.train import Course, train
+from emulator.run.train import train
 from emulator.spec.workload import TrainingSpec
 
 
@@ -21,12 +21,11 @@ class MemoryLoader:
 
     def __init__(self, delay: float = 0.0) -> None:
         self.delay = delay
-        self.epochs: list[list[tuple[int, ...]]] = []
+        self.read: list[tuple[int, ...]] = []
 
     def epoch(self, batches):
-        self.epochs.append([])
         for batch in batches:
-            self.epochs[-1].append(batch)
+            self.read.append(batch)
             if self.delay:
                 time.sleep(self.delay)
             yield Batch(len(batch), 100 * len(batch))
@@ -76,7 +75,8 @@ def test_the_columns_sum_to_the_loop_time(sync, delay):
 def test_two_epochs_in_two_orders_each_sample_once():
     loader = MemoryLoader()
     rows, _, _ = rows_of(loader, step=0.0)
-    read = [[sample for batch in epoch for sample in batch] for epoch in loader.epochs]
+    epochs = loader.read[:10], loader.read[10:]
+    read = [[sample for batch in epoch for sample in batch] for epoch in epochs]
     assert [sorted(epoch) for epoch in read] == [list(range(40))] * 2
     assert read[0] != read[1]
     assert rows["epoch"].tolist() == [0] * 10 + [1] * 10
