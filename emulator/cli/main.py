@@ -9,6 +9,7 @@ import typer
 
 from emulator import __version__
 from emulator.cli.doctor import doctor
+from emulator.cli.generate import generate
 from emulator.cli.report import report
 from emulator.cli.run import run
 from emulator.cli.sweep import sweep
@@ -41,6 +42,7 @@ def _options(
     pass
 
 
+app.command("generate")(generate)
 app.command("workloads")(workloads)
 app.command("run")(run)
 app.command("sweep")(sweep)

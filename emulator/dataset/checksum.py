@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
+_crc32: Callable[[Any, int], int]
 try:
     from deflate import crc32 as _crc32
 except ImportError:  # the same number, at a quarter of the speed

@@ -55,7 +55,7 @@ Fill = Callable[["Place", "Place"], None]
 class Place:
     """Where the bytes of an array go, and their CRC-32 once they are there."""
 
-    __slots__ = ("crc", "data", "slack", "size")
+    __slots__ = ("crc", "data", "size", "slack")
 
     def __init__(self, memory: memoryview, offset: int, size: int) -> None:
         self.data = memory[offset : offset + size]

@@ -176,13 +176,14 @@ def read_volume(path: Path) -> tuple[Array, tuple[float, float, float]]:
     first in KiTS19 as published, the last in most other NIfTI files.
     """
     import nibabel as nib
+    from nibabel.filebasedimages import ImageFileError
 
     try:
         image = nib.load(path)
         data = np.asanyarray(image.dataobj)
         spacing = [float(edge) for edge in image.header.get_zooms()[:3]]
         world = nib.orientations.io_orientation(image.affine)[:, 0]
-    except (OSError, ValueError, EOFError, zlib.error, nib.filebasedimages.ImageFileError) as error:
+    except (OSError, ValueError, EOFError, zlib.error, ImageFileError) as error:
         raise DatasetError(f"{path} is no readable NIfTI volume", str(error)[:200]) from None
     if data.ndim != 3 or min(data.shape) < 2 or min(spacing) <= 0 or not np.isfinite(spacing).all():
         raise DatasetError(f"{path} is no volume: shape {data.shape}, spacing {spacing}")

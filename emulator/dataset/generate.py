@@ -1,0 +1,92 @@
+"""The steps of making a dataset, for one process or one of many: each rank takes every n-th file."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from emulator.dataset.fill import Done, Job, fill_slice, nothing
+from emulator.dataset.journal import RECORD
+from emulator.dataset.manifest import MANIFEST, Manifest, read_manifest
+from emulator.dataset.measure import chosen, measure_payload
+from emulator.dataset.plan import outlook
+from emulator.dataset.site import Site
+from emulator.dataset.sizes import Index
+from emulator.dataset.writing import WriteOptions
+from emulator.errors import DatasetError, StorageError, storage_error
+from emulator.units import show_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """What one worker has to make."""
+
+    indices: Index
+    planned: int
+    """Bytes of them."""
+
+
+def survey(site: Site, worker: int, workers: int, paranoid: bool) -> Todo:
+    """What is left of the share of `worker` of `workers`. Raises StorageError."""
+    left = site.unfinished(np.arange(worker, site.plan.files, workers), paranoid)
+    return Todo(left, int(site.plan.planned_bytes(left).sum()) if len(left) else 0)
+
+
+def fill(
+    site: Site, todo: Todo, worker: int, threads: int, options: WriteOptions, done: Done = nothing
+) -> None:
+    """Make what is to do. Raises StorageError."""
+    job = Job(plan=site.plan, folder=site.folder, options=options)
+    try:
+        fill_slice(job, todo.indices, site.journal(worker), threads, done)
+    except OSError as error:
+        raise failure(site, error) from None
+
+
+def failure(site: Site, error: OSError) -> StorageError:
+    """A failed write as one line: what is missing and how to go on."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        said = storage_error(error, "cannot write a sample")
+        return StorageError(said.what, f"{said.hint or 'see the system log'}; the same command resumes")
+    records = site.recorded()
+    missing = max(outlook(site.plan).total - int(records["bytes"].sum()), 0)
+    return StorageError(
+        f"no space left in {site.folder}: {len(records)} of {site.plan.files} files are done, "
+        f"{show_bytes(missing)} are missing",
+        "free that much and run the same command again, it resumes",
+    )
+
+
+def finished(site: Site) -> Manifest | None:
+    """The manifest when the dataset is complete and has one. Raises StorageError."""
+    if not (site.folder / MANIFEST).exists():
+        return None
+    try:
+        manifest = read_manifest(site.folder)
+    except DatasetError:
+        return None
+    same = manifest.identity == site.plan.identity and len(manifest.names) == site.plan.files
+    return manifest if same else None
+
+
+def finish(site: Site) -> Manifest:
+    """Measure the files and write the manifest, once every worker is done. Raises FeedrateError."""
+    rows = site.table()
+    form, names = site.plan.form, site.plan.names
+    paths = [site.folder / part for index in chosen(len(rows)) for part in form.parts(names[index])]
+    return site.finish(rows, measure_payload(paths))
+
+
+def journalled(paths: Sequence[Path], mean: float) -> tuple[int, int]:
+    """(files, about so many bytes) that the workers of other processes have finished."""
+    files = 0
+    for path in paths:
+        try:
+            files += path.stat().st_size // RECORD.itemsize
+        except OSError:
+            continue
+    return files, round(files * mean)

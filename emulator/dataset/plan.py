@@ -1,0 +1,165 @@
+"""What is to be generated: everything that determines the bytes, and nothing that does not.
+
+The number of workers, threads, ranks and the time are not in it. The number of files is not part of
+the identity either: a dataset can be extended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulator.dataset.formats import Format, format_named
+from emulator.dataset.manifest import Names
+from emulator.dataset.sizes import Index, Sizes, sizes_of
+from emulator.errors import DatasetError, SpecError, StorageError, storage_error
+from emulator.spec.recipe import Recipe
+from emulator.units import show_bytes
+
+BYTES_VERSION = 1
+"""Grows when the same plan would give other bytes than before."""
+
+_CHUNK = 1 << 17
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A dataset to be."""
+
+    recipe: Recipe
+    seed: int
+    files: int
+    subfolders: int = 0
+    seeds: Sequence[Mapping[str, str]] = ()
+    """name and sha256 of the seed volumes that samples are grown from; none for synthetic payloads."""
+
+    def __post_init__(self) -> None:
+        if self.files < 1 or self.seed < 0 or self.subfolders < 0:
+            raise SpecError("files must be at least 1, seed and subfolders at least 0")
+
+    @property
+    def form(self) -> Format:
+        """How samples are written."""
+        return format_named(self.recipe.format)
+
+    @property
+    def names(self) -> Names:
+        """File names by index."""
+        return Names(self.files, self.form.suffix, self.subfolders)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Shapes by index."""
+        return sizes_of(self.recipe.size, self.seed)
+
+    @cached_property
+    def identity(self) -> str:
+        """SHA-256 over what determines the bytes."""
+        size = dataclasses.asdict(self.recipe.size)
+        if self.recipe.size.distribution == "empirical":
+            size["cases"] = hashlib.sha256(Path(size["cases"]).read_bytes()).hexdigest()
+        else:
+            size["cases"] = ""
+        about = {
+            "version": BYTES_VERSION,
+            "size": size,
+            "format": self.recipe.format,
+            "payload": self.recipe.payload,
+            "samples_per_file": self.recipe.samples_per_file,
+            "seed": self.seed,
+            "subfolders": self.subfolders,
+            "seeds": [dict(seed) for seed in self.seeds],
+        }
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def shapes(self, indices: Index) -> Index:
+        """Voxels per axis of the samples in the files `indices`: shape (n, 3)."""
+        return self.sizes.shapes(indices)
+
+    def planned_bytes(self, indices: Index) -> Index:
+        """Bytes of the files `indices`; an upper estimate for compressed formats."""
+        voxels = self.shapes(indices).prod(axis=1) * self.recipe.samples_per_file
+        planned: Index = self.form.planned_bytes(voxels)
+        return planned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a plan comes to. Bytes."""
+
+    files: int
+    total: int
+    mean: float
+    sd: float
+    smallest: int
+    largest: int
+
+
+def outlook(plan: Plan) -> Outlook:
+    """Sums over all files of `plan`, in constant memory."""
+    total, square, smallest, largest = 0, 0.0, 2**63 - 1, 0
+    for start in range(0, plan.files, _CHUNK):
+        sizes = plan.planned_bytes(np.arange(start, min(start + _CHUNK, plan.files)))
+        total += int(sizes.sum())
+        square += float((sizes.astype(np.float64) ** 2).sum())
+        smallest, largest = min(smallest, int(sizes.min())), max(largest, int(sizes.max()))
+    mean = total / plan.files
+    sd = max(square / plan.files - mean * mean, 0.0) ** 0.5
+    return Outlook(files=plan.files, total=total, mean=mean, sd=sd, smallest=smallest, largest=largest)
+
+
+def files_for(plan: Plan, size: int) -> int:
+    """Files that come to at least `size` bytes."""
+    total, start = 0, 0
+    while True:
+        sums = total + np.cumsum(plan.planned_bytes(np.arange(start, start + _CHUNK)))
+        if int(sums[-1]) >= size:
+            return start + int(np.searchsorted(sums, size)) + 1
+        total, start = int(sums[-1]), start + _CHUNK
+
+
+def slice_of(indices: Index, worker: int, workers: int) -> Index:
+    """The part of `indices` that worker number `worker` of `workers` makes: every `workers`-th."""
+    return indices[worker::workers]
+
+
+def require_space(folder: Path, needed: int) -> None:
+    """Raises StorageError when the file system of `folder` has fewer than `needed` bytes free."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise storage_error(error, "cannot see the free space") from None
+    if free < needed:
+        raise StorageError(
+            f"{folder} has {show_bytes(free)} free, {show_bytes(needed)} are needed "
+            f"({show_bytes(needed - free)} missing)",
+            "free some space, take fewer files, or --no-space-check if the figure is wrong",
+        )
+
+
+def state(plan: Plan) -> dict[str, Any]:
+    """What plan.json in an unfinished dataset holds."""
+    return {"identity": plan.identity, "files": plan.files, "recipe": plan.recipe.name, "seed": plan.seed}
+
+
+def require_same(plan: Plan, found: Mapping[str, Any], folder: Path) -> None:
+    """Raises DatasetError when `found`, from a manifest or plan.json, is of another or a larger dataset."""
+    if found.get("identity") != plan.identity:
+        raise DatasetError(
+            f"{folder} holds another dataset (recipe {found.get('recipe')}, seed {found.get('seed')})",
+            "choose another folder, repeat the first command's options, or --force to replace it",
+        )
+    if int(found.get("files", 0)) > plan.files:
+        raise DatasetError(
+            f"{folder} holds {found.get('files')} files of this dataset, {plan.files} were asked for",
+            "use --files of at least that, or --force to replace it",
+        )

@@ -1,0 +1,175 @@
+"""How large sample number i is: pure functions of (recipe, seed, i).
+
+Index i takes the quantile frac(offset + i x golden ratio) of the distribution, an evenly spread
+sequence: any number of files, from any index on, has the recipe's mean and spread, a dataset can be
+extended, and no worker needs to know the others. The offset comes from the seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import SpecError, storage_error
+from emulator.spec.recipe import VOXEL_BYTES, SizeSpec
+
+Index = NDArray[np.int64]
+Table = NDArray[np.float64]
+
+HEADER_BYTES = 256
+"""Bytes of a sample that are not voxels: two .npy headers, as KiTS19's figures count."""
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio
+_SILVER = 0x6A09E667F3BCC909  # 2^64 x (sqrt(2) - 1)
+_STEPS = 1024
+_TARGET_MM = (1.6, 1.2, 1.2)
+_NORMAL = NormalDist()
+
+
+def quantiles(indices: Index, seed: int, stream: str, stride: int) -> Table:
+    """Numbers in [0, 1) for `indices`, evenly spread: the same for the same (seed, stream, index)."""
+    digest = hashlib.sha256(f"feedrate sizes {stream} {seed}".encode()).digest()
+    offset = np.uint64(int.from_bytes(digest[:8], "little"))
+    turns: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(stride) + offset
+    spread: Table = (turns >> np.uint64(11)).astype(np.float64) / 2.0**53
+    return spread
+
+
+def _normal(u: float) -> float:
+    return _NORMAL.inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
+
+
+def _truncated(mean: float, sd: float, low: float, high: float) -> Table:
+    """Quantiles 0, 1/1024 ... 1 of a normal redrawn outside [low, high]."""
+    first, last = _NORMAL.cdf((low - mean) / sd), _NORMAL.cdf((high - mean) / sd)
+    values = [mean + sd * _normal(first + (last - first) * k / _STEPS) for k in range(_STEPS + 1)]
+    table: Table = np.clip(np.array(values), low, high)
+    return table
+
+
+def table_moments(table: Table) -> tuple[float, float]:
+    """Mean and standard deviation of the distribution whose quantiles `table` interpolates."""
+    left, right = table[:-1], table[1:]
+    mean = float((left + right).mean() / 2)
+    square = float((left * left + left * right + right * right).mean() / 3)
+    return mean, math.sqrt(max(square - mean * mean, 0.0))
+
+
+def size_table(spec: SizeSpec) -> Table:
+    """Quantiles 0, 1/1024 ... 1 of the bytes of a sample.
+
+    The distribution is redrawn outside [bytes_min, bytes_max], which shifts its mean; so the parameters
+    of its parent are solved for the moments that the recipe states. Raises SpecError.
+    """
+    if spec.bytes_sd == 0 or spec.distribution == "fixed":
+        return np.full(_STEPS + 1, float(spec.bytes_mean))
+    log = spec.distribution == "lognormal"
+    low, high = (math.log(v) if log else float(v) for v in (spec.bytes_min, spec.bytes_max))
+    spread = spec.bytes_sd / spec.bytes_mean
+    width = math.sqrt(math.log1p(spread**2)) if log else float(spec.bytes_sd)
+    middle = math.log(spec.bytes_mean) - width**2 / 2 if log else float(spec.bytes_mean)
+
+    def table(point: Table) -> Table:
+        quantile = _truncated(middle + width * point[0], width * math.exp(point[1]), low, high)
+        return np.exp(quantile) if log else quantile
+
+    def miss(point: Table) -> Table:
+        mean, sd = table_moments(table(point))
+        return np.array([mean / spec.bytes_mean - 1, sd / spec.bytes_sd - 1])
+
+    return table(_solve(miss))
+
+
+def _solve(miss: Callable[[Table], Table]) -> Table:
+    """The point where both components of `miss` vanish, by Newton's method. Raises SpecError."""
+    point = np.zeros(2)
+    for _ in range(30):
+        here = miss(point)
+        if np.abs(here).max() < 1e-6:
+            return point
+        columns = [(miss(point + step) - here) / 1e-4 for step in np.eye(2) * 1e-4]
+        try:
+            change = np.linalg.solve(np.stack(columns, axis=1), -here)
+        except np.linalg.LinAlgError:
+            break
+        point = np.clip(point + np.clip(change, -0.5, 0.5), -4, 3)
+    raise SpecError(
+        "bytes_sd cannot be reached between bytes_min and bytes_max", "widen them or lower bytes_sd"
+    )
+
+
+def case_shapes(path: Path, min_edge: int) -> Index:
+    """Voxels per axis of real cases, resampled to 1.6 x 1.2 x 1.2 mm and padded: shape (cases, 3).
+
+    Raises SpecError, StorageError.
+    """
+    keys = [(f"{axis}_voxels", f"spacing_{letter}_mm") for axis, letter in zip(_AXES, "zyx", strict=True)]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [
+                [
+                    math.floor(float(row[v]) * float(row[s]) / mm)
+                    for (v, s), mm in zip(keys, _TARGET_MM, strict=True)
+                ]
+                for row in csv.DictReader(file)
+            ]
+    except OSError as error:
+        raise storage_error(error, "cannot read the table of cases") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise SpecError(
+            f"{path} is no table of cases ({error})", "see datasets/kits19/seed_stats.csv"
+        ) from None
+    if not rows:
+        raise SpecError(f"{path} holds no cases")
+    return np.maximum(np.array(rows, dtype=np.int64), min_edge)
+
+
+_AXES = ("depth", "height", "width")
+
+
+def shapes_from_bytes(size: Table, aspect: Table, min_edge: int) -> Index:
+    """(depth, height, width) of about `size` bytes with height = width = aspect x depth: shape (n, 3)."""
+    voxels = np.maximum(np.rint((size - HEADER_BYTES) / VOXEL_BYTES), float(min_edge) ** 3)
+    depth = np.cbrt(voxels / aspect**2)
+    depth = np.maximum(np.rint(np.clip(depth, min_edge, voxels / min_edge**2)), min_edge)
+    height = np.maximum(np.rint(np.sqrt(voxels / depth)), min_edge)
+    width = np.maximum(np.rint(voxels / (depth * height)), min_edge)
+    return np.stack([depth, height, width], axis=1).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Shapes of samples by index."""
+
+    spec: SizeSpec
+    seed: int
+    bytes_table: Table
+    aspect_table: Table
+    cases: Index | None = None
+
+    def shapes(self, indices: Index) -> Index:
+        """Voxels per axis (depth, height, width) of the samples `indices`: shape (n, 3)."""
+        quantile = quantiles(indices, self.seed, "size", _GOLDEN)
+        if self.cases is not None:
+            return self.cases[(quantile * len(self.cases)).astype(np.int64)]
+        grid = np.linspace(0, 1, _STEPS + 1)
+        size = np.interp(quantile, grid, self.bytes_table)
+        aspect = np.interp(quantiles(indices, self.seed, "aspect", _SILVER), grid, self.aspect_table)
+        return shapes_from_bytes(size, aspect, self.spec.min_edge)
+
+
+def sizes_of(spec: SizeSpec, seed: int) -> Sizes:
+    """The shapes that the recipe's `spec` gives with `seed`. Raises SpecError, StorageError."""
+    if spec.distribution == "empirical":
+        return Sizes(spec, seed, np.zeros(1), np.zeros(1), case_shapes(Path(spec.cases), spec.min_edge))
+    sigma = 0.0 if spec.distribution == "fixed" else spec.aspect_sigma
+    bends = np.array([_normal((k + 0.5) / (_STEPS + 1)) for k in range(_STEPS + 1)])
+    return Sizes(spec, seed, size_table(spec), spec.aspect * np.exp(sigma * bends))
