@@ -24,7 +24,7 @@ PROCESSES = "processes (emulated accelerators)"
 SHORT_COUNT = "datum.value < 10000 ? format(datum.value, ',') : format(datum.value, '.3~s')"
 """Vega expression: 9,999 in full, 100k short."""
 _ROW = 19
-_CHARACTER = 6.7
+_CHARACTER = 6.3
 """Height of a row of the key and a generous width of a letter, px."""
 
 

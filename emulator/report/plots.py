@@ -58,6 +58,10 @@ def _knee_label(knee: Knee, points: list[Point], x: Any, size: Size) -> Chart:
     )  # fmt: skip
 
 
+def _made(result: RunResult) -> str:
+    return "simulated" if result.kind == "simulated" else "measured"
+
+
 def throughput(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     """All processes together: bytes/s against the process count, with the ideal line and the knee."""
     points = frames.ordered(result)
@@ -80,7 +84,10 @@ def throughput(result: RunResult, steps: Steps, size: Size) -> Chart | None:
         kit.line(frames.line_rows(rows, "rate"), x, y, style.MEASURED),
         *kit.dots(rows, x, y, style.MEASURED),
     ]
-    keys = [Key("measured", style.MEASURED, "line"), *([Key("ideal", style.IDEAL, "dash")] if ideal else [])]
+    keys = [
+        Key(_made(result), style.MEASURED, "line"),
+        *([Key("ideal", style.IDEAL, "dash")] if ideal else []),
+    ]
     return kit.finished(layers, keys + kit.flagged_key(rows), "Throughput, all processes", result, size)
 
 
@@ -95,7 +102,7 @@ def per_process(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     top = max([float(row["each"]) for row in rows] + [one / unit.size if one else 0.0]) * 1.15 or 1.0
     x, y = kit.processes(points), kit.upright("each", f"{unit.name} per process", top)
     layers = _knee(result, points, x, size)
-    keys = [Key("measured", style.MEASURED, "line")]
+    keys = [Key(_made(result), style.MEASURED, "line")]
     if one is not None:
         layers.append(_level(one / unit.size, y, style.IDEAL))
         keys.append(Key(f"ideal, {number(one / unit.size, 4)} {unit.name}", style.IDEAL, "dash"))

@@ -16,6 +16,22 @@ SECOND = "#0f8a6d"
 PAPER = "#ffffff"
 PART_COLOURS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "overshoot": "#a23b72"}
 PERCENTILE_COLOURS = {"p50": "#4f83cc", "p90": "#0f8a6d", "p99": "#e07b39", "p99.9": "#a23b72"}
+DARK = {
+    INK: "#e8ecf1",
+    SOFT: "#a9b4c0",
+    GRID: "#2c353f",
+    MEASURED: "#74a7ff",
+    IDEAL: "#7d8894",
+    KNEE: "#ff9561",
+    FLAGGED: "#f0b84a",
+    SECOND: "#4fd1ae",
+    "#4f83cc": "#6d9fe6",
+    "#e07b39": "#ee9355",
+    "#9aa5b1": "#77828e",
+    "#a23b72": "#d873ab",
+    "#0f8a6d": "#4fd1ae",
+}
+"""Colour on white -> its twin on black, for the page."""
 FONT = "Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 
 
@@ -39,6 +55,7 @@ def config(paper: str | None = None) -> dict[str, Any]:
         "background": paper or "transparent",
         "font": FONT,
         "padding": 6,
+        "aria": False,
         "view": {"stroke": None},
         "title": {
             "anchor": "start", "color": INK, "fontSize": 15, "fontWeight": 600, "offset": 10,
