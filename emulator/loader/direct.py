@@ -15,11 +15,10 @@ from itertools import islice
 from queue import SimpleQueue
 
 from emulator.errors import FeedrateError
-from emulator.loader.base import Batch, SampleFormat, SampleList
+from emulator.loader.base import Batch
 from emulator.loader.buffers import aligned_buffer
 from emulator.loader.reading import WholeReader, stalled
 from emulator.spec.workload import LoaderSpec
-from emulator.storage.base import Storage
 
 _CLOSE_SECONDS = 2.0
 """How long `close` waits for reads that are under way; what hangs longer is left to the exit."""
@@ -48,9 +47,9 @@ class _Slot:
 class DirectLoader:
     """See the module's docstring. Data are discarded as soon as they have arrived."""
 
-    def __init__(self, spec: LoaderSpec, storage: Storage, samples: SampleList, form: SampleFormat) -> None:
+    def __init__(self, spec: LoaderSpec, reader: WholeReader) -> None:
         self._spec = spec
-        self._reader = WholeReader(storage, samples, form, spec.block_bytes)
+        self._reader = reader
         self._tasks: SimpleQueue[tuple[_Slot, int] | None] = SimpleQueue()
         self._lock = threading.Lock()  # guards the counts of all slots
         self._window: deque[_Slot] = deque()

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from emulator.errors import DatasetError, FeedrateError, RankError, StorageError
-from emulator.loader.base import Batch, SampleFormat, SampleList
+from emulator.loader.base import Batch
 from emulator.loader.buffers import aligned_buffer
 from emulator.loader.crop import crop_of
 from emulator.loader.reading import WholeReader, stalled
@@ -148,14 +148,12 @@ class Collate:
 class TorchLoader:
     """Batches of one rank through torch.utils.data.DataLoader, by threads or by worker processes."""
 
-    def __init__(
-        self, spec: LoaderSpec, storage: Storage, samples: SampleList, form: SampleFormat, seed: int
-    ) -> None:
+    def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int) -> None:
         torch.set_num_threads(1)  # ranks share the cores: a pool of theirs each would only fight
-        self._storage = storage
+        self._storage = whole.storage
         self._epoch = 0
         self._helper_cpu: dict[int, float] = {}
-        reader = SampleReader(WholeReader(storage, samples, form, spec.block_bytes), spec.crop, seed)
+        reader = SampleReader(whole, spec.crop, seed)
         engine = _Threads if spec.worker_kind == "thread" else _Processes
         self._engine: _Threads | _Processes = engine(spec, reader)
 
@@ -205,7 +203,8 @@ class _Threads:
         window: deque[tuple[Iterator[Any], Future[Any]]] = deque()
         for first in range(min(width, len(keys))):
             mine = keys[first::width]
-            iterator = iter(DataLoader(self._dataset, batch_sampler=mine, collate_fn=self._collate))
+            loader: DataLoader[Any] = DataLoader(self._dataset, batch_sampler=mine, collate_fn=self._collate)
+            iterator: Iterator[Any] = iter(loader)
             window.append((iterator, self._fetchers.submit(next, iterator, None)))
         for _ in keys:
             iterator, future = window.popleft()

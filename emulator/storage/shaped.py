@@ -29,7 +29,7 @@ _BURST_NS = 10_000_000
 """How far booking may reach back: late wake-ups are made up for, and an idle device saves no more."""
 _CHUNK_SECONDS = 0.002
 _CHUNK_LEAST = 64 * 1024
-_CHUNK_MOST = 1024 * 1024
+_CHUNK_MOST = 4 * 1024 * 1024
 _TAIL = struct.Struct("q")
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of 64-bit Linux: type, whence, start, length, pid (0 for open file descriptions)."""
