@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from emulator.accelerator.occupy import Accelerator
 from emulator.clock import MonotonicClock
 from emulator.dataset.manifest import Manifest
+from emulator.loader.base import Loader
 from emulator.loader.choose import make_loader
 from emulator.plan.epoch import Course, EpochPlan
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
@@ -18,7 +19,6 @@ from emulator.record.store import Spool
 from emulator.run.comm import STEP_POLL, Comm
 from emulator.run.job import Job
 from emulator.run.train import train
-from emulator.spec.storage import StorageSpec
 from emulator.storage.base import Storage
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
@@ -51,59 +51,66 @@ class RankReport:
 
 
 def run_point(
-    job: Job,
-    manifest: Manifest,
-    number: int,
-    comm: Comm,
-    spool: Spool,
-    progress: Callable[[int], None],
+    job: Job, manifest: Manifest, number: int, comm: Comm, spool: Spool, progress: Callable[[int], None]
 ) -> list[RankReport]:
     """Run point `number` on the ranks of `comm`; their reports in rank order on rank 0, [] elsewhere.
 
     `progress(steps)` is called on rank 0 once a step. Raises DatasetError, StorageError.
     """
-    loader_spec = job.workload.loader
-    plan = EpochPlan(samples=len(manifest.names), ranks=comm.size, batch_size=loader_spec.batch_size)
-    plan.require_a_step()
-    # A seed of its own for every point: caches behind the mount must not profit from the last point.
-    seed = job.workload.training.shuffle_seed + number
-    course = Course(plan=plan, epochs=job.epochs, steps=job.steps, seed=seed)
+    course = course_of(job, len(manifest.names), number, comm.size)
     node = comm.node()
-    clock, training = MonotonicClock(), job.workload.training
-    accelerator = Accelerator(job.workload.accelerator.step_seconds, clock)
     log = StepLog(number, comm.rank)
+    keep = _Keeper(log, spool, progress if comm.rank == 0 else lambda _: None)
+    stats = ReadStats()
     with ExitStack() as stack:
-        stats = ReadStats()
-        posix = PosixStorage(job.dataset, direct=wants_direct(job), cache=job.storage.cache)
-        storage = stack.enter_context(_shaped(posix, job.storage, node))
-        loader = make_loader(job.loader, loader_spec, TimedStorage(storage, stats), manifest, seed=seed)
+        storage = stack.enter_context(_storage(job, node, stats))
+        loader = make_loader(job.loader, job.workload.loader, storage, manifest, seed=course.seed)
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None
-        keep = _Keeper(log, spool, progress if comm.rank == 0 else lambda _: None)
         if probe:
             probe.start()
         comm.barrier(STEP_POLL)  # the common start of all ranks' clocks
         cpu = cpu_seconds() + loader.helper_cpu_seconds()
         try:
-            seconds = train(course, training, loader, accelerator, comm, clock, log, keep.look)
+            seconds = _train(job, course, loader, comm, log, keep)
         finally:
             keep.flush()
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - cpu
         comm.barrier()
         activity = probe.stop() if probe else None
-    return comm.gather(
-        RankReport(
-            host=socket.gethostname(),
-            cores=cores(),
-            direct_io=posix.direct,
-            loop_seconds=seconds,
-            cpu_seconds=cpu,
-            steps=log.rows(),
-            read_latency=stats.histogram(),
-            pages_sampled=posix.pages_sampled,
-            pages_resident=posix.pages_resident,
-            activity=activity,
-        )
+    return comm.gather(_report(job, log, seconds, cpu, stats, activity))
+
+
+def course_of(job: Job, files: int, number: int, ranks: int) -> Course:
+    """The course of point `number` for `ranks` ranks. Raises DatasetError when there are too few files."""
+    plan = EpochPlan(samples=files, ranks=ranks, batch_size=job.workload.loader.batch_size)
+    plan.require_a_step()
+    # A seed of its own for every point: caches behind the mount must not profit from the last point.
+    seed = job.workload.training.shuffle_seed + number
+    return Course(plan=plan, epochs=job.epochs, steps=job.steps, seed=seed)
+
+
+def _train(job: Job, course: Course, loader: Loader, comm: Comm, log: StepLog, keep: _Keeper) -> float:
+    clock, training = MonotonicClock(), job.workload.training
+    accelerator = Accelerator(job.workload.accelerator.step_seconds, clock)
+    return train(course, training, loader, accelerator, comm, clock, log, keep.look)
+
+
+def _report(
+    job: Job, log: StepLog, seconds: float, cpu: float, stats: ReadStats, activity: HostActivity | None
+) -> RankReport:
+    counts = stats.snapshot()
+    return RankReport(
+        host=socket.gethostname(),
+        cores=cores(),
+        direct_io=wants_direct(job),
+        loop_seconds=seconds,
+        cpu_seconds=cpu,
+        steps=log.rows(),
+        read_latency=counts.histogram(),
+        pages_sampled=counts.pages_sampled,
+        pages_resident=counts.pages_resident,
+        activity=activity,
     )
 
 
@@ -136,21 +143,21 @@ class _Keeper:
 
 
 @contextmanager
-def _shaped(storage: Storage, spec: StorageSpec, node: Comm) -> Iterator[Storage]:
-    """`storage`, shaped where the spec says so: one limiter for all ranks of the node."""
-    if spec.shaped_rate is None:
-        yield storage
+def _storage(job: Job, node: Comm, stats: ReadStats) -> Iterator[Storage]:
+    """The job's storage, timed, and shaped where it should be: one limiter for all ranks of the node."""
+    posix = PosixStorage(job.dataset, direct=wants_direct(job), cache=job.storage.cache, stats=stats)
+    rate, latency = job.storage.shaped_rate, job.storage.shaped_latency
+    if rate is None:
+        yield TimedStorage(posix, stats)
         return
-    limiter = None
-    if node.rank == 0:
-        limiter = NodeLimiter.create(spec.shaped_rate, spec.shaped_latency, node.rank)
+    limiter = NodeLimiter.create(rate, latency, node.rank) if node.rank == 0 else None
     path = node.bcast(limiter.path if limiter else None)
     if limiter is None:
-        limiter = NodeLimiter.join(path, spec.shaped_rate, spec.shaped_latency, node.rank)
+        limiter = NodeLimiter.join(path, rate, latency, node.rank)
     node.barrier()
     if node.rank == 0:
         limiter.unlink()  # everybody has it open: nothing is left behind, whatever happens next
     try:
-        yield ShapedStorage(storage, limiter)
+        yield TimedStorage(ShapedStorage(posix, limiter), stats)
     finally:
         limiter.close()
