@@ -15,10 +15,11 @@ from emulator.report.extras import extra
 from emulator.report.facts import cards, facts
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
 from emulator.report.latency import measured
-from emulator.report.plots import PICTURE, PLOTS, to_svg
+from emulator.report.plots import PICTURE, draw
 from emulator.report.style import DARK, NARROW, WIDE
 from emulator.report.view import (
     answer,
+    computes,
     marks,
     notes,
     number,
@@ -108,12 +109,18 @@ def _figures(result: RunResult, steps: Steps, names: tuple[str, ...]) -> list[di
     """Every plot twice: drawn for a wide page and for a narrow one; CSS shows one of them."""
     figures = []
     for name in names:
-        charts = [PLOTS[name](result, steps, size) for size in (WIDE, NARROW)]
-        if None in charts:
-            continue
-        wide, narrow = (inline(to_svg(chart), f"{name}-{place}") for place, chart in enumerate(charts))
-        figures.append({"name": name, "caption": CAPTIONS[name], "wide": wide, "narrow": narrow})
+        wide, narrow = (draw(name, result, steps, size) for size in (WIDE, NARROW))
+        if wide is not None and narrow is not None:
+            caption = _caption(result, name)
+            drawings = {"wide": inline(wide, f"{name}-wide"), "narrow": inline(narrow, f"{name}-narrow")}
+            figures.append({"name": name, "caption": caption, **drawings})
     return figures
+
+
+def _caption(result: RunResult, name: str) -> str:
+    """The caption, without the dashed line where there is no ideal to draw."""
+    text = CAPTIONS[name]
+    return text if any(map(computes, result.points)) else text.partition(" Dashed:")[0]
 
 
 def inline(svg: str, prefix: str) -> Any:

@@ -6,6 +6,7 @@ import json
 import math
 import textwrap
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +41,16 @@ class Key:
 def data(rows: Rows) -> Any:
     """`rows` as Altair takes them."""
     return extra("altair").Data(values=rows)
+
+
+def unchecked() -> AbstractContextManager[None]:
+    """Within it Altair does not check every part against its schema, which takes most of the time.
+
+    The tests draw every plot with the checks on.
+    """
+    extra("altair")
+    off: AbstractContextManager[None] = extra("altair.utils.schemapi").debug_mode(False)
+    return off
 
 
 def _at(mark: str, x: float, y: float, **how: Any) -> Chart:

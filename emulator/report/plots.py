@@ -204,10 +204,23 @@ PICTURE = ("throughput", "per-process", "utilisation", "step-time")
 """The plots of the one picture that --png and --svg write."""
 
 
-def to_svg(chart: Chart, paper: str | None = None) -> str:
-    """The chart as SVG text; transparent without `paper`. Raises MissingError."""
-    spec = chart.configure(**style.config(paper)).to_dict()
-    return str(extra("vl_convert").vegalite_to_svg(spec))
+def draw(name: str, result: RunResult, steps: Steps, size: Size) -> str | None:
+    """The plot of that name as SVG text, transparent; None when there is nothing to draw.
+
+    Raises MissingError.
+    """
+    with kit.unchecked():
+        chart = PLOTS[name](result, steps, size)
+        return None if chart is None else _svg(chart, None)
+
+
+def _svg(chart: Chart, paper: str | None) -> str:
+    return str(extra("vl_convert").vegalite_to_svg(_spec(chart, paper)))
+
+
+def _spec(chart: Chart, paper: str | None) -> dict[str, Any]:
+    spec: dict[str, Any] = chart.configure(**style.config(paper)).to_dict(validate=False)
+    return spec
 
 
 def picture(result: RunResult, steps: Steps) -> Chart:
@@ -226,10 +239,10 @@ def picture(result: RunResult, steps: Steps) -> Chart:
 
 def write_picture(result: RunResult, steps: Steps, path: Path, kind: Literal["png", "svg"]) -> None:
     """Write the picture whole or not at all. Raises MissingError, StorageError."""
-    chart = picture(result, steps)
-    if kind == "svg":
-        content = to_svg(chart, style.PAPER).encode()
-    else:
-        spec = chart.configure(**style.config(style.PAPER)).to_dict()
-        content = bytes(extra("vl_convert").vegalite_to_png(spec, scale=2))
+    with kit.unchecked():
+        chart = picture(result, steps)
+        if kind == "svg":
+            content = _svg(chart, style.PAPER).encode()
+        else:
+            content = bytes(extra("vl_convert").vegalite_to_png(_spec(chart, style.PAPER), scale=2))
     write_whole(path, lambda file: file.write(content))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -25,7 +26,8 @@ MOST_HOSTS = 12
 
 def print_table(result: RunResult) -> None:
     """Write the table to standard output: coloured on a terminal, plain text elsewhere."""
-    terminal = sys.stdout.isatty()
+    # Open MPI gives ranks a terminal of its own, so that NO_COLOR tells what isatty cannot.
+    terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size((80, 24)).columns if terminal else PLAIN_WIDTH
     sys.stdout.write(render(result, width=width, colour=terminal))
 
