@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from emulator.dataset.manifest import Manifest
+    from emulator.dataset.generate import Todo
     from emulator.dataset.plan import Plan
-    from emulator.dataset.progress import State
     from emulator.dataset.site import Site
     from emulator.dataset.writing import WriteOptions
     from emulator.run.comm import Comm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _How:
+    """Options that do not change the bytes."""
+
+    threads: int | None
+    dask: str | None
+    options: WriteOptions
+    space_check: bool
+    paranoid: bool
+    force: bool
+    as_json: bool
 
 
 def generate(
@@ -24,8 +39,15 @@ def generate(
     seed: Annotated[int, typer.Option(min=0, help="Other seeds, other bytes.")] = 0,
     form: Annotated[str | None, typer.Option("--format", help="npz, npy, nii, nii.gz, hdf5 or raw.")] = None,
     payload: Annotated[str | None, typer.Option(help="incompressible, ct-realistic or ratio=R.")] = None,
+    seeds: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="KiTS19 as published: grow ct-realistic samples from it."),
+    ] = None,
     subfolders: Annotated[int, typer.Option(min=0, help="Deal the files to so many sub-folders.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Writers of a process; default: cores.")] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, or local for processes here.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe; repeatable."),
@@ -43,13 +65,19 @@ def generate(
     from emulator.run.comm import world
 
     chosen = [f"{key}={value}" for key, value in (("format", form), ("payload", payload)) if value]
+    if seeds and not payload:
+        chosen.append("payload=ct-realistic")
     plan = _plan(recipe, [*(settings or []), *chosen], files, size, seed, subfolders)
     if dry_run:
-        _dry_run(folder, plan, as_json)
+        from emulator.cli.generate_show import say_plan
+
+        say_plan(folder, plan, as_json)
         return
-    comm = world()
-    options = WriteOptions(direct=direct, sync=fsync)
-    _generate(folder, plan, comm, options, threads, space_check, paranoid, force, as_json)
+    how = _How(
+        threads=threads, dask=dask, options=WriteOptions(direct=direct, sync=fsync), space_check=space_check,
+        paranoid=paranoid, force=force, as_json=as_json,
+    )  # fmt: skip
+    _generate(folder, plan, seeds, world(), how)
 
 
 def _plan(
@@ -70,54 +98,89 @@ def _plan(
     return replace(plan, files=files_for(plan, parse_bytes(size))) if size else plan
 
 
-def _generate(
-    folder: Path, plan: Plan, comm: Comm, options: WriteOptions, threads: int | None,
-    space_check: bool, paranoid: bool, force: bool, as_json: bool,
-) -> None:  # fmt: skip
-    import os
-
-    from emulator.dataset.fill import default_threads
-    from emulator.dataset.generate import fill, finish, finished, survey
+def _generate(folder: Path, plan: Plan, seeds: Path | None, comm: Comm, how: _How) -> None:
+    """Survey, fill, finish: collective over `comm`, each rank with its share of the files."""
+    from emulator.cli.generate_show import say_done
+    from emulator.dataset.generate import finish, finished, survey, with_seeds
     from emulator.dataset.plan import require_space
-    from emulator.dataset.site import Site
+    from emulator.dataset.site import Site, opened
     from emulator.run.guard import agreed
 
-    site = Site(folder, plan)
     first = comm.rank == 0
-    agreed(comm, lambda: site.prepare(force) if first else None)
-    todo = agreed(comm, lambda: survey(site, comm.rank, comm.size, paranoid))
-    shares = comm.allgather((len(todo.indices), todo.planned))
-    count, planned = sum(share[0] for share in shares), sum(share[1] for share in shares)
-    agreed(comm, lambda: require_space(folder, planned) if first and space_check else None)
-    cores = len(os.sched_getaffinity(0))
-    pool = threads or default_threads(cores, plan.recipe.size.bytes_mean)
-    with _Progress(site, comm, count, planned, as_json) as progress:
-        agreed(comm, lambda: fill(site, todo, comm.rank, pool, options, progress.add))
-    manifest = agreed(comm, lambda: ((not count and finished(site)) or finish(site)) if first else None)
+    lock: AbstractContextManager[None] = opened(folder, how.force) if first else nullcontext()
+    agreed(comm, lock.__enter__)
+    try:
+        site = Site(
+            folder, comm.bcast(agreed(comm, lambda: with_seeds(plan, folder, seeds) if first else plan))
+        )
+        agreed(comm, lambda: site.prepare() if first else None)
+        todo = agreed(comm, lambda: survey(site, comm.rank, comm.size, how.paranoid))
+        shares = comm.allgather((len(todo.indices), todo.planned))
+        files, planned = sum(share[0] for share in shares), sum(share[1] for share in shares)
+        progress = _Progress(site, comm, files, planned, how)
+        agreed(comm, lambda: require_space(folder, planned) if first and how.space_check else None)
+        with progress:
+            _fill(site, todo, comm, how, progress)
+            comm.barrier()
+        manifest = agreed(comm, lambda: ((not files and finished(site)) or finish(site)) if first else None)
+    finally:
+        lock.__exit__(None, None, None)
     if manifest:
-        _say(folder, manifest, progress.final, as_json)
+        say_done(folder, manifest, progress.final, how.as_json)
+
+
+def _fill(site: Site, todo: Todo, comm: Comm, how: _How, progress: _Progress) -> None:
+    """Make this rank's share. A rank that fails among many takes all down: the next run resumes."""
+    import os
+    import sys
+
+    from emulator.dataset.fill import default_threads
+    from emulator.dataset.generate import fill
+    from emulator.errors import FeedrateError, SpecError
+
+    cores = len(os.sched_getaffinity(0))
+    if how.dask:
+        from emulator.dataset.fill_dask import fill_dask
+
+        if comm.size > 1:
+            raise SpecError("--dask under mpirun would make every file twice", "use one of them")
+        fill_dask(site, todo, how.dask, how.options, how.threads or cores, progress.watch)
+        return
+    threads = how.threads or default_threads(cores, site.plan.recipe.size.bytes_mean)
+    try:
+        fill(site, todo, comm.rank, threads, how.options, progress.add)
+    except FeedrateError as error:
+        if comm.size == 1:
+            raise
+        print(f"feedrate: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
+        comm.abort(error.exit_code)
 
 
 class _Progress:
-    """Progress of all ranks, shown by rank 0; the others' is read from their journals."""
+    """Progress of all ranks, shown by rank 0; that of other processes is read from their journals."""
 
-    def __init__(self, site: Site, comm: Comm, files: int, planned: int, as_json: bool) -> None:
-        from emulator.dataset.generate import journalled
+    def __init__(self, site: Site, comm: Comm, files: int, planned: int, how: _How) -> None:
+        from emulator.cli.generate_show import progress_json, progress_text
         from emulator.dataset.progress import Tally, shown
 
         tally = Tally()
         self.add = tally.add
+        self._site = site
         self._first = comm.rank == 0
-        others = [site.journal(rank) for rank in range(1, comm.size)]
-        mean = planned / files if files else 0.0
-        base = journalled(others, mean) if self._first else (0, 0)
+        self.watch(range(1, comm.size) if self._first else ())
 
         def count() -> tuple[int, int]:
-            done, far = tally.now(), journalled(others, mean)
-            return done[0] + far[0] - base[0], done[1] + far[1] - base[1]
+            done, far = tally.now(), self._far.now()
+            return done[0] + far[0], done[1] + far[1]
 
-        show = _progress_json if as_json else _progress_text
+        show = progress_json if how.as_json else progress_text
         self._shown = shown(count, files, planned, show if self._first else lambda state: None, 1.0)
+
+    def watch(self, journals: Iterable[int]) -> None:
+        """Count what is appended from now on to the journals of these workers."""
+        from emulator.dataset.journal import JournalWatch
+
+        self._far = JournalWatch(self._site.journal(number) for number in journals)
 
     def __enter__(self) -> _Progress:
         self._state = self._shown.__enter__()
@@ -130,87 +193,3 @@ class _Progress:
         self._shown.__exit__(*error)
         if self._first:
             clear_terminal()
-
-
-def _progress_text(state: State) -> None:
-    from emulator.dataset.progress import show_on_terminal
-
-    show_on_terminal(state)
-
-
-def _progress_json(state: State) -> None:
-    _print_json(
-        {
-            "event": "progress",
-            "files": state.files,
-            "files_all": state.files_all,
-            "bytes": state.bytes,
-            "bytes_all": state.bytes_all,
-            "bytes_per_second": state.bytes_per_second,
-            "eta_seconds": state.eta_seconds if state.bytes else None,
-        }
-    )
-
-
-def _print_json(value: dict[str, Any]) -> None:
-    import json
-
-    print(json.dumps(value), flush=True)
-
-
-def _say(folder: Path, manifest: Manifest, state: State, as_json: bool) -> None:
-    """What there is now."""
-    from emulator.units import show_bytes, show_rate, show_seconds
-
-    measured = manifest.measured
-    if as_json:
-        _print_json(
-            {
-                "event": "done",
-                "folder": str(folder),
-                "files": len(manifest.names),
-                "bytes": manifest.total,
-                "made_files": state.files,
-                "made_bytes": state.bytes,
-                "seconds": state.seconds,
-                "measured": dict(measured),
-            }
-        )
-        return
-    print(
-        f"{folder}: {len(manifest.names)} files, {show_bytes(manifest.total)} "
-        f"({manifest.format}, recipe {manifest.recipe}, seed {manifest.seed})"
-    )
-    if state.files:
-        rate = show_rate(state.bytes_per_second)
-        print(f"made {state.files} files, {show_bytes(state.bytes)} in {show_seconds(state.seconds)}: {rate}")
-    else:
-        print("complete already: nothing was made")
-    if measured:
-        print(
-            f"zstd-3 ratio {measured['zstd_ratio']:.2f}, {measured['unique_blocks']:.1%} of 4 KiB blocks "
-            f"unique (measured on {show_bytes(measured['bytes'])} of {measured['files']:.0f} files)"
-        )
-
-
-def _dry_run(folder: Path, plan: Plan, as_json: bool) -> None:
-    """Print the plan; touch nothing."""
-    import dataclasses
-    import shutil
-
-    from emulator.dataset.plan import outlook
-    from emulator.units import show_bytes
-
-    look = outlook(plan)
-    place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
-    free = shutil.disk_usage(place).free
-    if as_json:
-        _print_json({"event": "plan", "folder": str(folder), "free": free, **dataclasses.asdict(look)})
-        return
-    recipe = plan.recipe
-    print(f"{folder}: {look.files} files, {show_bytes(look.total)} ({recipe.format}, {recipe.payload})")
-    print(
-        f"a file: mean {show_bytes(look.mean)}, SD {show_bytes(look.sd)}, "
-        f"{show_bytes(look.smallest)} to {show_bytes(look.largest)}"
-    )
-    print(f"free:   {show_bytes(free)}" + ("" if free >= look.total else ", NOT ENOUGH"))

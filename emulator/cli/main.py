@@ -8,11 +8,13 @@ import sys
 import typer
 
 from emulator import __version__
+from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
 from emulator.cli.generate import generate
 from emulator.cli.report import report
 from emulator.cli.run import run
 from emulator.cli.sweep import sweep
+from emulator.cli.verify import verify
 from emulator.cli.workloads import workloads
 from emulator.errors import FeedrateError
 from emulator.run.comm import rank_hint
@@ -43,6 +45,8 @@ def _options(
 
 
 app.command("generate")(generate)
+app.command("verify")(verify)
+app.command("datasize")(datasize)
 app.command("workloads")(workloads)
 app.command("run")(run)
 app.command("sweep")(sweep)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from emulator.dataset.fill import Done, Job, fill_slice, nothing
-from emulator.dataset.journal import RECORD
 from emulator.dataset.manifest import MANIFEST, Manifest, read_manifest
 from emulator.dataset.measure import chosen, measure_payload
-from emulator.dataset.plan import outlook
+from emulator.dataset.plan import Plan, outlook
+from emulator.dataset.seeds import load_seeds, prepare_seeds
 from emulator.dataset.site import Site
 from emulator.dataset.sizes import Index
 from emulator.dataset.writing import WriteOptions
-from emulator.errors import DatasetError, StorageError, storage_error
+from emulator.errors import DatasetError, SpecError, StorageError, storage_error
 from emulator.units import show_bytes
 
 
@@ -36,13 +35,32 @@ def survey(site: Site, worker: int, workers: int, paranoid: bool) -> Todo:
     return Todo(left, int(site.plan.planned_bytes(left).sum()) if len(left) else 0)
 
 
+def job_of(site: Site, options: WriteOptions) -> Job:
+    """What the workers of `site` need to know. Raises DatasetError."""
+    volumes = load_seeds(site.seeds, site.plan.seeds)
+    return Job(plan=site.plan, folder=site.folder, volumes=volumes, options=options)
+
+
+def with_seeds(plan: Plan, folder: Path, seeds: Path | None) -> Plan:
+    """`plan` with the identity of its seeds, which are prepared when its payload is grown from any.
+
+    Raises SpecError, DatasetError, StorageError.
+    """
+    if plan.recipe.payload != "ct-realistic":
+        if seeds is not None:
+            raise SpecError(
+                f"--seeds is for the payload ct-realistic, not {plan.recipe.payload}", "leave one out"
+            )
+        return plan
+    return replace(plan, seeds=prepare_seeds(Site(folder, plan).seeds, seeds, plan.recipe.size))
+
+
 def fill(
     site: Site, todo: Todo, worker: int, threads: int, options: WriteOptions, done: Done = nothing
 ) -> None:
     """Make what is to do. Raises StorageError."""
-    job = Job(plan=site.plan, folder=site.folder, options=options)
     try:
-        fill_slice(job, todo.indices, site.journal(worker), threads, done)
+        fill_slice(job_of(site, options), todo.indices, site.journal(worker), threads, done)
     except OSError as error:
         raise failure(site, error) from None
 
@@ -79,14 +97,3 @@ def finish(site: Site) -> Manifest:
     form, names = site.plan.form, site.plan.names
     paths = [site.folder / part for index in chosen(len(rows)) for part in form.parts(names[index])]
     return site.finish(rows, measure_payload(paths))
-
-
-def journalled(paths: Sequence[Path], mean: float) -> tuple[int, int]:
-    """(files, about so many bytes) that the workers of other processes have finished."""
-    files = 0
-    for path in paths:
-        try:
-            files += path.stat().st_size // RECORD.itemsize
-        except OSError:
-            continue
-    return files, round(files * mean)

@@ -50,6 +50,30 @@ class Journal:
         os.close(self._descriptor)
 
 
+class JournalWatch:
+    """Counts what other workers append to their journals from now on."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._read = {path: path.stat().st_size if path.exists() else 0 for path in paths}
+        self._files = 0
+        self._bytes = 0
+
+    def now(self) -> tuple[int, int]:
+        """(files, bytes) since the beginning of the watch; what cannot be read counts later."""
+        for path, at in self._read.items():
+            try:
+                with path.open("rb") as file:
+                    file.seek(at)
+                    data = file.read()
+            except OSError:
+                continue
+            whole = len(data) // RECORD.itemsize * RECORD.itemsize
+            self._read[path] = at + whole
+            self._files += whole // RECORD.itemsize
+            self._bytes += int(np.frombuffer(data[:whole], RECORD)["bytes"].sum())
+        return self._files, self._bytes
+
+
 def read_journals(paths: Iterable[Path]) -> Records:
     """The valid records of all journals, the last one of each index, by index. Raises OSError."""
     found = [np.empty(0, RECORD)]

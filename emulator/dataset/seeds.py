@@ -1,16 +1,230 @@
-"""Seed volumes: what ct-realistic samples are grown from. A stub that stage 2 fills."""
+"""Seed volumes: real cases or phantoms, preprocessed once as 3D U-Net's reference training does.
+
+Resampled to 1.6 x 1.2 x 1.2 mm (image linearly, label to the nearest), clipped to [-79, 304] HU,
+normalised to (x - 101) / 76.9, padded to the crop. The result lies in DIR/.feedrate/seeds as .npy files
+that every worker maps, so that only what is looked at takes memory.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from emulator.dataset.formats.nifti import SPACING, read_volume
+from emulator.dataset.phantom import hounsfield, linear, phantom_labels
+from emulator.dataset.sizes import HEADER_BYTES, shapes_from_bytes
+from emulator.dataset.writing import write_small
+from emulator.errors import DatasetError, storage_error
+from emulator.spec.recipe import SizeSpec
+
+SEEDS_VERSION = 1
+PHANTOMS = 2
+
+_CLIP = (-79.0, 304.0)
+_MEAN, _SD = 101.0, 76.9
+_SUFFIXES = (".nii.gz", ".nii")
+Float = NDArray[np.float32]
+Label = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class SeedVolume:
     """A preprocessed case: (depth, height, width)."""
 
-    x: NDArray[np.float32]
-    y: NDArray[np.uint8]
+    x: Float
+    y: Label
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case as published: a folder with a segmentation and, mostly, an image."""
+
+    name: str
+    image: Path | None
+    label: Path
+
+
+def find_cases(folder: Path) -> list[Case]:
+    """The cases with labels under `folder`, by name. Raises DatasetError, StorageError.
+
+    `case_00000/imaging.nii.gz` and `segmentation.nii.gz` as in KiTS19, at any depth, also as `.nii`, and
+    `aggregated_*_seg.nii.gz` as in its successors. Cases without labels are left out.
+    """
+    if not folder.is_dir():
+        raise DatasetError(f"there is no folder {folder} with seeds", "check the path")
+    try:
+        labels = sorted(
+            path
+            for suffix in _SUFFIXES
+            for pattern in (f"segmentation{suffix}", f"aggregated_*_seg{suffix}")
+            for path in folder.rglob(pattern)
+        )
+    except OSError as error:
+        raise storage_error(error, "cannot list the seeds") from None
+    cases: dict[Path, Case] = {}
+    for label in labels:
+        image = next((p for s in _SUFFIXES if (p := label.parent / f"imaging{s}").is_file()), None)
+        cases.setdefault(label.parent, Case(label.parent.name, image, label))
+    if not cases:
+        raise DatasetError(
+            f"{folder} has no case with a segmentation",
+            "expected case_00000/segmentation.nii.gz as in KiTS19",
+        )
+    return list(cases.values())
+
+
+def resampled_shape(shape: Sequence[int], spacing: Sequence[float]) -> tuple[int, int, int]:
+    """Voxels per axis at SPACING: floor(shape x spacing / target), at least 1."""
+    edges = [max(1, int(n * s / t)) for n, s, t in zip(shape, spacing, SPACING, strict=True)]
+    return edges[0], edges[1], edges[2]
+
+
+def resample_image(data: NDArray[Any], shape: tuple[int, int, int]) -> Float:
+    """Trilinear, corners on corners, plane by plane."""
+    (z0, z1, zf), (y0, y1, yf), (x0, x1, xf) = (linear(s, t) for s, t in zip(data.shape, shape, strict=True))
+    planes: dict[int, Float] = {}
+
+    def plane(z: int) -> Float:
+        if z not in planes:
+            source = data[z].astype(np.float32)
+            rows = source[y0] * (1 - yf)[:, None] + source[y1] * yf[:, None]
+            planes[z] = rows[:, x0] * (1 - xf) + rows[:, x1] * xf
+        return planes[z]
+
+    result = np.empty(shape, np.float32)
+    for z in range(shape[0]):
+        result[z] = plane(int(z0[z])) * (1 - zf[z]) + plane(int(z1[z])) * zf[z]
+        for old in [key for key in planes if key < z0[z]]:
+            del planes[old]
+    return result
+
+
+def resample_label(data: NDArray[Any], shape: tuple[int, int, int]) -> Label:
+    """Nearest voxel: number floor(i x source / target) along each axis."""
+    z, y, x = (np.arange(t) * s // t for s, t in zip(data.shape, shape, strict=True))
+    return np.ascontiguousarray(data[z][:, y][:, :, x]).astype(np.uint8)
+
+
+def normalised(planes: Iterable[Float], shape: tuple[int, int, int]) -> Float:
+    """Hounsfield units, plane by plane, as the network wants them."""
+    result = np.empty(shape, np.float32)
+    for z, plane in enumerate(planes):
+        result[z] = (np.clip(plane, *_CLIP) - np.float32(_MEAN)) / np.float32(_SD)
+    return result
+
+
+def padded(volume: NDArray[Any], min_edge: int) -> NDArray[Any]:
+    """At least `min_edge` voxels along each axis: the border voxels repeated on both sides."""
+    missing = [max(0, min_edge - edge) for edge in volume.shape]
+    return np.pad(volume, [(m // 2, m - m // 2) for m in missing], mode="edge")
+
+
+def preprocess(case: Case, number: int, min_edge: int) -> SeedVolume:
+    """A case as the training sees it; one without an image gets phantom intensities in its real labels.
+
+    Raises DatasetError.
+    """
+    labels, spacing = read_volume(case.label)
+    shape = resampled_shape(labels.shape, spacing)
+    y = resample_label(labels, shape)
+    if case.image is None:
+        x = normalised(hounsfield(y, number), shape)
+    else:
+        image, image_spacing = read_volume(case.image)
+        if image.shape != labels.shape or not np.allclose(image_spacing, spacing, rtol=1e-3):
+            raise DatasetError(f"image and segmentation of {case.name} have different shapes or spacings")
+        x = normalised(resample_image(image, shape), shape)
+    return SeedVolume(padded(x, min_edge), padded(y, min_edge))
+
+
+def phantom(spec: SizeSpec, number: int) -> SeedVolume:
+    """Phantom `number`, of the recipe's mean size."""
+    one = np.ones(1)
+    edges = shapes_from_bytes(one * max(spec.bytes_mean, HEADER_BYTES), one * spec.aspect, spec.min_edge)[0]
+    shape = (int(edges[0]), int(edges[1]), int(edges[2]))
+    labels = phantom_labels(shape, number)
+    return SeedVolume(normalised(hounsfield(labels, number), shape), labels)
+
+
+def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict[str, str]]:
+    """Fill `cache` with the seeds of `folder`, or phantoms; name and sha256 of each.
+
+    What is there already from the same source is kept. Raises DatasetError, StorageError.
+    """
+    makers: list[tuple[str, Callable[[], SeedVolume]]]
+    if folder is None:
+        source = f"phantom {spec.bytes_mean} {spec.aspect} {spec.min_edge}"
+        makers = [(f"phantom_{k}", lambda k=k: phantom(spec, k)) for k in range(PHANTOMS)]  # type: ignore[misc]
+    else:
+        cases = find_cases(folder)
+        source = " ".join(_stamp(case) for case in cases) + f" {spec.min_edge}"
+        makers = [
+            (case.name, lambda case=case, k=k: preprocess(case, k, spec.min_edge))  # type: ignore[misc]
+            for k, case in enumerate(cases)
+        ]
+    key = hashlib.sha256(f"{SEEDS_VERSION} {source}".encode()).hexdigest()
+    place = cache / key[:16]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        kept = _kept(place, key)
+        if kept is None:
+            kept = [_store(place, f"{k:04d}", name, make) for k, (name, make) in enumerate(makers)]
+            write_small(place / "seeds.json", json.dumps({"key": key, "seeds": kept}, indent=1).encode())
+    except OSError as error:
+        raise storage_error(error, "cannot prepare the seeds") from None
+    return kept
+
+
+def _stamp(case: Case) -> str:
+    files = [path for path in (case.image, case.label) if path is not None]
+    return " ".join([case.name, *(f"{path.stat().st_size} {path.stat().st_mtime_ns}" for path in files)])
+
+
+def _kept(place: Path, key: str = "") -> list[dict[str, str]] | None:
+    """The seeds that are whole in `place`; with `key`, when they were made from the source of that key."""
+    try:
+        found = json.loads((place / "seeds.json").read_bytes())
+        seeds: list[dict[str, str]] = found["seeds"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if key and found.get("key") != key:
+        return None
+    whole = all((place / f"{k:04d}_{part}.npy").is_file() for k in range(len(seeds)) for part in "xy")
+    return seeds if whole else None
+
+
+def _store(cache: Path, stem: str, name: str, make: Callable[[], SeedVolume]) -> dict[str, str]:
+    """Make a seed and keep it; its name and the sha256 of its voxels."""
+    volume = make()
+    digest = hashlib.sha256()
+    for part, array in (("x", volume.x), ("y", volume.y)):
+        data = np.ascontiguousarray(array)
+        digest.update(data.data)
+        np.save(cache / f"{stem}_{part}.npy", data, allow_pickle=False)
+    return {"name": name, "sha256": digest.hexdigest()}
+
+
+def load_seeds(cache: Path, seeds: Sequence[Mapping[str, str]]) -> list[SeedVolume]:
+    """The volumes of `seeds`, mapped from `cache`. Raises DatasetError."""
+    if not seeds:
+        return []
+    wanted = [dict(seed) for seed in seeds]
+    try:
+        place = next((place for place in sorted(cache.iterdir()) if _kept(place) == wanted), None)
+        if place is not None:
+            return [
+                SeedVolume(*(np.load(place / f"{k:04d}_{part}.npy", mmap_mode="r") for part in "xy"))
+                for k in range(len(wanted))
+            ]
+    except (OSError, ValueError) as error:
+        raise DatasetError(
+            f"the seeds in {cache} cannot be read: {error}", "run the same command again"
+        ) from None
+    raise DatasetError(f"the seeds of the dataset are not in {cache}", "run the same command again")

@@ -9,15 +9,15 @@ DIR/manifest.json, samples-*.npy, sample_* or 0000/sample_*
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
-import shutil
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.dataset.checking import looks_right, sums_right
 from emulator.dataset.formats import FORMATS
@@ -26,7 +26,7 @@ from emulator.dataset.manifest import MANIFEST, ROW, Manifest, Table, manifest_f
 from emulator.dataset.plan import Plan, require_same, state
 from emulator.dataset.sizes import Index
 from emulator.dataset.writing import TEMPORARY, sync_folder, write_small
-from emulator.errors import DatasetError, StorageError, storage_error
+from emulator.errors import DatasetError, storage_error
 
 _IGNORED = ("lost+found",)
 
@@ -47,20 +47,20 @@ class Site:
         """The journal of worker number `worker`."""
         return self.hidden / f"journal-{worker:06d}"
 
-    def prepare(self, force: bool) -> None:
-        """Make the folder ready, or refuse. Raises DatasetError, StorageError."""
+    @property
+    def seeds(self) -> Path:
+        """Where preprocessed seed volumes lie."""
+        return self.hidden / "seeds"
+
+    def prepare(self) -> None:
+        """Make the open folder ready for the plan, or refuse. Raises DatasetError, StorageError."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if force:
-                remove_dataset(self.folder)
             for found in _found(self.folder):
                 require_same(self.plan, found, self.folder)
-            if not (self.folder / MANIFEST).exists() and not self.hidden.exists():
-                _require_empty(self.folder)
-            self.hidden.mkdir(exist_ok=True)
             write_small(self.hidden / "plan.json", json.dumps(state(self.plan)).encode())
             for number in range(min(self.plan.subfolders, self.plan.files)):
                 (self.folder / f"{number:04d}").mkdir(exist_ok=True)
+            remove_temporary(self.folder)
         except OSError as error:
             raise storage_error(error, f"cannot prepare {self.folder}") from None
 
@@ -141,9 +141,44 @@ class Site:
                 if old.name != name:
                     old.unlink()
             (self.hidden / "plan.json").unlink(missing_ok=True)
+            remove_temporary(self.folder)
         except OSError as error:
             raise storage_error(error, "cannot write the manifest") from None
         return manifest
+
+
+@contextlib.contextmanager
+def opened(folder: Path, force: bool) -> Iterator[None]:
+    """The folder, made when it is missing, for this process's exclusive use.
+
+    `force` removes the dataset that is in it. Raises DatasetError, StorageError.
+    """
+    hidden = folder / ".feedrate"
+    lock = -1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / MANIFEST).exists() and not hidden.exists():
+            _require_empty(folder)
+        hidden.mkdir(exist_ok=True)
+        lock = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        _lock(lock, folder)
+        if force:
+            remove_dataset(folder)
+    except OSError as error:
+        raise storage_error(error, f"cannot prepare {folder}") from None
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise DatasetError(f"another feedrate generate is at work in {folder}", "wait for it") from None
+    except OSError:
+        return  # a file system without locks
 
 
 def _found(folder: Path) -> Iterator[dict[str, Any]]:
@@ -169,33 +204,46 @@ def _require_empty(folder: Path) -> None:
 
 def remove_dataset(folder: Path) -> None:
     """Remove what feedrate made in `folder`, and nothing else. Raises OSError, DatasetError."""
-    if not (folder / MANIFEST).exists() and not (folder / ".feedrate").exists():
-        return
     if (folder / MANIFEST).exists():
-        with contextlib.suppress(StorageError):
-            try:
-                read_head(folder)
-            except DatasetError as error:
-                if "not a manifest of feedrate" in str(error):
-                    raise
-    endings = {form.suffix.replace("_x.", "_?.") for form in FORMATS.values()}
-    patterns = [f"sample_[0-9]*{ending}{tail}" for ending in endings for tail in ("", TEMPORARY)]
-    subfolders = [
-        path for path in folder.glob("[0-9][0-9][0-9][0-9]*") if path.is_dir() and path.name.isdigit()
-    ]
+        require_own(folder)
     (folder / MANIFEST).unlink(missing_ok=True)
-    for place in (folder, *subfolders):
-        for pattern in patterns:
+    patterns = [f"sample_[0-9]*{form.suffix.replace('_x.', '_?.')}" for form in FORMATS.values()]
+    places = _places(folder)
+    for place in places:
+        for pattern in (*patterns, f"*{TEMPORARY}"):
             for path in place.glob(pattern):
                 path.unlink()
-    for place in subfolders:
+    for place in places[1:]:
         with contextlib.suppress(OSError):  # somebody else's files are in it
             place.rmdir()
-    for path in folder.glob("samples-*.npy*"):
+    for path in [*folder.glob("samples-*.npy"), *(folder / ".feedrate").glob("journal-*")]:
         path.unlink()
-    shutil.rmtree(folder / ".feedrate", ignore_errors=True)
+    (folder / ".feedrate" / "plan.json").unlink(missing_ok=True)
 
 
-def slices(files: int, worker: int, workers: int) -> NDArray[np.int64]:
-    """The indices that worker number `worker` of `workers` looks after."""
-    return np.arange(worker, files, workers)
+def require_own(folder: Path) -> None:
+    """Raises DatasetError when the manifest of `folder` is somebody else's file; a corrupt one is ours."""
+    try:
+        head = json.loads((folder / MANIFEST).read_bytes())
+    except ValueError:
+        return
+    if not isinstance(head, dict) or head.get("feedrate") != "dataset":
+        raise DatasetError(f"{folder / MANIFEST} is not feedrate's", "choose another folder")
+
+
+def _places(folder: Path) -> list[Path]:
+    """The folder and the sub-folders that samples are dealt to."""
+    with os.scandir(folder) as entries:
+        inner = [
+            entry.name for entry in entries if entry.name.isdigit() and entry.is_dir(follow_symlinks=False)
+        ]
+    return [folder, *(folder / name for name in sorted(inner) if len(name) >= 4)]
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what a killed worker left half-written. Raises OSError."""
+    for place in _places(folder):
+        with os.scandir(place) as entries:
+            names = [entry.name for entry in entries if entry.name.endswith(TEMPORARY)]
+        for name in names:
+            (place / name).unlink(missing_ok=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +29,15 @@ class WriteOptions:
     """fsync each file before it gets its name."""
 
 
+def _temporary(path: Path) -> Path:
+    """A name that no other thread, process or host uses: a worker that was given up may still write."""
+    writer = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident():x}"
+    return path.with_name(f"{path.name}.{writer}{TEMPORARY}")
+
+
 def write_encoded(path: Path, encoded: Encoded, options: WriteOptions) -> None:
     """The file `path`, whole or not at all. Raises OSError; leaves no temporary file behind then."""
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = _temporary(path)
     try:
         try:
             _write(temporary, encoded, options.sync, os.O_DIRECT if options.direct else 0)
@@ -61,7 +69,7 @@ def _write(path: Path, encoded: Encoded, sync: bool, flags: int) -> None:
 
 def write_small(path: Path, data: bytes) -> None:
     """A small file, whole or not at all, on the disk before it gets its name. Raises OSError."""
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = _temporary(path)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)

@@ -180,7 +180,8 @@ def read_volume(path: Path) -> tuple[Array, tuple[float, float, float]]:
 
     try:
         image = nib.load(path)
-        data = np.asanyarray(image.dataobj)
+        data = image.dataobj.get_unscaled()
+        slope, inter = float(image.dataobj.slope), float(image.dataobj.inter)
         spacing = [float(edge) for edge in image.header.get_zooms()[:3]]
         world = nib.orientations.io_orientation(image.affine)[:, 0]
     except (OSError, ValueError, EOFError, zlib.error, ImageFileError) as error:
@@ -189,4 +190,6 @@ def read_volume(path: Path) -> tuple[Array, tuple[float, float, float]]:
         raise DatasetError(f"{path} is no volume: shape {data.shape}, spacing {spacing}")
     axes = np.argsort(-world) if sorted(world.tolist()) == [0.0, 1.0, 2.0] else np.array([2, 1, 0])
     ordered = tuple(int(axis) for axis in axes)
+    if (slope, inter) != (1.0, 0.0):
+        data = data.astype(np.float32) * np.float32(slope) + np.float32(inter)
     return data.transpose(ordered), (spacing[ordered[0]], spacing[ordered[1]], spacing[ordered[2]])
