@@ -40,6 +40,7 @@ class _Memory(io.RawIOBase):
     def __init__(self, memory: memoryview, size: int) -> None:
         self._memory = memory
         self._at = 0
+        self._high = 0
         self.size = size
 
     def readable(self) -> bool:
@@ -67,10 +68,18 @@ class _Memory(io.RawIOBase):
 
     def write(self, data: ReadableBuffer) -> int:
         source = memoryview(data).cast("B")
+        self.clear(self._at)
         self._memory[self._at : self._at + len(source)] = source
         self._at += len(source)
         self.size = max(self.size, self._at)
+        self._high = max(self._high, self._at)
         return len(source)
+
+    def clear(self, end: int) -> None:
+        """Zeros from what was written last up to `end`: the memory was used before."""
+        if end > self._high:
+            self._memory[self._high : end] = bytes(end - self._high)
+            self._high = end
 
     def truncate(self, size: int | None = None) -> int:
         self.size = self._at if size is None else size
@@ -104,10 +113,10 @@ class Hdf5(OneFile):
                     store.id, key.encode(), kind, h5py.h5s.create_simple(shape), properties
                 )
                 places.append((dataset.get_offset(), voxels * np.dtype(dtype).itemsize))
+        file.clear(len(memory))
         x, y = (Place(memory, offset, size) for offset, size in places)
         fill(x, y)
         size = max(file.size, *(offset + length for offset, length in places))
-        memory[size:] = bytes(len(memory) - size)
         return (Encoded(memory, size, _crc(memory, size, sorted(zip(places, (x, y), strict=True)))),)
 
     def write(self, file: BinaryIO, sample: Sample) -> None:

@@ -1,0 +1,138 @@
+"""What every file format of samples has to do; one class, inherited by the tests of each format."""
+
+from __future__ import annotations
+
+import io
+import random
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.dataset.formats import Sample, format_named
+from emulator.dataset.formats.base import Encoded, Format, Room, fill_from
+from emulator.errors import DatasetError
+
+SHAPES = [(1, 5, 6, 7), (1, 33, 40, 37), (1, 128, 16, 16)]
+
+
+def make_sample(shape: tuple[int, ...], seed: int = 0) -> Sample:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape, dtype=np.float32)
+    return Sample(x, rng.integers(0, 3, shape, dtype=np.uint8))
+
+
+def compose(form: Format, sample: Sample, room: Room | None = None) -> tuple[Encoded, ...]:
+    return form.encode(sample.x.shape, fill_from(sample), room or Room())
+
+
+def parts_of(form: Format, sample: Sample) -> dict[str, bytes]:
+    """The files of a sample by name."""
+    encoded = compose(form, sample)
+    names = form.parts("sample_0000000" + form.suffix)
+    return {name: bytes(part.memory[: part.size]) for name, part in zip(names, encoded, strict=True)}
+
+
+class FormatContract:
+    """Inherit and set `name`."""
+
+    name: str
+
+    @pytest.fixture
+    def form(self) -> Format:
+        return format_named(self.name)
+
+    @pytest.fixture(params=SHAPES, ids=str)
+    def sample(self, request: pytest.FixtureRequest) -> Sample:
+        return make_sample(request.param)
+
+    def test_what_is_written_is_read(self, form: Format, sample: Sample) -> None:
+        found: dict[str, np.ndarray] = {}
+        for name, data in parts_of(form, sample).items():
+            form.check_head(memoryview(data)[:4096], len(data), name)
+            found |= form.arrays(memoryview(data), name)
+        assert set(found) == {"x", "y"}
+        assert found["x"].dtype == np.float32 and found["y"].dtype == np.uint8
+        assert found["x"].shape == sample.x.shape and found["y"].shape == sample.y.shape
+        assert np.array_equal(found["x"], sample.x) and np.array_equal(found["y"], sample.y)
+
+    def test_checksum_and_plan_agree_with_the_bytes(self, form: Format, sample: Sample) -> None:
+        encoded = compose(form, sample)
+        for part in encoded:
+            assert part.crc == zlib.crc32(part.memory[: part.size])
+            assert len(part.memory) % 4096 == 0 and not any(part.memory[part.size :])
+        planned = form.planned_bytes(sample.x.size)
+        actual = sum(part.size for part in encoded)
+        assert actual == planned if self.exact else actual <= planned
+
+    exact = True
+    """planned_bytes is no estimate."""
+
+    def test_same_sample_same_bytes_in_a_used_room(self, form: Format, sample: Sample) -> None:
+        room = Room()
+        compose(form, make_sample((1, 40, 41, 42), seed=9), room)
+        again = [bytes(part.memory[: part.size]) for part in compose(form, sample, room)]
+        assert again == list(parts_of(form, sample).values())
+
+    def test_write_writes_the_same(self, form: Format, sample: Sample) -> None:
+        file = io.BytesIO()
+        form.write(file, sample)
+        assert file.getvalue() == b"".join(parts_of(form, sample).values())
+
+    zero_copy = True
+    """arrays() gives views."""
+
+    def test_arrays_are_views(self, form: Format) -> None:
+        for name, data in parts_of(form, make_sample(SHAPES[1])).items():
+            memory = np.frombuffer(bytearray(data), np.uint8)
+            for array in form.arrays(memory.data, name).values():
+                assert np.shares_memory(array, memory) == self.zero_copy
+
+    def test_a_cut_file_is_refused(self, form: Format) -> None:
+        for name, data in parts_of(form, make_sample(SHAPES[1])).items():
+            for length in (0, 3, 100, 4095, 4096, len(data) // 2, len(data) - 1):
+                with pytest.raises(DatasetError) as error:
+                    form.arrays(memoryview(data)[:length], name)
+                assert name in str(error.value)
+
+    head_knows_the_size = True
+    """The first block says how long the file is."""
+
+    def test_the_head_of_a_cut_file_is_refused(self, form: Format) -> None:
+        for name, data in parts_of(form, make_sample(SHAPES[1])).items():
+            lengths = (0, 3, 100, *((4096, len(data) // 2) if self.head_knows_the_size else ()))
+            for length in lengths:
+                with pytest.raises(DatasetError) as error:
+                    form.check_head(memoryview(data)[: min(length, 4096)], length, name)
+                assert name in str(error.value)
+
+    def test_garbage_is_a_dataset_error_and_nothing_else(self, form: Format) -> None:
+        rng = random.Random(1)
+        for name, data in parts_of(form, make_sample(SHAPES[0])).items():
+            for _ in range(150):
+                broken = bytearray(data)
+                for _ in range(rng.randint(1, 8)):
+                    broken[rng.randrange(min(len(broken), 600))] = rng.randrange(256)
+                for call in (
+                    lambda broken=broken, name=name: form.check_head(
+                        memoryview(broken)[:4096], len(broken), name
+                    ),
+                    lambda broken=broken, name=name: form.arrays(memoryview(broken), name),
+                ):
+                    try:
+                        call()
+                    except DatasetError as error:
+                        assert "\n" not in str(error)
+
+    def test_other_programs_open_it(self, form: Format, tmp_path: Path) -> None:
+        """With the library that everybody reads the format with."""
+        sample = make_sample(SHAPES[1])
+        files = []
+        for name, data in parts_of(form, sample).items():
+            files.append(tmp_path / name)
+            files[-1].write_bytes(data)
+        self.open_elsewhere(files, sample)
+
+    def open_elsewhere(self, files: list[Path], sample: Sample) -> None:
+        raise NotImplementedError
