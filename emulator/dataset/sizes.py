@@ -85,11 +85,18 @@ def size_table(spec: SizeSpec) -> Table:
         mean, sd = table_moments(table(point))
         return np.array([mean / spec.bytes_mean - 1, sd / spec.bytes_sd - 1])
 
-    return table(_solve(miss))
+    point = _solve(miss)
+    if point is None:
+        raise SpecError(
+            f"size.bytes_sd of {spec.bytes_sd} cannot be reached between {spec.bytes_min} and "
+            f"{spec.bytes_max} bytes",
+            "lower it, or widen size.bytes_min and size.bytes_max",
+        )
+    return table(point)
 
 
-def _solve(miss: Callable[[Table], Table]) -> Table:
-    """The point where both components of `miss` vanish, by Newton's method. Raises SpecError."""
+def _solve(miss: Callable[[Table], Table]) -> Table | None:
+    """The point where both components of `miss` vanish, by Newton's method, if it finds one."""
     point = np.zeros(2)
     for _ in range(30):
         here = miss(point)
@@ -101,9 +108,7 @@ def _solve(miss: Callable[[Table], Table]) -> Table:
         except np.linalg.LinAlgError:
             break
         point = np.clip(point + np.clip(change, -0.5, 0.5), -4, 3)
-    raise SpecError(
-        "bytes_sd cannot be reached between bytes_min and bytes_max", "widen them or lower bytes_sd"
-    )
+    return None
 
 
 def case_shapes(path: Path, min_edge: int) -> Index:
