@@ -87,13 +87,14 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
     Raises LaunchError when there is no mpirun. SIGINT and SIGTERM go on to the ranks.
     """
     command = find_launcher().command(ranks, argv)
+    look = {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stdout.isatty() else {"NO_COLOR": "1"}
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env=environment(),
+        env={**environment(), **look},
     ) as process:
         previous = {
             number: signal.signal(number, lambda received, _: process.send_signal(received))

@@ -18,7 +18,7 @@ from emulator.record.store import Spool, prepare_out, remove_spools, write_resul
 from emulator.run.comm import Comm
 from emulator.run.guard import agreed, guarded
 from emulator.run.job import Job
-from emulator.run.point import run_point
+from emulator.run.point import course_of, run_point
 from emulator.sweep.placement import activation_order
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import result_of, summarise
@@ -93,7 +93,9 @@ class _Session:
         active = set(activation_order(self.hosts)[:count])
         group = self.world.split(0 if self.world.rank in active else 1)
         if self.world.rank in active:
-            reports = run_point(self.job, self.manifest, self._number, group, spool, _Progress(self.say).show)
+            length = course_of(self.job, len(self.manifest.names), self._number, count).length
+            progress = _Progress(self.say, length)
+            reports = run_point(self.job, self.manifest, self._number, group, spool, progress.show)
             if reports:
                 point = summarise(self.job, self.manifest, count, reports)
                 self.points.append(point)
@@ -128,11 +130,12 @@ def _line(point: Point) -> str:
 class _Progress:
     """A line every few seconds, so that a long point does not look hung."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, length: int) -> None:
         self._say = say
+        self._length = length
         self._next = time.monotonic() + PROGRESS_SECONDS
 
     def show(self, steps: int) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PROGRESS_SECONDS
-            self._say(f"    {steps} steps")
+            self._say(f"    step {steps + 1} of {self._length}")

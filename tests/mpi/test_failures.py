@@ -100,19 +100,38 @@ def test_a_hung_mount_is_given_up(tiny, tmp_path):
     assert done.seconds < 2 + SOON
 
 
-def start(tiny: Path, out: Path, *more: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "emulator", *map(str, run_words(tiny, out, "-n", 3, "--epochs", 500, *more))],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-    )  # fmt: skip
+@pytest.fixture
+def start(tiny, tmp_path):
+    """Starts a long run of three ranks into tmp_path/out; whatever a test leaves of it is ended."""
+    started = []
+
+    def begin(*more: object) -> subprocess.Popen[str]:
+        words = run_words(tiny, tmp_path / "out", "-n", 3, "--epochs", 500, *more)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "emulator", *map(str, words)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children(recursive=True)
-    return [
-        child for child in children if "emulator" in child.cmdline() and "mpirun" not in child.cmdline()[0]
-    ]
+    ranks = [child for child in children if "python" in child.name() and "emulator" in child.cmdline()]
+    assert len(ranks) == 3
+    return ranks
+
+
+def all_gone(ranks: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(ranks, timeout=5)
+    return not alive
 
 
 def wait_for_steps(out: Path) -> None:
@@ -125,19 +144,18 @@ def wait_for_steps(out: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_rank_that_dies_takes_the_run_down_and_what_was_measured_is_kept(tiny, tmp_path, number):
+def test_a_rank_that_dies_takes_the_run_down_and_what_was_measured_is_kept(start, tmp_path, number):
     out = tmp_path / "out"
-    process = start(tiny, out)
+    process = start()
     wait_for_steps(out)
     ranks = ranks_of(process)
-    assert len(ranks) == 3
     ranks[-1].send_signal(number)
     begin = time.monotonic()
     _, err = process.communicate(timeout=30)
     assert time.monotonic() - begin < 10
     assert process.returncode != 0
     assert "Traceback" not in err
-    assert not any(rank.is_running() for rank in ranks)
+    assert all_gone(ranks)
     result, rows = recovered(out)
     assert result.status == "incomplete"
     assert len(rows) > 30
@@ -147,14 +165,14 @@ def test_a_rank_that_dies_takes_the_run_down_and_what_was_measured_is_kept(tiny,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_feedrate_stops_the_ranks(tiny, tmp_path, number):
+def test_stopping_feedrate_stops_the_ranks(start, tmp_path, number):
     out = tmp_path / "out"
-    process = start(tiny, out)
+    process = start()
     wait_for_steps(out)
     ranks = ranks_of(process)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode != 0
     assert "Traceback" not in err
-    assert not any(rank.is_running() for rank in ranks)
+    assert all_gone(ranks)
     assert recovered(out)[0].status == "incomplete"
