@@ -56,22 +56,18 @@ def unchecked() -> AbstractContextManager[None]:
 def _at(mark: str, x: float, y: float, **how: Any) -> Chart:
     """One mark at a place in px from the plot's upper left corner."""
     alt = extra("altair")
-    chart = alt.Chart(data([{}]))
-    return getattr(chart, f"mark_{mark}")(**how).encode(x=alt.value(x), y=alt.value(y))
+    chart = alt.Chart(data([{}]), encoding=alt.FacetedEncoding())  # Vega-Lite wants one, empty though it is
+    return getattr(chart, f"mark_{mark}")(x=x, y=y, **how)
 
 
 def _symbol(key: Key, x: float, y: float) -> Chart:
-    alt = extra("altair")
-    if key.kind in ("line", "dash"):
-        dash = [5, 3] if key.kind == "dash" else [1, 0]
-        rule = _at("rule", x, y, color=key.colour, strokeWidth=2.2, strokeDash=dash)
-        return rule.encode(x2=alt.value(x + 18))
-    shape = {"dot": "circle", "diamond": "diamond", "box": "square"}[key.kind]
-    filled = key.kind != "diamond"
-    size = 110 if key.kind == "box" else 60
+    shapes = {"dot": "circle", "diamond": "diamond", "box": "square", "line": "stroke", "dash": "stroke"}
+    sizes = {"dot": 60, "diamond": 60, "box": 110, "line": 18**2, "dash": 18**2}  # areas, square px
+    dash = {"strokeDash": [5, 3]} if key.kind == "dash" else {}
     return _at(
-        "point", x + 9, y, color=key.colour, shape=shape, filled=filled, size=size, strokeWidth=2, opacity=1
-    )
+        "point", x + 9, y, color=key.colour, shape=shapes[key.kind], size=sizes[key.kind],
+        filled=key.kind in ("dot", "box"), strokeWidth=2.2, opacity=1, **dash,
+    )  # fmt: skip
 
 
 def key_rows(keys: list[Key], width: float) -> list[list[tuple[Key, float]]]:

@@ -47,14 +47,15 @@ def _knee_label(knee: Knee, points: list[Point], x: Any, size: Size) -> Chart:
     lines = [f"knee {number(at, 3)}"]
     if knee.interval is not None:
         lines.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
+    bottom = size.height - 8 - 15 * (len(lines) - 1)
     return (
         extra("altair")
         .Chart(kit.data([{"ranks": at}]))
         .mark_text(
             text=lines, align="right" if left else "left", dx=-7 if left else 7, baseline="line-bottom",
-            color=style.KNEE, fontSize=kit.TEXT, fontWeight=600, lineHeight=15,
+            color=style.KNEE, fontSize=kit.TEXT, fontWeight=600, lineHeight=15, y=bottom,
         )
-        .encode(x=x, y=extra("altair").value(size.height - 8 - 15 * (len(lines) - 1)))
+        .encode(x=x)
     )  # fmt: skip
 
 

@@ -1,0 +1,192 @@
+"""The page and the plots: every shape of result, nothing from outside, nothing unescaped."""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from synthetic_results import EXAMPLES, flagged_sweep, no_knee_sweep, plain_sweep, steps_of
+
+from emulator.errors import MissingError, StorageError
+from emulator.record.step import STEP
+from emulator.report.extras import extra
+from emulator.report.page import inline, page, write_html
+from emulator.report.plotkit import Key, decades, key_rows
+from emulator.report.plots import PLOTS, draw, write_picture
+from emulator.report.style import DARK, WIDE
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Tags(HTMLParser):
+    """Start tags with their attributes, and what is open."""
+
+    VOID = frozenset({"meta", "link", "br"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return {name: page(made(), steps_of(made())) for name, made in EXAMPLES.items()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_page_is_whole_and_needs_nothing_from_outside(pages: dict[str, str], name: str) -> None:
+    parsed = Tags(pages[name])
+    assert parsed.open == []
+    names = {tag for tag, _ in parsed.tags}
+    assert not names & {"script", "iframe", "img", "object", "base"}
+    for tag, attributes in parsed.tags:
+        for attribute, value in attributes.items():
+            assert not attribute.startswith("on"), (tag, attribute)
+            if attribute in ("src", "href", "xlink:href"):
+                assert (value or "").startswith(("#", "data:")), (tag, value)
+    assert "@import" not in pages[name]
+    assert not re.search(r"url\((?!#)", pages[name])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_ids_are_unique_and_links_lead_somewhere(pages: dict[str, str], name: str) -> None:
+    tags = Tags(pages[name]).tags
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for used in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', pages[name]):
+        assert (used[0] or used[1]) in ids
+
+
+def test_a_page_shows_the_answer_the_sources_and_the_command(pages: dict[str, str]) -> None:
+    text = pages["flagged"]
+    assert "This storage feeds 14 accelerators (14.8; 95 % interval 14.6 to 15.0)" in text
+    assert "MLPerf Storage v1.0, v2.0 unet3d_a100; published, not measured here" in text
+    assert "--out &#39;my results/sweep 1&#39;" in text
+    assert text.count("Compute waits overslept by 3.4 %") == 1
+    assert "AMD EPYC 74F3" in text
+
+
+def test_names_from_a_result_cannot_become_markup(pages: dict[str, str]) -> None:
+    text = pages["long-names"]
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<b>&" not in text
+
+
+@pytest.mark.parametrize(("name", "mark"), [
+    ("shaped", "emulated storage, shaped to"), ("huge", "simulated"), ("incomplete", "incomplete"),
+])  # fmt: skip
+def test_every_plot_carries_the_marks(pages: dict[str, str], name: str, mark: str) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", pages[name], re.DOTALL)
+    assert len(drawings) == 2 * len(PLOTS)
+    for drawing in drawings:
+        shown = " ".join(" ".join(ET.fromstring(drawing).itertext()).split())
+        assert mark in shown
+
+
+def test_a_plot_without_marks_has_none() -> None:
+    drawing = draw("throughput", plain_sweep(), np.zeros(0, dtype=STEP), WIDE)
+    assert drawing is not None
+    assert "emulated" not in drawing.replace("emulated accelerators", "")
+
+
+def test_the_charts_are_valid_vega_lite() -> None:
+    """The report itself draws with Altair's checks off."""
+    made = flagged_sweep()
+    for plot in PLOTS.values():
+        chart = plot(made, steps_of(made), WIDE)
+        assert chart is not None
+        assert chart.to_dict(validate=True)["width"] == WIDE.width
+
+
+def test_flagged_points_are_diamonds_and_are_explained() -> None:
+    made = flagged_sweep()
+    chart = PLOTS["throughput"](made, steps_of(made), WIDE)
+    assert chart is not None
+    layers = chart.to_dict()["layer"]
+    (raised,) = [
+        one for one in layers if one["mark"].get("shape") == "diamond" and one["data"]["values"] != [{}]
+    ]
+    assert [row["ranks"] for row in raised["data"]["values"]] == [8, 24, 32]
+    drawing = draw("throughput", made, steps_of(made), WIDE)
+    assert drawing is not None
+    assert ">flagged<" in drawing
+
+
+def test_the_knee_is_drawn_only_where_there_is_one() -> None:
+    steps = np.zeros(0, dtype=STEP)
+    assert ">knee 14.8<" in (draw("throughput", plain_sweep(), steps, WIDE) or "")
+    assert "knee" not in (draw("throughput", no_knee_sweep(), steps, WIDE) or "knee")
+
+
+def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
+    made = flagged_sweep()
+    for plot in PLOTS:
+        drawing = draw(plot, made, steps_of(made), WIDE) or ""
+        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', drawing))
+        assert used - set(DARK) <= {"none", "transparent"}, plot
+
+
+def test_a_key_that_does_not_fit_takes_another_row() -> None:
+    keys = [Key("measured", "#000000", "line"), Key("x" * 25, "#000000", "dash"), Key("b", "#000000", "box")]
+    assert [len(row) for row in key_rows(keys, 1000)] == [3]
+    assert [len(row) for row in key_rows(keys, 250)] == [1, 2]
+
+
+def test_decades_stay_within_the_axis() -> None:
+    assert decades(0.85, 125_000) == [1, 10, 100, 1000, 10_000, 100_000]
+    assert decades(12e-3, 0.18) == [0.02, 0.05, 0.1]
+
+
+def test_an_inlined_drawing_has_ids_of_its_own() -> None:
+    drawing = '<svg width="9" height="5" viewBox="0 0 9 5"><g id="a" clip-path="url(#a)"/></svg>'
+    head = '<svg viewBox="0 0 9 5" role="presentation" style="max-width:9px">'
+    assert str(inline(drawing, "p")) == head + '<g id="p-a" clip-path="url(#p-a)"/></svg>'
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    raw = path.read_bytes()
+    assert raw.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", raw[16:24])
+    return width, height
+
+
+def test_pictures_are_written_whole(tmp_path: Path) -> None:
+    made = flagged_sweep()
+    write_picture(made, steps_of(made), tmp_path / "a.png", "png")
+    assert png_size(tmp_path / "a.png")[0] > 2000
+    write_picture(EXAMPLES["empty"](), np.zeros(0, dtype=STEP), tmp_path / "a.svg", "svg")
+    assert ET.fromstring((tmp_path / "a.svg").read_text()).tag == f"{SVG}svg"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as error:
+        write_html(EXAMPLES["empty"](), np.zeros(0, dtype=STEP), tmp_path / "nowhere" / "a.html")
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_package_is_named_with_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(MissingError) as error:
+        extra("vl_convert")
+    assert str(error.value) == "the package vl-convert is not installed: pip install 'feedrate[report]'"

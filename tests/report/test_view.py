@@ -1,0 +1,168 @@
+"""Words and numbers of the report: pure functions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic_results import CACHE, EXAMPLES, flagged_sweep, plain_sweep, point, shaped_sweep, steps_of
+
+from emulator.record.step import STEP
+from emulator.report.facts import cards, facts, show
+from emulator.report.frames import PARTS, ideal_rows, line_rows, rate_unit, step_rows, throughput_rows
+from emulator.report.hosts import host_rows, short_names, shortened
+from emulator.report.latency import percentiles
+from emulator.report.view import answer, letter, marks, marks_line, notes, number, rows
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "shown"),
+    [(1614.0, 4, "1,614"), (0.00412, 3, "0.00412"), (12.94, 3, "12.9"), (0, 4, "0"), (263981.7, 4, "263,982"),
+     (math.inf, 3, "–"), (None, 3, "–")],
+)  # fmt: skip
+def test_numbers_are_short_and_never_in_powers_of_ten(value: float | None, digits: int, shown: str) -> None:
+    assert number(value, digits) == shown
+
+
+@given(st.floats(1e-6, 1e9), st.integers(2, 5))
+def test_a_shown_number_is_the_number(value: float, digits: int) -> None:
+    assert float(number(value, digits).replace(",", "")) == pytest.approx(
+        value, rel=10 ** (1 - digits), abs=1e-9
+    )
+
+
+def test_emulated_simulated_and_incomplete_results_are_marked() -> None:
+    assert marks(plain_sweep()) == ()
+    assert "shaped to 26 GB/s a node, 2 ms latency" in marks(shaped_sweep())[0].sentence
+    assert "simulated" in marks_line(EXAMPLES["huge"]())
+    assert marks(EXAMPLES["incomplete"]())[0].sentence.startswith("Incomplete: rank 3 on node001 died")
+    both = replace(shaped_sweep(), status="incomplete")
+    assert marks_line(both) == "incomplete · emulated storage, shaped to 26 GB/s a node, 2 ms latency"
+
+
+def test_a_flag_is_one_note_with_its_places_and_its_worst_sentence() -> None:
+    worse = replace(CACHE, value=0.9, sentence="90 % of the pages")
+    raised = [point(ranks, 26e9, flags=(flag,)) for ranks, flag in ((2, CACHE), (4, worse), (4, CACHE))]
+    made = replace(plain_sweep(), points=(point(1, 26e9), *raised))
+    (note,) = notes(made)
+    assert note.places == (2, 4)
+    assert note.where == "rank counts 2, 4"
+    assert note.sentence == "90 % of the pages"
+    assert [row.notes for row in rows(made)] == ["", "a", "a", "a"]
+
+
+def test_a_flag_of_the_whole_result_names_no_place() -> None:
+    assert notes(flagged_sweep())[0].where == "all points"
+
+
+def test_letters_do_not_run_out() -> None:
+    assert [letter(number) for number in (0, 25, 26, 52)] == ["a", "z", "a2", "a3"]
+
+
+def test_without_compute_there_is_no_ideal() -> None:
+    assert {(row.au, row.x_ideal) for row in rows(EXAMPLES["no-compute"]())} == {("–", "–")}
+
+
+def test_the_answer_is_the_knees_sentence_or_says_what_is_there() -> None:
+    assert answer(plain_sweep()).startswith("This storage feeds 14 accelerators")
+    assert "100.0 % accelerator utilisation" in answer(EXAMPLES["one-point"]())
+    assert answer(EXAMPLES["empty"]()) == "Nothing was measured."
+
+
+def test_cards_hold_the_knee_and_what_a_process_asks_for() -> None:
+    shown = {card.name: card.value for card in cards(plain_sweep())}
+    assert shown["Knee, 90 % of ideal"] == "14.8"
+    assert shown["One process asks for"] == "1.61 GB/s"
+    assert shown["Saturates at"] == "26 GB/s"
+    assert cards(EXAMPLES["no-knee"]())[0].value == "none seen"
+    assert cards(EXAMPLES["empty"]()) == []
+
+
+@given(st.dictionaries(st.integers(1, 10**7), st.integers(0, 1000), max_size=20))
+def test_percentiles_are_those_of_the_upper_edges(histogram: dict[int, int]) -> None:
+    found = percentiles({str(edge): count for edge, count in histogram.items()})
+    all_edges = np.repeat(sorted(histogram), [histogram[edge] for edge in sorted(histogram)])
+    if not len(all_edges):
+        assert found == ()
+        return
+    wanted = np.percentile(all_edges, (50, 90, 99, 99.9, 100), method="inverted_cdf") * 1e-6
+    assert found == pytest.approx(wanted.tolist())
+
+
+def test_a_bucket_without_an_edge_is_the_last() -> None:
+    assert percentiles({"inf": 1, "1000": 1})[0] == pytest.approx(1e-3)
+    assert percentiles({"more": 1})[0] == math.inf
+
+
+def test_flagged_points_do_not_bend_the_line_unless_all_are_flagged() -> None:
+    points = [point(1, 26e9), point(2, 26e9), point(2, 13e9, flags=(CACHE,)), point(4, 26e9, flags=(CACHE,))]
+    unit = rate_unit(26e9)
+    drawn = throughput_rows(points, unit)
+    assert [row["ranks"] for row in line_rows(drawn, "rate")] == [1, 2]
+    assert line_rows(drawn, "rate")[1]["rate"] == drawn[1]["rate"]
+    assert len(line_rows([{**row, "flagged": True} for row in drawn], "rate")) == 3
+
+
+def test_the_ideal_line_stays_within_the_plot() -> None:
+    points = list(plain_sweep().points)
+    unit = rate_unit(26e9)
+    low, high = ideal_rows(points, 30.0, unit)
+    assert low == {"ranks": 0.0, "rate": 0.0}
+    assert high["rate"] == pytest.approx(30.0)
+
+
+def test_the_parts_of_a_step_come_from_the_step_log_or_else_from_the_shares() -> None:
+    made = plain_sweep()
+    logged = steps_of(made)
+    first = [row for row in step_rows(made, logged) if row["ranks"] == 1]
+    assert [row["part"] for row in first] == list(PARTS)
+    mine = logged[logged["point"] == 0]
+    assert first[1]["seconds"] == pytest.approx(float(mine["wait"].mean()))
+    last = [row for row in step_rows(made, np.zeros(0, dtype=STEP)) if row["ranks"] == 32]
+    whole = made.points[-1].seconds / made.points[-1].steps
+    assert sum(float(row["seconds"]) for row in last) == pytest.approx(whole)
+
+
+def test_the_host_that_waits_most_comes_first() -> None:
+    found = host_rows(EXAMPLES["multi-host"]().points[-1])
+    assert found[0].host == "node005"
+    assert found[0].wait_share > 1.5 * found[1].wait_share
+
+
+def test_a_shared_domain_is_left_out_of_host_names() -> None:
+    assert short_names(["a.x.org", "b.x.org"]) == ["a", "b"]
+    assert short_names(["a.x.org", "a.y.org"]) == ["a.x.org", "a.y.org"]
+    assert short_names(["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
+
+
+@given(st.integers(0, 100), st.integers(2, 20))
+def test_a_long_host_table_keeps_its_ends(hosts: int, most: int) -> None:
+    found = host_rows(point(100, 1e12, hosts=100))[:hosts]
+    head, tail, between = shortened(found, most)
+    assert len(head) + len(tail) + between == hosts
+    assert len(head) + len(tail) <= most
+    assert [*head, *tail][: len(head)] == found[: len(head)]
+    assert tail == (found[-len(tail) :] if tail else [])
+
+
+def test_facts_are_flat_sourced_and_in_units() -> None:
+    table = {
+        "loader": {"block_bytes": 4_194_304, "crop": (128, 128, 128)},
+        "step_seconds": 0.636, "hosts": [{"host": "a"}, {"host": "b"}],
+        "none": None, "seed": 10_000, "yes": True,
+    }  # fmt: skip
+    shown = {fact.key: (fact.value, fact.source) for fact in facts(table, {"step_seconds": "published"})}
+    assert shown == {
+        "loader.block_bytes": ("4.19 MB (4,194,304)", ""), "loader.crop": ("128, 128, 128", ""),
+        "step_seconds": ("636 ms", "published"), "hosts.0.host": ("a", ""), "hosts.1.host": ("b", ""),
+        "none": ("–", ""), "seed": ("10000", ""), "yes": ("yes", ""),
+    }  # fmt: skip
+
+
+def test_long_lists_are_shortened() -> None:
+    assert show("hosts", [str(number) for number in range(20)]).endswith(" and 8 more")
+    assert len(facts({"hosts": [{"host": str(number)} for number in range(20)]})) == 13
