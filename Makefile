@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean
+.PHONY: install demo test lint clean test-multihost test-slurm
 
 install: $(INSTALLED)
 
@@ -30,6 +30,16 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check emulator tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# As root. Three network namespaces with host names of their own, on one bridge.
+test-multihost: $(INSTALLED)
+	tests/lab/hosts.sh install
+	$(BIN)/python -m pytest -m multihost tests/multihost
+
+# As root. Installs Slurm from Debian and starts one of its own on loopback.
+test-slurm: $(INSTALLED)
+	tests/lab/slurm.sh install
+	$(BIN)/python -m pytest -m slurm tests/slurm
 
 clean:
 	rm -rf demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
