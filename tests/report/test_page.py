@@ -16,7 +16,7 @@ from synthetic_results import EXAMPLES, flagged_sweep, no_knee_sweep, plain_swee
 from emulator.errors import MissingError, StorageError
 from emulator.record.step import STEP
 from emulator.report.extras import extra
-from emulator.report.page import inline, page, write_html
+from emulator.report.page import inline, write_html
 from emulator.report.plotkit import Key, decades, key_rows
 from emulator.report.plots import PLOTS, draw, write_picture
 from emulator.report.style import DARK, WIDE
@@ -45,11 +45,6 @@ class Tags(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-
-@pytest.fixture(scope="module")
-def pages() -> dict[str, str]:
-    return {name: page(made(), steps_of(made())) for name, made in EXAMPLES.items()}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
