@@ -20,7 +20,7 @@ from emulator.loader.buffers import aligned_buffer
 from emulator.loader.reading import WholeReader, stalled
 from emulator.spec.workload import LoaderSpec
 
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
 """How long `close` waits for reads that are under way; what hangs longer is left to the exit."""
 
 

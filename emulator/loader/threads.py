@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
 """How long `close` waits for work that is under way; what hangs longer is left to the exit."""
 
 
@@ -26,6 +26,7 @@ class DaemonPool:
     """
 
     def __init__(self, threads: int, name: str) -> None:
+        self._closed = False
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True)
@@ -35,9 +36,11 @@ class DaemonPool:
             thread.start()
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """`call(*args)`, later, by one of the threads."""
+        """`call(*args)`, later, by one of the threads; cancelled when the pool is closed."""
         future: Future[T] = Future()
         self._tasks.put((future, partial(call, *args, **kwargs)))
+        if self._closed:  # looked at after the put: `close` sets it before it empties the queue
+            future.cancel()
         return future
 
     def _work(self) -> None:
@@ -47,6 +50,7 @@ class DaemonPool:
 
     def close(self) -> None:
         """Cancel what has not begun, wait a little for what has."""
+        self._closed = True
         with suppress(Empty):
             while True:
                 task = self._tasks.get_nowait()

@@ -11,6 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,30 +248,33 @@ class _Processes:
         self._iterator: Any = None
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["emulator.loader.torch"])
-        with warnings.catch_warnings():
-            # It warns of more workers than cores; how many there are is the user's to choose.
-            warnings.simplefilter("ignore", UserWarning)
+        self._fetcher = DaemonPool(1, "fetcher")
+        with _many_workers():
             self._loader: DataLoader[Any] | None = DataLoader(
                 SampleDataset(reader), batch_sampler=self._batches, collate_fn=Collate(reader.reader.storage),
                 num_workers=spec.workers, multiprocessing_context=context, persistent_workers=True,
-                prefetch_factor=math.ceil(spec.prefetch / spec.workers), timeout=spec.stall_timeout,
+                prefetch_factor=math.ceil(spec.prefetch / spec.workers),
             )  # fmt: skip
 
     def epoch(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
         assert self._loader is not None
         self._batches.keys = keys
         before = multiprocessing.active_children()
-        iterator: Iterator[Any] = iter(self._loader)
-        self._iterator = iterator
+        with _many_workers():
+            self._iterator = iter(self._loader)
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
-        try:
-            yield from iterator
-        except RuntimeError as error:  # torch knows no better class for either
-            if "timed out" in str(error):
+        for _ in keys:
+            # Through a thread: DataLoader's own timeout would notice a dead worker no sooner than a hung one.
+            future = self._fetcher.submit(next, self._iterator)
+            try:
+                yield future.result(timeout=min(self._spec.stall_timeout, threading.TIMEOUT_MAX))
+            except TimeoutError:
                 raise stalled(self._spec.stall_timeout) from None
-            if "exited unexpectedly" in str(error):
+            except RuntimeError as error:  # torch knows no better class for it
+                if "exited unexpectedly" not in str(error):
+                    raise
                 raise RankError("a DataLoader worker died", "was memory short? see the system log") from None
-            raise
+            del future
 
     def abandon(self, epoch: int) -> None:
         """Nothing: the workers finish what they were given before they take the next epoch's."""
@@ -278,5 +282,19 @@ class _Processes:
     def close(self) -> None:
         for worker in self._workers:
             worker.kill()  # at once: a worker that hangs in a read would not listen to anything else
+        # What the iterator does when it is collected; but it is in a cycle, so that may be never.
+        shutdown = getattr(self._iterator, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()
+        self._fetcher.close()
+        self._workers.clear()  # each holds two open files
         self._iterator = None
         self._loader = None
+
+
+@contextmanager
+def _many_workers() -> Iterator[None]:
+    """DataLoader warns of more workers than cores; how many there are is the user's to choose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
+        yield

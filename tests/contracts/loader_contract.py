@@ -1,0 +1,252 @@
+"""What every loader must do. Inherit and provide `loader`, a function that makes one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pytest
+
+from emulator.dataset.checksum import crc32
+from emulator.dataset.formats import FORMATS, Sample
+from emulator.errors import DatasetError, FeedrateError, StorageError
+from emulator.loader.base import Loader
+from emulator.spec.workload import LoaderSpec
+from emulator.storage.base import Storage
+from emulator.storage.posix import PosixStorage
+from emulator.storage.timed import TimedStorage
+
+SPEC = LoaderSpec(batch_size=3, workers=2, prefetch=3, block_bytes=2**16, crop=(8, 9, 10), stall_timeout=30)
+SHAPES = [(20, 30, 40), (9, 9, 10), (33, 21, 17), (8, 64, 64)]
+
+
+@dataclass(frozen=True)
+class Files:
+    """A dataset of a few samples, as a manifest lists it."""
+
+    folder: Path
+    format: str
+    names: Sequence[str]
+    sizes: Sequence[int]
+    checksums: Sequence[int]
+
+    def storage(self) -> TimedStorage:
+        return TimedStorage(PosixStorage(self.folder, direct=False, cache="warm"))
+
+    def batches(self, size: int = 3) -> list[tuple[int, ...]]:
+        return [tuple(range(i, i + size)) for i in range(0, len(self.names) - size + 1, size)]
+
+    def bytes_of(self, batch: tuple[int, ...]) -> int:
+        return sum(self.sizes[index] for index in batch)
+
+
+def write_files(folder: Path, form: str, count: int = 12) -> Files:
+    """`count` samples of different sizes in the format `form`."""
+    writer = FORMATS[form]
+    random = np.random.default_rng(7)
+    names, sizes, checksums = [], [], []
+    for index in range(count):
+        shape = (1, *SHAPES[index % len(SHAPES)])
+        label = np.zeros(shape, np.uint8)
+        label[0, 3, 4, 5] = 2
+        name = f"sample{index}{writer.suffix}"
+        paths = [folder / part for part in writer.parts(name)]
+        with (folder / "both").open("w+b") as file:
+            writer.write(file, Sample(random.random(shape, np.float32), label))
+            file.seek(0)
+            data = file.read()
+        cut = len(data) if len(paths) == 1 else _first_part(writer, data)
+        for path, piece in zip(paths, (data[:cut], data[cut:]), strict=False):
+            path.write_bytes(piece)
+        names.append(name)
+        sizes.append(len(data))
+        checksums.append(crc32(data))
+    (folder / "both").unlink()
+    return Files(folder, form, tuple(names), tuple(sizes), tuple(checksums))
+
+
+def _first_part(writer: object, data: bytes) -> int:
+    """Where the second file of a pair begins: at its magic, the last one in `data`."""
+    magics = {".npy": b"\x93NUMPY", ".nii": b"\x5c\x01\x00\x00", ".gz": b"\x1f\x8b\x08"}
+    magic = magics[Path(writer.suffix).suffix]  # type: ignore[attr-defined]
+    return data.rindex(magic)
+
+
+class MakeLoader(Protocol):
+    """Makes the loader under test; the fixture closes it."""
+
+    def __call__(
+        self,
+        files: Files,
+        spec: LoaderSpec = ...,
+        storage: Storage | None = ...,
+        seed: int = ...,
+        verify: bool = ...,
+    ) -> Loader: ...
+
+
+def wait_for(condition: object, seconds: float = 20.0) -> None:
+    """Until `condition()` holds; fails when it never does."""
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return write_files(tmp_path, "npz")
+
+
+@pytest.fixture
+def pipe(files: Files) -> Iterator[Files]:
+    """The samples, the fifth of which hangs: opening a pipe that nobody writes to never returns."""
+    path = files.folder / files.names[4]
+    path.unlink()
+    os.mkfifo(path)
+    yield files
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # lets go of whoever still hangs
+    time.sleep(0.05)
+    os.close(fd)
+
+
+class LoaderContract:
+    """Tests of a loader. The subclass has a fixture `loader`: a MakeLoader."""
+
+    def test_is_a_loader(self, loader: MakeLoader, files: Files) -> None:
+        assert isinstance(loader(files), Loader)
+
+    def test_batches_come_in_order_with_their_bytes(self, loader: MakeLoader, files: Files) -> None:
+        storage = files.storage()
+        made = loader(files, storage=storage)
+        for order in (files.batches(), files.batches()[::-1]):
+            got = list(made.epoch(order))
+            assert [(batch.samples, batch.bytes) for batch in got] == [(3, files.bytes_of(b)) for b in order]
+            assert all(type(batch.bytes) is int for batch in got)
+        assert storage.stats.snapshot().bytes == 2 * sum(files.sizes)
+
+    formats: Sequence[str] = ("npz", "npy", "nii", "nii.gz", "hdf5", "raw")
+
+    def test_every_format_is_read_whole(self, loader: MakeLoader, tmp_path: Path) -> None:
+        for form in self.formats:
+            files = write_files(tmp_path, form, 6)
+            storage = files.storage()
+            made = loader(files, storage=storage, verify=True)
+            assert sum(batch.bytes for batch in made.epoch(files.batches())) == sum(files.sizes), form
+            assert storage.stats.snapshot().bytes == sum(files.sizes)
+
+    def test_a_flipped_bit_is_found_when_asked_for(self, loader: MakeLoader, files: Files) -> None:
+        path = files.folder / files.names[5]
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        assert len(list(loader(files).epoch(files.batches()))) == 4
+        with pytest.raises(DatasetError, match=r"sample5\.npz has the CRC-32"):
+            list(loader(files, verify=True).epoch(files.batches()))
+
+    def test_more_workers_than_batches(self, loader: MakeLoader, files: Files) -> None:
+        made = loader(files, replace(SPEC, workers=4, prefetch=8))
+        assert len(list(made.epoch([(0,), (1, 2)]))) == 2
+        assert list(made.epoch([])) == []
+
+    def test_an_epoch_may_be_left_early(self, loader: MakeLoader, files: Files) -> None:
+        made = loader(files)
+        for _ in range(3):
+            next(iter(made.epoch(files.batches())))
+        assert [batch.bytes for batch in made.epoch(files.batches())] == [
+            files.bytes_of(batch) for batch in files.batches()
+        ]
+
+    def fails(self, made: Loader, files: Files) -> FeedrateError:
+        """The error that reading all samples ends with: one line, the sample named, at its place."""
+        arriving = made.epoch(files.batches())
+        next(arriving)
+        with pytest.raises(FeedrateError, match=r"sample4\.npz") as caught:
+            list(arriving)
+        assert "\n" not in str(caught.value)
+        made.close()
+        return caught.value
+
+    def test_a_truncated_sample_names_its_file(self, loader: MakeLoader, files: Files) -> None:
+        os.truncate(files.folder / files.names[4], 5000)
+        error = self.fails(loader(files), files)
+        assert isinstance(error, DatasetError)
+        assert f"5000 bytes, but the manifest says {files.sizes[4]}" in str(error)
+
+    def test_a_missing_sample_names_its_file(self, loader: MakeLoader, files: Files) -> None:
+        (files.folder / files.names[4]).unlink()
+        assert isinstance(self.fails(loader(files), files), DatasetError)
+
+    def test_a_corrupt_sample_names_its_file(self, loader: MakeLoader, files: Files) -> None:
+        with (files.folder / files.names[4]).open("r+b") as file:
+            file.write(b"not a zip")
+        assert isinstance(self.fails(loader(files), files), DatasetError)
+
+    def test_an_unreadable_sample_is_the_storages_fault(self, loader: MakeLoader, files: Files) -> None:
+        path = files.folder / files.names[4]
+        path.unlink()
+        path.mkdir()
+        sizes = list(files.sizes)
+        sizes[4] = path.stat().st_size
+        if sizes[4] == 0:
+            pytest.skip("folders have no size on this file system")
+        assert isinstance(self.fails(loader(replace(files, sizes=sizes)), files), StorageError)
+
+    def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
+        made = loader(pipe, replace(SPEC, stall_timeout=self.stall))
+        arriving = made.epoch(pipe.batches())
+        next(arriving)
+        begin = time.monotonic()
+        with pytest.raises(StorageError, match="no batch for .* the storage hangs"):
+            list(arriving)
+        made.close()
+        assert time.monotonic() - begin < self.stall + 8
+
+    stall = 1.0
+    """Seconds of the stall timeout: workers have to start within it."""
+
+    def test_closing_lets_go_of_everything(self, loader: MakeLoader, files: Files) -> None:
+        made = loader(files)
+        list(made.epoch(files.batches()))  # what is opened once per process is open now
+        made.close()
+        fds, threads, shared = _fds(), threading.active_count(), _shared_memory()
+        for leave_early in (False, True):
+            made = loader(files)
+            arriving = iter(made.epoch(files.batches()))
+            next(arriving)
+            if not leave_early:
+                list(arriving)
+            made.close()
+            made.close()
+            del arriving, made
+        wait_for(lambda: _fds() <= fds and threading.active_count() <= threads)
+        wait_for(lambda: _shared_memory() <= shared)
+
+
+class InProcessContract(LoaderContract):
+    """Of loaders that read with threads of the rank: what they read can be watched."""
+
+    def test_no_more_than_prefetch_batches_are_read_ahead(self, loader: MakeLoader, files: Files) -> None:
+        storage = files.storage()
+        arriving = loader(files, storage=storage).epoch(files.batches(1))
+        next(arriving)
+        ahead = files.bytes_of((0, 1, 2, 3))
+        wait_for(lambda: storage.stats.snapshot().bytes >= ahead)
+        time.sleep(0.1)
+        assert storage.stats.snapshot().bytes == ahead
+
+
+def _fds() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def _shared_memory() -> set[str]:
+    """What PyTorch, multiprocessing and feedrate keep there, of whatever process."""
+    ours = ("torch_", "psm_", "sem.", "feedrate-")
+    return {name for name in os.listdir("/dev/shm") if name.startswith(ours)}  # noqa: PTH208

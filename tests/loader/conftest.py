@@ -1,0 +1,39 @@
+"""How tests make loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from contracts.loader_contract import SPEC, Files, MakeLoader
+
+from emulator.loader.base import Loader
+from emulator.loader.choose import LoaderKind, make_loader
+from emulator.spec.workload import LoaderSpec
+from emulator.storage.base import Storage
+
+
+@pytest.fixture
+def maker() -> Iterator[Callable[[LoaderKind], MakeLoader]]:
+    """Makes functions that make loaders of a kind; every loader is closed at the end."""
+    with ExitStack() as stack:
+
+        def of_kind(kind: LoaderKind) -> MakeLoader:
+            def make(
+                files: Files,
+                spec: LoaderSpec = SPEC,
+                storage: Storage | None = None,
+                seed: int = 0,
+                verify: bool = False,
+            ) -> Loader:
+                loader = make_loader(
+                    kind, spec, storage or files.storage(), files, seed=seed,
+                    checksums=files.checksums if verify else None,
+                )  # fmt: skip
+                stack.callback(loader.close)
+                return loader
+
+            return make
+
+        yield of_kind

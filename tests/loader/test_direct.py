@@ -1,0 +1,113 @@
+"""The direct loader: every byte, none kept, nothing heavy imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.loader_contract import SPEC, Files, InProcessContract, MakeLoader, files, pipe, write_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from emulator.loader.buffers import aligned_buffer
+from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage.timed import TimedStorage
+
+__all__ = ["files", "pipe"]
+
+
+@pytest.fixture
+def loader(maker) -> MakeLoader:  # type: ignore[no-untyped-def]
+    return maker("direct")
+
+
+class TestDirect(InProcessContract):
+    pass
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return write_files(tmp_path_factory.mktemp("few"), "npz", 6)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    pages=st.integers(1, 40), workers=st.integers(1, 6), prefetch=st.integers(1, 5), direct=st.booleans(),
+    order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple), max_size=6),
+)  # fmt: skip
+def test_whatever_the_knobs_every_byte_is_read_once(  # type: ignore[no-untyped-def]
+    maker, few: Files, pages: int, workers: int, prefetch: int, direct: bool, order: list[tuple[int, ...]]
+) -> None:
+    storage = TimedStorage(PosixStorage(few.folder, direct=direct and probe_direct(few.folder), cache="cold"))
+    spec = replace(SPEC, block_bytes=4096 * pages, workers=workers, prefetch=prefetch)
+    made = maker("direct")(few, spec, storage, verify=True)
+    assert [batch.bytes for batch in made.epoch(order)] == [few.bytes_of(batch) for batch in order]
+    assert storage.stats.snapshot().bytes == sum(few.bytes_of(batch) for batch in order)
+    made.close()
+
+
+@pytest.mark.parametrize("size", [1, 4096, 2**20, 2**21, 5 * 2**20])
+def test_buffers_are_aligned(size: int) -> None:
+    buffer = aligned_buffer(size)
+    address = np.frombuffer(buffer, np.uint8).ctypes.data
+    assert len(buffer) == size
+    assert address % (2**21 if size >= 2**21 else 4096) == 0
+
+
+def test_memory_stays_where_it_was_over_2000_steps(maker, few: Files) -> None:  # type: ignore[no-untyped-def]
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    made = maker("direct")(few)
+    order = [(step % 6, (step + 1) % 6) for step in range(2000)]
+    for _ in made.epoch(order[:500]):
+        pass
+    before = resident()
+    assert sum(batch.samples for batch in made.epoch(order)) == 4000
+    assert abs(resident() - before) < 0.02 * before
+
+
+def test_a_rank_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, emulator.loader.direct, emulator.loader.choose\n"
+        "import emulator.storage.shaped, emulator.storage.timed\n"
+        "heavy = {'torch', 'pandas', 'altair', 'pyarrow', 'nibabel', 'h5py', 'dask', 'multiprocessing'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+HUNG = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from contracts.loader_contract import SPEC, Files
+from dataclasses import replace
+from emulator.errors import StorageError
+from emulator.loader.choose import make_loader
+
+files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
+loader = make_loader(sys.argv[3], replace(SPEC, stall_timeout=0.3), files.storage(), files)
+try:
+    list(loader.epoch([(0,)]))
+except StorageError as error:
+    print(error)
+loader.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+def test_a_hung_read_does_not_keep_the_process_alive(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    tests = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", HUNG, tmp_path, tests, kind], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("no batch for 300 ms: the storage hangs")

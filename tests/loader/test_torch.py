@@ -1,0 +1,128 @@
+"""The torch loader: PyTorch's DataLoader over threads and over worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contracts.loader_contract import (
+    SPEC,
+    Files,
+    InProcessContract,
+    LoaderContract,
+    MakeLoader,
+    files,
+    pipe,
+    wait_for,
+)
+
+pytest.importorskip("torch")
+
+import torch
+
+from emulator.dataset.formats import format_named
+from emulator.errors import DatasetError, RankError
+from emulator.loader.reading import WholeReader
+from emulator.loader.torch import SampleReader
+
+__all__ = ["files", "pipe"]
+
+
+class TestThreads(InProcessContract):
+    @pytest.fixture
+    def loader(self, maker) -> MakeLoader:  # type: ignore[no-untyped-def]
+        return maker("torch")
+
+
+class TestProcesses(LoaderContract):
+    stall = 5.0
+    formats = ("npz", "npy")
+
+    @pytest.fixture
+    def loader(self, maker) -> MakeLoader:  # type: ignore[no-untyped-def]
+        make = maker("torch")
+
+        def make_with_processes(files: Files, spec=SPEC, **options):  # type: ignore[no-untyped-def]
+            return make(files, replace(spec, worker_kind="process"), **options)
+
+        return make_with_processes
+
+    def test_a_dead_worker_is_reported_in_one_line(self, loader: MakeLoader, files: Files) -> None:
+        before = multiprocessing.active_children()
+        made = loader(files, replace(SPEC, prefetch=1, workers=1))
+        arriving = made.epoch(files.batches(1) * 50)
+        next(arriving)
+        (worker,) = (child for child in multiprocessing.active_children() if child not in before)
+        worker.kill()
+        with pytest.raises(RankError, match="a DataLoader worker died"):
+            list(arriving)
+
+    def test_cpu_and_latencies_of_workers_are_brought_home(self, loader: MakeLoader, files: Files) -> None:
+        storage = files.storage()
+        made = loader(files, storage=storage)
+        assert made.helper_cpu_seconds() == 0
+        list(made.epoch(files.batches()))
+        assert made.helper_cpu_seconds() > 0
+        assert sum(storage.stats.histogram().values()) == storage.stats.snapshot().reads > 0
+
+
+@pytest.mark.parametrize("worker_kind", ["thread", "process"])
+def test_an_uncaught_crop_is_one_clear_line(maker, files: Files, worker_kind: str) -> None:  # type: ignore[no-untyped-def]
+    spec = replace(SPEC, crop=(8, 9, 11), worker_kind=worker_kind)
+    with pytest.raises(DatasetError, match=r"sample1\.npz has \[9, 9, 10\] voxels.*loader\.crop"):
+        list(maker("torch")(files, spec).epoch(files.batches()))
+    spec = replace(SPEC, crop=(), worker_kind=worker_kind)
+    with pytest.raises(DatasetError, match=r"different shapes.*loader\.crop"):
+        list(maker("torch")(files, spec).epoch(files.batches()))
+
+
+def reader(files: Files, crop: tuple[int, ...] = (8, 9, 10), seed: int = 5) -> SampleReader:
+    whole = WholeReader(files.storage(), files, format_named(files.format), 2**16)
+    return SampleReader(whole, crop, seed)
+
+
+def test_samples_are_crops_of_their_files(files: Files) -> None:
+    arrays = np.load(files.folder / files.names[0])
+    sample = reader(files)((0, 0))
+    assert (sample.image.dtype, tuple(sample.image.shape)) == (torch.float32, (1, 8, 9, 10))
+    assert (sample.label.dtype, tuple(sample.label.shape)) == (torch.uint8, (1, 8, 9, 10))
+    windows = np.lib.stride_tricks.sliding_window_view(arrays["x"][0], (8, 9, 10))
+    corners = np.argwhere(windows[..., 0, 0, 0] == float(sample.image[0, 0, 0, 0]))
+    assert any(np.array_equal(windows[tuple(corner)], sample.image.numpy()[0]) for corner in corners)
+
+
+def test_crops_depend_on_seed_epoch_and_sample_alone(files: Files) -> None:
+    first, second = reader(files), reader(files)
+    second((0, 4))  # what was read before plays no part
+    assert torch.equal(first((0, 0)).image, second((0, 0)).image)
+    assert not torch.equal(first((0, 0)).image, first((1, 0)).image)
+    assert not torch.equal(first((0, 0)).image, reader(files, seed=6)((0, 0)).image)
+
+
+def test_tensors_outlive_the_buffer_they_were_read_into(files: Files) -> None:
+    one = reader(files)
+    kept = one((0, 0)).image
+    before = kept.clone()
+    one((0, 4))
+    assert torch.equal(kept, before)
+
+
+def test_whole_samples_when_there_is_no_crop(files: Files) -> None:
+    assert tuple(reader(files, crop=())((0, 0)).image.shape) == (1, 1, 20, 30, 40)
+
+
+def test_memory_stays_where_it_was(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
+    from pathlib import Path
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    made = maker("torch")(files)
+    order = [(step % 12, (step + 1) % 12) for step in range(1000)]
+    list(made.epoch(order))
+    before = resident()
+    for _ in range(2):
+        assert sum(batch.samples for batch in made.epoch(order)) == 2000
+    wait_for(lambda: abs(resident() - before) < 0.02 * before, 2)

@@ -1,0 +1,163 @@
+"""Files of the mounted file system, through the page cache and past it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+from contracts.storage_contract import StorageContract, content, folder, read_whole
+
+from emulator.errors import DatasetError
+from emulator.storage.pagecache import evict, resident_pages
+from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage.timed import ReadStats, TimedStorage
+
+__all__ = ["folder"]
+
+
+def needs_direct(path: Path) -> None:
+    if not probe_direct(path):
+        pytest.skip("this file system has no O_DIRECT")
+
+
+def needs_eviction(path: Path) -> None:
+    """Skips where the page cache cannot be emptied or looked at: files in RAM, foreign files."""
+    probe = path / "probe"
+    probe.write_bytes(bytes(4096))
+    with probe.open("rb") as file:
+        os.fsync(file.fileno())
+        before = resident_pages(file.fileno(), 0, 4096)
+        evict(file.fileno())
+        after = resident_pages(file.fileno(), 0, 4096)
+    probe.unlink()
+    if (before, after) != ((1, 1), (1, 0)):
+        pytest.skip("this file system keeps its files in RAM")
+
+
+class TestBuffered(StorageContract):
+    @pytest.fixture
+    def storage(self, folder: Path) -> PosixStorage:
+        return PosixStorage(folder, direct=False, cache="warm")
+
+
+class TestCold(StorageContract):
+    @pytest.fixture
+    def storage(self, folder: Path) -> PosixStorage:
+        return PosixStorage(folder, direct=False, cache="cold")
+
+
+class TestDirect(StorageContract):
+    @pytest.fixture
+    def storage(self, folder: Path) -> PosixStorage:
+        needs_direct(folder)
+        return PosixStorage(folder, direct=True, cache="cold")
+
+
+class TestTimed(StorageContract):
+    @pytest.fixture
+    def storage(self, folder: Path) -> TimedStorage:
+        return TimedStorage(PosixStorage(folder, direct=False, cache="warm"))
+
+
+def resident(path: Path) -> int:
+    with path.open("rb") as file:
+        return resident_pages(file.fileno(), 0, path.stat().st_size)[1]
+
+
+def test_cold_reads_find_nothing_in_the_page_cache_and_leave_nothing(folder: Path) -> None:
+    needs_eviction(folder)
+    (folder / "large").read_bytes()
+    assert resident(folder / "large") > 700
+    storage = PosixStorage(folder, direct=False, cache="cold")
+    with storage.open("large") as blob:
+        assert read_whole(blob) == content("large")
+    assert storage.pages_sampled == -(-(3 * 2**20 + 17) // mmap.PAGESIZE)
+    assert storage.pages_resident == 0
+    assert resident(folder / "large") == 0
+
+
+def test_direct_reads_leave_nothing_in_the_page_cache(folder: Path) -> None:
+    needs_direct(folder)
+    needs_eviction(folder)
+    storage = PosixStorage(folder, direct=True, cache="cold")
+    with storage.open("large") as blob:
+        assert read_whole(blob) == content("large")
+    assert resident(folder / "large") == 0
+
+
+def test_warm_reads_leave_the_page_cache_alone(folder: Path) -> None:
+    needs_eviction(folder)
+    storage = PosixStorage(folder, direct=False, cache="warm")
+    with storage.open("large") as blob:
+        read_whole(blob)
+    assert resident(folder / "large") > 700
+    assert storage.stats.snapshot().resident_share is None
+
+
+def test_pages_that_cannot_be_evicted_are_counted() -> None:
+    """Files in RAM stay resident, whatever is said to the kernel: the sample shows it."""
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("no /dev/shm")
+    path = Path(f"/dev/shm/feedrate-test-{os.getpid()}")
+    try:
+        path.write_bytes(bytes(8 * mmap.PAGESIZE))
+        storage = PosixStorage(path.parent, direct=False, cache="cold")
+        with storage.open(path.name):
+            pass
+        assert (storage.pages_sampled, storage.pages_resident) == (8, 8)
+        assert storage.stats.snapshot().resident_share == 1.0
+    finally:
+        path.unlink()
+
+
+def test_a_bounded_share_of_opens_is_looked_at(folder: Path) -> None:
+    storage = PosixStorage(folder, direct=False, cache="cold")
+    for _ in range(16):
+        with storage.open("page"):
+            pass
+    assert storage.pages_sampled == 2
+
+
+def test_a_file_that_shrinks_while_it_is_read_gives_a_short_read(folder: Path) -> None:
+    storage = PosixStorage(folder, direct=False, cache="warm")
+    with storage.open("large") as blob:
+        os.truncate(folder / "large", 5000)
+        assert blob.read_into(0, memoryview(bytearray(8192))) == 5000
+
+
+def test_a_path_through_a_file_is_the_datasets_fault(folder: Path) -> None:
+    with pytest.raises(DatasetError, match="not there"):
+        PosixStorage(folder, direct=False, cache="warm").open("one/two")
+
+
+def test_probing_needs_no_file_and_leaves_none(tmp_path: Path) -> None:
+    answer = probe_direct(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_bytes(bytes(5000))
+    assert probe_direct(tmp_path) == answer
+
+
+def test_stats_are_exact_and_add_up(folder: Path) -> None:
+    stats = ReadStats()
+    storage = TimedStorage(PosixStorage(folder, direct=False, cache="warm", stats=stats), stats)
+    with storage.open("large") as blob:
+        read_whole(blob, 2**20)
+    counts = stats.snapshot()
+    assert (counts.reads, counts.bytes) == (4, 3 * 2**20 + 17)
+    assert sum(counts.histogram().values()) == 4
+    copy = ReadStats()
+    copy.absorb(stats.drain())
+    assert copy.snapshot() == counts
+    assert stats.snapshot().reads == 0
+    assert (counts + counts - counts) == counts
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "edge"), [(0.2, 1), (10, 10), (10.001, 13), (999_000_000, 10**9), (10**12, 10**9)]
+)
+def test_latencies_are_filed_under_the_next_edge(microseconds: float, edge: int) -> None:
+    stats = ReadStats()
+    stats.add_read(1, round(microseconds * 1000))
+    assert stats.histogram() == {edge: 1}
