@@ -15,14 +15,13 @@ def report(
     svg: Annotated[Path | None, typer.Option("--svg", help="Write the plots as a drawing.")] = None,
 ) -> None:
     """Show a result: table, knee, what qualifies it; write it as a page or a picture."""
-    from emulator.record.store import read_result, read_steps
     from emulator.report.table import print_table
+    from emulator.sweep.recover import recovered
 
-    result = read_result(out)
+    result, steps = recovered(out if out.is_dir() else out.parent)
     print_table(result)
     if html is None and png is None and svg is None:
         return
-    steps = read_steps(out if out.is_dir() else out.parent)
     if html is not None:
         from emulator.report.page import write_html
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from emulator.record.result import RunResult
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
 from emulator.report.view import NONE, Row, answer, marks, notes, number, percent, rows, setting, title
+from emulator.run.comm import started_by_mpi
 from emulator.units import show_rate
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ MOST_HOSTS = 12
 
 def print_table(result: RunResult) -> None:
     """Write the table to standard output: coloured on a terminal, plain text elsewhere."""
-    # Open MPI gives ranks a terminal of its own, so that NO_COLOR tells what isatty cannot.
-    terminal = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    # Open MPI gives ranks a terminal of its own, wherever their output goes: believe isatty only alone,
+    # or when feedrate started mpirun and has looked itself.
+    terminal = sys.stdout.isatty() and (not started_by_mpi() or "FORCE_COLOR" in os.environ)
     width = shutil.get_terminal_size((80, 24)).columns if terminal else PLAIN_WIDTH
     sys.stdout.write(render(result, width=width, colour=terminal))
 

@@ -87,7 +87,7 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
     Raises LaunchError when there is no mpirun. SIGINT and SIGTERM go on to the ranks.
     """
     command = find_launcher().command(ranks, argv)
-    look = {"COLUMNS": str(shutil.get_terminal_size().columns)} if sys.stdout.isatty() else {"NO_COLOR": "1"}
+    look = _terminal() if sys.stdout.isatty() else {}
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -109,6 +109,11 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def _terminal() -> dict[str, str]:
+    """What ranks cannot see of our terminal."""
+    return {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
 
 
 _BANNERS = ("non-zero status", "MPI_ABORT was invoked", "BAD TERMINATION", "noticed that process rank")

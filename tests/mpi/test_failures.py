@@ -52,6 +52,44 @@ def test_an_out_that_cannot_be_made(tiny, tmp_path):
     assert "Not a directory" in done.one_line()
 
 
+def on_tmpfs(options: str, out: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """`feedrate WORDS` where OUT's parent is a tmpfs of its own, in a mount namespace of its own."""
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system does not let users make namespaces")
+    script = f'mount -t tmpfs -o {options} tmpfs "$0" && exec "$@"'
+    out.parent.mkdir(exist_ok=True)
+    return subprocess.run(
+        [*command, script, out.parent, sys.executable, "-m", "emulator", *map(str, words)],
+        capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [("size=32k", "No space left on device"), ("size=1m,ro", "Read-only file system")]
+)
+def test_an_out_that_cannot_be_written(tiny, tmp_path, options, said):
+    out = tmp_path / "mount" / "out"
+    done = on_tmpfs(options, out, *run_words(tiny, out, "-n", 2))
+    assert done.returncode == 4, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("feedrate: error:"))
+    assert said in line and str(out) in line and "choose another folder" in line
+    assert "Traceback" not in done.stderr
+
+
+def test_a_disk_that_fills_up_during_the_run(tiny, tmp_path):
+    """400 KB take the result's first file, but not the step log of 2,000 steps and a second process."""
+    out = tmp_path / "mount" / "out"
+    words = run_words(
+        tiny, out, "-n", 4, "--steps", 3000, "--cache", "warm", "--set", "accelerator.step_seconds=0"
+    )
+    done = on_tmpfs("size=400k", out, *words)
+    assert done.returncode == 4, done.stderr
+    assert done.stderr.count("feedrate: error:") == 1
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_no_mpi(tiny, tmp_path):
     """A Python of its own that sees our packages but no mpirun."""
     bare = tmp_path / "bin"

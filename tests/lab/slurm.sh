@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# A Slurm of its own on loopback, as root: munged, slurmctld and N slurmd of 4 CPUs each.
+#   slurm.sh up DIR N | down DIR | install
+set -euo pipefail
+case ${1:-} in
+install)
+    command -v slurmctld >/dev/null && command -v munged >/dev/null && exit
+    apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -yq slurm-wlm munge
+    ;;
+up)
+    dir=$2 nodes=$3 host=$(hostname)
+    mkdir -p "$dir"/{spool,state,log}
+    chmod 755 "$dir"
+    dd if=/dev/urandom of="$dir/munge.key" bs=1 count=1024 status=none
+    chmod 600 "$dir/munge.key"
+    munged --force --key-file="$dir/munge.key" --socket="$dir/munge.sock" --pid-file="$dir/munged.pid" \
+        --log-file="$dir/log/munged.log" --seed-file="$dir/munged.seed"
+    cat >"$dir/slurm.conf" <<CONF
+ClusterName=feedrate
+SlurmctldHost=$host(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge.sock
+CredType=cred/munge
+SlurmctldPort=26917
+SlurmctldPidFile=$dir/slurmctld.pid
+SlurmdPidFile=$dir/slurmd.%n.pid
+SlurmdSpoolDir=$dir/spool/%n
+StateSaveLocation=$dir/state
+SlurmctldLogFile=$dir/log/slurmctld.log
+SlurmdLogFile=$dir/log/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+ReturnToService=2
+MpiDefault=none
+SlurmdParameters=config_overrides
+NodeName=n[1-$nodes] NodeHostname=$host NodeAddr=127.0.0.1 Port=[27101-$((27100 + nodes))] CPUs=4 RealMemory=4000 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+CONF
+    export SLURM_CONF=$dir/slurm.conf
+    for i in $(seq "$nodes"); do mkdir -p "$dir/spool/n$i"; done
+    slurmctld
+    for i in $(seq "$nodes"); do slurmd -N "n$i"; done
+    for _ in $(seq 100); do
+        sinfo -h -o %t 2>/dev/null | grep -qx idle && exit
+        sleep 0.2
+    done
+    echo "no node of this Slurm became idle; see $dir/log" >&2
+    exit 1
+    ;;
+down)
+    for file in "$2"/*.pid; do kill "$(cat "$file")" 2>/dev/null || true; done
+    ;;
+*)
+    echo "usage: slurm.sh up DIR N | down DIR | install" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,75 @@
+"""launch/slurm.sbatch on a real Slurm, started here on loopback. Needs root: make test-slurm."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from emulator.record.store import read_result
+
+pytestmark = pytest.mark.slurm
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "lab" / "slurm.sh"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """What a user of the cluster has: SLURM_CONF, and feedrate on PATH."""
+    folder = tmp_path_factory.mktemp("slurm")
+    try:
+        subprocess.run([SCRIPT, "up", folder, "1"], check=True)
+        yield {
+            **os.environ,
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }  # fmt: skip
+    finally:
+        subprocess.run([SCRIPT, "down", folder], check=True)
+
+
+def submit(environment, folder: Path, *words: object) -> str:
+    """Submit, wait for the end, and return what the job printed."""
+    done = subprocess.run(
+        ["sbatch", "--parsable", *map(str, words)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    job = done.stdout.strip()
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        state = subprocess.run(
+            ["squeue", "-h", "-j", job, "-o", "%T"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+        if not state:
+            return (folder / f"feedrate-{job}.log").read_text()
+        time.sleep(0.5)
+    pytest.fail(f"job {job} is still {state}")
+
+
+def test_the_batch_file_runs_as_it_stands(environment, tiny, tmp_path):
+    said = submit(
+        environment, tmp_path, "--nodes=1", "--ntasks-per-node=4", ROOT / "launch" / "slurm.sbatch", tiny,
+        "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1,4", "--steps", 8,
+    )  # fmt: skip
+    (out,) = (path for path in tmp_path.glob("feedrate-*") if path.is_dir())
+    assert [point.ranks for point in read_result(out).points] == [1, 4], said
+
+
+def test_srun_without_a_process_manager_is_told_from_one_rank(environment, tiny, tmp_path):
+    done = subprocess.run(
+        ["srun", "--mpi=none", "-n", "2", "feedrate", "run", str(tiny), "--workload", "unet3d-tiny",
+         "--loader", "direct", "--out", str(tmp_path / "out")],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "srun started 2 tasks, but MPI sees only one: use mpirun" in done.stderr
+    assert "Traceback" not in done.stderr
