@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT_AND_OVERSUBSCRIBED, feedrate
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
 from emulator.record.store import read_steps
 from emulator.sweep.recover import recovered

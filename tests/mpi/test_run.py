@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import feedrate
+from command import feedrate
 
 from emulator.analysis.throughput import durations
 from emulator.record.store import read_result, read_steps

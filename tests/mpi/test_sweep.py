@@ -1,7 +1,7 @@
 """`feedrate sweep` with real ranks on a shaped storage: a real knee at a known place."""
 
 import pytest
-from conftest import feedrate
+from command import feedrate
 
 from emulator.record.store import read_result, read_steps
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import ROOT_AND_OVERSUBSCRIBED
+from command import ROOT_AND_OVERSUBSCRIBED
 
 from emulator.record.store import read_result
 

@@ -1,0 +1,51 @@
+"""The command as a user runs it."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    status: int
+    out: str
+    err: str
+    seconds: float
+
+    def one_line(self) -> str:
+        """The error as the user sees it; fails unless it is one line, without a traceback."""
+        assert "Traceback" not in self.out + self.err, self.err
+        lines = [line for line in self.err.splitlines() if line.startswith("feedrate: error:")]
+        assert len(lines) == 1, f"one clear line expected, got:\n{self.err}"
+        return lines[0]
+
+
+def feedrate(
+    *words: object, timeout: float = 90, mpirun: int = 0, cwd: Path | None = None, **environment: str
+) -> Done:
+    """Run `feedrate WORDS`, as a rank of an mpirun of the user's own when `mpirun` is a rank count."""
+    command = [sys.executable, "-m", "emulator", *map(str, words)]
+    if mpirun:
+        launcher = Path(sys.executable).parent / "mpirun"
+        command = [str(launcher), "--bind-to", "none", "-n", str(mpirun), *command]
+    begin = time.monotonic()
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, cwd=cwd,
+        stdin=subprocess.DEVNULL, env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
+
+
+ROOT_AND_OVERSUBSCRIBED = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
