@@ -44,7 +44,7 @@ def _client(address: str, workers: int) -> Iterator[Any]:
         raise MissingError("--dask needs dask and distributed", "pip install 'feedrate[dask]'") from None
     if address != "local":
         try:
-            client = Client(address, timeout="15s")
+            client = Client(address, timeout="5s")
         except (OSError, ValueError, TimeoutError) as error:
             raise LaunchError(
                 f"no Dask scheduler answers at {address} ({type(error).__name__})",

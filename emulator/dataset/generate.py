@@ -11,7 +11,7 @@ import numpy as np
 from emulator.dataset.fill import Done, Job, fill_slice, nothing
 from emulator.dataset.manifest import MANIFEST, Manifest, read_manifest
 from emulator.dataset.measure import chosen, measure_payload
-from emulator.dataset.plan import Plan, outlook
+from emulator.dataset.plan import Plan, outlook, slice_of
 from emulator.dataset.seeds import load_seeds, prepare_seeds
 from emulator.dataset.site import Site
 from emulator.dataset.sizes import Index
@@ -31,7 +31,7 @@ class Todo:
 
 def survey(site: Site, worker: int, workers: int, paranoid: bool) -> Todo:
     """What is left of the share of `worker` of `workers`. Raises StorageError."""
-    left = site.unfinished(np.arange(worker, site.plan.files, workers), paranoid)
+    left = site.unfinished(slice_of(np.arange(site.plan.files), worker, workers), paranoid)
     return Todo(left, int(site.plan.planned_bytes(left).sum()) if len(left) else 0)
 
 

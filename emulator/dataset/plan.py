@@ -28,6 +28,9 @@ from emulator.units import show_bytes
 BYTES_VERSION = 1
 """Grows when the same plan would give other bytes than before."""
 
+MAX_FILES = 100_000_000
+"""More than that is a mistake; a plan keeps a few bytes per file in memory."""
+
 _CHUNK = 1 << 17
 
 
@@ -45,6 +48,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.files < 1 or self.seed < 0 or self.subfolders < 0:
             raise SpecError("files must be at least 1, seed and subfolders at least 0")
+        if self.files > MAX_FILES:
+            raise SpecError(f"{self.files} files are more than {MAX_FILES}", "take larger samples")
 
     @property
     def form(self) -> Format:
@@ -118,7 +123,10 @@ def outlook(plan: Plan) -> Outlook:
 
 
 def files_for(plan: Plan, size: int) -> int:
-    """Files that come to at least `size` bytes."""
+    """Files that come to at least `size` bytes. Raises SpecError."""
+    sample = plan.recipe.size.bytes_mean * plan.recipe.samples_per_file
+    if size > MAX_FILES * sample:
+        raise SpecError(f"{show_bytes(size)} need more than {MAX_FILES} files", "take larger samples")
     total, start = 0, 0
     while True:
         sums = total + np.cumsum(plan.planned_bytes(np.arange(start, start + _CHUNK)))

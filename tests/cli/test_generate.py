@@ -1,0 +1,318 @@
+"""`feedrate generate`, `verify` and `datasize` as a user runs them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import feedrate
+
+from emulator.dataset.manifest import read_manifest
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file that belongs to the dataset."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".feedrate" not in path.parts and path.name != "manifest.json"
+    }
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 samples in three sub-folders, made by one thread."""
+    folder = tmp_path_factory.mktemp("small") / "data"
+    done = feedrate("generate", folder, "--files", 24, "--subfolders", 3, "--threads", 1)
+    assert done.status == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def copied(small: Path, tmp_path: Path) -> Path:
+    """A dataset that may be damaged."""
+    return Path(shutil.copytree(small, tmp_path / "data"))
+
+
+SAME = ("--files", 24, "--subfolders", 3)
+
+
+def test_it_says_what_it_made(small):
+    manifest = read_manifest(small)
+    assert len(manifest.names) == 24 and manifest.names[4] == "0001/sample_0000004.npz"
+    assert manifest.total == sum(path.stat().st_size for path in small.rglob("*.npz"))
+    assert manifest.measured["zstd_ratio"] < 1.001 and manifest.measured["unique_blocks"] == 1
+    done = feedrate("generate", small, *SAME)
+    assert "complete already" in done.out and "zstd-3 ratio 1.00, 100.0% of 4 KiB blocks unique" in done.out
+
+
+@pytest.mark.parametrize("options", [("--threads", 7), ("--no-direct", "--no-fsync", "--threads", 2)])
+def test_same_bytes_from_any_number_of_threads(small, tmp_path, options):
+    assert feedrate("generate", tmp_path / "data", *SAME, *options).status == 0
+    assert sums(tmp_path / "data") == sums(small)
+
+
+@pytest.mark.mpi
+def test_same_bytes_from_mpi(small, tmp_path):
+    if not (Path(sys.executable).parent / "mpirun").exists():
+        pytest.skip("no mpirun beside this python")
+    done = feedrate("generate", tmp_path / "data", *SAME, mpirun=3)
+    assert done.status == 0, done.err
+    assert "made 24 files" in done.out
+    assert sums(tmp_path / "data") == sums(small)
+    (tmp_path / "data" / "0001" / "sample_0000004.npz").unlink()
+    done = feedrate("verify", tmp_path / "data", mpirun=2)
+    assert done.status == 3 and "0001/sample_0000004.npz: missing" in done.out
+    assert "1 files of" in done.one_line()
+
+
+def test_same_bytes_from_dask(small, tmp_path):
+    pytest.importorskip("distributed")
+    done = feedrate("generate", "data", *SAME, "--dask", "local", "--threads", 2, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "made 24 files" in done.out
+    assert sums(tmp_path / "data") == sums(small)
+
+
+def test_same_ct_realistic_bytes_from_any_number_of_threads(tmp_path):
+    options = ("--payload", "ct-realistic", "--files", 12, "--format", "npy")
+    for name, threads in (("a", 1), ("b", 5)):
+        assert feedrate("generate", tmp_path / name, *options, "--threads", threads).status == 0
+    assert sums(tmp_path / "a") == sums(tmp_path / "b")
+    manifest = read_manifest(tmp_path / "a")
+    assert [seed["name"] for seed in manifest.seeds] == ["phantom_0", "phantom_1"]
+    assert all(len(seed["sha256"]) == 64 for seed in manifest.seeds)
+    assert 1.3 < manifest.measured["zstd_ratio"] < 3
+
+
+def test_a_dataset_is_extended(small, tmp_path):
+    folder = tmp_path / "data"
+    assert feedrate("generate", folder, "--files", 10, "--subfolders", 3).status == 0
+    done = feedrate("generate", folder, *SAME)
+    assert "made 14 files" in done.out
+    assert sums(folder) == sums(small)
+    assert "fewer" not in done.err
+    assert (
+        "24 files of this dataset, 10 were asked for"
+        in feedrate("generate", folder, "--files", 10, "--subfolders", 3).one_line()
+    )
+
+
+def test_damage_is_repaired(copied, small):
+    (copied / "0000" / "sample_0000000.npz").unlink()
+    with (copied / "0001" / "sample_0000001.npz").open("r+b") as file:
+        file.truncate(5000)
+    (copied / "0002" / "sample_0000002.npz.host-1-2.part").write_bytes(b"half")
+    done = feedrate("generate", copied, *SAME)
+    assert "made 2 files" in done.out
+    assert sums(copied) == sums(small)
+    flip(copied / "0000" / "sample_0000003.npz", 100_000)
+    assert "complete already" in feedrate("generate", copied, *SAME).out
+    assert "made 1 files" in feedrate("generate", copied, *SAME, "--paranoid").out
+    assert sums(copied) == sums(small)
+    (copied / "manifest.json").write_text("{")
+    assert "corrupt" in feedrate("verify", copied).one_line()
+
+
+def flip(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def test_verify_says_which_file_is_wrong(copied):
+    assert feedrate("verify", copied).status == 0
+    with (copied / "0001" / "sample_0000001.npz").open("r+b") as file:
+        file.truncate(70_000)
+    (copied / "0002" / "sample_0000005.npz").unlink()
+    flip(copied / "0000" / "sample_0000006.npz", 800_001)
+    (copied / "0000" / "thumbs.db").write_bytes(b"x")
+    done = feedrate("verify", copied)
+    assert done.status == 3
+    lines = dict(line.split(": ", 1) for line in done.out.splitlines())
+    assert "bytes" in lines["0001/sample_0000001.npz"]
+    assert lines["0002/sample_0000005.npz"] == "missing"
+    assert "CRC-32" in lines["0000/sample_0000006.npz"]
+    assert lines["0000/thumbs.db"].startswith("extra")
+    assert "4 files of" in done.one_line()
+    events = [json.loads(line) for line in feedrate("verify", copied, "--json").out.splitlines()]
+    assert [event["event"] for event in events] == ["fault"] * 4 + ["done"]
+    assert events[-1] == {"event": "done", "checked": 24, "files": 24, "faults": 4}
+
+
+def test_verify_a_sample_of_the_files(small):
+    assert "5 of 24 files checked, 0 faults" in feedrate("verify", small, "--sample", 5).out
+
+
+def test_json_is_for_machines(tmp_path):
+    done = feedrate("generate", tmp_path / "data", "--files", 4, "--json")
+    last = [json.loads(line) for line in done.out.splitlines()][-1]
+    assert last["event"] == "done" and last["files"] == last["made_files"] == 4
+    assert last["bytes"] == last["made_bytes"] == read_manifest(tmp_path / "data").total
+    plan = json.loads(feedrate("generate", tmp_path / "none", "--files", 4, "--dry-run", "--json").out)
+    assert plan["total"] == last["bytes"]
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_million_files_are_planned_in_a_moment(tmp_path):
+    code = (
+        "import resource, sys; from emulator.cli.main import entry\n"
+        f"sys.argv = ['feedrate', 'generate', {str(tmp_path / 'd')!r}, '--recipe', 'kits19', '--dry-run',"
+        " '--files', '1000000']\n"
+        "try:\n    entry()\nfinally:\n    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+    )
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.monotonic() - begin < 10
+    assert (
+        "1000000 files, 147 TB" in done.out
+        if hasattr(done, "out")
+        else "1000000 files, 147 TB" in done.stdout
+    )
+    assert int(done.stdout.splitlines()[-1]) < 300_000, "KiB"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--recipe", "kits"), 2, "did you mean 'kits19'"),
+        (("--files", "4", "--size", "1GB"), 2, "--files and --size were both given"),
+        (("--size", "2TBs"), 2, "'2TBs' is not a size"),
+        (("--format", "zarr"), 2, "--set format=zarr: format must be one of"),
+        (("--payload", "zero"), 2, "payload 'zero' is not known"),
+        (("--seeds", "nowhere"), 3, "there is no folder nowhere with seeds"),
+        (("--seeds", ".", "--payload", "incompressible"), 2, "--seeds is for the payload ct-realistic"),
+        (("--recipe", "kits19", "--size", "90TB"), 4, "are needed"),
+        (("--recipe", "kits19", "--size", "900PB"), 2, "more than 100000000 files"),
+        (("--dask", "tcp://127.0.0.1:9"), 5, "no Dask scheduler answers"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, words, status, said):
+    done = feedrate("generate", tmp_path / "data", *words, cwd=tmp_path)
+    assert said in done.one_line() and done.status == status
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path, small, copied):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("...")
+    for force in ((), ("--force",)):
+        done = feedrate("generate", tmp_path / "mine", *force)
+        assert "is not empty" in done.one_line() and done.status == 3
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    done = feedrate("generate", copied, *SAME, "--seed", 1)
+    assert "holds another dataset (recipe tiny, seed 0)" in done.one_line()
+    (copied / "notes.txt").write_text("...")
+    assert feedrate("generate", copied, "--files", 3, "--seed", 1, "--force").status == 0
+    assert (copied / "notes.txt").exists()
+    assert sorted(path.name for path in copied.rglob("*.npz")) == [f"sample_{k:07d}.npz" for k in range(3)]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    assert "cannot prepare" in feedrate("generate", tmp_path / "closed" / "data").one_line()
+
+
+FILES = 120
+
+
+def test_twenty_kills_lose_and_change_nothing(tmp_path):
+    """SIGKILL at random moments, then once to the end: clean, and the bytes of an undisturbed run."""
+    options = ["--files", str(FILES), "--subfolders", "4", "--threads", "2"]
+    command = [sys.executable, "-m", "emulator", "generate", str(tmp_path / "killed"), *options]
+    rng = random.Random(20)
+    begin = time.monotonic()
+    assert feedrate("generate", tmp_path / "whole", *options).status == 0
+    whole = time.monotonic() - begin
+    for _ in range(20):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.3, 1.1) * min(whole, 1.2))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = feedrate("generate", tmp_path / "killed", *options)
+    assert done.status == 0, done.err
+    done = feedrate("verify", tmp_path / "killed")
+    assert done.status == 0 and f"{FILES} of {FILES} files checked, 0 faults" in done.out
+    assert sums(tmp_path / "killed") == sums(tmp_path / "whole")
+
+
+def test_a_full_disk_stops_and_resumes(tmp_path):
+    """On a tmpfs of 64 MB that the plan does not fit into."""
+    space = ["unshare", "--mount", *(["--user", "--map-root-user"] if os.getuid() else []), "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=64m none {tmp_path}"
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*space, mount], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("no private mounts on this machine")
+    generate = f"{sys.executable} -m emulator generate {tmp_path}/data --files 80"
+    script = f"""{mount}; cd {Path(__file__).parents[2]}
+        {generate}; echo status $?
+        {generate} --no-space-check; echo status $?; find {tmp_path} -name '*.part'
+        mount -o remount,size=128m {tmp_path}; {generate} --json | tail -n 1
+        {sys.executable} -m emulator verify {tmp_path}/data; echo status $?"""
+    done = subprocess.run([*space, script], capture_output=True, text=True, check=False, timeout=90)
+    assert "Traceback" not in done.stderr
+    before, during = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error:")]
+    assert "are needed" in before and "missing" in before
+    assert "no space left" in during and "are missing" in during and "resumes" in during
+    statuses = [line for line in done.stdout.splitlines() if line.startswith("status")]
+    assert statuses == ["status 4", "status 4", "status 0"], done.stdout + done.stderr
+    assert ".part" not in done.stdout
+    last = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert 0 < last["made_files"] < 80, "what was done before the disk was full is kept"
+
+
+@pytest.mark.parametrize("form", ["npz", "npy", "nii", "nii.gz", "hdf5", "raw"])
+def test_a_flipped_bit_is_found_anywhere(tmp_path, form):
+    """50 random places per format."""
+    from emulator.dataset.verify import check_file, open_dataset
+
+    folder = tmp_path / "data"
+    done = feedrate("generate", folder, "--files", 3, "--format", form, "--payload", "ratio=2", "--no-fsync")
+    assert done.status == 0, done.err
+    dataset = open_dataset(folder)
+    room = bytearray(1 << 20)
+    assert [check_file(dataset, index, room) for index in range(3)] == [None] * 3
+    rng = random.Random(form)
+    parts = sorted(folder.glob("sample_0000001*"))
+    for _ in range(50):
+        path = rng.choice(parts)
+        bit = rng.randrange(path.stat().st_size * 8)
+        flip(path, bit)
+        fault = check_file(dataset, 1, room)
+        assert fault is not None and "sample_0000001" in fault.name, f"bit {bit} of {path.name}"
+        flip(path, bit)
+    assert check_file(dataset, 1, room) is None
+
+
+def test_datasize_follows_mlperfs_rule():
+    words = ("datasize", "--workload", "unet3d-a100", "--accelerators", 64, "--hosts", 8)
+    found = json.loads(feedrate(*words, "--host-memory", "256GiB", "--rate", "2GB/s", "--json").out)
+    assert found["by_steps"] == 500 * 7 * 64 == found["files"]
+    assert found["by_memory"] == -(-8 * 256 * 2**30 * 5 // 146_600_628)
+    assert found["bytes"] == found["files"] * 146_600_628
+    assert found["seconds"] == pytest.approx(found["bytes"] / 2e9)
+    found = json.loads(feedrate(*words[:-1], 400, "--host-memory", "2TiB", "--json").out)
+    assert found["files"] == found["by_memory"] > found["by_steps"]
+    assert "5 x" in feedrate(*words, "--host-memory", "256GiB").out
+    assert "no workload" in feedrate("datasize", "-w", "nix", "--accelerators", 1).one_line()
+
+
+def test_the_dataset_room_is_light():
+    code = (
+        "import sys, emulator.dataset, emulator.dataset.manifest, emulator.dataset.formats\n"
+        "heavy = {'nibabel', 'h5py', 'dask', 'distributed', 'torch', 'cryptography', 'zstandard'}\n"
+        "heavy &= set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

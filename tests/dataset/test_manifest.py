@@ -1,0 +1,103 @@
+"""The manifest: small, fast, and strict about what it reads."""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.dataset.manifest import MANIFEST, ROW, Manifest, Names, manifest_files, read_manifest
+from emulator.errors import DatasetError
+
+
+def write(folder: Path, files: int = 5, **changes: object) -> Manifest:
+    rows = np.zeros(files, ROW)
+    rows["bytes"] = np.arange(files) + 1000
+    manifest = Manifest(
+        format="npz",
+        recipe="tiny",
+        seed=3,
+        names=Names(files, ".npz", 4),
+        sizes=rows["bytes"].copy(),
+        subfolders=4,
+    )
+    name, table, head = manifest_files(manifest, rows)
+    head = json.dumps({**json.loads(head), **changes}).encode()
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(table)
+    (folder / MANIFEST).write_bytes(head)
+    return manifest
+
+
+def test_what_is_written_is_read(tmp_path):
+    written = write(tmp_path)
+    found = read_manifest(tmp_path)
+    assert (found.format, found.recipe, found.seed, found.total) == ("npz", "tiny", 3, written.total)
+    assert list(found.names) == [
+        "0000/sample_0000000.npz", "0001/sample_0000001.npz", "0002/sample_0000002.npz",
+        "0003/sample_0000003.npz", "0000/sample_0000004.npz",
+    ]  # fmt: skip
+    assert found.sizes.tolist() == [1000, 1001, 1002, 1003, 1004]
+    assert found.names[-1] == found.names[4] and found.names[1:3] == list(found.names)[1:3]
+    with pytest.raises(IndexError):
+        found.names[5]
+
+
+def test_a_million_files_are_read_in_a_moment(tmp_path):
+    write(tmp_path, files=1_000_000)
+    tracemalloc.start()
+    begin = time.process_time()
+    manifest = read_manifest(tmp_path)
+    seconds = time.process_time() - begin
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert manifest.names[999_999] == "0003/sample_0999999.npz"
+    assert seconds < 5 and kept < 10e6 and peak < 80e6
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema": 99}, "schema 99"),
+        ({"feedrate": "no"}, "not a manifest of feedrate"),
+        ({"table": "../x.npy"}, "names no table"),
+        ({"table": "samples-00000000.npy"}, "is missing"),
+        ({"table_crc32": 1}, "checksum"),
+        ({"names": ["../../etc/passwd"] * 5}, "leaves the folder"),
+        ({"names": ["a"]}, "1 names for 5 files"),
+        ({"names": 7}, "corrupt"),
+        ({"seed": None}, "corrupt"),
+        ({"measured": 7}, "corrupt"),
+    ],
+)
+def test_a_wrong_manifest_is_one_line(tmp_path, changes, said):
+    write(tmp_path, **changes)
+    with pytest.raises(DatasetError) as error:
+        read_manifest(tmp_path)
+    assert said in str(error.value) and str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"feedrate": "dataset"}']
+)
+def test_garbage_is_one_line(tmp_path, content):
+    (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(DatasetError, match=str(tmp_path)):
+        read_manifest(tmp_path)
+
+
+def test_what_is_not_there_says_what_to_do(tmp_path):
+    with pytest.raises(DatasetError, match="there is no dataset folder .*: run feedrate generate"):
+        read_manifest(tmp_path / "none")
+    with pytest.raises(DatasetError, match="has no manifest.json: run feedrate generate"):
+        read_manifest(tmp_path)
+    (tmp_path / ".feedrate").mkdir()
+    with pytest.raises(DatasetError, match="not finished.*it resumes"):
+        read_manifest(tmp_path)
+    write(tmp_path, files=0)
+    with pytest.raises(DatasetError, match="empty"):
+        read_manifest(tmp_path)

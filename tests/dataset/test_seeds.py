@@ -1,0 +1,164 @@
+"""Seed volumes: KiTS19 as published, and the phantom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.dataset.seeds import (
+    Case,
+    find_cases,
+    load_seeds,
+    padded,
+    phantom,
+    prepare_seeds,
+    preprocess,
+    resample_image,
+    resample_label,
+)
+from emulator.errors import DatasetError
+from emulator.spec.recipe import load_recipe
+
+SPACING = (3.0, 0.8, 0.7)
+SHAPE = (20, 60, 70)
+KITS19 = np.array([[0, 0, -SPACING[2], 0], [0, -SPACING[1], 0, 0], [-SPACING[0], 0, 0, 0], [0, 0, 0, 1]])
+"""KiTS19's affine: the file's first axis is the table's direction."""
+
+
+def write_case(folder: Path, image: bool = True, suffix: str = ".nii.gz", turned: bool = False) -> np.ndarray:
+    """A case with a gradient along z; `turned`: as most other programs store it, z last."""
+    folder.mkdir(parents=True)
+    z = np.arange(SHAPE[0], dtype=np.int16)[:, None, None] * 10
+    data = np.broadcast_to(z, SHAPE).copy()
+    label = np.zeros(SHAPE, np.uint8)
+    label[5:9, 10:40, 20:50] = 1
+    label[7:8, 20:25, 30:35] = 2
+    affine = np.diag([*SPACING[::-1], 1]) if turned else KITS19
+    for name, array in (("imaging", data), ("segmentation", label)):
+        if image or name == "segmentation":
+            nib.save(nib.Nifti1Image(array.T if turned else array, affine), folder / (name + suffix))
+    return label
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".nii"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_case_is_preprocessed_as_the_reference_does(tmp_path, suffix, turned):
+    label = write_case(tmp_path / "case_00000", suffix=suffix, turned=turned)
+    (case,) = find_cases(tmp_path)
+    assert case.name == "case_00000"
+    volume = preprocess(case, 0, 32)
+    resampled = (int(20 * 3.0 / 1.6), int(60 * 0.8 / 1.2), int(70 * 0.7 / 1.2))
+    assert volume.x.shape == volume.y.shape == tuple(max(edge, 32) for edge in resampled)
+    assert volume.x.dtype == np.float32 and volume.y.dtype == np.uint8
+    hu = volume.x * 76.9 + 101
+    assert hu.min() == pytest.approx(0, abs=1e-3) and hu.max() == pytest.approx(190, abs=1e-3)
+    assert np.all(np.diff(hu[:, 16, 16]) > 0), "depth is the first axis"
+    assert (volume.y == 1).mean() == pytest.approx((label == 1).mean(), rel=0.25)
+
+
+def test_intensities_are_clipped_and_scaled(tmp_path):
+    folder = tmp_path / "case_00001"
+    folder.mkdir()
+    data = np.full((8, 40, 40), -2000.0)
+    data[4:] = 3000.0
+    image = nib.Nifti1Image(data, KITS19)
+    image.header.set_data_dtype(np.int16)
+    image.header.set_slope_inter(0.5, -24)
+    nib.save(image, folder / "imaging.nii")
+    nib.save(nib.Nifti1Image(np.zeros(data.shape, np.uint8), KITS19), folder / "segmentation.nii")
+    volume = preprocess(find_cases(tmp_path)[0], 0, 1)
+    assert volume.x.min() == pytest.approx((-79 - 101) / 76.9) and volume.x.max() == pytest.approx(
+        (304 - 101) / 76.9
+    )
+
+
+def test_labels_without_an_image_get_phantom_intensities(tmp_path):
+    write_case(tmp_path / "aggregated_case" / "case_00007", image=False)
+    (case,) = find_cases(tmp_path)
+    assert case.image is None
+    volume = preprocess(case, 0, 32)
+    assert volume.x[volume.y == 1].mean() > volume.x[volume.y == 0].mean() + 0.5
+    assert volume.x.min() >= -2.35 and volume.x.max() <= 2.65
+
+
+def test_the_aggregated_label_of_later_editions_is_found(tmp_path):
+    write_case(tmp_path / "case_00003", image=False)
+    (tmp_path / "case_00003" / "segmentation.nii.gz").rename(
+        tmp_path / "case_00003" / "aggregated_MAJ_seg.nii.gz"
+    )
+    assert find_cases(tmp_path)[0].label.name == "aggregated_MAJ_seg.nii.gz"
+
+
+def test_cases_without_labels_are_left_out(tmp_path):
+    write_case(tmp_path / "case_00000")
+    write_case(tmp_path / "case_00210")
+    (tmp_path / "case_00210" / "segmentation.nii.gz").unlink()
+    assert [case.name for case in find_cases(tmp_path)] == ["case_00000"]
+
+
+def test_mistakes_are_one_line(tmp_path):
+    with pytest.raises(DatasetError, match="there is no folder"):
+        find_cases(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match="no case with a segmentation"):
+        find_cases(tmp_path)
+    bad = tmp_path / "case_00000" / "segmentation.nii"
+    bad.parent.mkdir()
+    bad.write_bytes(b"hello")
+    with pytest.raises(DatasetError, match="no readable NIfTI"):
+        preprocess(Case("case_00000", None, bad), 0, 1)
+
+
+def test_seeds_are_made_once_and_known_by_their_checksums(tmp_path):
+    write_case(tmp_path / "kits" / "case_00000")
+    write_case(tmp_path / "kits" / "case_00001")
+    size = load_recipe("tiny").size
+    cache = tmp_path / "cache"
+    seeds = prepare_seeds(cache, tmp_path / "kits", size)
+    assert [seed["name"] for seed in seeds] == ["case_00000", "case_00001"]
+    stamps = {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")}
+    assert prepare_seeds(cache, tmp_path / "kits", size) == seeds
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")} == stamps
+    assert [volume.x.shape for volume in load_seeds(cache, seeds)] == [(37, 40, 40)] * 2
+    phantoms = prepare_seeds(cache, None, size)
+    assert {seed["sha256"] for seed in phantoms}.isdisjoint(seed["sha256"] for seed in seeds)
+    assert len(load_seeds(cache, phantoms)) == len(phantoms)
+
+
+def test_the_phantom_has_kits19s_share_of_organs():
+    volume = phantom(load_recipe("tiny").size, 0)
+    assert (volume.y == 1).mean() == pytest.approx(0.00684, rel=0.3)
+    assert (volume.y == 2).mean() == pytest.approx(0.00168, rel=0.4)
+    assert min(volume.y.shape) >= 32
+
+
+@given(st.tuples(*[st.integers(1, 12)] * 3), st.integers(1, 9))
+def test_padding_reaches_the_crop_and_keeps_the_inside(shape, edge):
+    data = np.arange(np.prod(shape)).reshape(shape)
+    result = padded(data, edge)
+    assert all(new == max(old, edge) for new, old in zip(result.shape, shape, strict=True))
+    inside = tuple(
+        slice(m // 2, m // 2 + old) for m, old in zip(np.subtract(result.shape, shape), shape, strict=True)
+    )
+    assert np.array_equal(result[inside], data)
+
+
+def test_resampling_is_torchs():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((9, 14, 11)).astype(np.float32)
+    label = rng.integers(0, 3, data.shape).astype(np.uint8)
+    for target in ((5, 20, 11), (18, 7, 30), (1, 14, 3)):
+        tensor = torch.from_numpy(data)[None, None]
+        linear = torch.nn.functional.interpolate(tensor, target, mode="trilinear", align_corners=True)[
+            0, 0
+        ].numpy()
+        assert np.allclose(resample_image(data, target), linear, atol=1e-5)
+        nearest = torch.nn.functional.interpolate(
+            torch.from_numpy(label)[None, None].float(), target, mode="nearest"
+        )[0, 0].numpy()
+        assert np.array_equal(resample_label(label, target), nearest)
