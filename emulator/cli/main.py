@@ -8,11 +8,13 @@ import sys
 import typer
 
 from emulator import __version__
+from emulator.cli.compare import compare
 from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
 from emulator.cli.generate import generate
 from emulator.cli.report import report
 from emulator.cli.run import run
+from emulator.cli.simulate import simulate
 from emulator.cli.sweep import sweep
 from emulator.cli.verify import verify
 from emulator.cli.workloads import workloads
@@ -50,7 +52,9 @@ app.command("datasize")(datasize)
 app.command("workloads")(workloads)
 app.command("run")(run)
 app.command("sweep")(sweep)
+app.command("simulate")(simulate)
 app.command("report")(report)
+app.command("compare")(compare)
 app.command("doctor")(doctor)
 
 

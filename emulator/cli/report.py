@@ -27,9 +27,12 @@ def report(
 
         write_html(result, steps, html)
         typer.echo(f"page: {html}")
-    for path, kind in ((png, "png"), (svg, "svg")):
-        if path is not None:
-            from emulator.report.plots import write_picture
+    if png is not None or svg is not None:
+        from emulator.report.plots import write_picture
 
-            write_picture(result, steps, path, kind)
-            typer.echo(f"picture: {path}")
+        if png is not None:
+            write_picture(result, steps, png, "png")
+            typer.echo(f"picture: {png}")
+        if svg is not None:
+            write_picture(result, steps, svg, "svg")
+            typer.echo(f"picture: {svg}")

@@ -49,9 +49,9 @@ def ordered(result: RunResult) -> list[Point]:
     return sorted((point for point in result.points if point.ranks > 0), key=lambda point: point.ranks)
 
 
-def logarithmic(points: list[Point]) -> bool:
+def logarithmic(least: int, most: int) -> bool:
     """True when the rank counts span so much that a linear axis would hide the small ones."""
-    return bool(points) and points[-1].ranks >= LOG_FROM * points[0].ranks
+    return most >= LOG_FROM * least
 
 
 def throughput_rows(points: list[Point], unit: Unit) -> Rows:
@@ -90,7 +90,7 @@ def ideal_rows(points: list[Point], top: float, unit: Unit) -> Rows:
     one = mean_demand(points)
     if one is None or not points:
         return []
-    first = float(points[0].ranks) if logarithmic(points) else 0.0
+    first = float(points[0].ranks) if logarithmic(points[0].ranks, points[-1].ranks) else 0.0
     last = min(points[-1].ranks * 1.02, top * unit.size / one)
     return [{"ranks": ranks, "rate": ranks * one / unit.size} for ranks in (first, last)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from emulator.report.facts import cards, facts
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
 from emulator.report.latency import measured
 from emulator.report.plots import PICTURE, draw
-from emulator.report.style import DARK, NARROW, WIDE
+from emulator.report.style import DARK, NARROW, WIDE, Size
 from emulator.report.view import (
     answer,
     computes,
@@ -106,15 +107,19 @@ def _dark_plots() -> str:
 
 
 def _figures(result: RunResult, steps: Steps, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    captions = {name: _caption(result, name) for name in names}
+    return figures(captions, lambda name, size: draw(name, result, steps, size))
+
+
+def figures(captions: Mapping[str, str], draw: Callable[[str, Size], str | None]) -> list[dict[str, Any]]:
     """Every plot twice: drawn for a wide page and for a narrow one; CSS shows one of them."""
-    figures = []
-    for name in names:
-        wide, narrow = (draw(name, result, steps, size) for size in (WIDE, NARROW))
+    found = []
+    for name, caption in captions.items():
+        wide, narrow = draw(name, WIDE), draw(name, NARROW)
         if wide is not None and narrow is not None:
-            caption = _caption(result, name)
             drawings = {"wide": inline(wide, f"{name}-wide"), "narrow": inline(narrow, f"{name}-narrow")}
-            figures.append({"name": name, "caption": caption, **drawings})
-    return figures
+            found.append({"name": name, "caption": caption, **drawings})
+    return found
 
 
 def _caption(result: RunResult, name: str) -> str:

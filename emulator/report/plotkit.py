@@ -10,12 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from emulator.record.result import Point, RunResult
 from emulator.report import frames
 from emulator.report.extras import extra
 from emulator.report.frames import Rows
-from emulator.report.style import FLAGGED, KNEE, SOFT, Size
-from emulator.report.view import marks_line
+from emulator.report.style import FLAGGED, KNEE, SOFT, WIDE, Size
 
 Chart = Any
 """An Altair chart: the package is optional and imported only when a plot is drawn."""
@@ -106,18 +104,28 @@ def _key(rows: list[list[tuple[Key, float]]]) -> list[Chart]:
     return layers
 
 
-def finished(layers: list[Chart], keys: list[Key], text: str, result: RunResult, size: Size) -> Chart:
-    """The layers with their key and title, and under the title what qualifies the result.
+def finished(layers: list[Chart], keys: list[Key], text: str, qualified: str, size: Size) -> Chart:
+    """The layers with their key and title, and under the title what qualifies the result (`marks_line`).
 
     A plot may travel alone, so its marks travel with it.
     """
     rows = key_rows(keys, size.width)
-    lines = textwrap.wrap(marks_line(result), size.characters)
+    lines = textwrap.wrap(qualified, size.characters)
     title: dict[str, Any] = {"text": text, "offset": 10}
     if lines:
         title |= {"subtitle": lines, "subtitleColor": KNEE}
     chart = extra("altair").layer(*layers, *_key(rows))
     return chart.properties(width=size.width, height=size.height, title=title)
+
+
+def grid(charts: list[Chart], heading: str, qualified: str = "") -> Chart:
+    """The charts in two columns under a heading; a line that says so when there is none."""
+    alt = extra("altair")
+    if not charts:
+        empty = alt.Chart(data([{}])).mark_text(text="Nothing was measured.", color=SOFT, fontSize=16)
+        charts = [finished([empty], [], "No points", qualified, WIDE)]
+    title = {"text": heading, "fontSize": 18, "anchor": "start", "offset": 16}
+    return alt.concat(*charts, columns=2, spacing={"row": 34, "column": 40}).properties(title=title)
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -128,11 +136,10 @@ def decades(low: float, high: float) -> list[float]:
     return [float(f"{value:.6g}") for value in values if low <= value <= high]
 
 
-def processes(points: list[Point]) -> Any:
+def processes(least: int, most: int) -> Any:
     """The x axis: linear from 0, or logarithmic when the process counts span much."""
     alt = extra("altair")
-    least, most = points[0].ranks, points[-1].ranks
-    if frames.logarithmic(points):
+    if frames.logarithmic(least, most):
         low, high = least * 0.85, most * 1.25
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
         axis = alt.Axis(title=PROCESSES, values=decades(low, high), labelExpr=SHORT_COUNT)
@@ -150,12 +157,33 @@ def upright(column: str, name: str, top: float, form: Literal["plain", "percent"
     return alt.Y(f"{column}:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=axis)
 
 
+def upright_rate(column: str, top: float, show: Callable[[float], str]) -> Any:
+    """A y axis from 0 to `top` bytes/s whose labels carry their unit."""
+    alt = extra("altair")
+    step = 10 ** math.floor(math.log10(top))
+    step = next(step * part for part in (2.0, 1.0, 0.5, 0.25, 0.2, 0.1) if top / (step * part) >= 3)
+    values = [number * step for number in range(math.floor(top / step) + 1)]
+    return alt.Y(
+        f"{column}:Q",
+        scale=alt.Scale(domain=[0, top], nice=False),
+        axis=alt.Axis(title=None, values=values, labelExpr=_labels(values, show)),
+    )
+
+
+def _labels(values: list[float], show: Callable[[float], str]) -> str:
+    """A Vega expression that turns each of `values` into what `show` makes of it."""
+    names = {}
+    for value in values:
+        mantissa, exponent = f"{value:.6e}".split("e")  # written as Vega's format '.6~e' does
+        names[f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent):+d}"] = show(value) if value else "0"
+    return f"{json.dumps(names)}[format(datum.value, '.6~e')]"
+
+
 def upright_log(column: str, low: float, high: float, show: Callable[[float], str]) -> Any:
     """A logarithmic y axis whose labels are what `show` makes of the values, with their unit."""
     alt = extra("altair")
     values = decades(low, high)
-    names = json.dumps({f"{value:g}": show(value) for value in values})
-    labels = f"{names}[format(datum.value, '.6~g')]"
+    labels = _labels(values, show)
     axis = alt.Axis(title=None, values=values, labelExpr=labels)
     return alt.Y(f"{column}:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
 
@@ -167,8 +195,8 @@ def line(rows: Rows, x: Any, y: Any, colour: str, dash: bool = False) -> Chart:
     return mark.encode(x=x, y=y)
 
 
-def dots(rows: Rows, x: Any, y: Any, colour: str, small: bool = False) -> list[Chart]:
-    """The measured points; flagged ones hollow, in another colour and shape."""
+def dots(rows: Rows, x: Any, y: Any, colour: str, small: bool = False, flagged: str = FLAGGED) -> list[Chart]:
+    """The measured points; flagged ones hollow, in another shape and in the colour `flagged`."""
     base = extra("altair").Chart
     plain = [row for row in rows if not row["flagged"]]
     raised = [row for row in rows if row["flagged"]]
@@ -177,11 +205,11 @@ def dots(rows: Rows, x: Any, y: Any, colour: str, small: bool = False) -> list[C
         .mark_point(filled=True, size=18 if small else 46, color=colour, opacity=1)
         .encode(x=x, y=y),
         base(data(raised))
-        .mark_point(filled=False, size=64, color=FLAGGED, strokeWidth=2, shape="diamond", opacity=1)
+        .mark_point(filled=False, size=64, color=flagged, strokeWidth=2, shape="diamond", opacity=1)
         .encode(x=x, y=y),
     ]
 
 
-def flagged_key(rows: Rows) -> list[Key]:
+def flagged_key(rows: Rows, colour: str = FLAGGED) -> list[Key]:
     """An entry for flagged points, when there are any."""
-    return [Key("flagged", FLAGGED, "diamond")] if any(row["flagged"] for row in rows) else []
+    return [Key("flagged", colour, "diamond")] if any(row["flagged"] for row in rows) else []

@@ -15,11 +15,15 @@ from emulator.report.extras import extra
 from emulator.report.frames import Rows
 from emulator.report.plotkit import Chart, Key
 from emulator.report.style import Size
-from emulator.report.view import computes, number, title
+from emulator.report.view import computes, marks_line, number, title
 from emulator.units import show_rate, show_seconds
 
 Plot = Callable[[RunResult, Steps, Size], Chart | None]
 """Draws a result, its step log, at a size; None when there is nothing to draw."""
+
+
+def _processes(points: list[Point]) -> Any:
+    return kit.processes(points[0].ranks, points[-1].ranks)
 
 
 def _knee(result: RunResult, points: list[Point], x: Any, size: Size) -> list[Chart]:
@@ -43,7 +47,7 @@ def _knee_label(knee: Knee, points: list[Point], x: Any, size: Size) -> Chart:
     """The knee's number and interval, on the side of the line that has more room."""
     at = knee.n_au or 0.0
     first, last = points[0].ranks, points[-1].ranks
-    left = at > (first * last) ** 0.5 if frames.logarithmic(points) else at > last * 0.55
+    left = at > (first * last) ** 0.5 if frames.logarithmic(first, last) else at > last * 0.55
     lines = [f"knee {number(at, 3)}"]
     if knee.interval is not None:
         lines.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
@@ -68,13 +72,13 @@ def throughput(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     points = frames.ordered(result)
     if not points:
         return None
-    log = frames.logarithmic(points)
+    log = frames.logarithmic(points[0].ranks, points[-1].ranks)
     most = max(point.bytes_per_second for point in points)
     unit = frames.Unit(name="", size=1.0) if log else frames.rate_unit(most)
     rows = frames.throughput_rows(points, unit)
     rates = [float(row["rate"]) for row in rows]
     top = max(rates) * (2.0 if log else 1.18) or 1.0
-    x = kit.processes(points)
+    x = _processes(points)
     y = kit.upright("rate", unit.name, top)
     if log:
         y = kit.upright_log("rate", min(rates) * 0.6, top, show_rate)
@@ -89,7 +93,9 @@ def throughput(result: RunResult, steps: Steps, size: Size) -> Chart | None:
         Key(_made(result), style.MEASURED, "line"),
         *([Key("ideal", style.IDEAL, "dash")] if ideal else []),
     ]
-    return kit.finished(layers, keys + kit.flagged_key(rows), "Throughput, all processes", result, size)
+    return kit.finished(
+        layers, keys + kit.flagged_key(rows), "Throughput, all processes", marks_line(result), size
+    )
 
 
 def per_process(result: RunResult, steps: Steps, size: Size) -> Chart | None:
@@ -101,7 +107,7 @@ def per_process(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     unit = frames.rate_unit(max([point.bytes_per_second / point.ranks for point in points] + [one or 0]))
     rows = frames.throughput_rows(points, unit)
     top = max([float(row["each"]) for row in rows] + [one / unit.size if one else 0.0]) * 1.15 or 1.0
-    x, y = kit.processes(points), kit.upright("each", f"{unit.name} per process", top)
+    x, y = _processes(points), kit.upright("each", f"{unit.name} per process", top)
     layers = _knee(result, points, x, size)
     keys = [Key(_made(result), style.MEASURED, "line")]
     if one is not None:
@@ -111,7 +117,9 @@ def per_process(result: RunResult, steps: Steps, size: Size) -> Chart | None:
         kit.line(frames.line_rows(rows, "each"), x, y, style.MEASURED),
         *kit.dots(rows, x, y, style.MEASURED),
     ]
-    return kit.finished(layers, keys + kit.flagged_key(rows), "Throughput of one process", result, size)
+    return kit.finished(
+        layers, keys + kit.flagged_key(rows), "Throughput of one process", marks_line(result), size
+    )
 
 
 def _level(value: float, y: Any, colour: str) -> Chart:
@@ -129,7 +137,7 @@ def utilisation(result: RunResult, steps: Steps, size: Size) -> Chart | None:
         return None
     rows = frames.throughput_rows(points, frames.Unit(name="", size=1.0))
     top = max([100.0] + [float(row[column]) for row in rows for column in ("au", "x_ideal")]) * 1.06
-    x = kit.processes(points)
+    x = _processes(points)
     y, other = kit.upright("au", "", top, "percent"), kit.upright("x_ideal", "", top, "percent")
     threshold = result.workload.get("training", {}).get("au_threshold")
     layers, keys = [], [Key("AU", style.MEASURED, "line"), Key("X/X_ideal", style.SECOND, "dash")]
@@ -140,7 +148,9 @@ def utilisation(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     layers += kit.dots(rows, x, y, style.MEASURED)
     layers += [kit.line(frames.line_rows(rows, "x_ideal"), x, other, style.SECOND, dash=True)]
     layers += kit.dots(rows, x, other, style.SECOND, small=True)
-    return kit.finished(layers, keys + kit.flagged_key(rows), "Accelerator utilisation", result, size)
+    return kit.finished(
+        layers, keys + kit.flagged_key(rows), "Accelerator utilisation", marks_line(result), size
+    )
 
 
 def _colours(column: str, colours: dict[str, str]) -> Any:
@@ -173,7 +183,7 @@ def step_time(result: RunResult, steps: Steps, size: Size) -> Chart | None:
         )
     )
     keys = [Key(name, style.PART_COLOURS[name], "box") for name in frames.PARTS]
-    return kit.finished([bars], keys, "Where a step goes, mean", result, size)
+    return kit.finished([bars], keys, "Where a step goes, mean", marks_line(result), size)
 
 
 def latency(result: RunResult, steps: Steps, size: Size) -> Chart | None:
@@ -184,13 +194,13 @@ def latency(result: RunResult, steps: Steps, size: Size) -> Chart | None:
         return None
     seconds = [float(row["seconds"]) for row in rows]
     points = [point for point in frames.ordered(result) if point.read_latency]
-    x = kit.processes(points)
+    x = _processes(points)
     y = kit.upright_log("seconds", min(seconds) / 1.6, max(seconds) * 1.6, show_seconds)
     colour = _colours("percentile", style.PERCENTILE_COLOURS)
     base = alt.Chart(kit.data(rows)).encode(x=x, y=y, color=colour)
     layers = [base.mark_line(strokeWidth=2.2), base.mark_point(filled=True, size=34, opacity=1)]
     keys = [Key(name, shade, "line") for name, shade in style.PERCENTILE_COLOURS.items()]
-    return kit.finished(layers, keys, "Latency of read requests", result, size)
+    return kit.finished(layers, keys, "Latency of read requests", marks_line(result), size)
 
 
 PLOTS: dict[str, Plot] = {
@@ -212,11 +222,17 @@ def draw(name: str, result: RunResult, steps: Steps, size: Size) -> str | None:
     """
     with kit.unchecked():
         chart = PLOTS[name](result, steps, size)
-        return None if chart is None else _svg(chart, None)
+        return None if chart is None else to_svg(chart, None)
 
 
-def _svg(chart: Chart, paper: str | None) -> str:
+def to_svg(chart: Chart, paper: str | None) -> str:
+    """The chart as SVG text; transparent without `paper`. Raises MissingError."""
     return str(extra("vl_convert").vegalite_to_svg(_spec(chart, paper)))
+
+
+def to_png(chart: Chart) -> bytes:
+    """The chart as a PNG on white, two px a px. Raises MissingError."""
+    return bytes(extra("vl_convert").vegalite_to_png(_spec(chart, style.PAPER), scale=2))
 
 
 def _spec(chart: Chart, paper: str | None) -> dict[str, Any]:
@@ -226,24 +242,13 @@ def _spec(chart: Chart, paper: str | None) -> dict[str, Any]:
 
 def picture(result: RunResult, steps: Steps) -> Chart:
     """The four plots as one chart, with the workload's title."""
-    alt = extra("altair")
     drawn = [PLOTS[name](result, steps, style.WIDE) for name in PICTURE]
-    charts = [chart for chart in drawn if chart is not None]
-    if not charts:
-        empty = alt.Chart(kit.data([{}])).mark_text(
-            text="Nothing was measured.", color=style.SOFT, fontSize=16
-        )
-        charts = [kit.finished([empty], [], "No points", result, style.WIDE)]
-    heading = {"text": title(result), "fontSize": 18, "anchor": "start", "offset": 16}
-    return alt.concat(*charts, columns=2, spacing={"row": 34, "column": 40}).properties(title=heading)
+    return kit.grid([chart for chart in drawn if chart is not None], title(result), marks_line(result))
 
 
 def write_picture(result: RunResult, steps: Steps, path: Path, kind: Literal["png", "svg"]) -> None:
     """Write the picture whole or not at all. Raises MissingError, StorageError."""
     with kit.unchecked():
         chart = picture(result, steps)
-        if kind == "svg":
-            content = _svg(chart, style.PAPER).encode()
-        else:
-            content = bytes(extra("vl_convert").vegalite_to_png(_spec(chart, style.PAPER), scale=2))
+        content = to_svg(chart, style.PAPER).encode() if kind == "svg" else to_png(chart)
     write_whole(path, lambda file: file.write(content))

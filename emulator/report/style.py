@@ -16,6 +16,8 @@ SECOND = "#0f8a6d"
 PAPER = "#ffffff"
 PART_COLOURS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "overshoot": "#a23b72"}
 PERCENTILE_COLOURS = {"p50": "#4f83cc", "p90": "#0f8a6d", "p99": "#e07b39", "p99.9": "#a23b72"}
+SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2410c", "#5b6673")
+"""Colours of compared results, in their order; a ninth begins again."""
 DARK = {
     INK: "#e8ecf1",
     SOFT: "#a9b4c0",
@@ -29,7 +31,7 @@ DARK = {
     "#e07b39": "#ee9355",
     "#9aa5b1": "#77828e",
     "#a23b72": "#d873ab",
-    "#0f8a6d": "#4fd1ae",
+    "#7353ba": "#b39df0",
 }
 """Colour on white -> its twin on black, for the page."""
 FONT = "Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"

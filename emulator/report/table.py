@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from emulator.record.result import RunResult
@@ -27,15 +28,25 @@ MOST_HOSTS = 12
 
 def print_table(result: RunResult) -> None:
     """Write the table to standard output: coloured on a terminal, plain text elsewhere."""
+    to_stdout(lambda width, colour: render(result, width, colour))
+
+
+def to_stdout(render: Callable[[int, bool], str]) -> None:
+    """Write what `render(width, colour)` makes for where standard output goes."""
     # Open MPI gives ranks a terminal of its own, wherever their output goes: believe isatty only alone,
     # or when feedrate started mpirun and has looked itself.
     terminal = sys.stdout.isatty() and (not started_by_mpi() or "FORCE_COLOR" in os.environ)
     width = shutil.get_terminal_size((80, 24)).columns if terminal else PLAIN_WIDTH
-    sys.stdout.write(render(result, width=width, colour=terminal))
+    sys.stdout.write(render(width, terminal))
 
 
 def render(result: RunResult, width: int = PLAIN_WIDTH, colour: bool = False) -> str:
     """The table as text of at most `width` columns."""
+    return as_text(lambda console: _fill(console, result, width), width, colour)
+
+
+def as_text(fill: Callable[[Console], None], width: int, colour: bool) -> str:
+    """What `fill` prints, as text of at most `width` columns without blanks at the ends of lines."""
     from rich.console import Console
 
     text = io.StringIO()
@@ -43,7 +54,7 @@ def render(result: RunResult, width: int = PLAIN_WIDTH, colour: bool = False) ->
         file=text, width=width, force_terminal=colour, color_system="standard" if colour else None,
         highlight=False, markup=False, emoji=False, legacy_windows=False,
     )  # fmt: skip
-    _fill(console, result, width)
+    fill(console)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
@@ -65,7 +76,8 @@ def _fill(console: Console, result: RunResult, width: int) -> None:
     console.print(answer(result), style="bold green" if result.status == "complete" else "bold")
 
 
-def _table() -> Table:
+def plain_table() -> Table:
+    """A table without a frame, as narrow as its cells."""
     from rich import box
     from rich.table import Table
 
@@ -73,7 +85,7 @@ def _table() -> Table:
 
 
 def _points(found: tuple[Row, ...], width: int) -> Table:
-    table = _table()
+    table = plain_table()
     narrow = width < NARROW
     noted = any(row.notes for row in found)
     heads = ["ranks", "samples/s", "GB/s", "MB/s\nper rank", "AU %", "X/\nX_ideal", "notes"]
@@ -93,7 +105,7 @@ def _hosts(result: RunResult, width: int) -> list[RenderableType]:
     head, tail, between = shortened(host_rows(point), MOST_HOSTS)
     heads = ["ranks", "GB/s", "wait %", "CPU %", "CPU-s\nper GB"]
     shown = heads[:3] if width < NARROW else heads
-    table = _table()
+    table = plain_table()
     table.add_column("host", overflow="fold", max_width=max(16, width - 10 * len(shown)))
     for name in shown:
         table.add_column(name, justify="right", no_wrap=True)

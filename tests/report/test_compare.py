@@ -1,0 +1,142 @@
+"""Comparisons: the same figures side by side, published rows of the same workload, differences in words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
+
+from emulator.record.result import RunResult
+from emulator.report.compare import Comparison, common_counts, compare, names_of
+from emulator.report.compare_page import page
+from emulator.report.compare_plots import PLOTS, draw, write_picture
+from emulator.report.compare_table import render, shared_rows
+from emulator.report.plots import PLOTS as REPORT_PLOTS
+from emulator.report.reference import load_reference, load_references
+from emulator.report.style import NARROW, WIDE
+
+
+def two(match: str = "") -> Comparison:
+    submissions, figures = load_references(["mlperf_storage_v1_0", "weka_mlperf2023"])
+    return compare([("fast", multi_host_sweep()), ("slow", flagged_sweep())], submissions, figures, match)
+
+
+def changed(result: RunResult, **sections: dict[str, Any]) -> RunResult:
+    workload = {
+        **result.workload,
+        **{name: {**result.workload[name], **keys} for name, keys in sections.items()},
+    }
+    return replace(result, workload=workload)
+
+
+def test_results_are_named_by_as_little_of_their_paths_as_it_takes(tmp_path: Path) -> None:
+    assert names_of([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
+    assert names_of([tmp_path / "x" / "out", tmp_path / "y" / "out"]) == ["x/out", "y/out"]
+    assert names_of([tmp_path, tmp_path]) == [f"1: {tmp_path}", f"2: {tmp_path}"]
+
+
+def test_the_figures_follow_from_the_points() -> None:
+    comparison = two()
+    last = comparison.results[0].entries[-1]
+    point = multi_host_sweep().points[-1]
+    assert last.per_accelerator == pytest.approx(point.bytes_per_second / 48)
+    assert last.per_host == pytest.approx(point.bytes_per_second / 12)
+    assert last.x_ideal == point.x_ideal
+
+
+def test_published_rows_of_the_same_workload_are_on_the_same_scale() -> None:
+    comparison = two()
+    assert len(comparison.published) == 18
+    (ddn,) = [row for row in comparison.published if row.name.startswith("DDN")]
+    assert ddn.x_ideal == pytest.approx(713.199 / (72 * 7 / 0.636))
+    assert ddn.bytes_per_second == pytest.approx(713.199 * 146_600_628)
+    assert ddn.per_host == pytest.approx(ddn.bytes_per_second / 18)
+
+
+def test_match_keeps_the_systems_that_are_meant() -> None:
+    assert {row.name.split()[0] for row in two("weka").published} == {"WEKA"}
+    assert all("WEKA" in figure.system for figure in two("weka").figures)
+
+
+def test_counts_that_all_results_have_are_put_side_by_side() -> None:
+    comparison = two()
+    assert common_counts(comparison) == [1, 4, 12, 24, 32]
+    row = shared_rows(comparison)[-1]
+    a, b = multi_host_sweep().points[-2], flagged_sweep().points[-1]
+    assert row[0] == "32"
+    assert row[2].endswith(f"({b.bytes_per_second / a.bytes_per_second:.3f})")
+
+
+def test_what_differs_is_said_in_words() -> None:
+    other = changed(
+        plain_sweep(), accelerator={"step_seconds": 0.323, "name": "H100"}, training={"sync": "none"}
+    )
+    other = replace(other, loader="torch", storage={**other.storage, "cache": "warm"}, kind="simulated")
+    said = compare([("a", plain_sweep()), ("b", other)]).cautions
+    assert "step time: 636 ms in a, 323 ms in b." in said
+    assert "loader: direct in a, torch in b." in said
+    assert "page cache: cold in a, warm in b." in said
+    assert "ranks wait for each other at: step in a, none in b." in said
+    assert "kind of result: sweep in a, simulated in b." in said
+    assert "b: simulated." in said
+
+
+def test_results_that_differ_by_their_storage_alone_need_no_caution() -> None:
+    assert compare([("a", plain_sweep()), ("b", multi_host_sweep())]).cautions == ()
+    run = replace(plain_sweep(), kind="run")
+    assert compare([("a", plain_sweep()), ("b", run)]).cautions == ()
+
+
+def test_a_reference_without_the_workload_is_said() -> None:
+    tiny = changed(replace(plain_sweep()))
+    tiny = replace(tiny, workload={**tiny.workload, "name": "unet3d-tiny"})
+    submissions, _ = load_reference("mlperf_storage_v1_0")
+    assert "No published row ran unet3d_tiny." in compare([("a", tiny)], submissions).cautions
+
+
+@pytest.mark.parametrize("width", [44, 72, 100, 200])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    comparison = compare([("plain", plain_sweep()), ("a" * 70, EXAMPLES[name]())])
+    assert max(map(len, render(comparison, width=width).splitlines())) <= width
+
+
+def test_the_table_shows_marks_and_flags() -> None:
+    text = render(two(), width=120)
+    assert "slow: emulated storage, shaped to 26 GB/s a node, 2 ms latency." in text
+    assert "slow: flagged (small-dataset, page-cache, overshoot)." in text
+    assert "    32*" in text
+    said = "maximum throughput 45 GB/s (3D U-Net; MLPerf Storage v0.4 preview; simulated A100), published"
+    assert said in " ".join(text.split())
+
+
+def test_every_plot_of_a_comparison_carries_the_marks() -> None:
+    for plot in PLOTS:
+        for size in (WIDE, NARROW):
+            drawing = draw(plot, two(), size)
+            assert drawing is not None
+            assert "emulated storage" in drawing
+            assert "NaN" not in drawing
+            assert "undefined" not in drawing
+
+
+def test_the_charts_are_valid_vega_lite() -> None:
+    for plot in PLOTS.values():
+        assert plot(two(), WIDE).to_dict(validate=True)["width"] == WIDE.width
+
+
+def test_the_page_needs_nothing_from_outside_and_escapes_names() -> None:
+    text = page(compare([("<script>", long_names_sweep()), ("b", EXAMPLES["empty"]())]))
+    assert "<script" not in text
+    assert not re.search(r'(src|href)="(?!#|data:)', text)
+    assert len(re.findall(r"<svg", text)) == 2 * len(PLOTS)
+
+
+def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
+    write_picture(compare([("a", EXAMPLES["empty"]())]), tmp_path / "a.svg", "svg")
+    assert "Nothing was measured." in (tmp_path / "a.svg").read_text()
+    assert REPORT_PLOTS.keys() != PLOTS.keys()
