@@ -16,7 +16,8 @@ from emulator.plan.epoch import Course, EpochPlan
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.step import StepLog, Steps
 from emulator.record.store import Spool
-from emulator.run.comm import STEP_POLL, Comm
+from emulator.run.barrier import StepBarrier
+from emulator.run.comm import Comm
 from emulator.run.job import Job
 from emulator.run.train import train
 from emulator.storage.base import Storage
@@ -63,16 +64,17 @@ def run_point(
     keep = _Keeper(log, spool, progress if comm.rank == 0 else lambda _: None)
     stats = ReadStats()
     with ExitStack() as stack:
+        barrier = stack.enter_context(StepBarrier(comm, node))
         storage = stack.enter_context(_storage(job, node, stats))
         loader = make_loader(job.loader, job.workload.loader, storage, manifest, seed=course.seed)
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None
         if probe:
             probe.start()
-        comm.barrier(STEP_POLL)  # the common start of all ranks' clocks
+        barrier.wait()  # the common start of all ranks' clocks
         cpu = cpu_seconds() + loader.helper_cpu_seconds()
         try:
-            seconds = _train(job, course, loader, comm, log, keep)
+            seconds = _train(job, course, loader, comm, barrier, log, keep)
         finally:
             keep.flush()
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - cpu
@@ -90,10 +92,12 @@ def course_of(job: Job, files: int, number: int, ranks: int) -> Course:
     return Course(plan=plan, epochs=job.epochs, steps=job.steps, seed=seed)
 
 
-def _train(job: Job, course: Course, loader: Loader, comm: Comm, log: StepLog, keep: _Keeper) -> float:
+def _train(
+    job: Job, course: Course, loader: Loader, comm: Comm, barrier: StepBarrier, log: StepLog, keep: _Keeper
+) -> float:
     clock, training = MonotonicClock(), job.workload.training
     accelerator = Accelerator(job.workload.accelerator.step_seconds, clock)
-    return train(course, training, loader, accelerator, comm, clock, log, keep.look)
+    return train(course, training, loader, accelerator, comm.rank, barrier.wait, clock, log, keep.look)
 
 
 def _report(

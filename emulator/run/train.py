@@ -14,8 +14,10 @@ from emulator.clock import Clock
 from emulator.loader.base import Loader
 from emulator.plan.epoch import Course
 from emulator.record.step import StepLog
-from emulator.run.comm import STEP_POLL, Comm
 from emulator.spec.workload import TrainingSpec
+
+BARRIER_SECONDS = 0.002
+"""Seconds in a barrier that are put down to the barrier itself."""
 
 
 def train(
@@ -23,27 +25,29 @@ def train(
     training: TrainingSpec,
     loader: Loader,
     accelerator: Accelerator,
-    comm: Comm,
+    rank: int,
+    barrier: Callable[[], None],
     clock: Clock,
     log: StepLog,
     meanwhile: Callable[[float], None],
 ) -> float:
     """Train along `course`, one row of `log` per step, and return the seconds that the loop took.
 
+    `rank` is this one's among the active ranks; `barrier()` returns when all of them have called it.
     `meanwhile(now)` is called once a step while the accelerator computes: the place for bookkeeping.
     Every second of the loop is in some row: what passes between two steps is wait of the later one.
     Raises what the loader raises.
     """
     start = begin = clock.now()
     held_up = 0.0  # seconds in the last barrier
-    for number, batch in enumerate(loader.epoch(course.batches(comm.rank))):
+    for number, batch in enumerate(loader.epoch(course.batches(rank))):
         ready = clock.now()
         meanwhile(ready)
-        # Up to two polls of a barrier are our own way of waiting, not an accelerator that idles.
-        accelerator.compute(ready, stalled=ready - begin + max(0.0, held_up - 2 * STEP_POLL))
+        # What a barrier takes to wake everybody is our own way of waiting, not an accelerator that idles.
+        accelerator.compute(ready, stalled=ready - begin + max(0.0, held_up - BARRIER_SECONDS))
         computed = end = clock.now()
         if training.sync == "step" or (training.sync == "epoch" and course.ends_epoch(number)):
-            comm.barrier(STEP_POLL)
+            barrier()
             end = clock.now()
         held_up = end - computed
         epoch, step = course.place(number)

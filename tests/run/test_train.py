@@ -11,7 +11,6 @@ from emulator.clock import MonotonicClock
 from emulator.loader.base import Batch
 from emulator.plan.epoch import Course, EpochPlan
 from emulator.record.step import StepLog
-from emulator.run.comm import SoloComm
 from emulator.run.train import train
 from emulator.spec.workload import TrainingSpec
 
@@ -37,19 +36,19 @@ class MemoryLoader:
         pass
 
 
-class BusyComm(SoloComm):
-    """A world whose barriers take time."""
+class BusyBarrier:
+    """A barrier that takes time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.barriers = 0
 
-    def barrier(self, poll: float = 0.0) -> None:
+    def __call__(self) -> None:
         self.barriers += 1
         time.sleep(self.seconds)
 
 
-def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", comm=None):
+def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None):
     log = StepLog(point=3, rank=0)
     clock = MonotonicClock()
     course = Course(
@@ -57,8 +56,8 @@ def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none"
     )
     begin = clock.now()
     seconds = train(
-        course, TrainingSpec(sync=sync), loader, Accelerator(step, clock), comm or SoloComm(), clock, log,
-        lambda now: None,
+        course, TrainingSpec(sync=sync), loader, Accelerator(step, clock), 0, barrier or (lambda: None),
+        clock, log, lambda now: None,
     )  # fmt: skip
     return log.rows(), seconds, clock.now() - begin
 
@@ -66,7 +65,7 @@ def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none"
 @pytest.mark.parametrize("sync", ["none", "step", "epoch"])
 @pytest.mark.parametrize("delay", [0.0, 0.004])
 def test_the_columns_sum_to_the_loop_time(sync, delay):
-    rows, seconds, measured = rows_of(MemoryLoader(delay), sync=sync, comm=BusyComm(0.001))
+    rows, seconds, measured = rows_of(MemoryLoader(delay), sync=sync, barrier=BusyBarrier(0.001))
     assert durations(rows).sum() == pytest.approx(seconds, rel=1e-9)
     assert durations(rows).sum() == pytest.approx(measured, rel=0.001, abs=2e-4)
     assert np.allclose(rows["begin"][1:], (rows["begin"] + durations(rows))[:-1], atol=1e-9)
@@ -91,14 +90,14 @@ def test_steps_alone_cross_epochs():
 def test_a_slow_loader_is_wait_and_a_slow_peer_is_barrier():
     waiting, _, _ = rows_of(MemoryLoader(0.01), step=0.002)
     assert waiting["wait"].mean() >= 0.01 > 0.002 >= waiting["barrier"].mean()
-    comm = BusyComm(0.01)
-    held, _, _ = rows_of(MemoryLoader(), step=0.002, sync="step", comm=comm)
+    barrier = BusyBarrier(0.01)
+    held, _, _ = rows_of(MemoryLoader(), step=0.002, sync="step", barrier=barrier)
     assert held["barrier"].min() >= 0.01 > held["wait"].max()
-    assert comm.barriers == 20
+    assert barrier.barriers == 20
     assert (held["compute"] == 0.002).all(), "compute is nominal, never measured"
 
 
 def test_sync_by_epoch_waits_once_an_epoch():
-    comm = BusyComm(0.0)
-    rows_of(MemoryLoader(), step=0.0, sync="epoch", comm=comm)
-    assert comm.barriers == 2
+    barrier = BusyBarrier(0.0)
+    rows_of(MemoryLoader(), step=0.0, sync="epoch", barrier=barrier)
+    assert barrier.barriers == 2
