@@ -52,6 +52,7 @@ def say_done(folder: Path, manifest: Manifest, state: State, as_json: bool) -> N
                 "made_files": state.files,
                 "made_bytes": state.bytes,
                 "seconds": state.seconds,
+                "cpu_seconds": state.cpu_seconds,
                 "measured": dict(measured),
             }
         )

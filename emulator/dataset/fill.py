@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from emulator.dataset.checksum import crc32_join
-from emulator.dataset.formats.base import Room
+from emulator.dataset.formats.base import PAGE, Room
 from emulator.dataset.grow import fill_for
 from emulator.dataset.journal import Journal
 from emulator.dataset.plan import Plan
@@ -30,8 +30,9 @@ _SMALL = 8 << 20
 
 
 def default_threads(cores: int, sample_bytes: float) -> int:
-    """Writers of one process: a core each; for small samples more, as most of them wait for fsync."""
-    return min(16, max(2, cores * (4 if sample_bytes < _SMALL else 1)))
+    """Writers of one process: more than cores, as most wait for the disk; still more for small samples,
+    as most wait for fsync."""
+    return min(16, 4 * cores if sample_bytes < _SMALL else cores + 2)
 
 
 def nothing(files: int, size: int) -> None:
@@ -87,10 +88,11 @@ def fill_slice(job: Job, indices: Index, journal: Path, threads: int, done: Done
     Raises OSError, FeedrateError.
     """
     shared = _Shared(indices)
+    reserve = int(job.plan.planned_bytes(indices).max()) + PAGE if len(indices) else 0
     with Journal(journal) as log:
 
         def work() -> None:
-            room = Room()
+            room = Room(reserve)
             try:
                 while (index := shared.next()) is not None:
                     done(1, make_file(job, index, room, log))

@@ -14,7 +14,7 @@ from emulator.errors import storage_error
 BLOCK = 4096
 _FILES = 16
 _WINDOWS = 4
-_WINDOW = 4 << 20
+_WINDOW = 1 << 20
 _LEVEL = 3
 
 

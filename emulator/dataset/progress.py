@@ -44,6 +44,8 @@ class State:
     bytes: int
     bytes_all: int
     seconds: float
+    cpu_seconds: float
+    """User + system seconds of this process since the start."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -69,7 +71,7 @@ def shown(
     count: Count, files: int, size: int, show: Callable[[State], None], every: float
 ) -> Iterator[Callable[[], State]]:
     """Call `show` every so many seconds while the block runs; gives a function for the state now."""
-    start = time.monotonic()
+    start, cpu = time.monotonic(), time.process_time()
     over = threading.Event()
 
     def state() -> State:
@@ -80,6 +82,7 @@ def shown(
             bytes=done_bytes,
             bytes_all=size,
             seconds=time.monotonic() - start,
+            cpu_seconds=time.process_time() - cpu,
         )
 
     def watch() -> None:

@@ -15,7 +15,7 @@ from emulator.dataset.formats.base import PAGE, Encoded
 TEMPORARY = ".part"
 """End of the name of a file that is being written."""
 
-_REQUEST = 4 << 20
+_REQUEST = 16 << 20
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
 
 

@@ -31,18 +31,23 @@ class Sample:
 
 
 class Room:
-    """Page-aligned memory that grows to the largest request and is used again: one per worker."""
+    """Page-aligned memory that is used again: one per worker.
 
-    def __init__(self) -> None:
+    `reserve` bytes are mapped at once for each part; only what is written to takes memory.
+    """
+
+    def __init__(self, reserve: int = 0) -> None:
         self._memory: dict[int, mmap.mmap] = {}
+        self._reserve = reserve
 
     def __call__(self, part: int, size: int) -> memoryview:
         """At least `size` bytes + SLACK, rounded up to pages, for the file number `part` of a sample."""
         needed = -(-(size + SLACK) // PAGE) * PAGE
         memory = self._memory.get(part)
         if memory is None or len(memory) < needed:
-            memory = mmap.mmap(-1, needed)
-            if hasattr(mmap, "MADV_HUGEPAGE") and needed > 2 << 20:
+            mapped = -(-max(needed, self._reserve) // PAGE) * PAGE
+            memory = mmap.mmap(-1, mapped, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_HUGEPAGE") and mapped > 2 << 20:
                 memory.madvise(mmap.MADV_HUGEPAGE)
             self._memory[part] = memory
         return memoryview(memory)[:needed]
