@@ -1,0 +1,51 @@
+"""The child of read_path.py: one loader of feedrate reads the files once, as a rank does."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.loader.choose import make_loader
+from emulator.spec.workload import LoaderSpec
+from emulator.storage.posix import PosixStorage
+from emulator.storage.timed import TimedStorage
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The files, as a manifest lists them."""
+
+    names: list[str]
+    sizes: list[int]
+    format: str = "npz"
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    batch = request["batch"]
+    spec = LoaderSpec(
+        batch_size=batch, workers=request["workers"], worker_kind=request["worker_kind"],
+        prefetch=2 * request["workers"], block_bytes=request["block"], crop=(request["crop"],) * 3,
+    )  # fmt: skip
+    storage = TimedStorage(
+        PosixStorage(Path(request["folder"]), direct=request["direct"], cache=request["cache"])
+    )
+    samples = Listed(request["names"], request["sizes"])
+    indices = range(len(samples.names))
+    batches = [tuple(indices[at : at + batch]) for at in range(0, len(indices), batch)]
+    loader = make_loader(request["kind"], spec, storage, samples)
+    for _ in loader.epoch(batches[:1]):  # start-up: imports, threads, workers, buffers
+        first = time.time() - request["started"]
+    begin, cpu = time.monotonic(), time.process_time() + loader.helper_cpu_seconds()
+    size = sum(one.bytes for one in loader.epoch(batches))
+    seconds = time.monotonic() - begin
+    spent = time.process_time() + loader.helper_cpu_seconds() - cpu
+    loader.close()
+    print(json.dumps({"bytes": size, "seconds": seconds, "cpu_seconds": spent, "first_batch": first}))
+
+
+if __name__ == "__main__":
+    main()
