@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 Dataset = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the dataset (feedrate generate).")]
+OptionalDataset = Annotated[
+    Path | None, typer.Argument(metavar="DIR", help="Folder of the dataset (feedrate generate).")
+]
 WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]

@@ -15,7 +15,7 @@ from emulator.errors import LaunchError, SpecError
 if TYPE_CHECKING:
     from emulator.record.result import Kind
     from emulator.run.comm import Comm
-    from emulator.run.job import Job
+    from emulator.run.job import Job, LoaderKind
     from emulator.sweep.schedule import Schedule
 
 
@@ -24,24 +24,31 @@ def make_job(
     epochs: int | None, steps: int | None, out: Path | None,
 ) -> Job:  # fmt: skip
     """The job that the options ask for. Raises SpecError."""
-    from emulator.run.job import Job, LoaderKind
+    from emulator.run.job import Job
     from emulator.spec.catalog import load_workload
     from emulator.spec.storage import Cache, parse_storage
 
-    _one_of("--loader", loader, get_args(LoaderKind))
     _one_of("--cache", cache, get_args(Cache))
     spec = load_workload(workload, settings)
     name = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return Job(
         dataset=dataset,
         workload=spec,
-        loader=cast(LoaderKind, loader),
+        loader=loader_kind(loader),
         storage=parse_storage(storage, cast(Cache, cache)),
         epochs=epochs if epochs or steps else spec.training.epochs,
         steps=steps,
         out=out or Path("feedrate-results") / name,
         command=("feedrate", *sys.argv[1:]),
     )
+
+
+def loader_kind(name: str) -> LoaderKind:
+    """`name` as a loader. Raises SpecError."""
+    from emulator.run.job import LoaderKind
+
+    _one_of("--loader", name, get_args(LoaderKind))
+    return cast(LoaderKind, name)
 
 
 def _one_of(option: str, value: str, choices: Sequence[str]) -> None:

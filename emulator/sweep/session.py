@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from emulator.run.comm import Comm
 from emulator.run.guard import agreed, guarded
 from emulator.run.job import Job
 from emulator.run.point import course_of, run_point
+from emulator.run.selftest import self_test
 from emulator.sweep.placement import activation_order
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import result_of, summarise
@@ -85,6 +86,7 @@ class _Session:
                 "ranks_started": self.world.size,
                 "hosts": sorted(set(self.hosts)),
                 "dataset_mount": describe_mount(self.job.dataset),
+                "emulator": asdict(self_test(self.job.loader, self.job.workload.loader)),
             }
             self._write("incomplete", "the run has not ended, or was killed")
 

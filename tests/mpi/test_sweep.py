@@ -1,7 +1,13 @@
 """`feedrate sweep` with real ranks on a shaped storage: a real knee at a known place."""
 
+import os
+import subprocess
+import sys
+import time
+
+import psutil
 import pytest
-from command import feedrate
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
 from emulator.record.store import read_result, read_steps
 
@@ -54,6 +60,31 @@ def test_every_point_has_its_steps(swept):
         mine = rows[rows["point"] == number]
         assert set(mine["rank"]) == set(range(point.ranks))
         assert len(mine) == 40 * point.ranks
+
+
+def test_idle_ranks_sleep(tiny, tmp_path):
+    """Three of four ranks have nothing to do for six seconds: under 1 % of a core each."""
+    words = (
+        "sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1", "-n", "4", "--loader", "direct",
+        "--steps", "120", "--out", tmp_path / "out",
+    )  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "emulator", *map(str, words)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
+    )  # fmt: skip
+    with process:
+        for line in process.stdout:
+            if "point 1" in line:
+                break
+        time.sleep(1)
+        children = psutil.Process(process.pid).children(recursive=True)
+        ranks = [child for child in children if "python" in child.name() and "emulator" in child.cmdline()]
+        before = [sum(rank.cpu_times()[:2]) for rank in ranks]
+        time.sleep(4)
+        spent = sorted(sum(rank.cpu_times()[:2]) - start for rank, start in zip(ranks, before, strict=True))
+        process.stdout.read()
+    assert len(spent) == 4
+    assert max(spent[:3]) < 0.01 * 4
 
 
 def test_counts_above_the_world_are_refused(tiny, tmp_path):
