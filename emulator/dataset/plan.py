@@ -156,14 +156,24 @@ def require_space(folder: Path, needed: int) -> None:
 
 def state(plan: Plan) -> dict[str, Any]:
     """What plan.json in an unfinished dataset holds."""
-    return {"identity": plan.identity, "files": plan.files, "recipe": plan.recipe.name, "seed": plan.seed}
+    recipe = plan.recipe
+    return {
+        "identity": plan.identity,
+        "files": plan.files,
+        "recipe": recipe.name,
+        "format": recipe.format,
+        "payload": recipe.payload,
+        "seed": plan.seed,
+        "subfolders": plan.subfolders,
+    }
 
 
 def require_same(plan: Plan, found: Mapping[str, Any], folder: Path) -> None:
     """Raises DatasetError when `found`, from a manifest or plan.json, is of another or a larger dataset."""
     if found.get("identity") != plan.identity:
+        known = (f"{key} {found.get(key)}" for key in ("recipe", "format", "payload", "seed", "subfolders"))
         raise DatasetError(
-            f"{folder} holds another dataset (recipe {found.get('recipe')}, seed {found.get('seed')})",
+            f"{folder} holds another dataset ({', '.join(known)})",
             "choose another folder, repeat the first command's options, or --force to replace it",
         )
     if int(found.get("files", 0)) > plan.files:

@@ -158,6 +158,8 @@ def opened(folder: Path, force: bool) -> Iterator[None]:
     """
     hidden = folder / ".feedrate"
     lock = -1
+    if folder.exists() and not folder.is_dir():
+        raise DatasetError(f"{folder} is a file", "give the folder of the dataset to be")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / MANIFEST).exists() and not hidden.exists():

@@ -209,11 +209,16 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, small, copied):
         assert "is not empty" in done.one_line() and done.status == 3
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
     done = feedrate("generate", copied, *SAME, "--seed", 1)
-    assert "holds another dataset (recipe tiny, seed 0)" in done.one_line()
+    assert "holds another dataset (recipe tiny, format npz, payload incompressible, seed 0" in done.one_line()
     (copied / "notes.txt").write_text("...")
     assert feedrate("generate", copied, "--files", 3, "--seed", 1, "--force").status == 0
     assert (copied / "notes.txt").exists()
     assert sorted(path.name for path in copied.rglob("*.npz")) == [f"sample_{k:07d}.npz" for k in range(3)]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "data").write_text("...")
+    assert "data is a file" in feedrate("generate", tmp_path / "data").one_line()
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")

@@ -7,9 +7,11 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+from conftest import feedrate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.dataset.manifest import read_manifest
 from emulator.dataset.seeds import (
     Case,
     find_cases,
@@ -162,3 +164,19 @@ def test_resampling_is_torchs():
             torch.from_numpy(label)[None, None].float(), target, mode="nearest"
         )[0, 0].numpy()
         assert np.array_equal(resample_label(label, target), nearest)
+
+
+def test_the_command_grows_from_real_cases(tmp_path):
+    write_case(tmp_path / "kits" / "case_00000")
+    write_case(tmp_path / "kits" / "case_00001", image=False)
+    words = ("generate", tmp_path / "data", "--seeds", tmp_path / "kits", "--files", 3)
+    done = feedrate(*words)
+    assert done.status == 0, done.err
+    manifest = read_manifest(tmp_path / "data")
+    assert [seed["name"] for seed in manifest.seeds] == ["case_00000", "case_00001"]
+    assert manifest.payload == "ct-realistic"
+    with np.load(tmp_path / "data" / "sample_0000000.npz", allow_pickle=True) as stored:
+        assert stored["x"].dtype == np.float32 and set(np.unique(stored["y"])) <= {0, 1, 2}
+    other = feedrate("generate", tmp_path / "data", "--payload", "ct-realistic", "--files", 3)
+    assert "holds another dataset" in other.one_line(), "phantoms are other seeds"
+    assert "complete already" in feedrate(*words).out
