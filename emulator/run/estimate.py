@@ -27,7 +27,7 @@ def memory_per_rank(job: Job, sample_bytes: float) -> float:
     """Bytes of memory that a rank needs, about: the interpreter, buffers, batches read ahead."""
     loader = job.workload.loader
     if job.loader == "direct":
-        return DIRECT_BYTES + 2 * loader.workers * loader.block_bytes
+        return DIRECT_BYTES + loader.workers * loader.block_bytes
     voxel_bytes = 5  # float32 image and uint8 label
     kept = math.prod(loader.crop) * voxel_bytes if loader.crop else sample_bytes
     return TORCH_BYTES + loader.workers * sample_bytes + (loader.prefetch + 1) * loader.batch_size * kept
