@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.analysis.isotonic import Crossing, crossing, means
+from emulator.analysis.isotonic import Crossing, Where, crossing, means
+from emulator.analysis.search import Belief, Search, believe, observe
 from emulator.record.result import Knee, Point
 from emulator.units import show_rate
 
@@ -45,24 +46,29 @@ def run_noise(ranks: Sequence[float], values: Sequence[float]) -> float:
 
 
 def n_saturation(ranks: Sequence[float], efficiency: Sequence[float], noise: float) -> float | None:
-    """The saturation knee N* = C / r, or None when no point is saturated.
+    """The saturation knee N* = C / r from the points alone, or None when none is `saturated`.
 
-    With X = N x efficiency (throughput in units of one process's demand r), a pair of counts a < b shows
-    saturation when X rises by less than a quarter of the rise of N, in logarithms, and N rises by more
-    than the noise (relative standard deviation of one run) could hide.
-    C / r is the mean X of the counts within the noise of the largest X.
+    C / r is the mean of X = N x efficiency (throughput in units of one process's demand r) over the counts
+    whose X is within the noise of the largest.
     """
-    count, mean, runs = means(ranks, efficiency)
-    if not _saturated(count, count * mean, noise):
+    if not saturated(ranks, efficiency, noise):
         return None
+    count, mean, runs = means(ranks, efficiency)
     rate = count * mean
     near = rate >= rate.max() * (1 - max(0.02, 2 * noise))
     return float(np.average(rate[near], weights=runs[near]))
 
 
-def _saturated(count: np.ndarray, rate: np.ndarray, noise: float) -> bool:
+def saturated(ranks: Sequence[float], efficiency: Sequence[float], noise: float) -> bool:
+    """Whether some pair of counts shows a limit: throughput rises by less than a quarter of the rise of N.
+
+    In logarithms, where N rises by more than four times the relative standard deviation `noise` of one run,
+    so that noise alone does not hide a proportional rise.
+    """
+    count, mean, _ = means(ranks, efficiency)
+    rate = np.log(np.maximum(count * mean, 1e-12))
     grown = np.log(count[None, :] / count[:, None])
-    risen = np.log(np.maximum(rate, 1e-12)[None, :] / np.maximum(rate, 1e-12)[:, None])
+    risen = rate[None, :] - rate[:, None]
     return bool(((grown > max(0.05, 4 * noise)) & (risen < grown / 4)).any())
 
 
@@ -83,42 +89,85 @@ def peak(ranks: Sequence[float], throughput: Sequence[float], noise: float) -> f
 def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "This storage") -> Knee:
     """The knee of a sweep, with a sentence for people. Repeats of a count are several points.
 
-    Raises ValueError when `points` is empty.
+    N_AU, N_98 and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
+    interval, so it stands for one run per count too. A number is None when it lies outside the counts that
+    were run; N* also when no point is saturated (`saturated`). Raises ValueError when `points` is empty.
     """
-    ranks = [point.ranks for point in points]
-    efficiency = [point.samples_per_second / point.ideal_samples_per_second for point in points]
-    noise = run_noise(ranks, efficiency)
-    at = n_au(ranks, efficiency, threshold)
-    limit = n_saturation(ranks, efficiency, noise)
+    if not points:
+        raise ValueError("no point to find a knee in")
+    runs = [observe(point) for point in points]
+    ranks = [run.ranks for run in runs]
+    now = believe(runs, Search(maximum=max(ranks), threshold=threshold))
+    onset = now.posterior.quantiles(now.posterior.log_crossing(ONSET), (0.5,))[0]
+    flat = saturated(ranks, [run.efficiency for run in runs], now.noise)
+    limit = now.n_saturation[1] if flat else None
+    where = _where(now.n_au[1], ranks)
     return Knee(
-        n_au=at.ranks,
-        n_98=n_98(ranks, efficiency).ranks,
+        n_au=now.n_au[1] if where == "inside" else None,
+        n_98=onset if _where(onset, ranks) == "inside" else None,
         n_saturation=limit,
-        peak_samples_per_second=peak(ranks, [point.samples_per_second for point in points], noise),
-        interval=None,
-        sentence=_sentence(points, at, limit, threshold, subject),
+        peak_samples_per_second=peak(ranks, [point.samples_per_second for point in points], now.noise),
+        interval=(now.n_au[0], now.n_au[2]) if where == "inside" else None,
+        sentence=_sentence(points, now, limit, threshold, subject),
     )
 
 
+def _where(count: float, ranks: Sequence[int]) -> Where:
+    """Whether `count` lies among the counts that were run; a knee at 1.0 may come out a hair below."""
+    if count < min(ranks) * 0.995:
+        return "below"
+    return "beyond" if count > max(ranks) else "inside"
+
+
 def _sentence(
-    points: Sequence[Point], at: Crossing, limit: float | None, threshold: float, subject: str
+    points: Sequence[Point], now: Belief, limit: float | None, threshold: float, subject: str
 ) -> str:
-    most = max(points, key=lambda point: point.ranks)
-    if at.where == "beyond":
+    low, middle, high = now.n_au
+    least, most = (pick(points, key=lambda point: point.ranks) for pick in (min, max))
+    where = _where(middle, [point.ranks for point in points])
+    share = f"{threshold:.0%}".replace("%", " %")
+    if where == "beyond":
         start = (
-            f"No knee up to {most.ranks} processes: the largest count reaches "
-            f"{most.samples_per_second / most.ideal_samples_per_second:.1%} of ideal throughput"
+            f"No knee up to {most.ranks} processes: {subject[0].lower()}{subject[1:]} still delivers "
+            f"{_percent(most.samples_per_second / most.ideal_samples_per_second)} of ideal throughput there"
         )
-    elif at.ranks is None:
-        least = min(points, key=lambda point: point.ranks)
-        start = f"{subject} does not feed {least.ranks} accelerators at {threshold:.0%} of their demand"
+    elif where == "below":
+        start = (
+            f"{subject} does not feed {_accelerators(least.ranks)} at {share} of their demand: "
+            f"{_percent(least.samples_per_second / least.ideal_samples_per_second)} of ideal throughput there"
+        )
     else:
+        whole = math.floor(1.005 * middle)  # 4.98 is 5: the curve is known no better
         start = (
-            f"{subject} feeds {math.floor(at.ranks + 1e-9)} accelerators (knee at {at.ranks:.3g}; no "
-            f"interval) at {threshold:.0%} of their demand"
+            f"{subject} feeds {_accelerators(whole)} at {share} of their demand "
+            f"(knee at {_count(middle)}, 95 % interval {_count(low)} to {_count(high)})"
         )
+    return start + _limit(points, limit) + _flagged(points) + "."
+
+
+def _limit(points: Sequence[Point], limit: float | None) -> str:
     if limit is None:
-        return start + "."
+        return ""
     size = sum(point.bytes for point in points) / max(1, sum(point.samples for point in points))
-    one = most.ideal_samples_per_second / most.ranks
-    return f"{start}; throughput saturates at {show_rate(limit * one * size)}."
+    one = points[0].ideal_samples_per_second / points[0].ranks
+    return f"; throughput saturates at {show_rate(limit * one * size)}"
+
+
+def _flagged(points: Sequence[Point]) -> str:
+    names = sorted({flag.name for point in points for flag in point.flags})
+    if not names:
+        return ""
+    count = sum(bool(point.flags) for point in points)
+    return f"; flagged runs: {count} of {len(points)} ({', '.join(names)})"
+
+
+def _accelerators(count: int) -> str:
+    return f"{count} accelerator" + ("" if count == 1 else "s")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,0 +1,174 @@
+"""What runs say about the knee: a posterior over families of curves, on a grid.
+
+Hypotheses are (scale K, shape) of `families`, K log-uniform. With y = ln(measured efficiency),
+m = ln(efficiency of the hypothesis) and N_AU its knee, one run has the likelihood
+
+    y - m ~ sqrt(s^2 + (DISCREPANCY ln(N / N_AU))^2) x Student t with FREEDOM degrees of freedom
+
+s, the noise of a run, is averaged over a grid, so nobody has to state it: repeats of a count teach it, since
+no hypothesis explains their scatter. The second term says that no real system is a member of a family: a
+curve fits near its knee and only roughly far away, so far runs count less (model discrepancy, Kennedy and
+O'Hagan 2001). Student t: one stalled run must not move the knee (Lange, Little and Taylor 1989).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.analysis.families import (
+    LOWEST,
+    Floats,
+    Numbers,
+    crossing_ratios,
+    log_efficiency,
+    saturation_ratios,
+    shapes,
+)
+
+NOISE = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
+"""Relative standard deviations of one run that are considered."""
+LOG_NOISE_PRIOR = -0.5 * (np.log(NOISE / 0.015) / 1.2) ** 2
+"""Lognormal about 1.5 %: published runs scatter by 0.3 % (p90 1.2 %), shared machines by several times
+that. A smaller centre would stop searches on a few runs that agree by luck."""
+FREEDOM = 6.0
+DISCREPANCY = 0.03
+"""Relative error of the families per e-fold away from the knee, up to two e-folds."""
+SCALES = 120
+"""Values of K per pass; each pass looks closer at what the last one left."""
+PASSES = 5
+KEEP = 14.0
+"""Hypotheses whose rough log posterior is lower than the best by more are dropped (e^-14 = 10^-6)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posterior:
+    """Hypotheses that are left, one per row, with their weights."""
+
+    threshold: float
+    """Efficiency that defines N_AU."""
+    log_scale: Floats
+    """ln K."""
+    shape: Numbers
+    weight: Floats
+    """Sums to 1."""
+    noise: float
+    """Relative standard deviation of one run, posterior mean."""
+
+    @property
+    def log_n_au(self) -> Floats:
+        """ln N_AU; far below 0 where a hypothesis is never above the threshold."""
+        return self.log_crossing(self.threshold)
+
+    def log_crossing(self, threshold: float) -> Floats:
+        """ln of the count where each hypothesis falls through `threshold` (0 to 1)."""
+        return self.log_scale + crossing_ratios(threshold)[self.shape]
+
+    @property
+    def log_n_saturation(self) -> Floats:
+        """ln N* = ln(C / r)."""
+        return self.log_scale + saturation_ratios()[self.shape]
+
+    def quantiles(self, values: Floats, levels: Sequence[float]) -> tuple[float, ...]:
+        """exp of the weighted quantiles of `values`, one per hypothesis: for example (0.025, 0.5, 0.975)."""
+        return tuple(float(x) for x in np.exp(weighted_quantiles(values, self.weight, levels)))
+
+    def band(self, counts: Sequence[float], levels: Sequence[float]) -> Floats:
+        """Quantiles of the fitted efficiency, shape (levels, counts): a curve and its band, for plots."""
+        curves = self.curves(counts)
+        columns = [weighted_quantiles(curve, self.weight, levels) for curve in curves]
+        return np.asarray(np.exp(np.array(columns).T))
+
+    def curves(self, counts: Sequence[float], which: Numbers | slice = slice(None)) -> Floats:
+        """ln efficiency, shape (counts, hypotheses), of some hypotheses or all."""
+        log_counts = np.log(np.asarray(counts, dtype=np.float64))[:, None]
+        return log_efficiency(log_counts - self.log_scale[which], self.shape[which])
+
+
+def weighted_quantiles(values: Floats, weight: Floats, levels: Sequence[float]) -> Floats:
+    """Quantiles of a weighted sample, straight lines between the middles of the weights."""
+    order = np.argsort(values)
+    ordered = weight[order]
+    middle = np.cumsum(ordered) - ordered / 2
+    return np.asarray(np.interp(np.asarray(levels), middle, values[order]))
+
+
+def posterior(
+    ranks: Sequence[float], efficiency: Sequence[float], threshold: float = 0.9, maximum: int = 4096
+) -> Posterior:
+    """The posterior after these runs (none: the prior). Repeats of a count are several runs.
+
+    Formula and sources at the head of the module. K is between 1/2 and 4 x `maximum`, the largest count that
+    could be run. The grid is refined around what is left until it is finer than the answer. Deterministic.
+    """
+    log_n = np.log(np.asarray(ranks, dtype=np.float64))
+    log_y = np.log(np.maximum(np.asarray(efficiency, dtype=np.float64), 1e-6))
+    low, high = math.log(0.5), math.log(4 * maximum)
+    which = np.arange(len(shapes()))
+    for _ in range(PASSES):
+        found, step = _weigh(log_n, log_y, threshold, np.linspace(low, high, SCALES), which)
+        near = weighted_quantiles(found.log_scale, found.weight, (5e-4, 1 - 5e-4))
+        begin, end = max(low, near[0] - 2 * step), min(high, near[1] + 2 * step)
+        if end - begin > 0.6 * (high - low):
+            break
+        low, high = begin, end
+        mass = np.bincount(found.shape, weights=found.weight, minlength=len(shapes()))
+        which = np.flatnonzero(mass > 1e-5)
+    return found
+
+
+def _weigh(
+    log_n: Floats, log_y: Floats, threshold: float, scales: Floats, which: Numbers
+) -> tuple[Posterior, float]:
+    """The posterior on scales x shapes, and the step of ln K."""
+    log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
+    off, far = _misfit(log_n, log_y, threshold, log_scale, shape)
+    rough = _rough(off, far, shape)
+    keep = rough > rough.max() - KEEP
+    log_scale, shape = log_scale[keep], shape[keep]
+    joint = _joint(off[:, keep], far[:, keep], shape)
+    found = Posterior(
+        threshold=threshold,
+        log_scale=log_scale,
+        shape=shape,
+        weight=joint.sum(axis=0),
+        noise=float(joint.sum(axis=1) @ NOISE),
+    )
+    return found, float(scales[1] - scales[0])
+
+
+def _misfit(
+    log_n: Floats, log_y: Floats, threshold: float, log_scale: Floats, shape: Numbers
+) -> tuple[Floats, Floats]:
+    """Squared residual and discrepancy variance, each of shape (runs, hypotheses)."""
+    knee = crossing_ratios(threshold)[shape]
+    knee = log_scale + np.where(knee > LOWEST, knee, 0.0)
+    off, far = np.empty((len(log_n), len(shape))), np.empty((len(log_n), len(shape)))
+    for i, n in enumerate(log_n):
+        off[i] = (log_y[i] - log_efficiency(n - log_scale, shape)) ** 2
+        far[i] = (DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)) ** 2
+    return off, far
+
+
+def _rough(off: Floats, far: Floats, shape: Numbers) -> Floats:
+    """A cheap log posterior: Gaussian, noise about 1 % with two degrees of freedom integrated out."""
+    variance = 1e-4 + far
+    squares = (off / variance).sum(axis=0)
+    log_prior: Floats = shapes().log_prior[shape]
+    fit = 0.5 * (2 + len(off)) * np.log(2 + squares) + 0.5 * np.log(variance).sum(axis=0)
+    return np.asarray(log_prior - fit)
+
+
+def _joint(off: Floats, far: Floats, shape: Numbers) -> Floats:
+    """Posterior over (noise, hypothesis), sums to 1."""
+    joint = np.empty((len(NOISE), len(shape)))
+    for i, noise in enumerate(NOISE):
+        variance = noise**2 + far
+        tails = np.log1p(off / (FREEDOM * variance)).sum(axis=0)
+        joint[i] = LOG_NOISE_PRIOR[i] - 0.5 * np.log(variance).sum(axis=0) - 0.5 * (FREEDOM + 1) * tails
+    joint += shapes().log_prior[shape]
+    joint = np.exp(joint - joint.max())
+    return np.asarray(joint / joint.sum())

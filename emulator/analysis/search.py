@@ -1,0 +1,205 @@
+"""Which process count to run next, and when to stop: a posterior search for N_AU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.analysis.families import Floats, Numbers
+from emulator.analysis.posterior import DISCREPANCY, Posterior, posterior, weighted_quantiles
+from emulator.record.result import Point
+
+CERTAIN = 0.975
+"""Probability that counts as certain, one-sided."""
+INTERVAL = (0.025, 0.5, 0.975)
+CANDIDATES = 60
+DRAWS = 4000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One run of one process count."""
+
+    ranks: int
+    efficiency: float
+    """throughput / (ranks x ideal rate of one process)."""
+
+
+Cost = Callable[[int, float], float]
+"""Relative cost of a run, from its count and the efficiency that is expected there."""
+
+
+def flat_cost(ranks: int, efficiency: float) -> float:
+    """Every run costs the same: leads to the fewest runs."""
+    return 1.0
+
+
+def step_cost(ranks: int, efficiency: float) -> float:
+    """Time of a fixed number of steps per rank, stretched by 1 / efficiency, and as much again to start.
+
+    Approaches the knee from below; takes one to three runs more and avoids counts far beyond it.
+    """
+    return 1.0 + 1.0 / efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What to look for and how far to go."""
+
+    maximum: int
+    """Largest count that can be run."""
+    threshold: float = 0.9
+    """Efficiency that defines N_AU (0 to 1)."""
+    precision: float = 0.05
+    """Stop when the 95 % interval of N_AU is narrower than this share of it."""
+    max_runs: int = 20
+    min_runs: int = 5
+    """Runs before a narrow interval is believed."""
+    cost: Cost = flat_cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why no further run is worth it."""
+
+    reason: str
+    precise: bool
+    """False: it gave up before the answer was as sure as asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What the runs so far say."""
+
+    n_au: tuple[float, float, float]
+    """2.5 %, 50 % and 97.5 % quantile of N_AU; below 1 where even one process is under the threshold."""
+    n_saturation: tuple[float, float, float]
+    """The same of N* = C / r; wide until some point is saturated."""
+    beyond: float
+    """Probability that N_AU is at or above the maximum."""
+    below: float
+    """Probability that even one process is under the threshold."""
+    posterior: Posterior
+
+    @property
+    def noise(self) -> float:
+        """Relative standard deviation of one run."""
+        return self.posterior.noise
+
+    @property
+    def width(self) -> float:
+        """Width of the 95 % interval of N_AU as a share of its median."""
+        return (self.n_au[2] - self.n_au[0]) / self.n_au[1]
+
+
+def observe(point: Point) -> Observation:
+    """A point as the search sees it: throughput / ideal, the first step of each epoch left out."""
+    return Observation(
+        ranks=point.ranks, efficiency=point.samples_per_second / point.ideal_samples_per_second
+    )
+
+
+def believe(history: Sequence[Observation], search: Search) -> Belief:
+    """The posterior after these runs (`emulator.analysis.posterior`) and its 95 % intervals."""
+    found = posterior(
+        [run.ranks for run in history],
+        [run.efficiency for run in history],
+        search.threshold,
+        search.maximum,
+    )
+    log_knee = found.log_n_au
+    low, middle, high = found.quantiles(log_knee, INTERVAL)
+    low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, INTERVAL)
+    return Belief(
+        n_au=(low, middle, high),
+        n_saturation=(low_limit, limit, high_limit),
+        beyond=float(found.weight[log_knee >= math.log(search.maximum)].sum()),
+        below=float(found.weight[log_knee < 0].sum()),
+        posterior=found,
+    )
+
+
+def next_count(history: Sequence[Observation], search: Search, now: Belief | None = None) -> int | Stop:
+    """The count to run next, or why to stop. Pure and deterministic; `now` saves computing the belief again.
+
+    Next is the count N with the largest expected fall of the variance of k = ln N_AU per cost:
+
+        cov(k, m_N)^2 / (var(m_N) + noise^2 + discrepancy^2) / cost(N)
+
+    with m_N = ln efficiency at N over the posterior: the exact fall for a linear Gaussian model (Bayesian
+    D-optimal design, Chaloner and Verdinelli 1995). Repeats of a count are proposed like any other count.
+    """
+    now = now or believe(history, search)
+    stop = _stop(history, search, now)
+    if stop is not None:
+        return stop
+    if now.beyond >= CERTAIN:  # so far by extrapolation: see for yourself
+        return search.maximum
+    if now.below >= CERTAIN:
+        return 1
+    counts, gain, _ = _gains(search, now)
+    return int(counts[int(np.argmax(gain))])
+
+
+def runs_left(history: Sequence[Observation], search: Search, now: Belief) -> int:
+    """How many more runs `next_count` may ask for, if each shrinks the variance as the best one now would."""
+    if isinstance(_stop(history, search, now), Stop):
+        return 0
+    _, _, shrink = _gains(search, now)
+    most = search.max_runs - len(history)
+    least = max(1, search.min_runs - len(history))
+    if shrink >= 1 or now.width <= search.precision:
+        return min(most, least)
+    needed = 2 * math.log(search.precision / now.width) / math.log(max(shrink, 1e-6))
+    return int(min(most, max(least, math.ceil(needed))))
+
+
+def _stop(history: Sequence[Observation], search: Search, now: Belief) -> Stop | None:
+    counts = {run.ranks for run in history}
+    share = f"{search.threshold:.0%}"
+    if search.maximum in counts and now.beyond >= CERTAIN:
+        return Stop(reason=f"no knee up to {search.maximum} processes", precise=True)
+    if 1 in counts and now.below >= CERTAIN:
+        return Stop(reason=f"even one process gets less than {share} of its demand", precise=True)
+    if len(history) >= search.min_runs and now.width < search.precision:
+        width = f"{now.width:.1%}"
+        return Stop(reason=f"the 95 % interval of the knee is {width} wide", precise=True)
+    if len(history) >= search.max_runs:
+        width = f"{now.width:.0%}"
+        return Stop(reason=f"{search.max_runs} runs; the 95 % interval is still {width} wide", precise=False)
+    return None
+
+
+def _gains(search: Search, now: Belief) -> tuple[Numbers, Floats, float]:
+    """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
+    found = now.posterior
+    keep = _draw(found.weight)
+    # beyond the maximum or below one process it does not matter where the knee is
+    knee = np.clip(found.log_n_au[keep], math.log(0.8), math.log(1.1 * search.maximum))
+    counts = _candidates(knee, search.maximum)
+    curves = found.curves(counts.tolist(), keep)
+    mean = curves.mean(axis=1)
+    off = knee - knee.mean()
+    common = curves @ off / len(off)
+    far = DISCREPANCY * np.minimum(np.abs(np.log(counts) - knee.mean()), 2.0)
+    gain = common**2 / (curves.var(axis=1) + found.noise**2 + far**2)
+    cost = np.array([search.cost(int(n), math.exp(e)) for n, e in zip(counts, mean, strict=True)])
+    best = int(np.argmax(gain / cost))
+    return counts, gain / cost, 1 - float(gain[best]) / max(float(knee.var()), 1e-12)
+
+
+def _candidates(knee: Floats, maximum: int) -> Numbers:
+    """Counts spread evenly along ln N from a third of the lowest knee to three times the highest."""
+    low, high = np.exp(weighted_quantiles(knee, np.full(len(knee), 1 / len(knee)), (0.001, 0.999)))
+    begin, end = min(max(1.0, low / 3), float(maximum)), min(float(maximum), high * 3)
+    spread = np.geomspace(begin, max(begin, end), CANDIDATES)
+    return np.unique(np.round(spread).astype(np.intp).clip(1, maximum))
+
+
+def _draw(weight: Floats) -> Numbers:
+    """Numbers of DRAWS hypotheses, each as often as its weight says: systematic resampling without chance."""
+    wanted = (np.arange(DRAWS) + 0.5) / DRAWS
+    return np.searchsorted(np.cumsum(weight), wanted).clip(max=len(weight) - 1)

@@ -1,0 +1,91 @@
+"""Throughput curves with known knees, for tests and for benchmarks/knee.py.
+
+Each is scaled by `limit` = C / r, the storage's limit in units of one process's demand r = 1; efficiency is
+X(N) / N. None is handed to the search: MVA and collapse are no members of the families it fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Efficiency at every whole count 1, 2, ... (index 0 is one process)."""
+
+    name: str
+    efficiency: Floats
+    saturation: float
+    """C / r: largest throughput that the curve reaches, in units of one process's demand."""
+
+    def at(self, ranks: int) -> float:
+        return float(self.efficiency[ranks - 1])
+
+    def knee(self, threshold: float = 0.9) -> float:
+        """Largest N with efficiency >= threshold, along ln N between whole counts."""
+        last = int(np.flatnonzero(self.efficiency >= threshold)[-1])
+        low, high = np.log(self.efficiency[last : last + 2])
+        part = (low - math.log(threshold)) / (low - high)
+        return float((last + 1) * ((last + 2) / (last + 1)) ** part)
+
+
+def roofline(n: Floats, limit: float) -> Floats:
+    """min(N, C)."""
+    return np.minimum(1.0, limit / n)
+
+
+def soft(p: float) -> Callable[[Floats, float], Floats]:
+    """(N^-p + C^-p)^(-1/p): a limit that is felt before it is reached."""
+    return lambda n, limit: np.power(1 + np.power(n / limit, p), -1 / p)
+
+
+def usl(n: Floats, limit: float) -> Floats:
+    """Universal scalability law (Gunther 1993): 1 / (1 + a (N - 1) + b N (N - 1))."""
+    return 1 / (1 + 0.05 / limit * (n - 1) + 0.06 / limit**2 * n * (n - 1))
+
+
+def mva(n: Floats, limit: float) -> Floats:
+    """Exact mean value analysis of a closed queue: think time 1, service 0.05 on round(C / 20) servers.
+
+    Several servers by Seidmann's approximation (1987): a queue of D / m and a delay of D (m - 1) / m.
+    """
+    servers = max(1, round(0.05 * limit))
+    demand, delay, waiting = 0.05 / servers, 0.05 * (servers - 1) / servers, 0.0
+    out = np.empty(len(n))
+    for i in range(len(n)):
+        stay = demand * (1 + waiting)
+        rate = (i + 1) / (1 + delay + stay)
+        waiting = rate * stay
+        out[i] = rate / (i + 1)
+    return out
+
+
+def collapse(n: Floats, limit: float) -> Floats:
+    """A hard limit that shrinks beyond it: min(N, C / (1 + (N / C - 1) / 2))."""
+    return np.minimum(1.0, limit / (1 + 0.5 * np.maximum(0, n / limit - 1)) / n)
+
+
+FORMS: dict[str, Callable[[Floats, float], Floats]] = {
+    "roofline": roofline,
+    "soft p=6": soft(6),
+    "soft p=3": soft(3),
+    "usl": usl,
+    "mva": mva,
+    "collapse": collapse,
+}
+
+
+@cache
+def curve(name: str, limit: float, most: int = 4096) -> Curve:
+    """The curve of a name at 1 ... `most` processes."""
+    far = np.arange(1, max(most, math.ceil(8 * limit)) + 1, dtype=np.float64)
+    efficiency = FORMS[name](far, limit)
+    return Curve(name, efficiency, float((far * efficiency).max()))
