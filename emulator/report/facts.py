@@ -37,7 +37,7 @@ def cards(result: RunResult) -> list[Card]:
     last = points[-1]
     detail = f"at {last.ranks:,} process{'es' if last.ranks > 1 else ''}"
     if computes(last):
-        detail += f", AU {percent(last.au)} %"
+        detail += f", AU {percent(last.au)}\N{NO-BREAK SPACE}%"
     found.append(Card(name="Largest count", value=show_rate(last.bytes_per_second), detail=detail))
     return found
 

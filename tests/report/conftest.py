@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_results import EXAMPLES, steps_of
+from synthetic_results import PAGES, flagged_sweep, long_names_sweep, multi_host_sweep, steps_of
 
+from emulator.report.compare import compare
+from emulator.report.compare_page import page as comparison_page
 from emulator.report.page import page
+from emulator.report.reference import load_references
 
 
 @pytest.fixture(scope="session")
 def pages() -> dict[str, str]:
     """Name of a synthetic result -> its page."""
-    return {name: page(made(), steps_of(made())) for name, made in EXAMPLES.items()}
+    return {name: page(made(), steps_of(made())) for name, made in PAGES.items()}
+
+
+@pytest.fixture(scope="session")
+def comparison_pages() -> dict[str, str]:
+    """Two comparisons as pages: one with published figures, one with very long names."""
+    submissions, figures = load_references(["all"])
+    with_published = compare([("fast", multi_host_sweep()), ("slow", flagged_sweep())], submissions, figures)
+    long = compare([("a-name-" * 12, long_names_sweep()), ("<b>", long_names_sweep())])
+    return {"compared": comparison_page(with_published), "compared-long": comparison_page(long)}

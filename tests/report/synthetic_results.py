@@ -245,3 +245,5 @@ EXAMPLES = {
     "empty": lambda: replace(incomplete_sweep(), points=()),
 }
 """Every shape of result that the report has to bear."""
+PAGES = {name: made for name, made in EXAMPLES.items() if name not in ("plain", "shaped", "repeated")}
+"""Those of them whose pages are written and looked at: the others differ from `flagged` in little."""

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_results import EXAMPLES
+from synthetic_results import PAGES
 
 WIDTHS = (400, 1400)
 SMALLEST_PX = 10.0
 """Letters of a plot must not be drawn smaller than this."""
+DRAWINGS = {"empty": 0, "no-compute": 4, "compared": 4, "compared-long": 4}
+"""Plots of a page, where they are not five."""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 MEASURE = """
@@ -78,12 +80,14 @@ def in_browser(document: Path, profile: Path) -> subprocess.CompletedProcess[str
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory, pages: dict[str, str]) -> dict[str, Any]:
+def seen(
+    tmp_path_factory: pytest.TempPathFactory, pages: dict[str, str], comparison_pages: dict[str, str]
+) -> dict[str, Any]:
     if BROWSER is None:
         pytest.skip("Chromium is not installed")
     folder = tmp_path_factory.mktemp("browser")
     frames = []
-    for name, page in pages.items():
+    for name, page in {**pages, **comparison_pages}.items():
         text = html.escape(page, quote=True)
         frames += [
             f'<iframe name="{name}-{width}" width="{width}" height="900" srcdoc="{text}"></iframe>'
@@ -108,10 +112,10 @@ def test_the_console_stays_silent(seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", [*PAGES, "compared", "compared-long"])
 def test_nothing_overflows_overlaps_or_is_tiny(seen: dict[str, Any], name: str, width: int) -> None:
     found = seen[f"{name}-{width}"]
     assert found["overflow"] <= 0
     assert found["cut"] == []
     assert found["plots"] == []
-    assert found["drawings"] == {"empty": 0, "no-compute": 4}.get(name, 5)
+    assert found["drawings"] == DRAWINGS.get(name, 5)

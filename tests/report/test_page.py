@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_results import EXAMPLES, flagged_sweep, no_knee_sweep, plain_sweep, steps_of
+from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, steps_of
 
 from emulator.errors import MissingError, StorageError
 from emulator.record.step import STEP
@@ -27,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 class Tags(HTMLParser):
     """Start tags with their attributes, and what is open."""
 
-    VOID = frozenset({"meta", "link", "br"})
+    VOID = frozenset({"meta", "link", "br", "wbr"})
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_whole_and_needs_nothing_from_outside(pages: dict[str, str], name: str) -> None:
     parsed = Tags(pages[name])
     assert parsed.open == []
@@ -62,7 +62,7 @@ def test_a_page_is_whole_and_needs_nothing_from_outside(pages: dict[str, str], n
     assert not re.search(r"url\((?!#)", pages[name])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", PAGES)
 def test_ids_are_unique_and_links_lead_somewhere(pages: dict[str, str], name: str) -> None:
     tags = Tags(pages[name]).tags
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
@@ -88,7 +88,7 @@ def test_names_from_a_result_cannot_become_markup(pages: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(("name", "mark"), [
-    ("shaped", "emulated storage, shaped to"), ("huge", "simulated"), ("incomplete", "incomplete"),
+    ("flagged", "emulated storage, shaped to"), ("huge", "simulated"), ("incomplete", "incomplete"),
 ])  # fmt: skip
 def test_every_plot_carries_the_marks(pages: dict[str, str], name: str, mark: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", pages[name], re.DOTALL)

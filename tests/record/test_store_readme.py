@@ -1,0 +1,44 @@
+"""results/README.md names every field of run.json and every column of steps.parquet, and no other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from emulator.record.result import SCHEMA, Flag, HostShare, Knee, Point, RunResult
+from emulator.record.step import STEP
+from emulator.record.store import FAILURE, RESULT, SPOOL, STEPS
+
+README = Path(__file__).parents[2] / "results" / "README.md"
+
+
+def table_under(heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its head."""
+    _, _, rest = README.read_text().partition(f"\n{heading}")
+    lines = [line for line in rest.partition("\n#")[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def names_under(heading: str) -> list[str]:
+    return [name for row in table_under(heading) for name in re.findall(r"`(\w+)`", row[0])]
+
+
+@pytest.mark.parametrize("kind", [RunResult, Point, HostShare, Flag, Knee])
+def test_every_field_is_described_once(kind: type) -> None:
+    described = names_under(f"### {kind.__name__}")
+    assert sorted(described) == sorted(field.name for field in fields(kind))
+
+
+def test_every_column_is_described_with_its_type() -> None:
+    described = {row[0].strip("`"): row[1] for row in table_under("## steps.parquet")}
+    assert described == {name: STEP[name].name for name in STEP.names or ()}
+
+
+def test_the_files_and_the_schema_are_named() -> None:
+    text = README.read_text()
+    for name in (RESULT, STEPS, f"{SPOOL}/rank-NNNNN.steps", FAILURE):
+        assert f"`{name}`" in text
+    assert f"version of this layout; now {SCHEMA} " in text

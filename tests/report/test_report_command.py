@@ -1,0 +1,86 @@
+"""`feedrate report` and `feedrate compare` as a person runs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_results import flagged_sweep, multi_host_sweep, steps_of
+
+from emulator.record.result import SCHEMA
+from emulator.record.store import Spool, write_result, write_steps
+
+
+def feedrate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "emulator", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int) -> str:
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.stderr.startswith("feedrate: error: ")
+    return done.stderr
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    made = flagged_sweep()
+    (tmp_path / "out").mkdir()
+    write_result(tmp_path / "out", made)
+    write_steps(tmp_path / "out", steps_of(made))
+    return tmp_path / "out"
+
+
+def test_report_shows_the_table_and_writes_the_files(out: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"a.{kind}" for kind in ("html", "png", "svg")]
+    done = feedrate("report", out, "--html", files[0], "--png", files[1], "--svg", files[2])
+    assert done.returncode == 0, done.stderr
+    assert "!! Emulated storage" in done.stdout
+    assert "This storage feeds 14 accelerators" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stdout.splitlines()[-3:] == [
+        f"page: {files[0]}",
+        f"picture: {files[1]}",
+        f"picture: {files[2]}",
+    ]
+    assert [file.read_bytes()[:4] for file in files] == [b"<!do", b"\x89PNG", b"<svg"]
+
+
+def test_report_takes_a_run_json_and_a_killed_runs_spools(out: Path, tmp_path: Path) -> None:
+    (out / "steps.parquet").unlink()
+    with Spool(out, 0) as spool:
+        spool.append(steps_of(flagged_sweep())[:10])
+    done = feedrate("report", out / "run.json", "--html", tmp_path / "a.html")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_wrong_is_one_line(out: Path, tmp_path: Path) -> None:
+    assert "there is no result in" in refused(feedrate("report", tmp_path / "nowhere"), 4)
+    assert "cannot write" in refused(feedrate("report", out, "--html", tmp_path / "no" / "a.html"), 4)
+    (out / "steps.parquet").write_bytes(b"PAR1")
+    assert "not valid Parquet" in refused(feedrate("report", out, "--html", tmp_path / "a.html"), 2)
+    text = (out / "run.json").read_text()
+    (out / "run.json").write_text(text.replace(f'"schema": {SCHEMA}', '"schema": 99'))
+    assert "newer feedrate" in refused(feedrate("report", out), 2)
+    (out / "run.json").write_text(text[:-20])
+    assert "not valid JSON" in refused(feedrate("compare", out), 2)
+
+
+def test_compare_puts_results_and_published_rows_beside_each_other(out: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_result(other, replace(multi_host_sweep(), loader="torch"))
+    page = tmp_path / "a.html"
+    done = feedrate("compare", out, other, "--reference", "all", "--match", "weka", "--html", page)
+    assert done.returncode == 0, done.stderr
+    assert "weka-1-client-dual-socket-56-cores" in "".join(done.stdout.split())
+    assert "loader: direct in out, torch in other." in done.stdout
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_an_unknown_reference_is_one_line(out: Path) -> None:
+    assert "mlperf_storage_v1_0" in refused(feedrate("compare", out, "--reference", "mlperf"), 2)
