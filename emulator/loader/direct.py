@@ -90,9 +90,7 @@ class DirectLoader:
 
     def _wait(self, slot: _Slot) -> None:
         """Until the batch is complete. Raises what its readers met, StorageError when nothing comes."""
-        if self._closed or not slot.ready.acquire(
-            timeout=min(self._spec.stall_timeout, threading.TIMEOUT_MAX)
-        ):
+        if self._closed or not slot.ready.acquire(timeout=self._spec.stall_timeout):
             raise stalled(self._spec.stall_timeout)
         if slot.error is not None:
             raise slot.error
@@ -105,7 +103,7 @@ class DirectLoader:
             if slot.cancelled:
                 continue
             try:
-                self._reader.read(index, buffer, keep=False, cancelled=slot.is_cancelled)
+                self._reader.read(index, buffer, False, slot.is_cancelled)
             except FeedrateError as error:
                 self._fail(slot, error)
             except BaseException as error:

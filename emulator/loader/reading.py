@@ -47,7 +47,7 @@ class WholeReader:
         return int(self.samples.sizes[index])
 
     def read(
-        self, index: int, buffer: memoryview, *, keep: bool, cancelled: Callable[[], bool]
+        self, index: int, buffer: memoryview, keep: bool, cancelled: Callable[[], bool]
     ) -> list[tuple[str, memoryview]]:
         """Read sample `index`; its files' names and bytes as views of `buffer` with `keep`.
 

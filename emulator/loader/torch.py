@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on huge pages; read by PyTorch
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -26,32 +28,24 @@ from emulator.loader.crop import crop_of
 from emulator.loader.reading import WholeReader, stalled
 from emulator.loader.threads import DaemonPool
 from emulator.spec.workload import LoaderSpec
-from emulator.storage.base import Storage
 from emulator.storage.stats import ReadCounts
 
 Key = tuple[int, int]
 """(epoch, sample index): all that the random state of a sample depends on, beside the seed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One sample as the training sees it."""
-
-    image: torch.Tensor
-    """float32, (1, depth, height, width)."""
-    label: torch.Tensor
-    """uint8, as `image`."""
-    bytes: int
-    """Bytes of its file."""
+Tensors = tuple[torch.Tensor, torch.Tensor]
+"""Image (float32) and label (uint8), (channel = 1, depth, height, width), or batches of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collated:
     """One batch as the DataLoader delivers it."""
 
-    tensors: list[torch.Tensor]
+    tensors: Tensors
     samples: int
     bytes: int
+    """Bytes of the files that were read."""
     worker: int
     """Process that made it."""
     cpu_seconds: float
@@ -63,8 +57,8 @@ class Collated:
 class SampleReader:
     """Reads samples whole and crops them. Each thread has a buffer of its own, reused for ever."""
 
-    def __init__(self, reader: WholeReader, crop: tuple[int, ...], seed: int) -> None:
-        self.reader = reader
+    def __init__(self, whole: WholeReader, crop: tuple[int, ...], seed: int) -> None:
+        self.whole = whole
         self.crop = crop
         self.seed = seed
         self.cancelled_before = 0
@@ -72,78 +66,86 @@ class SampleReader:
         self._local = threading.local()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (SampleReader, (self.reader, self.crop, self.seed))
+        return (SampleReader, (self.whole, self.crop, self.seed))
 
-    def __call__(self, key: Key) -> Sample:
-        """The sample `key`. Raises DatasetError, StorageError."""
+    def __call__(self, key: Key, into: Tensors | None = None) -> Tensors:
+        """The sample `key`, in `into` when given. Raises DatasetError, StorageError."""
         epoch, index = key
-        files = self.reader.read(
-            index, self._buffer(), keep=True, cancelled=lambda: epoch < self.cancelled_before
-        )
+        files = self.whole.read(index, self._buffer(), True, lambda: epoch < self.cancelled_before)
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         for name, data in files:
-            arrays.update(self.reader.form.arrays(data, name))
+            arrays.update(self.whole.form.arrays(data, name))
         key64 = np.array([self.seed, epoch], dtype=np.uint64)
         random = np.random.Generator(np.random.Philox(key=key64, counter=[0, 0, 0, index]))
-        image, label = crop_of(arrays, self.crop, random, files[0][0])
-        size = self.reader.size(index)
-        return Sample(_copied(image, torch.float32), _copied(label, torch.uint8), size)
+        views = crop_of(arrays, self.crop, random, files[0][0])
+        tensors = into or _empty((1, *views[0].shape))
+        for tensor, view in zip(tensors, views, strict=True):
+            # The one copy that a voxel sees: out of the buffer, which the next sample overwrites.
+            np.copyto(tensor.numpy()[0], view, casting="unsafe")
+        return tensors
 
     def _buffer(self) -> memoryview:
         buffer: memoryview | None = getattr(self._local, "buffer", None)
         if buffer is None:
             # As large as the largest sample; pages that no sample reaches never come into being.
-            buffer = self._local.buffer = aligned_buffer(self.reader.room())
+            buffer = self._local.buffer = aligned_buffer(self.whole.room())
         return buffer
 
 
-def _copied(view: np.ndarray[Any, Any], kind: torch.dtype) -> torch.Tensor:
-    """A tensor of its own with a leading channel axis: the one copy that a sample's voxels see."""
-    tensor = torch.empty((1, *view.shape), dtype=kind)
-    np.copyto(tensor.numpy()[0], view, casting="unsafe")
-    return tensor
+def _empty(shape: tuple[int, ...]) -> Tensors:
+    return torch.empty(shape), torch.empty(shape, dtype=torch.uint8)
 
 
-class SampleDataset(Dataset[Sample]):
-    """Map-style dataset over keys. Errors are returned, not raised: a worker's traceback helps nobody."""
+class SampleDataset(Dataset[Tensors]):
+    """Map-style dataset over keys, a batch at a time.
+
+    Errors are returned, not raised: the traceback that DataLoader makes of them helps nobody.
+    """
 
     def __init__(self, reader: SampleReader, pool: DaemonPool | None = None) -> None:
         self.reader = reader
         self.pool = pool
+        self._home = os.getpid()
 
-    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | FeedrateError:
+    def __getitems__(self, keys: Sequence[Key]) -> Collated | FeedrateError:
         """The samples of a batch, read by the pool's threads or one after the other."""
         try:
-            if self.pool is None:
-                return [self.reader(key) for key in keys]
-            futures = [self.pool.submit(self.reader, key) for key in keys]
-            return [future.result() for future in futures]
+            tensors = self._tensors(keys)
         except FeedrateError as error:
             return error
         except CancelledError:
             return StorageError("the loader is closed")
-
-
-class Collate:
-    """default_collate plus what the rank wants to know. Reports counts from a process of its own only."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._home = os.getpid()
-
-    def __call__(self, samples: list[Sample] | FeedrateError) -> Collated | FeedrateError:
-        if isinstance(samples, FeedrateError):
-            return samples
-        if len({sample.image.shape for sample in samples}) > 1:
-            return DatasetError(
-                "samples of different shapes do not make a batch", "set loader.crop, or loader.batch_size=1"
-            )
-        tensors = default_collate([(sample.image, sample.label) for sample in samples])
+        whole = self.reader.whole
         away = os.getpid() != self._home
         return Collated(
-            tensors, len(samples), sum(sample.bytes for sample in samples), os.getpid(),
-            time.process_time() if away else 0.0, self._storage.stats.drain() if away else None,
+            tensors, len(keys), sum(whole.size(index) for _, index in keys), os.getpid(),
+            time.process_time() if away else 0.0, whole.storage.stats.drain() if away else None,
         )  # fmt: skip
+
+    def _tensors(self, keys: Sequence[Key]) -> Tensors:
+        if self.pool is None:  # a worker process: default_collate puts the batch into shared memory
+            return _stacked([self.reader(key) for key in keys])
+        crop = self.reader.crop
+        batch = _empty((len(keys), 1, *crop)) if crop else None
+        places: Iterable[Tensors | None] = zip(*batch, strict=True) if batch else [None] * len(keys)
+        futures = [self.pool.submit(self.reader, *pair) for pair in zip(keys, places, strict=True)]
+        samples = [future.result() for future in futures]
+        return batch or _stacked(samples)
+
+
+def _stacked(samples: Sequence[Tensors]) -> Tensors:
+    """Samples as a batch. Raises DatasetError."""
+    if len({image.shape for image, _ in samples}) > 1:
+        raise DatasetError(
+            "samples of different shapes make no batch", "set loader.crop or a batch_size of 1"
+        )
+    images, labels = default_collate(list(samples))
+    return images, labels
+
+
+def _as_it_is(collated: Any) -> Any:
+    """Collate function: the dataset has put the batch together already."""
+    return collated
 
 
 class TorchLoader:
@@ -197,20 +199,19 @@ class _Threads:
         self._readers = DaemonPool(spec.workers, "reader")
         self._fetchers = DaemonPool(spec.prefetch, "fetcher")
         self._dataset = SampleDataset(reader, self._readers)
-        self._collate = Collate(reader.reader.storage)
 
     def epoch(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
         width = self._spec.prefetch
         window: deque[tuple[Iterator[Any], Future[Any]]] = deque()
         for first in range(min(width, len(keys))):
             mine = keys[first::width]
-            loader: DataLoader[Any] = DataLoader(self._dataset, batch_sampler=mine, collate_fn=self._collate)
+            loader: DataLoader[Any] = DataLoader(self._dataset, batch_sampler=mine, collate_fn=_as_it_is)
             iterator: Iterator[Any] = iter(loader)
             window.append((iterator, self._fetchers.submit(next, iterator, None)))
         for _ in keys:
             iterator, future = window.popleft()
             try:
-                collated = future.result(timeout=min(self._spec.stall_timeout, threading.TIMEOUT_MAX))
+                collated = future.result(self._spec.stall_timeout)
             except TimeoutError:
                 raise stalled(self._spec.stall_timeout) from None
             window.append((iterator, self._fetchers.submit(next, iterator, None)))
@@ -234,9 +235,6 @@ class _Batches:
     def __iter__(self) -> Iterator[list[Key]]:
         return iter(self.keys)
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
 
 class _Processes:
     """One DataLoader with `workers` processes from a forkserver: never a fork of a rank that has MPI."""
@@ -249,9 +247,9 @@ class _Processes:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["emulator.loader.torch"])
         self._fetcher = DaemonPool(1, "fetcher")
-        with _many_workers():
+        with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
-                SampleDataset(reader), batch_sampler=self._batches, collate_fn=Collate(reader.reader.storage),
+                SampleDataset(reader), batch_sampler=self._batches, collate_fn=_as_it_is,
                 num_workers=spec.workers, multiprocessing_context=context, persistent_workers=True,
                 prefetch_factor=math.ceil(spec.prefetch / spec.workers),
             )  # fmt: skip
@@ -260,14 +258,14 @@ class _Processes:
         assert self._loader is not None
         self._batches.keys = keys
         before = multiprocessing.active_children()
-        with _many_workers():
+        with _quiet():
             self._iterator = iter(self._loader)
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
         for _ in keys:
             # Through a thread: DataLoader's own timeout would notice a dead worker no sooner than a hung one.
             future = self._fetcher.submit(next, self._iterator)
             try:
-                yield future.result(timeout=min(self._spec.stall_timeout, threading.TIMEOUT_MAX))
+                yield future.result(self._spec.stall_timeout)
             except TimeoutError:
                 raise stalled(self._spec.stall_timeout) from None
             except RuntimeError as error:  # torch knows no better class for it
@@ -293,8 +291,8 @@ class _Processes:
 
 
 @contextmanager
-def _many_workers() -> Iterator[None]:
-    """DataLoader warns of more workers than cores; how many there are is the user's to choose."""
+def _quiet() -> Iterator[None]:
+    """No warning of more workers than cores: how many there are is the user's to choose."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
         yield

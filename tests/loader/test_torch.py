@@ -86,31 +86,31 @@ def reader(files: Files, crop: tuple[int, ...] = (8, 9, 10), seed: int = 5) -> S
 def test_samples_are_crops_of_their_files(files: Files) -> None:
     arrays = np.load(files.folder / files.names[0])
     sample = reader(files)((0, 0))
-    assert (sample.image.dtype, tuple(sample.image.shape)) == (torch.float32, (1, 8, 9, 10))
-    assert (sample.label.dtype, tuple(sample.label.shape)) == (torch.uint8, (1, 8, 9, 10))
+    assert (sample[0].dtype, tuple(sample[0].shape)) == (torch.float32, (1, 8, 9, 10))
+    assert (sample[1].dtype, tuple(sample[1].shape)) == (torch.uint8, (1, 8, 9, 10))
     windows = np.lib.stride_tricks.sliding_window_view(arrays["x"][0], (8, 9, 10))
-    corners = np.argwhere(windows[..., 0, 0, 0] == float(sample.image[0, 0, 0, 0]))
-    assert any(np.array_equal(windows[tuple(corner)], sample.image.numpy()[0]) for corner in corners)
+    corners = np.argwhere(windows[..., 0, 0, 0] == float(sample[0][0, 0, 0, 0]))
+    assert any(np.array_equal(windows[tuple(corner)], sample[0].numpy()[0]) for corner in corners)
 
 
 def test_crops_depend_on_seed_epoch_and_sample_alone(files: Files) -> None:
     first, second = reader(files), reader(files)
     second((0, 4))  # what was read before plays no part
-    assert torch.equal(first((0, 0)).image, second((0, 0)).image)
-    assert not torch.equal(first((0, 0)).image, first((1, 0)).image)
-    assert not torch.equal(first((0, 0)).image, reader(files, seed=6)((0, 0)).image)
+    assert torch.equal(first((0, 0))[0], second((0, 0))[0])
+    assert not torch.equal(first((0, 0))[0], first((1, 0))[0])
+    assert not torch.equal(first((0, 0))[0], reader(files, seed=6)((0, 0))[0])
 
 
 def test_tensors_outlive_the_buffer_they_were_read_into(files: Files) -> None:
     one = reader(files)
-    kept = one((0, 0)).image
+    kept = one((0, 0))[0]
     before = kept.clone()
     one((0, 4))
     assert torch.equal(kept, before)
 
 
 def test_whole_samples_when_there_is_no_crop(files: Files) -> None:
-    assert tuple(reader(files, crop=())((0, 0)).image.shape) == (1, 1, 20, 30, 40)
+    assert tuple(reader(files, crop=())((0, 0))[0].shape) == (1, 1, 20, 30, 40)
 
 
 def test_memory_stays_where_it_was(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
