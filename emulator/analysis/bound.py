@@ -1,0 +1,195 @@
+"""What bounds a point: client CPU, client network or device, shared storage, the emulator, or compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from emulator.analysis.flags import OVERSHOOT, UNEVEN, slowest_host, wait_share
+from emulator.record.result import HostShare, Point
+from emulator.units import show_rate
+
+Kind = Literal["compute", "client-cpu", "client-link", "storage", "emulator"]
+
+FED = 0.95
+"""Throughput / ideal from which compute is the limit."""
+BUSY = 0.90
+"""Share of a host's CPU time from which CPU is the limit."""
+SAME = 0.90
+"""Two rates closer than this ratio count as the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What limits a point, and why we think so."""
+
+    kind: Kind
+    """`client-link` is the network or the device of a client host."""
+    evidence: tuple[str, ...]
+    """Measurements that led there, one sentence each."""
+    host: str = ""
+    """The one host that is limited, when it is one of several."""
+
+
+def classify(point: Point, references: Sequence[Point] = ()) -> Bound:
+    """The bound class of a point; `references` are other points of the sweep, better with than without.
+
+    The first that holds, in the order in which one explains away the next:
+
+    1. compute: throughput >= 95 % of ideal.
+    2. client-cpu: on some host busy share >= 90 %, or the ranks' CPU seconds >= 90 % of cores x seconds, or
+       runnable threads > cores while it is at least half busy.
+    3. client-link of one host: its ranks wait longer than the median host's by 10 % of the time.
+    4. emulator: overshoot p99 > 1 % of a step, and waiting and barriers explain less than half of the loss;
+       or a rank starves just as much at half the ranks per host, so that nothing shared limits.
+    5. client-link: every host reads as fast (>= 90 %) as the fastest single host whose ranks starved alone.
+    6. storage: what is left; with the fall of the rate per host as hosts were added, when that was seen.
+
+    Utilisation first, then saturation of the next resource: Gregg's USE method (2013).
+    """
+    for test in (_compute, _client_cpu, _one_host, _emulator, _loader, _client_link):
+        bound = test(point, references)
+        if bound is not None:
+            return bound
+    return _storage(point, references)
+
+
+def _compute(point: Point, _: Sequence[Point]) -> Bound | None:
+    if point.x_ideal < FED:
+        return None
+    return Bound(
+        kind="compute",
+        evidence=(
+            f"throughput is {point.x_ideal:.1%} of ideal",
+            f"ranks waited {point.wait_share:.1%} of the time",
+        ),
+    )
+
+
+def _client_cpu(point: Point, _: Sequence[Point]) -> Bound | None:
+    evidence = [(host, _cpu(point, host)) for host in point.hosts]
+    short = [(host, said) for host, said in evidence if said]
+    if not short:
+        return None
+    host = short[0][0].host if len(short) == 1 < len(point.hosts) else ""
+    return Bound(kind="client-cpu", evidence=tuple(said for _, said in short), host=host)
+
+
+def _cpu(point: Point, host: HostShare) -> str:
+    """Why this host is short of CPU; empty when it is not."""
+    own = host.cpu_seconds / max(1e-9, host.cores * point.seconds)
+    busy = host.busy_share
+    queue = host.runqueue
+    full = own >= BUSY or (busy is not None and busy >= BUSY)
+    queued = queue is not None and queue > host.cores and (busy is None or busy >= 0.5)
+    if not full and not queued:
+        return ""
+    said = [f"the ranks used {own:.0%} of {host.cores} cores"]
+    if busy is not None:
+        said.append(f"the host was {busy:.0%} busy")
+    if queue is not None:
+        said.append(f"{queue:.1f} threads were runnable")
+    if busy is not None and busy - own > 0.5 * busy:
+        said.append("most of it by other processes")
+    return f"{host.host}: {', '.join(said)}"
+
+
+def _one_host(point: Point, _: Sequence[Point]) -> Bound | None:
+    if len(point.hosts) < 2:
+        return None
+    extra, slow = slowest_host(point)
+    if extra <= UNEVEN:
+        return None
+    rate = slow.bytes / point.seconds
+    return Bound(
+        kind="client-link",
+        host=slow.host,
+        evidence=(
+            f"ranks on {slow.host} waited {wait_share(point, slow):.0%} of the time, "
+            f"{extra:.0%} longer than those of the median host",
+            f"{slow.host} read {show_rate(rate)}; its CPU was not the limit",
+        ),
+    )
+
+
+def _emulator(point: Point, _: Sequence[Point]) -> Bound | None:
+    explained = point.wait_share + point.barrier_share
+    if point.overshoot_p99 > OVERSHOOT and explained < 0.5 * (1 - point.x_ideal):
+        return Bound(
+            kind="emulator",
+            evidence=(
+                f"compute missed its nominal time by {point.overshoot_p99:.1%} of a step (p99)",
+                f"waiting and barriers explain {explained:.1%} of {1 - point.x_ideal:.1%} lost",
+            ),
+        )
+    return None
+
+
+def _loader(point: Point, references: Sequence[Point]) -> Bound | None:
+    fewer = [other for other in references if 2 * _per_host(other) <= _per_host(point)]
+    if not fewer:
+        return None
+    least = min(fewer, key=lambda other: (other.ranks, -other.x_ideal))
+    if least.x_ideal >= FED or point.x_ideal < 0.97 * least.x_ideal:
+        return None
+    return Bound(
+        kind="emulator",
+        evidence=(
+            f"a rank gets {point.x_ideal:.1%} of its demand among {point.ranks} "
+            f"and {least.x_ideal:.1%} among {least.ranks}",
+            "nothing that ranks share limits it: give the loader more workers or prefetch",
+        ),
+    )
+
+
+def _per_host(point: Point) -> float:
+    return point.ranks / max(1, len(point.hosts))
+
+
+def _client_link(point: Point, references: Sequence[Point]) -> Bound | None:
+    alone = _single_host_ceiling(references)
+    if len(point.hosts) < 2 or alone is None:
+        return None
+    rates = [host.bytes / point.seconds for host in point.hosts]
+    if min(rates) < SAME * alone:
+        return None
+    return Bound(
+        kind="client-link",
+        evidence=(
+            f"each of {len(rates)} hosts read {show_rate(min(rates))} or more",
+            f"one host alone read {show_rate(alone)} and starved: capacity grew with hosts",
+        ),
+    )
+
+
+def _single_host_ceiling(references: Sequence[Point]) -> float | None:
+    """Largest bytes per second of a single-host point whose ranks were not fed; None when there is none."""
+    rates = [
+        other.hosts[0].bytes / other.seconds
+        for other in references
+        if len(other.hosts) == 1 and other.x_ideal < FED
+    ]
+    return max(rates, default=None)
+
+
+def _storage(point: Point, references: Sequence[Point]) -> Bound:
+    evidence = [f"ranks waited {point.wait_share:.0%} of the time and no client was short of CPU"]
+    here = max((host.bytes / point.seconds for host in point.hosts), default=0.0)
+    fewer = [other for other in references if 0 < len(other.hosts) < len(point.hosts)]
+    best = max((host.bytes / other.seconds for other in fewer for host in other.hosts), default=0.0)
+    if here < SAME * best:
+        evidence.append(f"a host read {show_rate(here)}, and {show_rate(best)} when there were fewer hosts")
+    elif len(point.hosts) == 1:
+        evidence.append(_source(point.hosts[0]))
+    else:
+        evidence.append("no point with fewer hosts shows that a host could read faster")
+    return Bound(kind="storage", evidence=tuple(evidence))
+
+
+def _source(host: HostShare) -> str:
+    """Where the bytes of a single host came from: its network or device is part of the storage then."""
+    for name, count in (("its own block devices", host.device_bytes), ("its network", host.nic_bytes)):
+        if count is not None and count >= 0.5 * host.bytes > 0:
+            return f"{host.host} got {count / host.bytes:.0%} of what it read from {name}"
+    return "with one host its network or device cannot be told from the storage behind it"

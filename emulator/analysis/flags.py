@@ -1,0 +1,151 @@
+"""Validity flags: reasons not to trust a number, each with a threshold, a value and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emulator.analysis.warmup import Floats, drift
+from emulator.record.result import Flag, HostShare, Point
+from emulator.units import show_bytes
+
+OVERSHOOT = 0.01
+"""Share of a step by which emulated compute may miss its nominal time, 99th percentile."""
+STEAL = 0.02
+"""Share of CPU time that a hypervisor may take away from a host."""
+RUNQUEUE = 1.0
+"""Runnable threads per core, mean of a point."""
+RESIDENT = 0.01
+"""Share of pages that may be in the page cache before they are read."""
+MEMORY = 5.0
+"""Times client memory that the dataset should be, as MLPerf Storage asks for."""
+UNEVEN = 0.10
+"""Share of the point's time by which one host's ranks may wait longer than those of the median host."""
+DRIFT = 0.05
+"""Relative change of throughput over a point, when it is certain at 99 %."""
+
+
+def point_flags(point: Point) -> tuple[Flag, ...]:
+    """Every flag that a point carries the evidence for. What was not measured (None) raises none."""
+    found = (overshoot(point), steal(point), runqueue(point), page_cache(point), uneven_hosts(point))
+    return tuple(flag for flag in found if flag is not None)
+
+
+def overshoot(point: Point) -> Flag | None:
+    """p99 over steps of |measured - nominal| compute / step time > 1 %: accelerators do not keep time."""
+    if point.overshoot_p99 <= OVERSHOOT:
+        return None
+    return Flag(
+        name="overshoot",
+        value=point.overshoot_p99,
+        threshold=OVERSHOOT,
+        sentence=f"Emulated compute missed its nominal time by {point.overshoot_p99:.1%} of a step (p99): "
+        "the ranks were not scheduled in time; use fewer ranks per host.",
+    )
+
+
+def steal(point: Point) -> Flag | None:
+    """Steal time / CPU time > 2 % on some host (Linux, /proc/stat): a hypervisor ran somebody else."""
+    known = [(host.steal_share, host.host) for host in point.hosts if host.steal_share is not None]
+    value, name = max(known, default=(0.0, ""))
+    if value <= STEAL:
+        return None
+    return Flag(
+        name="steal",
+        value=value,
+        threshold=STEAL,
+        sentence=f"A hypervisor took {value:.1%} of the CPU time of {name} away: "
+        "part of the waiting is not the storage's.",
+    )
+
+
+def runqueue(point: Point) -> Flag | None:
+    """Mean runnable threads / cores > 1 on some host: threads waited for a core, not for storage."""
+    known = [(host.runqueue / host.cores, host) for host in point.hosts if host.runqueue is not None]
+    value, host = max(known, key=lambda pair: pair[0], default=(0.0, None))
+    if host is None or value <= RUNQUEUE:
+        return None
+    return Flag(
+        name="runqueue",
+        value=value,
+        threshold=RUNQUEUE,
+        sentence=f"{host.runqueue:.1f} threads wanted the {_cores(host)} of {host.host}: "
+        "ranks waited for CPU; use more hosts or fewer ranks per host.",
+    )
+
+
+def page_cache(point: Point) -> Flag | None:
+    """Sampled pages in the page cache before they were read > 1 %: memory answered, not storage."""
+    if point.resident_share is None or point.resident_share <= RESIDENT:
+        return None
+    return Flag(
+        name="page-cache",
+        value=point.resident_share,
+        threshold=RESIDENT,
+        sentence=f"{point.resident_share:.1%} of the pages were in memory before they were read: "
+        "part of the throughput is the page cache's.",
+    )
+
+
+def uneven_hosts(point: Point) -> Flag | None:
+    """Wait per rank of one host - that of the median host > 10 % of the point's time: one host is slower."""
+    if len(point.hosts) < 2:
+        return None
+    value, slow = slowest_host(point)
+    if value <= UNEVEN:
+        return None
+    return Flag(
+        name="uneven-hosts",
+        value=value,
+        threshold=UNEVEN,
+        sentence=f"Ranks on {slow.host} waited {value:.0%} of the time longer than those of the median host: "
+        "look at that host's network and load.",
+    )
+
+
+def slowest_host(point: Point) -> tuple[float, HostShare]:
+    """The host whose ranks waited longest, and how much longer than the median host's (share of the time).
+
+    Every rank reads the same number of samples, so a slow host shows in waiting, not in bytes. Raises
+    ValueError without hosts.
+    """
+    waits = sorted((wait_share(point, host), number) for number, host in enumerate(point.hosts))
+    median = waits[(len(waits) - 1) // 2][0]
+    return waits[-1][0] - median, point.hosts[waits[-1][1]]
+
+
+def wait_share(point: Point, host: HostShare) -> float:
+    """Share of the point's time that a rank of the host was blocked on the loader (0 to 1)."""
+    return host.wait_seconds / max(1e-9, host.ranks * point.seconds)
+
+
+def small_dataset(dataset_bytes: int, memory_bytes: int) -> Flag | None:
+    """Dataset / memory of all client hosts < 5 (MLPerf Storage): some stays in memory between epochs."""
+    value = dataset_bytes / max(1, memory_bytes)
+    if value >= MEMORY:
+        return None
+    return Flag(
+        name="small-dataset",
+        value=value,
+        threshold=MEMORY,
+        sentence=f"The dataset ({show_bytes(dataset_bytes)}) is {value:.2g} times the clients' memory "
+        f"({show_bytes(memory_bytes)}), not {MEMORY:.0f}: caches may answer for the storage.",
+    )
+
+
+def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
+    """Throughput drifts by more than 5 % over the point, with certainty 99 % (see `drift`)."""
+    line = drift(throughput)
+    if line is None or abs(line.relative) <= DRIFT or not line.certain():
+        return None
+    way = "rose" if line.relative > 0 else "fell"
+    return Flag(
+        name="non-stationary",
+        value=abs(line.relative),
+        threshold=DRIFT,
+        sentence=f"Throughput {way} by {abs(line.relative):.0%} during the point: "
+        "it had not settled; run longer.",
+    )
+
+
+def _cores(host: HostShare) -> str:
+    return f"{host.cores} core" + ("" if host.cores == 1 else "s")
