@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader.reading import WholeReader
 from emulator.loader.torch import SampleReader
+from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]
 
@@ -66,6 +68,22 @@ class TestProcesses(LoaderContract):
         list(made.epoch(files.batches()))
         assert made.helper_cpu_seconds() > 0
         assert sum(storage.stats.histogram().values()) == storage.stats.snapshot().reads > 0
+
+
+@pytest.mark.parametrize("worker_kind", ["thread", "process"])
+def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, worker_kind: str) -> None:  # type: ignore[no-untyped-def]
+    rate = 5e6
+    limiter = NodeLimiter.create(rate, 0.0, 0)
+    limiter.unlink()
+    storage = ShapedStorage(files.storage(), limiter)
+    made = maker("torch")(files, replace(SPEC, worker_kind=worker_kind), storage)
+    list(made.epoch([(0,)]))
+    begin = time.monotonic()
+    size = sum(batch.bytes for batch in made.epoch(files.batches()))
+    assert time.monotonic() - begin > size / rate - 0.02
+    assert storage.stats.snapshot().bytes == size + files.sizes[0]
+    made.close()
+    limiter.close()
 
 
 @pytest.mark.parametrize("worker_kind", ["thread", "process"])
