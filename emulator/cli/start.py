@@ -58,7 +58,7 @@ def _one_of(option: str, value: str, choices: Sequence[str]) -> None:
 
 def start(
     job: Job, kind: Kind, ranks: int | None, *, needed: int, schedule: Callable[[int], Schedule],
-    force: bool, dry_run: bool,
+    force: bool, dry_run: bool, resume: bool = False,
 ) -> None:  # fmt: skip
     """Measure under the mpirun that started this process, or start one here.
 
@@ -69,14 +69,15 @@ def start(
     if dry_run:
         _dry_run(job, ranks or needed, schedule)
     elif started_by_mpi():
-        _measure(job, kind, world(), ranks, schedule, force)
+        _measure(job, kind, world(), ranks, schedule, force, resume)
     else:
-        _launch(job, ranks or needed, schedule, force)
+        _launch(job, ranks or needed, schedule, force, resume)
 
 
 def _measure(
-    job: Job, kind: Kind, world: Comm, ranks: int | None, schedule: Callable[[int], Schedule], force: bool
-) -> None:
+    job: Job, kind: Kind, world: Comm, ranks: int | None, schedule: Callable[[int], Schedule], force: bool,
+    resume: bool,
+) -> None:  # fmt: skip
     from dataclasses import replace
 
     from emulator.sweep.session import measure
@@ -85,7 +86,7 @@ def _measure(
         raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
     plan = schedule(world.size)
     job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
-    result = measure(job, kind, plan, world, force=force, say=_say)
+    result = measure(job, kind, plan, world, force=force, resume=resume, say=_say)
     if result is not None:
         from emulator.report.table import print_table
 
@@ -93,7 +94,7 @@ def _measure(
         _say(f"\nresult: {job.out}   (feedrate report {job.out} --html page.html)")
 
 
-def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bool) -> None:
+def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bool, resume: bool) -> None:
     """Look at what can be seen from here, then start the same command under mpirun."""
     from emulator.dataset.manifest import read_manifest
     from emulator.plan.epoch import EpochPlan
@@ -104,10 +105,11 @@ def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bo
     manifest = read_manifest(job.dataset)
     batch_size = job.workload.loader.batch_size
     EpochPlan(samples=len(manifest.names), ranks=ranks, batch_size=batch_size).require_a_step()
-    check_out(job.out, force)
+    if not resume:
+        check_out(job.out, force)
     if job.loader == "torch":
         _require_torch()
-    status = launch(ranks, [*sys.argv[1:], "--out", str(job.out)])
+    status = launch(ranks, [*sys.argv[1:], *([] if resume else ["--out", str(job.out)])])
     if status:
         _say_what_is_kept(job.out)
     raise typer.Exit(status)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from emulator.cli import options
 from emulator.cli.start import make_job, start
+from emulator.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from emulator.sweep.schedule import Schedule
+
+DEFAULT_RANKS = 16
+"""Largest count of a sweep that was started without -n on one machine."""
 
 
 def sweep(
     dataset: options.Dataset,
     workload: options.WorkloadName,
-    counts: Annotated[str, typer.Option(help="Process counts: 1,2,4,8 or 1-8.")],
+    counts: Annotated[
+        str | None, typer.Option(help="Fixed process counts: 1,2,4,8 or 1-8. Default: look for the knee.")
+    ] = None,
     ranks: options.Ranks = None,
     out: options.Out = None,
     loader: options.LoaderName = "torch",
@@ -25,17 +34,60 @@ def sweep(
     cache: options.CacheName = "cold",
     storage: options.StorageText = "posix",
     settings: options.Settings = None,
+    precision: Annotated[
+        float,
+        typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share."),
+    ] = 0.05,
+    max_runs: Annotated[int, typer.Option(min=1, help="Runs at most.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
+    budget: Annotated[str | None, typer.Option(help="Time at most, for example 2h.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="OUT", help="Go on with this sweep.")] = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
     """Scale the number of ranks and find the knee."""
-    from emulator.sweep.schedule import FixedCounts, parse_counts, require_ranks
+    if resume is not None and out is not None:
+        raise SpecError("--resume and --out exclude each other", "a resumed sweep goes on in its own folder")
+    job = make_job(dataset, workload, settings or [], loader, cache, storage, epochs, steps, resume or out)
+    fixed = _counts(counts, repeats)
+    if fixed is not None:
+        schedule, needed = _fixed(fixed), max(fixed)
+    else:
+        schedule, needed = _adaptive(precision, max_runs, repeats, budget, job.workload.training.au_threshold)
+    start(
+        job, "sweep", ranks, needed=needed, schedule=schedule, force=force, dry_run=dry_run,
+        resume=resume is not None,
+    )  # fmt: skip
 
-    job = make_job(dataset, workload, settings or [], loader, cache, storage, epochs, steps, out)
-    wanted = parse_counts(counts)
+
+def _counts(text: str | None, repeats: int) -> tuple[int, ...] | None:
+    from emulator.sweep.schedule import parse_counts
+
+    return None if text is None else tuple(n for n in parse_counts(text) for _ in range(repeats))
+
+
+def _fixed(counts: tuple[int, ...]) -> Callable[[int], Schedule]:
+    from emulator.sweep.schedule import FixedCounts, require_ranks
 
     def schedule(world: int) -> Schedule:
-        require_ranks(wanted, world)
-        return FixedCounts(wanted)
+        require_ranks(counts, world)
+        return FixedCounts(counts)
 
-    start(job, "sweep", ranks, needed=max(wanted), schedule=schedule, force=force, dry_run=dry_run)
+    return schedule
+
+
+def _adaptive(
+    precision: float, max_runs: int, repeats: int, budget: str | None, threshold: float
+) -> tuple[Callable[[int], Schedule], int]:
+    from emulator.analysis.search import Search
+    from emulator.clock import MonotonicClock
+    from emulator.sweep.adaptive import Adaptive, Limits
+    from emulator.units import parse_seconds
+
+    limits = Limits(repeats=repeats, budget=None if budget is None else parse_seconds(budget))
+
+    def schedule(world: int) -> Schedule:
+        search = Search(maximum=world, threshold=threshold, precision=precision, max_runs=max_runs)
+        return Adaptive(search, limits, MonotonicClock())
+
+    return schedule, DEFAULT_RANKS

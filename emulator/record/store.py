@@ -159,12 +159,17 @@ def write_steps(path: Path, rows: Steps) -> None:
 
 
 def read_steps(path: Path) -> Steps:
-    """The rows of OUT/steps.parquet, or of the spools when the run never got to write it; may be empty.
+    """The rows of OUT/steps.parquet, and those of later points that are still in the spools; may be empty.
 
     Raises StorageError when it cannot be read, SpecError when it is no step log.
     """
-    if not (path / STEPS).is_file():
-        return read_spools(path)
+    written = _read_parquet(path) if (path / STEPS).is_file() else np.zeros(0, dtype=STEP)
+    spooled = read_spools(path)
+    later = spooled["point"] > (written["point"].max() if len(written) else -1)
+    return np.concatenate([written, spooled[later]])
+
+
+def _read_parquet(path: Path) -> Steps:
     import pyarrow
     import pyarrow.parquet
 
@@ -252,6 +257,15 @@ def remove_spools(path: Path) -> None:
             file.unlink(missing_ok=True)
         if (path / SPOOL).is_dir() and not any((path / SPOOL).iterdir()):
             (path / SPOOL).rmdir()
+
+
+def continue_out(path: Path, steps: Steps) -> None:
+    """Make OUT, which holds a sweep that was cut off, ready to go on after `steps`. Raises StorageError."""
+    if len(steps):
+        write_steps(path, steps)
+    remove_spools(path)
+    with _doing(f"cannot write to {path}"):
+        (path / FAILURE).unlink(missing_ok=True)
 
 
 def claim_failure(path: Path, line: str) -> bool:

@@ -21,6 +21,10 @@ class Schedule(Protocol):
         """What is believed and what is left, in a few words."""
         ...
 
+    def verdict(self, points: Sequence[Point]) -> str:
+        """Why it ended, for people; empty when there is nothing to say."""
+        ...
+
     def planned(self) -> Sequence[int]:
         """The counts that are sure to be run, for a dry run."""
         ...
@@ -37,6 +41,9 @@ class FixedCounts:
 
     def outlook(self, points: Sequence[Point]) -> str:
         return f"point {min(len(points) + 1, len(self.counts))} of {len(self.counts)}"
+
+    def verdict(self, points: Sequence[Point]) -> str:
+        return ""
 
     def planned(self) -> Sequence[int]:
         return self.counts

@@ -13,7 +13,7 @@ import numpy as np
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.result import Kind, Point, RunResult
-from emulator.record.step import Steps
+from emulator.record.step import STEP, Steps
 from emulator.record.store import Spool, prepare_out, remove_spools, write_result, write_steps
 from emulator.run.comm import Comm
 from emulator.run.guard import agreed, guarded
@@ -21,6 +21,7 @@ from emulator.run.job import Job
 from emulator.run.point import course_of, run_point
 from emulator.run.selftest import self_test
 from emulator.sweep.placement import activation_order
+from emulator.sweep.resume import reopen
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import result_of, summarise
 from emulator.units import show_rate, show_seconds
@@ -32,16 +33,18 @@ PROGRESS_SECONDS = 5.0
 
 
 def measure(
-    job: Job, kind: Kind, schedule: Schedule, world: Comm, *, force: bool, say: Say
+    job: Job, kind: Kind, schedule: Schedule, world: Comm, *, force: bool, resume: bool, say: Say
 ) -> RunResult | None:
     """Run the points of `schedule`, write OUT, and return the result on rank 0 (None elsewhere).
 
-    Collective over `world`. When a rank fails, every rank ends and the first one that failed says why.
+    With `resume`, the points that OUT holds count as run. Collective over `world`: when a rank fails,
+    every rank ends and the first one that failed says why.
     """
     with guarded(world, job.out):
-        manifest = agreed(world, lambda: _prepare(job, force, world))
+        manifest = agreed(world, lambda: read_manifest(job.dataset))
+        earlier = agreed(world, lambda: _prepare(job, manifest, force, resume) if world.rank == 0 else None)
         hosts = world.allgather(socket.gethostname())
-        session = _Session(job, kind, manifest, world, hosts, say)
+        session = _Session(job, kind, manifest, world, hosts, say, earlier or ((), _NO_STEPS))
         with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
             while True:
                 count = world.bcast(schedule.next_count(session.points) if world.rank == 0 else None)
@@ -50,14 +53,19 @@ def measure(
                 if world.rank == 0:
                     say(f"{schedule.outlook(session.points)}: {_ranks(count)}")
                 session.point(count, spool)
+        if world.rank == 0 and schedule.verdict(session.points):
+            say(f"done: {schedule.verdict(session.points)}")
         return session.finish()
 
 
-def _prepare(job: Job, force: bool, world: Comm) -> Manifest:
-    manifest = read_manifest(job.dataset)
-    if world.rank == 0:
-        prepare_out(job.out, force)
-    return manifest
+_NO_STEPS = np.zeros(0, dtype=STEP)
+
+
+def _prepare(job: Job, manifest: Manifest, force: bool, resume: bool) -> tuple[tuple[Point, ...], Steps]:
+    if resume:
+        return reopen(job, manifest)
+    prepare_out(job.out, force)
+    return (), _NO_STEPS
 
 
 def _ranks(count: int) -> str:
@@ -74,11 +82,12 @@ class _Session:
     world: Comm
     hosts: Sequence[str]
     say: Say
+    earlier: tuple[tuple[Point, ...], Steps]
 
     def __post_init__(self) -> None:
-        self.points: list[Point] = []
-        self._steps: list[Steps] = []
-        self._number = 0
+        self.points: list[Point] = list(self.earlier[0])
+        self._steps: list[Steps] = [self.earlier[1]]
+        self._number = self.world.bcast(len(self.points))
         self._environment: dict[str, Any] = {}
         if self.world.rank == 0:
             self._environment = {

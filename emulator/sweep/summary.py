@@ -113,17 +113,22 @@ def result_of(
         created=utc_now(),
         command=job.command,
         workload=asdict(job.workload),
-        dataset={
-            "path": str(job.dataset),
-            "files": len(manifest.names),
-            "bytes": int(manifest.sizes.sum()),
-            "format": manifest.format,
-            "recipe": manifest.recipe,
-            "seed": manifest.seed,
-        },
+        dataset=dataset_facts(job, manifest),
         storage=asdict(job.storage),
         loader=job.loader,
         environment=environment,
         points=tuple(points),
         knee=find_knee(points, job.workload.training.au_threshold) if several else None,
     )
+
+
+def dataset_facts(job: Job, manifest: Manifest) -> dict[str, Any]:
+    """What a result says of its dataset."""
+    return {
+        "path": str(job.dataset),
+        "files": len(manifest.names),
+        "bytes": int(manifest.sizes.sum()),
+        "format": manifest.format,
+        "recipe": manifest.recipe,
+        "seed": manifest.seed,
+    }
