@@ -1,26 +1,28 @@
 """Fill a folder with samples: a pool of threads over a slice of the indices.
 
-AES, checksums and writes run outside of Python's lock, so a few threads keep a disk busy. Each has
-the memory of one sample.
+AES, checksums and writes run outside of Python's lock, so a few threads keep a disk busy. Random payloads
+are streamed through 16 MiB a thread; grown ones take the memory of one sample.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from emulator.dataset.checksum import crc32_join
-from emulator.dataset.formats.base import PAGE, Room
-from emulator.dataset.grow import fill_for
+from emulator.dataset.formats.base import Encoded, Room
+from emulator.dataset.formats.layout import Key, Layout
+from emulator.dataset.grow import RandomSource, fill_for, random_sources
 from emulator.dataset.journal import Journal
 from emulator.dataset.plan import Plan
 from emulator.dataset.seeds import SeedVolume
 from emulator.dataset.sizes import Index
-from emulator.dataset.writing import WriteOptions, write_encoded
+from emulator.dataset.writing import REQUEST, Target, WriteOptions, stream, write_encoded
 
 Done = Callable[[int, int], None]
 """Called with (files, bytes) that were just finished; from many threads."""
@@ -50,17 +52,45 @@ class Job:
 
 
 def make_file(job: Job, index: int, room: Room, journal: Journal) -> int:
-    """File number `index` on storage, all its parts; returns its bytes. Raises OSError, SpecError."""
-    recipe = job.plan.recipe
+    """File number `index` on storage, all its parts; returns its bytes. Raises OSError, SpecError.
+
+    The parts get their names only when all are written and the journal knows them.
+    """
+    form, recipe = job.plan.form, job.plan.recipe
     depth, height, width = (int(edge) for edge in job.plan.shapes(np.array([index]))[0])
     shape = (recipe.samples_per_file, depth, height, width)
-    fill = fill_for(recipe.payload, job.plan.seed, index, shape, job.volumes)
-    parts = job.plan.form.encode(shape, fill, room)
-    size = sum(part.size for part in parts)
-    journal.add(index, size, crc32_join((part.crc, part.size) for part in parts))
-    for name, part in zip(job.plan.form.parts(job.plan.names[index]), parts, strict=True):
-        write_encoded(job.folder / name, part, job.options)
+    sources = random_sources(recipe.payload, job.plan.seed, index) if form.streams else None
+    with ExitStack() as stack:
+        names = form.parts(job.plan.names[index])
+        targets = [stack.enter_context(Target(job.folder / name, job.options)) for name in names]
+        if sources is not None:
+            written = _stream(form.layouts(shape), targets, sources, room)
+        else:
+            fill = fill_for(recipe.payload, job.plan.seed, index, shape, job.volumes)
+            written = _composed(form.encode(shape, fill, room), targets)
+        size = sum(length for _, length in written)
+        journal.add(index, size, crc32_join(written))
+        for target in targets:
+            target.publish()
     return size
+
+
+def _stream(
+    layouts: Sequence[Layout], targets: Sequence[Target], sources: Mapping[Key, RandomSource], room: Room
+) -> list[tuple[int, int]]:
+    """(CRC-32, bytes) of each part, written through one buffer."""
+    buffer = room(0, REQUEST)[:REQUEST]
+    for layout, target in zip(layouts, targets, strict=True):
+        stream(target, layout, sources, buffer)
+    sums = {key: source.crc for key, source in sources.items()}
+    return [(layout.crc(sums), layout.size) for layout in layouts]
+
+
+def _composed(parts: Sequence[Encoded], targets: Sequence[Target]) -> list[tuple[int, int]]:
+    """(CRC-32, bytes) of each part, written from memory."""
+    for part, target in zip(parts, targets, strict=True):
+        write_encoded(target, part)
+    return [(part.crc, part.size) for part in parts]
 
 
 class _Shared:
@@ -88,11 +118,10 @@ def fill_slice(job: Job, indices: Index, journal: Path, threads: int, done: Done
     Raises OSError, FeedrateError.
     """
     shared = _Shared(indices)
-    reserve = int(job.plan.planned_bytes(indices).max()) + PAGE if len(indices) else 0
     with Journal(journal) as log:
 
         def work() -> None:
-            room = Room(reserve)
+            room = Room()
             try:
                 while (index := shared.next()) is not None:
                     done(1, make_file(job, index, room, log))

@@ -7,7 +7,7 @@ never the same in two files. Checksums are taken while the bytes are still in th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import SLACK, Fill, Place, Shape
+from emulator.dataset.formats.layout import Key
 from emulator.dataset.seeds import SeedVolume
 from emulator.spec.recipe import payload_ratio
 
@@ -52,28 +53,46 @@ class Keystream:
             memory[:size] = self._cipher.update(bytes(source))
 
 
-def random_bytes(key: bytes, random_per_block: int) -> Fill:
-    """A Fill with random bytes: the first `random_per_block` of each 4 KiB, zeros behind them."""
+class RandomSource:
+    """The bytes of an array: the first `keep` of each 4 KiB are random, the others zero."""
+
+    def __init__(self, key: bytes, stream: int, keep: int = BLOCK) -> None:
+        self._keystream = Keystream(key, stream)
+        self._keep = keep
+        self._at = 0
+        self.crc = 0
+
+    def into(self, memory: memoryview, size: int) -> None:
+        """Write the next `size` bytes to the head of `memory`."""
+        for start in range(0, size, CHUNK):
+            step = min(CHUNK, size - start)
+            self._keystream.into(memory[start : start + step + SLACK], step)
+            chunk = memory[start : start + step]
+            if self._keep < BLOCK:
+                _thin(np.frombuffer(chunk, np.uint8), self._keep, self._at % BLOCK)
+            self.crc = crc32(chunk, self.crc)
+            self._at += step
+
+
+def _thin(data: NDArray[np.uint8], keep: int, phase: int) -> None:
+    """Zero all but the first `keep` bytes of each block, in place; `data` begins `phase` bytes into one."""
+    first = -phase % BLOCK
+    data[max(keep - phase, 0) : first] = 0
+    rest = data[first:]
+    whole = len(rest) // BLOCK * BLOCK
+    rest[:whole].reshape(-1, BLOCK)[:, keep:] = 0
+    rest[whole + keep :] = 0
+
+
+def filled_from(sources: Mapping[Key, RandomSource]) -> Fill:
+    """A Fill with the bytes of `sources`."""
 
     def fill(x: Place, y: Place) -> None:
-        for stream, place in enumerate((x, y)):
-            keystream = Keystream(key, stream)
-            for start in range(0, place.size, CHUNK):
-                size = min(CHUNK, place.size - start)
-                keystream.into(place.slack[start : start + size + SLACK], size)
-                chunk = place.data[start : start + size]
-                if random_per_block < BLOCK:
-                    _thin(np.frombuffer(chunk, np.uint8), random_per_block)
-                place.crc = crc32(chunk, place.crc)
+        for place, source in ((x, sources["x"]), (y, sources["y"])):
+            source.into(place.slack, place.size)
+            place.crc = source.crc
 
     return fill
-
-
-def _thin(data: NDArray[np.uint8], keep: int) -> None:
-    """Zero all but the first `keep` bytes of each block, in place."""
-    whole = len(data) // BLOCK * BLOCK
-    data[:whole].reshape(-1, BLOCK)[:, keep:] = 0
-    data[whole + keep :] = 0
 
 
 def kept_per_block(ratio: float) -> int:
@@ -131,10 +150,17 @@ def _noise(keystream: Keystream, room: memoryview, size: int) -> NDArray[np.uint
     return np.frombuffer(room[:size], "<u4")
 
 
-def fill_for(payload: str, seed: int, index: int, shape: Shape, volumes: Sequence[SeedVolume]) -> Fill:
-    """What fills file `index`: a pure function of its arguments. Raises SpecError."""
-    key = sample_key(seed, index)
+def random_sources(payload: str, seed: int, index: int) -> dict[Key, RandomSource] | None:
+    """The arrays of file `index` as streams, for payloads that are grown from nothing. Raises SpecError."""
     ratio = payload_ratio(payload)
     if payload == "ct-realistic":
-        return ct_like(key, volumes, shape)
-    return random_bytes(key, BLOCK if ratio is None else kept_per_block(ratio))
+        return None
+    key = sample_key(seed, index)
+    keep = BLOCK if ratio is None else kept_per_block(ratio)
+    return {"x": RandomSource(key, 0, keep), "y": RandomSource(key, 1, keep)}
+
+
+def fill_for(payload: str, seed: int, index: int, shape: Shape, volumes: Sequence[SeedVolume]) -> Fill:
+    """What fills file `index`: a pure function of its arguments. Raises SpecError."""
+    sources = random_sources(payload, seed, index)
+    return filled_from(sources) if sources else ct_like(sample_key(seed, index), volumes, shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.dataset.checksum import crc32
+from emulator.dataset.formats.layout import Hole, Key, Layout
 from emulator.errors import DatasetError
 
 Array = NDArray[Any]
@@ -31,23 +32,18 @@ class Sample:
 
 
 class Room:
-    """Page-aligned memory that is used again: one per worker.
+    """Page-aligned memory that grows to the largest request and is used again: one per worker."""
 
-    `reserve` bytes are mapped at once for each part; only what is written to takes memory.
-    """
-
-    def __init__(self, reserve: int = 0) -> None:
+    def __init__(self) -> None:
         self._memory: dict[int, mmap.mmap] = {}
-        self._reserve = reserve
 
     def __call__(self, part: int, size: int) -> memoryview:
         """At least `size` bytes + SLACK, rounded up to pages, for the file number `part` of a sample."""
         needed = -(-(size + SLACK) // PAGE) * PAGE
         memory = self._memory.get(part)
         if memory is None or len(memory) < needed:
-            mapped = -(-max(needed, self._reserve) // PAGE) * PAGE
-            memory = mmap.mmap(-1, mapped, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if hasattr(mmap, "MADV_HUGEPAGE") and mapped > 2 << 20:
+            memory = mmap.mmap(-1, needed, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_HUGEPAGE") and needed > 2 << 20:
                 memory.madvise(mmap.MADV_HUGEPAGE)
             self._memory[part] = memory
         return memoryview(memory)[:needed]
@@ -100,6 +96,15 @@ class Format(Protocol):
         """Write `sample` as one file (formats with two parts: one after the other, for tests)."""
         ...
 
+    @property
+    def streams(self) -> bool:
+        """True when files are their layouts; False when these are compressed first."""
+        ...
+
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
+        """The files of a sample, before compression."""
+        ...
+
     def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
         """Compose the files of a sample in memory; `fill` is called once with places for x and y."""
         ...
@@ -123,14 +128,33 @@ class Format(Protocol):
         ...
 
 
-class OneFile:
+class Laid:
+    """What formats whose files are their layouts share."""
+
+    streams = True
+
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
+        raise NotImplementedError
+
+    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
+        return compose(self.layouts(shape), fill, room)
+
+    def write(self, file: BinaryIO, sample: Sample) -> None:
+        shape = sample.x.shape
+        if len(shape) != 4 or sample.y.shape != shape:
+            raise DatasetError(f"a sample has shape (samples, depth, height, width), not {shape}")
+        for part in self.encode((shape[0], shape[1], shape[2], shape[3]), fill_from(sample), Room()):
+            file.write(part.memory[: part.size])
+
+
+class OneFile(Laid):
     """What formats with one file a sample share."""
 
     def parts(self, name: str) -> tuple[str, ...]:
         return (name,)
 
 
-class TwoFiles:
+class TwoFiles(Laid):
     """What formats with an image file and a label file share: `NAME_x.SUFFIX` and `NAME_y.SUFFIX`."""
 
     suffix: str
@@ -139,6 +163,29 @@ class TwoFiles:
         if not name.endswith(self.suffix):
             raise DatasetError(f"{name} does not end in {self.suffix}")
         return (name, name.removesuffix(self.suffix) + self.suffix.replace("_x", "_y", 1))
+
+
+def compose(layouts: Sequence[Layout], fill: Fill, room: Room) -> tuple[Encoded, ...]:
+    """The files of `layouts` in memory."""
+    places: dict[str, Place] = {}
+    memories = []
+    for part, layout in enumerate(layouts):
+        memory = room(part, layout.size)
+        memories.append(memory)
+        for at, piece in layout.placed():
+            if isinstance(piece, Hole):
+                places[piece.key] = Place(memory, at, piece.size)
+            else:
+                memory[at : at + len(piece)] = piece
+    fill(places["x"], places["y"])
+    sums: dict[Key, int] = {"x": places["x"].crc, "y": places["y"].crc}
+    encoded = []
+    for layout, memory in zip(layouts, memories, strict=True):
+        for at, data in layout.late(sums).items():
+            memory[at : at + len(data)] = data
+        memory[layout.size :] = bytes(len(memory) - layout.size)
+        encoded.append(Encoded(memory, layout.size, layout.crc(sums)))
+    return tuple(encoded)
 
 
 def fill_from(sample: Sample) -> Fill:
@@ -151,15 +198,6 @@ def fill_from(sample: Sample) -> Fill:
             place.seal()
 
     return fill
-
-
-def write_sample(form: Format, file: BinaryIO, sample: Sample) -> None:
-    """`Format.write` for every format: compose in memory, then write."""
-    shape = sample.x.shape
-    if len(shape) != 4 or sample.y.shape != shape:
-        raise DatasetError(f"a sample has shape (samples, depth, height, width), not {shape}")
-    for part in form.encode((shape[0], shape[1], shape[2], shape[3]), fill_from(sample), Room()):
-        file.write(part.memory[: part.size])
 
 
 def bad(name: str, why: str) -> DatasetError:

@@ -7,24 +7,12 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import (
-    PAGE,
-    Array,
-    Encoded,
-    Fill,
-    OneFile,
-    Place,
-    Room,
-    Sample,
-    Shape,
-    bad,
-    write_sample,
-)
+from emulator.dataset.formats.base import PAGE, Array, OneFile, Shape, bad
+from emulator.dataset.formats.layout import Hole, Key, Layout
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -34,14 +22,11 @@ _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 """Version of the superblock -> offset of the end-of-file address."""
 
 
-class _Memory(io.RawIOBase):
-    """A file in memory that somebody else owns; h5py reads and writes through it."""
+class _Seekable(io.RawIOBase):
+    """What h5py wants of a file besides reading and writing."""
 
-    def __init__(self, memory: memoryview, size: int) -> None:
-        self._memory = memory
-        self._at = 0
-        self._high = 0
-        self.size = size
+    size = 0
+    _at = 0
 
     def readable(self) -> bool:
         return True
@@ -59,31 +44,54 @@ class _Memory(io.RawIOBase):
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         return self._at
 
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._at if size is None else size
+        return self.size
+
+
+class _View(_Seekable):
+    """A file in memory that somebody else owns."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self.size = len(memory)
+
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
-        source = self._memory[self._at : min(self._at + len(target), self.size)]
+        source = self._memory[self._at : self._at + len(target)]
         target[: len(source)] = source
         self._at += len(source)
         return len(source)
 
+
+class _Metadata(_Seekable):
+    """A file that keeps what was written where, and takes no memory for the rest."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[int, bytes]] = []
+
     def write(self, data: ReadableBuffer) -> int:
-        source = memoryview(data).cast("B")
-        self.clear(self._at)
-        self._memory[self._at : self._at + len(source)] = source
+        source = bytes(data)
+        self.writes.append((self._at, source))
         self._at += len(source)
         self.size = max(self.size, self._at)
-        self._high = max(self._high, self._at)
         return len(source)
 
-    def clear(self, end: int) -> None:
-        """Zeros from what was written last up to `end`: the memory was used before."""
-        if end > self._high:
-            self._memory[self._high : end] = bytes(end - self._high)
-            self._high = end
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        target = memoryview(buffer).cast("B")
+        length = max(0, min(len(target), self.size - self._at))
+        target[:length] = self.between(self._at, self._at + length)
+        self._at += length
+        return length
 
-    def truncate(self, size: int | None = None) -> int:
-        self.size = self._at if size is None else size
-        return self.size
+    def between(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`: zeros where nothing was written."""
+        data = bytearray(end - start)
+        for at, written in self.writes:
+            first, last = max(at, start), min(at + len(written), end)
+            if first < last:
+                data[first - start : last - start] = written[first - at : last - at]
+        return bytes(data)
 
 
 class Hdf5(OneFile):
@@ -94,39 +102,35 @@ class Hdf5(OneFile):
     def planned_bytes(self, voxels: Any) -> Any:
         return PAGE + -(-4 * voxels // PAGE) * PAGE + -(-voxels // PAGE) * PAGE + PAGE
 
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
         import h5py
 
-        voxels = math.prod(shape)
-        memory = room(0, int(self.planned_bytes(voxels)) + 4 * PAGE)
-        file = _Memory(memory, 0)
-        places = []
+        file = _Metadata()
+        holes: list[tuple[int, Hole]] = []
+        keys: tuple[tuple[Key, str], ...] = (("x", "<f4"), ("y", "|u1"))
         with h5py.File(file, "w", alignment_threshold=PAGE, alignment_interval=PAGE) as store:
-            for key, dtype in (("x", "<f4"), ("y", "|u1")):
+            for key, dtype in keys:
                 properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
                 properties.set_layout(h5py.h5d.CONTIGUOUS)
                 properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
                 properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
                 properties.set_obj_track_times(False)
                 kind = h5py.h5t.py_create(np.dtype(dtype))
-                dataset = h5py.h5d.create(
-                    store.id, key.encode(), kind, h5py.h5s.create_simple(shape), properties
-                )
-                places.append((dataset.get_offset(), voxels * np.dtype(dtype).itemsize))
-        file.clear(len(memory))
-        x, y = (Place(memory, offset, size) for offset, size in places)
-        fill(x, y)
-        size = max(file.size, *(offset + length for offset, length in places))
-        return (Encoded(memory, size, _crc(memory, size, sorted(zip(places, (x, y), strict=True)))),)
-
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        write_sample(self, file, sample)
+                space = h5py.h5s.create_simple(shape)
+                dataset = h5py.h5d.create(store.id, key.encode(), kind, space, properties)
+                holes.append((dataset.get_offset(), Hole(key, math.prod(shape) * np.dtype(dtype).itemsize)))
+        pieces: list[bytes | Hole] = []
+        at = 0
+        for offset, hole in sorted(holes, key=lambda placed: placed[0]):
+            pieces += [file.between(at, offset), hole]
+            at = offset + hole.size
+        return (Layout([*pieces, file.between(at, max(at, file.size))]),)
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
         import h5py
 
         try:
-            with h5py.File(_Memory(data, len(data)), "r") as store:
+            with h5py.File(_View(data), "r") as store:
                 return {key: _view(store[key], data, name) for key in ("x", "y")}
         except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
             raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None
@@ -138,15 +142,6 @@ class Hdf5(OneFile):
         end = int.from_bytes(head[at : at + 8], "little")
         if end != size:
             raise bad(name, f"{size} bytes where its superblock says {end}")
-
-
-def _crc(memory: memoryview, size: int, places: list[tuple[tuple[int, int], Place]]) -> int:
-    """CRC-32 of the file: the metadata between the arrays, and the arrays as already summed."""
-    pieces, at = [], 0
-    for (offset, length), place in places:
-        pieces += [(crc32(memory[at:offset]), offset - at), (place.crc, length)]
-        at = offset + length
-    return crc32_join([*pieces, (crc32(memory[at:size]), size - at)])
 
 
 def _view(dataset: Any, data: memoryview, name: str) -> Array:

@@ -11,24 +11,14 @@ import math
 import struct
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.base import (
-    Array,
-    Encoded,
-    Fill,
-    Place,
-    Room,
-    Sample,
-    Shape,
-    TwoFiles,
-    bad,
-    write_sample,
-)
-from emulator.dataset.formats.npy import finish
+from emulator.dataset.formats.base import Array, Encoded, Fill, Room, Shape, TwoFiles, bad, compose
+from emulator.dataset.formats.layout import Layout
+from emulator.dataset.formats.npy import array_layout
 from emulator.dataset.formats.npz import inflate
 from emulator.errors import DatasetError
 
@@ -85,17 +75,11 @@ def _volume(data: memoryview, name: str) -> Array:
     return np.frombuffer(data, dtype, offset=offset).reshape(shape)
 
 
-def _encode(shape: Shape, fill: Fill, room: Room) -> list[tuple[memoryview, int, Place]]:
-    """Both volumes with their headers, filled."""
-    files = []
-    for part, dtype in enumerate(("<f4", "|u1")):
-        header = nifti_header(shape, dtype)
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        memory = room(part, len(header) + size)
-        memory[: len(header)] = header
-        files.append((memory, len(header), Place(memory, len(header), size)))
-    fill(files[0][2], files[1][2])
-    return files
+def _layouts(shape: Shape) -> tuple[Layout, ...]:
+    return (
+        array_layout(nifti_header(shape, "<f4"), "x", shape),
+        array_layout(nifti_header(shape, "|u1"), "y", shape),
+    )
 
 
 class Nifti(TwoFiles):
@@ -106,11 +90,8 @@ class Nifti(TwoFiles):
     def planned_bytes(self, voxels: Any) -> Any:
         return voxels * 5 + 2 * _DATA
 
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
-        return tuple(finish(*file) for file in _encode(shape, fill, room))
-
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        write_sample(self, file, sample)
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
+        return _layouts(shape)
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
         return {"y" if "_y.nii" in name else "x": _volume(data, name)}
@@ -126,18 +107,17 @@ class NiftiGz(TwoFiles):
     """`NAME_x.nii.gz` and `NAME_y.nii.gz`, gzip level 1."""
 
     suffix = "_x.nii.gz"
+    streams = False
 
     def planned_bytes(self, voxels: Any) -> Any:
         return voxels * 5 + voxels // 500 + 2 * (_DATA + 64)
 
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
-        return tuple(
-            _gzip(memory[: header + place.size], room, 2 + part)
-            for part, (memory, header, place) in enumerate(_encode(shape, fill, room))
-        )
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
+        return _layouts(shape)
 
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        write_sample(self, file, sample)
+    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
+        plain = compose(_layouts(shape), fill, room)
+        return tuple(_gzip(file.memory[: file.size], room, 2 + part) for part, file in enumerate(plain))
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
         if len(data) < 18 or bytes(data[:3]) != b"\x1f\x8b\x08":

@@ -9,23 +9,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import (
-    Array,
-    Encoded,
-    Fill,
-    Place,
-    Room,
-    Sample,
-    Shape,
-    TwoFiles,
-    bad,
-    write_sample,
-)
+from emulator.dataset.formats.base import Array, Shape, TwoFiles, bad
+from emulator.dataset.formats.layout import Hole, Key, Layout
 
 MAGIC = b"\x93NUMPY"
 _HEADER = re.compile(
@@ -100,20 +89,9 @@ def npy_array(data: memoryview, name: str) -> Array:
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
 
-def array_file(room: Room, part: int, shape: Shape, descr: str) -> tuple[memoryview, int, Place]:
-    """Memory of a .npy file with its header in place: memory, header bytes, place of the data."""
-    header = npy_header(shape, descr)
-    size = math.prod(shape) * np.dtype(descr).itemsize
-    memory = room(part, len(header) + size)
-    memory[: len(header)] = header
-    return memory, len(header), Place(memory, len(header), size)
-
-
-def finish(memory: memoryview, header: int, place: Place) -> Encoded:
-    """The file of `header` bytes and one array."""
-    size = header + place.size
-    memory[size:] = bytes(len(memory) - size)
-    return Encoded(memory, size, crc32_join([(crc32(memory[:header]), header), (place.crc, place.size)]))
+def array_layout(header: bytes, key: Key, shape: Shape) -> Layout:
+    """A file of `header` and one array."""
+    return Layout([header, Hole(key, math.prod(shape) * (4 if key == "x" else 1))])
 
 
 class NpyPair(TwoFiles):
@@ -124,14 +102,11 @@ class NpyPair(TwoFiles):
     def planned_bytes(self, voxels: Any) -> Any:
         return voxels * 5 + 256
 
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
-        first = array_file(room, 0, shape, "<f4")
-        second = array_file(room, 1, shape, "|u1")
-        fill(first[2], second[2])
-        return (finish(*first), finish(*second))
-
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        write_sample(self, file, sample)
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
+        return (
+            array_layout(npy_header(shape, "<f4"), "x", shape),
+            array_layout(npy_header(shape, "|u1"), "y", shape),
+        )
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
         return {"y" if name.endswith("_y.npy") else "x": npy_array(data, name)}

@@ -10,21 +10,12 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import (
-    Array,
-    Encoded,
-    Fill,
-    OneFile,
-    Place,
-    Room,
-    Sample,
-    Shape,
-    bad,
-    write_sample,
-)
+from emulator.dataset.formats.base import Array, OneFile, Shape, bad
+from emulator.dataset.formats.layout import Hole, Key, Layout, Patches
 from emulator.dataset.formats.npy import npy_array, npy_header, parse_npy
 
 _LOCAL = struct.Struct(
@@ -34,6 +25,7 @@ _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
+_LOCAL_CRC, _CENTRAL_CRC = 14, 16  # offsets of the checksum in the headers
 _DATE = (1 << 5) | 1  # 1 January 1980: the same bytes whenever they are written
 _STORED, _DEFLATED = 0, 8
 _MEMBERS = 16
@@ -164,23 +156,8 @@ class Npz(OneFile):
         second = x + (-(x + 35 + 4) % _ALIGNMENT) + 4 + 35
         return second + 128 + voxels + 2 * (_CENTRAL.size + 5) + _END.size
 
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
-        voxels = math.prod(shape)
-        headers = (npy_header(shape, "<f4"), npy_header(shape, "|u1"))
-        sizes = (len(headers[0]) + 4 * voxels, len(headers[1]) + voxels)
-        first = _aligned(0)
-        second = _aligned(first + sizes[0])
-        end = second + sizes[1] + 2 * (_CENTRAL.size + 5) + _END.size
-        memory = room(0, end)
-        places = []
-        for start, header, size in zip((first, second), headers, sizes, strict=True):
-            memory[start : start + len(header)] = header
-            places.append(Place(memory, start + len(header), size - len(header)))
-        fill(places[0], places[1])
-        return (_seal(memory, (first, second), headers, places, end),)
-
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        write_sample(self, file, sample)
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
+        return (_layout(shape),)
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
         found = {}
@@ -215,23 +192,32 @@ def _aligned(offset: int) -> int:
     return start + -start % _ALIGNMENT
 
 
-def _seal(
-    memory: memoryview, starts: tuple[int, int], headers: tuple[bytes, bytes], places: list[Place], end: int
-) -> Encoded:
-    """Zip headers and directory around the two members, and the checksum of the whole."""
-    at, pieces, directory = 0, [], b""
-    for name, start, header, place in zip((b"x.npy", b"y.npy"), starts, headers, places, strict=True):
-        size = len(header) + place.size
-        member = crc32_join([(crc32(header), len(header)), (place.crc, place.size)])
-        padding = start - at - _LOCAL.size - len(name)
-        common = (20, 0, _STORED, 0, _DATE, member, size, size, len(name))
+def _layout(shape: Shape) -> Layout:
+    """Zip headers and directory around two stored members; their checksums come late."""
+    voxels = math.prod(shape)
+    pieces: list[bytes | Hole] = []
+    directory = b""
+    members: list[tuple[Key, bytes, int, int]] = []
+    at = 0
+    for name, descr, hole in ((b"x.npy", "<f4", Hole("x", 4 * voxels)), (b"y.npy", "|u1", Hole("y", voxels))):
+        header = npy_header(shape, descr)
+        size = len(header) + hole.size
+        padding = _aligned(at) - at - _LOCAL.size - len(name)
+        common = (20, 0, _STORED, 0, _DATE, 0, size, size, len(name))
         local = _LOCAL.pack(b"PK\3\4", *common, padding) + name
         local += struct.pack("<2H", 0xD935, padding - 4) + bytes(padding - 4)  # a field that all readers skip
-        memory[at:start] = local
-        pieces += [(crc32(local), len(local)), (member, size)]
+        pieces += [local + header, hole]
+        members.append((hole.key, header, hole.size, at))
         directory += _CENTRAL.pack(b"PK\1\2", 20, *common, 0, 0, 0, 0, 0o600 << 16, at) + name
-        at = start + size
-    directory += _END.pack(b"PK\5\6", 0, 0, 2, 2, len(directory), at, 0)
-    memory[at:end] = directory
-    memory[end:] = bytes(len(memory) - end)
-    return Encoded(memory, end, crc32_join([*pieces, (crc32(directory), len(directory))]))
+        at += len(local) + size
+    pieces.append(directory + _END.pack(b"PK\5\6", 0, 0, 2, 2, len(directory), at, 0))
+
+    def late(sums: Mapping[Key, int]) -> Patches:
+        patches: dict[int, bytes] = {}
+        for number, (key, header, size, local) in enumerate(members):
+            crc = crc32_join([(crc32(header), len(header)), (sums[key], size)]).to_bytes(4, "little")
+            patches[local + _LOCAL_CRC] = crc
+            patches[at + number * len(directory) // 2 + _CENTRAL_CRC] = crc
+        return patches
+
+    return Layout(pieces, late)

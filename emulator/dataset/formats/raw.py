@@ -9,24 +9,12 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import (
-    PAGE,
-    Array,
-    Encoded,
-    Fill,
-    OneFile,
-    Place,
-    Room,
-    Sample,
-    Shape,
-    bad,
-    write_sample,
-)
+from emulator.dataset.formats.base import PAGE, Array, OneFile, Shape, bad
+from emulator.dataset.formats.layout import Hole, Layout
 
 _HEAD = struct.Struct("<8s4Q")
 _MAGIC = b"feedraw1"
@@ -55,24 +43,11 @@ class Raw(OneFile):
     def planned_bytes(self, voxels: Any) -> Any:
         return PAGE + _blocks(4 * voxels) + _blocks(voxels)
 
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
+    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
         voxels = math.prod(shape)
-        second = PAGE + _blocks(4 * voxels)
-        end = second + _blocks(voxels)
-        memory = room(0, end)
-        memory[:PAGE] = _HEAD.pack(_MAGIC, *shape).ljust(PAGE, b"\0")
-        x, y = Place(memory, PAGE, 4 * voxels), Place(memory, second, voxels)
-        fill(x, y)
-        gaps = (second - PAGE - x.size, end - second - y.size)
-        memory[second - gaps[0] : second] = bytes(gaps[0])
-        memory[end - gaps[1] :] = bytes(len(memory) - end + gaps[1])
-        pieces = [(crc32(memory[:PAGE]), PAGE)]
-        for place, gap in zip((x, y), gaps, strict=True):
-            pieces += [(place.crc, place.size), (crc32(bytes(gap)), gap)]
-        return (Encoded(memory, end, crc32_join(pieces)),)
-
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        write_sample(self, file, sample)
+        x, y = Hole("x", 4 * voxels), Hole("y", voxels)
+        head = _HEAD.pack(_MAGIC, *shape).ljust(PAGE, b"\0")
+        return (Layout([head, x, bytes(-x.size % PAGE), y, bytes(-y.size % PAGE)]),)
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
         shape = _shape(data, len(data), name)
