@@ -44,6 +44,7 @@ OWNERS = {
     "distributed": {"dataset/fill_dask.py"},
     "pyarrow": {"record"},
     "altair": {"report"},
+    "numba": {"simulator"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
 }
