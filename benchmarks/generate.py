@@ -1,8 +1,8 @@
 """What it costs to write a dataset: fio and feedrate generate (and DLIO) take turns in one run.
 
-    python benchmarks/generate.py FOLDER [--files 16] [--repeats 5] [--jobs 2] [--out FILE.md]
+    python benchmarks/generate.py FOLDER [--files 16] [--repeats 5] [--jobs 4] [--out FILE.md]
 
-fio writes as many bytes in as many files, in 1 MiB blocks: through the page cache with fsync at the end
+fio writes as many bytes in as many files with as many jobs, in 1 MiB blocks: through the page cache with fsync at the end
 of each file, and with O_DIRECT. feedrate generates the recipe kits19 (.npz, incompressible, fsync).
 Everything is removed after each turn; FOLDER has to have room for one.
 
@@ -93,11 +93,11 @@ def fio(folder: Path, files: int, size: int, jobs: int, direct: bool) -> Turn:
     return Turn(size, wrote["job_runtime"] / jobs / 1000, done.cpu_seconds, done.cpu_seconds, done.peak_pss)
 
 
-def feedrate(folder: Path, files: int) -> Turn:
+def feedrate(folder: Path, files: int, threads: int) -> Turn:
     """`feedrate generate`, as a user runs it."""
     command = [
         sys.executable, "-m", "emulator", "generate", str(folder / "data"), "--recipe", "kits19",
-        "--files", str(files), "--json",
+        "--files", str(files), "--threads", str(threads), "--json",
     ]  # fmt: skip
     done = watched(command)
     told = json.loads(done.out.splitlines()[-1])
@@ -133,7 +133,7 @@ def contestants(files: int, jobs: int) -> dict[str, Callable[[Path], Turn]]:
     chosen: dict[str, Callable[[Path], Turn]] = {
         "fio buffered + fsync": lambda folder: fio(folder, files, size, jobs, direct=False),
         "fio O_DIRECT": lambda folder: fio(folder, files, size, jobs, direct=True),
-        "feedrate generate": lambda folder: feedrate(folder, files),
+        "feedrate generate": lambda folder: feedrate(folder, files, jobs),
     }
     if "DLIO_PYTHON" in os.environ:
         chosen["DLIO generate"] = lambda folder: dlio(folder, files, jobs)
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if shutil.which("fio") is None:

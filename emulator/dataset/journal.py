@@ -25,6 +25,11 @@ def _pack(index: int, size: int, crc: int) -> bytes:
     return head + zlib.crc32(head).to_bytes(4, "little")
 
 
+def _whole(size: int) -> int:
+    """Bytes of the whole records in `size` bytes."""
+    return size // RECORD.itemsize * RECORD.itemsize
+
+
 class Journal:
     """Appends records. Each is one write, so that threads may share it."""
 
@@ -54,7 +59,7 @@ class JournalWatch:
     """Counts what other workers append to their journals from now on."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._read = {path: path.stat().st_size if path.exists() else 0 for path in paths}
+        self._read = {path: _whole(path.stat().st_size) if path.exists() else 0 for path in paths}
         self._files = 0
         self._bytes = 0
 
@@ -67,7 +72,7 @@ class JournalWatch:
                     data = file.read()
             except OSError:
                 continue
-            whole = len(data) // RECORD.itemsize * RECORD.itemsize
+            whole = _whole(len(data))
             self._read[path] = at + whole
             self._files += whole // RECORD.itemsize
             self._bytes += int(np.frombuffer(data[:whole], RECORD)["bytes"].sum())
@@ -79,7 +84,7 @@ def read_journals(paths: Iterable[Path]) -> Records:
     found = [np.empty(0, RECORD)]
     for path in sorted(paths):
         data = path.read_bytes()
-        records = np.frombuffer(data[: len(data) // RECORD.itemsize * RECORD.itemsize], RECORD)
+        records = np.frombuffer(data[: _whole(len(data))], RECORD)
         bodies = data[: len(records) * RECORD.itemsize]
         checks = [zlib.crc32(bodies[at : at + 20]) for at in range(0, len(bodies), RECORD.itemsize)]
         found.append(records[records["check"] == np.array(checks, dtype=np.uint32)])
