@@ -165,8 +165,9 @@ def read_steps(path: Path) -> Steps:
     """
     written = _read_parquet(path) if (path / STEPS).is_file() else np.zeros(0, dtype=STEP)
     spooled = read_spools(path)
-    later = spooled["point"] > (written["point"].max() if len(written) else -1)
-    return np.concatenate([written, spooled[later]])
+    if not len(written):
+        return spooled
+    return np.concatenate([written, spooled[spooled["point"] > written["point"].max()]])
 
 
 def _read_parquet(path: Path) -> Steps:

@@ -195,6 +195,18 @@ def line(rows: Rows, x: Any, y: Any, colour: str, dash: bool = False) -> Chart:
     return mark.encode(x=x, y=y)
 
 
+def band(rows: Rows, x: Any, y: Any, column: str, colour: str) -> list[Chart]:
+    """A fitted curve through `column`, in a band between its `_low` and `_high` columns."""
+    alt = extra("altair")
+    base = alt.Chart(data(rows)).encode(x=x)
+    low = y.copy()
+    low.shorthand = f"{column}_low:Q"
+    return [
+        base.mark_area(color=colour, opacity=0.16).encode(y=low, y2=f"{column}_high:Q"),
+        base.mark_line(color=colour, strokeWidth=2.0).encode(y=y),
+    ]
+
+
 def dots(rows: Rows, x: Any, y: Any, colour: str, small: bool = False, flagged: str = FLAGGED) -> list[Chart]:
     """The measured points; flagged ones hollow, in another shape and in the colour `flagged`."""
     base = extra("altair").Chart

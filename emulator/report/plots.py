@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from emulator.record.store import write_whole
 from emulator.report import frames, style
 from emulator.report import plotkit as kit
 from emulator.report.extras import extra
+from emulator.report.fit import fit_rows
 from emulator.report.frames import Rows
 from emulator.report.plotkit import Chart, Key
 from emulator.report.style import Size
@@ -67,6 +69,18 @@ def _made(result: RunResult) -> str:
     return "simulated" if result.kind == "simulated" else "measured"
 
 
+def _curve(
+    result: RunResult, rows: Rows, fitted: Rows, x: Any, y: Any, column: str
+) -> tuple[list[Chart], list[Key]]:
+    """The points, and through them the fitted curve where there is one, else their means; with the key."""
+    points = kit.dots(rows, x, y, style.MEASURED)
+    if not fitted:
+        through = kit.line(frames.line_rows(rows, column), x, y, style.MEASURED)
+        return [through, *points], [Key(_made(result), style.MEASURED, "line")]
+    keys = [Key(_made(result), style.MEASURED, "dot"), Key("fit, 95 % band", style.MEASURED, "line")]
+    return [*kit.band(fitted, x, y, column, style.MEASURED), *points], keys
+
+
 def throughput(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     """All processes together: bytes/s against the process count, with the ideal line and the knee."""
     points = frames.ordered(result)
@@ -85,17 +99,10 @@ def throughput(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     ideal = frames.ideal_rows(points, top, unit)
     layers = _knee(result, points, x, size)
     layers += [kit.line(ideal, x, y, style.IDEAL, dash=True)] if ideal else []
-    layers += [
-        kit.line(frames.line_rows(rows, "rate"), x, y, style.MEASURED),
-        *kit.dots(rows, x, y, style.MEASURED),
-    ]
-    keys = [
-        Key(_made(result), style.MEASURED, "line"),
-        *([Key("ideal", style.IDEAL, "dash")] if ideal else []),
-    ]
-    return kit.finished(
-        layers, keys + kit.flagged_key(rows), "Throughput, all processes", marks_line(result), size
-    )
+    curve, keys = _curve(result, rows, fit_rows(result, unit, top), x, y, "rate")
+    keys += [Key("ideal", style.IDEAL, "dash")] if ideal else []
+    keys += kit.flagged_key(rows)
+    return kit.finished(layers + curve, keys, "Throughput, all processes", marks_line(result), size)
 
 
 def per_process(result: RunResult, steps: Steps, size: Size) -> Chart | None:
@@ -109,17 +116,12 @@ def per_process(result: RunResult, steps: Steps, size: Size) -> Chart | None:
     top = max([float(row["each"]) for row in rows] + [one / unit.size if one else 0.0]) * 1.15 or 1.0
     x, y = _processes(points), kit.upright("each", f"{unit.name} per process", top)
     layers = _knee(result, points, x, size)
-    keys = [Key(_made(result), style.MEASURED, "line")]
+    curve, keys = _curve(result, rows, fit_rows(result, unit, math.inf), x, y, "each")
     if one is not None:
         layers.append(_level(one / unit.size, y, style.IDEAL))
         keys.append(Key(f"ideal, {number(one / unit.size, 4)} {unit.name}", style.IDEAL, "dash"))
-    layers += [
-        kit.line(frames.line_rows(rows, "each"), x, y, style.MEASURED),
-        *kit.dots(rows, x, y, style.MEASURED),
-    ]
-    return kit.finished(
-        layers, keys + kit.flagged_key(rows), "Throughput of one process", marks_line(result), size
-    )
+    keys += kit.flagged_key(rows)
+    return kit.finished(layers + curve, keys, "Throughput of one process", marks_line(result), size)
 
 
 def _level(value: float, y: Any, colour: str) -> Chart:

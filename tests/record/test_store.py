@@ -140,6 +140,15 @@ def test_the_parquet_file_wins_over_the_spools(tmp_path: Path) -> None:
     assert len(read_steps(tmp_path)) == 2
 
 
+def test_spooled_rows_of_later_points_follow_those_of_the_parquet_file(tmp_path: Path) -> None:
+    steps = np.zeros(6, dtype=STEP)
+    steps["point"] = [0, 0, 1, 1, 2, 2]
+    write_steps(tmp_path, steps[:4])
+    with Spool(tmp_path, 0) as spool:
+        spool.append(steps[2:])
+    assert read_steps(tmp_path).tobytes() == steps.tobytes()
+
+
 def test_infinity_is_readable_by_strict_json_readers(tmp_path: Path) -> None:
     write_result(tmp_path, small(flags=(Flag(name="a", value=math.inf, threshold=-math.inf, sentence=""),)))
     json.loads((tmp_path / "run.json").read_text(), parse_constant=lambda name: pytest.fail(name))
