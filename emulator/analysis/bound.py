@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from emulator.analysis.flags import OVERSHOOT, UNEVEN, slowest_host, wait_share
-from emulator.record.result import HostShare, Point
+from emulator.record.result import Bound, HostShare, Point
 from emulator.units import show_rate
-
-Kind = Literal["compute", "client-cpu", "client-link", "storage", "emulator"]
 
 FED = 0.95
 """Throughput / ideal from which compute is the limit."""
@@ -18,18 +14,6 @@ BUSY = 0.90
 """Share of a host's CPU time from which CPU is the limit."""
 SAME = 0.90
 """Two rates closer than this ratio count as the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """What limits a point, and why we think so."""
-
-    kind: Kind
-    """`client-link` is the network or the device of a client host."""
-    evidence: tuple[str, ...]
-    """Measurements that led there, one sentence each."""
-    host: str = ""
-    """The one host that is limited, when it is one of several."""
 
 
 def classify(point: Point, references: Sequence[Point] = ()) -> Bound:

@@ -54,7 +54,8 @@ def steady(steps: Steps) -> Steps:
     for choice in (later, np.ones_like(later)):
         missing = np.bincount(rank, weights=kept, minlength=len(ranks)) == 0
         kept |= missing[rank] & choice
-    return steps[kept]
+    chosen: Steps = steps[kept]
+    return chosen
 
 
 def throughput(steps: Steps) -> Throughput:
@@ -93,3 +94,19 @@ def share_of_time(steps: Steps, column: str) -> float:
 def loop_seconds(steps: Steps) -> float:
     """Wall seconds of the loop: from the start of the point to the end of the last step of any rank."""
     return float(np.max(steps["begin"] + durations(steps))) if len(steps) else 0.0
+
+
+def rate_series(steps: Steps, bins: int = 40) -> NDArray[np.float64]:
+    """Samples/s of all ranks in `bins` equal spans of the steps' time, shape (bins,).
+
+    A step's samples are spread evenly over its duration, so that steps which cross a border count for
+    both sides.
+    """
+    if not len(steps):
+        return np.zeros(0)
+    begin, length = steps["begin"], np.maximum(durations(steps), 1e-9)
+    edges = np.linspace(begin.min(), (begin + length).max(), bins + 1)
+    # Samples delivered up to each edge: the sum over steps of the share of the step before it.
+    before = np.clip((edges[:, None] - begin[None, :]) / length[None, :], 0, 1) @ steps["samples"]
+    rates: NDArray[np.float64] = np.diff(before) / np.diff(edges)
+    return rates

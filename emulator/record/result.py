@@ -30,6 +30,21 @@ class Flag:
     """What it means, for people."""
 
 
+BoundKind = Literal["compute", "client-cpu", "client-link", "storage", "emulator"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What limits a point, and why we think so."""
+
+    kind: BoundKind
+    """`client-link` is the network or the device of a client host."""
+    evidence: tuple[str, ...]
+    """Measurements that led there, one sentence each."""
+    host: str = ""
+    """The one host that is limited, when it is one of several."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
     """What the ranks of one host did during a point, and what the host said of itself."""
@@ -100,6 +115,8 @@ class Point:
     """Share of sampled pages that were in the page cache just before they were read (0 to 1)."""
     read_latency: Mapping[str, int] = field(default_factory=dict)
     """Histogram of read requests: upper edge in microseconds -> requests, all ranks."""
+    bound: Bound | None = None
+    """What limits the point; null where it was not asked."""
     flags: tuple[Flag, ...] = ()
 
 

@@ -5,26 +5,22 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from emulator.dataset.manifest import Manifest, read_manifest
-from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.result import Kind, Point, RunResult
-from emulator.record.step import STEP, Steps
-from emulator.record.store import Spool, prepare_out, remove_spools, write_result, write_steps
+from emulator.record.store import Spool
 from emulator.run.comm import Comm
 from emulator.run.guard import agreed, guarded
 from emulator.run.job import Job
 from emulator.run.point import course_of, run_point
-from emulator.run.selftest import self_test
 from emulator.sweep.placement import activation_order
-from emulator.sweep.resume import reopen
 from emulator.sweep.schedule import Schedule
-from emulator.sweep.summary import result_of, summarise
 from emulator.units import show_rate, show_seconds
+
+if TYPE_CHECKING:
+    from emulator.sweep.book import Book
 
 Say = Callable[[str], None]
 
@@ -42,30 +38,29 @@ def measure(
     """
     with guarded(world, job.out):
         manifest = agreed(world, lambda: read_manifest(job.dataset))
-        earlier = agreed(world, lambda: _prepare(job, manifest, force, resume) if world.rank == 0 else None)
         hosts = world.allgather(socket.gethostname())
-        session = _Session(job, kind, manifest, world, hosts, say, earlier or ((), _NO_STEPS))
+        book = agreed(
+            world, lambda: _open_book(job, kind, manifest, hosts, force, resume) if world.rank == 0 else None
+        )
+        session = _Session(job, manifest, world, hosts, book)
         with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
             while True:
-                count = world.bcast(schedule.next_count(session.points) if world.rank == 0 else None)
+                count = world.bcast(schedule.next_count(book.points) if book else None)
                 if count is None:
                     break
-                if world.rank == 0:
-                    say(f"{schedule.outlook(session.points)}: {_ranks(count)}")
-                session.point(count, spool)
-        if world.rank == 0 and schedule.verdict(session.points):
-            say(f"done: {schedule.verdict(session.points)}")
-        return session.finish()
+                if book:
+                    say(f"{schedule.outlook(book.points)}: {_ranks(count)}")
+                session.point(count, spool, say)
+        return book.close(schedule.verdict(book.points), say) if book else None
 
 
-_NO_STEPS = np.zeros(0, dtype=STEP)
+def _open_book(
+    job: Job, kind: Kind, manifest: Manifest, hosts: Sequence[str], force: bool, resume: bool
+) -> Book:
+    # Imported by rank 0 alone: what it needs to sum up would cost every rank a tenth of a second of CPU.
+    from emulator.sweep.book import Book
 
-
-def _prepare(job: Job, manifest: Manifest, force: bool, resume: bool) -> tuple[tuple[Point, ...], Steps]:
-    if resume:
-        return reopen(job, manifest)
-    prepare_out(job.out, force)
-    return (), _NO_STEPS
+    return Book.open(job, kind, manifest, hosts, force=force, resume=resume)
 
 
 def _ranks(count: int) -> str:
@@ -74,61 +69,30 @@ def _ranks(count: int) -> str:
 
 @dataclass
 class _Session:
-    """What accumulates over the points; points and steps on rank 0 only."""
+    """The world of ranks over the points; what they measured is in the book of rank 0."""
 
     job: Job
-    kind: Kind
     manifest: Manifest
     world: Comm
     hosts: Sequence[str]
-    say: Say
-    earlier: tuple[tuple[Point, ...], Steps]
+    book: Book | None
+    """On rank 0 only."""
 
     def __post_init__(self) -> None:
-        self.points: list[Point] = list(self.earlier[0])
-        self._steps: list[Steps] = [self.earlier[1]]
-        self._number = self.world.bcast(len(self.points))
-        self._environment: dict[str, Any] = {}
-        if self.world.rank == 0:
-            self._environment = {
-                **describe_machine(),
-                "ranks_started": self.world.size,
-                "hosts": sorted(set(self.hosts)),
-                "dataset_mount": describe_mount(self.job.dataset),
-                "emulator": asdict(self_test(self.job.loader, self.job.workload.loader)),
-            }
-            self._write("incomplete", "the run has not ended, or was killed")
+        self._number: int = self.world.bcast(len(self.book.points) if self.book else 0)
 
-    def point(self, count: int, spool: Spool) -> None:
+    def point(self, count: int, spool: Spool, say: Say) -> None:
         """Run `count` ranks; the others sleep until they are done."""
         active = set(activation_order(self.hosts)[:count])
         group = self.world.split(0 if self.world.rank in active else 1)
         if self.world.rank in active:
             length = course_of(self.job, len(self.manifest.names), self._number, count).length
-            progress = _Progress(self.say, length)
+            progress = _Progress(say, length)
             reports = run_point(self.job, self.manifest, self._number, group, spool, progress.show)
-            if reports:
-                point = summarise(self.job, self.manifest, count, reports)
-                self.points.append(point)
-                self._steps.extend(report.steps for report in reports)
-                self._write("incomplete", "the run has not ended, or was killed")
-                self.say("  " + _line(point))
+            if self.book:
+                say("  " + _line(self.book.add(count, reports)))
         self._number += 1
         self.world.barrier()
-
-    def finish(self) -> RunResult | None:
-        """Write the complete result and the step log; the spools have done their service."""
-        if self.world.rank != 0:
-            return None
-        write_steps(self.job.out, np.concatenate(self._steps))
-        result = self._write("complete", "")
-        remove_spools(self.job.out)
-        return result
-
-    def _write(self, status: Any, reason: str) -> RunResult:
-        result = result_of(self.job, self.manifest, self.kind, status, self.points, self._environment, reason)
-        write_result(self.job.out, result)
-        return result
 
 
 def _line(point: Point) -> str:

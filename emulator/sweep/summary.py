@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from emulator import __version__
+from emulator.analysis.bound import classify
+from emulator.analysis.flags import non_stationary, point_flags, small_dataset
 from emulator.analysis.knee import find_knee
 from emulator.analysis.throughput import (
     loop_seconds,
     overshoot_p99,
+    rate_series,
     share_of_time,
     steady,
     throughput,
@@ -36,12 +39,14 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
         latency.update(report.read_latency)
     pages = sum(report.pages_sampled for report in reports)
     resident = sum(report.pages_resident for report in reports)
-    return point_of(
+    point = point_of(
         job.workload, len(manifest.names), ranks, rows,
         hosts=_hosts(reports),
         resident_share=resident / pages if pages else None,
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
     )  # fmt: skip
+    drifting = non_stationary(rate_series(steady(rows)))
+    return replace(point, flags=point_flags(point) + ((drifting,) if drifting else ()))
 
 
 def point_of(workload: Workload, files: int, ranks: int, rows: Steps, **more: Any) -> Point:
@@ -105,6 +110,8 @@ def result_of(
 ) -> RunResult:
     """The result with these points; the knee is found as soon as there are two process counts."""
     several = len({point.ranks for point in points}) > 1
+    memory = int(environment["memory_bytes"]) * len(environment["hosts"])
+    small = None if job.storage.emulated else small_dataset(int(manifest.sizes.sum()), memory)
     return RunResult(
         kind=kind,
         status=status,
@@ -117,8 +124,9 @@ def result_of(
         storage=asdict(job.storage),
         loader=job.loader,
         environment=environment,
-        points=tuple(points),
+        points=tuple(replace(point, bound=classify(point, points)) for point in points),
         knee=find_knee(points, job.workload.training.au_threshold) if several else None,
+        flags=(small,) if small else (),
     )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from emulator.analysis.throughput import (
     loop_seconds,
     overshoot_p99,
+    rate_series,
     share_of_time,
     steady,
     throughput,
@@ -80,3 +81,15 @@ def test_au_and_share_of_compute_agree(waits, barrier):
 def test_nothing_measured_is_zero():
     nothing = throughput(np.zeros(0, dtype=STEP))
     assert (nothing.samples_per_second, nothing.au) == (0.0, 0.0)
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=60), st.integers(1, 50))
+def test_a_series_of_rates_adds_up_to_the_samples(waits, bins):
+    rows = steps_of(0, waits)
+    rates = rate_series(rows, bins)
+    assert len(rates) == bins
+    assert rates.sum() * loop_seconds(rows) / bins == pytest.approx(rows["samples"].sum())
+
+
+def test_a_steady_rank_has_a_flat_series():
+    assert np.allclose(rate_series(steps_of(0, [0.0] * 30)), 8.0)

@@ -1,0 +1,72 @@
+"""`feedrate sweep` without counts: it finds a known knee, keeps to its limits, and goes on after a cut."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+
+from emulator.record.store import read_result, read_steps
+
+pytestmark = pytest.mark.mpi
+
+
+def words(tiny, *more):
+    return (
+        "sweep", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "-n", "10", "--storage",
+        "shaped:200MB/s", "--steps", "16", *more,
+    )  # fmt: skip
+
+
+def test_it_finds_the_knee_and_says_why_it_stopped(tiny, tmp_path):
+    out = tmp_path / "out"
+    done = feedrate(*words(tiny, "--max-runs", "8", "--out", out), timeout=150)
+    assert done.status == 0, done.err
+    assert "done: " in done.out and "knee between" in done.out
+    result = read_result(out)
+    assert 5 <= len(result.points) <= 8
+    low, high = result.knee.interval
+    truth = 200e6 / (80 * result.dataset["bytes"] / result.dataset["files"]) / 0.9
+    assert low * 0.9 < truth < high * 1.1
+    assert all(point.bound is not None for point in result.points)
+
+
+def test_a_budget_ends_it(tiny, tmp_path):
+    done = feedrate(*words(tiny, "--budget", "3s", "--out", tmp_path / "out"))
+    assert done.status == 0, done.err
+    assert "the budget of 3 s is used up" in done.out
+    assert len(read_result(tmp_path / "out").points) < 5
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(tiny, tmp_path):
+    out = tmp_path / "out"
+    fixed = words(tiny, "--counts", "1,2,3,4,5,6")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "emulator", *map(str, fixed), "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.startswith("point 3"):
+            break
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    cut = read_result(out)
+    assert (cut.status, len(cut.points)) == ("incomplete", 2)
+
+    other = feedrate(*fixed, "--set", "training.shuffle_seed=9", "--resume", out)
+    assert other.status == 2
+    assert "of another workload" in other.one_line()
+
+    done = feedrate(*fixed, "--resume", out)
+    assert done.status == 0, done.err
+    result, rows = read_result(out), read_steps(out)
+    assert result.status == "complete"
+    assert [point.ranks for point in result.points] == [1, 2, 3, 4, 5, 6]
+    assert [point.seconds for point in result.points[:2]] == [point.seconds for point in cut.points]
+    assert [(rows["point"] == number).sum() for number in range(6)] == [16 * n for n in range(1, 7)]
