@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean test-multihost test-slurm
+.PHONY: install demo test lint clean test-multihost test-slurm test-device
 
 install: $(INSTALLED)
 
@@ -40,6 +40,10 @@ test-multihost: $(INSTALLED)
 test-slurm: $(INSTALLED)
 	tests/lab/slurm.sh install
 	$(BIN)/python -m pytest -m slurm tests/slurm
+
+# As root. An ext4 on a loop device that cgroup v1 caps to 200 MiB/s.
+test-device: $(INSTALLED)
+	$(BIN)/python -m pytest -m device tests/device
 
 clean:
 	rm -rf demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# A block device with a known read bandwidth, as root: an ext4 on a loop device, capped by cgroup v1 blkio.
+#   device.sh up FOLDER SIZE BYTES_PER_SECOND    mounts FOLDER/mnt, makes the cgroup; prints the cgroup
+#   device.sh in CGROUP COMMAND...               runs a command under the cap
+#   device.sh down FOLDER
+set -euo pipefail
+group_of() { echo "/sys/fs/cgroup/blkio/feedrate-$(basename "$1")"; }
+case ${1:-} in
+up)
+    folder=$2
+    mkdir -p "$folder/mnt"
+    truncate -s "$3" "$folder/image"
+    loop=$(losetup -f --show --direct-io=on "$folder/image")
+    mkfs.ext4 -q "$loop"
+    mount -o noatime "$loop" "$folder/mnt"
+    mountpoint -q "$folder/mnt"
+    group=$(group_of "$folder")
+    mkdir -p "$group"
+    echo "$(cat "/sys/block/${loop#/dev/}/dev") $4" >"$group/blkio.throttle.read_bps_device"
+    echo "$group"
+    ;;
+in)
+    echo $BASHPID >"$2/cgroup.procs"
+    shift 2
+    exec "$@"
+    ;;
+down)
+    loop=$(findmnt -no SOURCE "$2/mnt")
+    umount "$2/mnt"
+    losetup -d "$loop"
+    rm -f "$2/image"
+    rmdir "$(group_of "$2")"
+    ;;
+*)
+    echo "usage: device.sh up FOLDER SIZE BYTES_PER_SECOND | in CGROUP COMMAND... | down FOLDER" >&2
+    exit 2
+    ;;
+esac
