@@ -7,7 +7,7 @@ kits19). Contestants take turns, `--repeats` times; the table has medians and, i
 
     GB/s             bytes of the files / seconds of reading, start-up left out
     CPU-s/GB         user + system seconds of the process tree while reading
-    PSS MB           peak proportional set size of the process tree, sampled every 0.1 s
+    PSS MB           peak proportional set size of the process tree, sampled every 0.25 s
     first batch s    from the start of the process to its first batch (of --batch samples)
 
 fio is run with psync, libaio and io_uring; the fastest one of a setting stands for it. DLIO (2.0) is
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--depth", type=int, default=4, help="queue depth, and workers of a loader")
     parser.add_argument("--block", type=int, default=4 * 2**20, help="bytes of a request")
     parser.add_argument("--crop", type=int, default=128, help="edge of the torch loader's crop in voxels")
-    parser.add_argument("--only", default="", help="contestants whose names contain this")
+    parser.add_argument("--only", default="", help="contestants whose names match this pattern")
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
     return parser.parse_args()
 
@@ -102,7 +103,7 @@ def _contestants(options: argparse.Namespace, files: Files) -> list[Contestant]:
             found.append(_ours(options, files, f"feedrate torch, {kind}", "torch", cache, worker_kind=kind))
         if os.environ.get("DLIO_PYTHON"):
             found.append(Contestant("DLIO npz", cache, lambda c=cache: dlio_turn(files, options, c)))  # type: ignore[misc]
-    return [one for one in found if options.only in one.name]
+    return [one for one in found if re.search(options.only, one.name)]
 
 
 def _ours(

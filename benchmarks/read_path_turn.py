@@ -85,7 +85,7 @@ def watched(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: P
         peak = [0]
 
         def watch() -> None:
-            while not ended.wait(0.1):
+            while not ended.wait(0.25):
                 peak[0] = max(peak[0], sum(_pss(pid) for pid in _tree(process.pid)))
 
         watcher = threading.Thread(target=watch)
