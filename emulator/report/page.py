@@ -21,6 +21,7 @@ from emulator.report.style import DARK, NARROW, WIDE, Size
 from emulator.report.view import (
     answer,
     computes,
+    limits,
     marks,
     notes,
     number,
@@ -69,6 +70,7 @@ def page(result: RunResult, steps: Steps) -> str:
         latency_figure=next(iter(_figures(result, steps, ("latency",))), None),
         balance=_balance(result),
         latency=_latency(result),
+        limits=limits(result),
         notes=notes(result),
         environment=facts(result.environment),
         storage=facts(result.storage),

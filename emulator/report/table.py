@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING
 
 from emulator.record.result import RunResult
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
-from emulator.report.view import NONE, Row, answer, marks, notes, number, percent, rows, setting, title
+from emulator.report.view import (
+    NONE,
+    Row,
+    answer,
+    limits,
+    marks,
+    notes,
+    number,
+    percent,
+    rows,
+    setting,
+    title,
+)
 from emulator.run.comm import started_by_mpi
 from emulator.units import show_rate
 
@@ -68,6 +80,8 @@ def _fill(console: Console, result: RunResult, width: int) -> None:
         console.print(_points(rows(result), width))
     for renderable in _hosts(result, width):
         console.print(renderable)
+    for limit in limits(result)[-1:]:
+        console.print(f"\n{limit.name} limits {limit.where}: {'; '.join(limit.evidence)}")
     if notes(result):
         console.print()
     for note in notes(result):
@@ -87,14 +101,15 @@ def plain_table() -> Table:
 def _points(found: tuple[Row, ...], width: int) -> Table:
     table = plain_table()
     narrow = width < NARROW
-    noted = any(row.notes for row in found)
-    heads = ["ranks", "samples/s", "GB/s", "MB/s\nper rank", "AU %", "X/\nX_ideal", "notes"]
-    cells = [[r.ranks, r.samples, r.gigabytes, r.per_rank, r.au, r.x_ideal, r.notes] for r in found]
-    shown = [n for n in range(len(heads)) if not (n == 1 and narrow) and not (n == 6 and not noted)]
+    heads = ["ranks", "samples/s", "GB/s", "MB/s\nper rank", "AU %", "X/\nX_ideal", "bound by", "notes"]
+    cells = [[r.ranks, r.samples, r.gigabytes, r.per_rank, r.au, r.x_ideal, r.bound, r.notes] for r in found]
+    left_out = {1, 6} if narrow else set()
+    left_out |= {n for n in (6, 7) if not any(row[n] for row in cells)}
+    shown = [n for n in range(len(heads)) if n not in left_out]
     for n in shown:
-        table.add_column(heads[n], justify="left" if n == 6 else "right", no_wrap=n != 6)
+        table.add_column(heads[n], justify="left" if n >= 6 else "right", no_wrap=n != 7)
     for row in cells:
-        table.add_row(*(row[n] for n in shown), style="yellow" if row[6] else None)
+        table.add_row(*(row[n] for n in shown), style="yellow" if row[7] else None)
     return table
 
 

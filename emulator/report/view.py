@@ -121,11 +121,14 @@ class Note:
     @property
     def where(self) -> str:
         """`ranks 16, 20` or `all points`."""
-        if not self.places:
-            return "all points"
-        shown = ", ".join(f"{ranks:,}" for ranks in self.places[:8])
-        more = f" and {len(self.places) - 8} more" if len(self.places) > 8 else ""
-        return ("rank count " if len(self.places) == 1 else "rank counts ") + shown + more
+        return places(set(self.places)) if self.places else "all points"
+
+
+def places(counts: set[int]) -> str:
+    """`rank count 4` or `rank counts 16, 20`; of many, the first eight."""
+    shown = ", ".join(f"{ranks:,}" for ranks in sorted(counts)[:8])
+    more = f" and {len(counts) - 8} more" if len(counts) > 8 else ""
+    return ("rank count " if len(counts) == 1 else "rank counts ") + shown + more
 
 
 def notes(result: RunResult) -> tuple[Note, ...]:
@@ -161,6 +164,45 @@ def _severity(flag: Flag) -> float:
     return high / low if low else math.inf
 
 
+BOUNDS = {
+    "compute": "compute",
+    "client-cpu": "client CPU",
+    "client-link": "client link",
+    "storage": "storage",
+    "emulator": "emulator",
+}
+"""Bound class -> its name for people. A client's link is its network or its device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One thing that limits points, where, and why we think so."""
+
+    name: str
+    """For example `storage`, or `client link of node005`."""
+    where: str
+    """The process counts that it limits."""
+    evidence: tuple[str, ...]
+    """Measurements at the largest of them, one sentence each."""
+
+
+def limits(result: RunResult) -> tuple[Limit, ...]:
+    """What limits the points, the one of the largest count last."""
+    found: dict[tuple[str, str], list[Point]] = {}
+    for point in sorted(result.points, key=lambda point: point.ranks):
+        if point.bound is not None:
+            found.setdefault((point.bound.kind, point.bound.host), []).append(point)
+    ordered = sorted(found.items(), key=lambda item: item[1][-1].ranks)
+    return tuple(
+        Limit(
+            name=BOUNDS[kind] + (f" of {host}" if host else ""),
+            where=places({point.ranks for point in points}),
+            evidence=points[-1].bound.evidence if points[-1].bound else (),
+        )
+        for (kind, host), points in ordered
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One point as text, in the order of COLUMNS."""
@@ -173,6 +215,8 @@ class Row:
     x_ideal: str
     notes: str
     """Letters of the notes, for example `a b`."""
+    bound: str
+    """What limits the point, in a word or two; empty where it was not asked."""
 
 
 def rows(result: RunResult) -> tuple[Row, ...]:
@@ -192,6 +236,7 @@ def _row(point: Point, marked: Iterable[str]) -> Row:
         au=percent(point.au) if known else NONE,
         x_ideal=f"{point.x_ideal:.3f}" if known else NONE,
         notes=" ".join(sorted(set(marked))),
+        bound=BOUNDS[point.bound.kind] if point.bound else "",
     )
 
 

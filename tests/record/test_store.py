@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from emulator.errors import FeedrateError, SpecError, StorageError
-from emulator.record.result import SCHEMA, Flag, HostShare, Knee, Point, RunResult
+from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult
 from emulator.record.step import STEP
 from emulator.record.store import (
     Spool,
@@ -39,8 +39,12 @@ hosts = st.builds(
     HostShare, host=texts, ranks=counts, bytes=counts, samples=counts, cpu_seconds=numbers, cores=counts,
     busy_share=st.none() | numbers, nic_bytes=st.none() | counts, wait_seconds=numbers,
 )  # fmt: skip
+bounds = st.builds(
+    Bound, kind=st.sampled_from(["compute", "client-cpu", "client-link", "storage", "emulator"]),
+    evidence=st.lists(texts, max_size=2).map(tuple), host=texts,
+)  # fmt: skip
 points = st.builds(
-    Point,
+    Point, bound=st.none() | bounds,
     hosts=st.lists(hosts, max_size=2).map(tuple), flags=st.lists(flags, max_size=2).map(tuple),
     read_latency=st.dictionaries(texts, counts, max_size=3), resident_share=st.none() | numbers,
     **dict.fromkeys(("ranks", "epochs", "steps", "samples", "bytes", "left_out"), counts),

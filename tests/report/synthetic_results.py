@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from emulator.record.result import Flag, HostShare, Knee, Point, RunResult
+from emulator.record.result import Bound, Flag, HostShare, Knee, Point, RunResult
 from emulator.record.step import STEP, Steps
 from emulator.spec.catalog import load_workload
 
@@ -168,7 +168,15 @@ def incomplete_sweep() -> RunResult:
 
 
 def multi_host_sweep() -> RunResult:
-    points = [point(count, 45e9, hosts=12, slow=5) for count in (1, 4, 12, 24, 28, 32, 48)]
+    fed = Bound(kind="compute", evidence=("throughput is 99.9% of ideal", "ranks waited 0.1% of the time"))
+    slow = Bound(
+        kind="client-link", host="node005",
+        evidence=("ranks of node005 waited 33.1% of the time, those of the median host 18.2%",),
+    )  # fmt: skip
+    counts = (1, 4, 12, 24, 28, 32, 48)
+    points = [
+        replace(point(count, 45e9, hosts=12, slow=5), bound=fed if count < 26 else slow) for count in counts
+    ]
     sentence = (
         "This storage feeds 26 accelerators (26.1; 95 % interval 25.7 to 26.5) at 90 % of their demand."
     )

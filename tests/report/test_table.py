@@ -50,6 +50,13 @@ def test_hosts_are_shown_only_when_there_are_several() -> None:
     assert "12,488 hosts between" in render(EXAMPLES["huge"](), width=80)
 
 
+def test_what_limits_the_largest_count_is_said_with_the_evidence() -> None:
+    text = " ".join(render(EXAMPLES["multi-host"](), width=120).split())
+    assert "client link of node005 limits rank counts 28, 32, 48: ranks of node005 waited 33.1% of" in text
+    assert "bound by" in text
+    assert "bound by" not in render(plain_sweep(), width=120)
+
+
 def test_a_narrow_terminal_leaves_out_what_the_rates_say_too() -> None:
     assert "samples/s" in render(plain_sweep(), width=80)
     assert "samples/s" not in render(plain_sweep(), width=44)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_results import CACHE, EXAMPLES, flagged_sweep, plain_sweep, point, shaped_sweep, steps_of
 
+from emulator.record.result import BoundKind
 from emulator.record.step import STEP
 from emulator.report.facts import cards, facts, show
 from emulator.report.frames import PARTS, ideal_rows, line_rows, rate_unit, step_rows, throughput_rows
 from emulator.report.hosts import host_rows, short_names, shortened
 from emulator.report.latency import percentiles
-from emulator.report.view import answer, letter, marks, marks_line, notes, number, rows
+from emulator.report.view import BOUNDS, answer, letter, limits, marks, marks_line, notes, number, rows
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,15 @@ def test_a_flag_is_one_note_with_its_places_and_its_worst_sentence() -> None:
 
 def test_a_flag_of_the_whole_result_names_no_place() -> None:
     assert notes(flagged_sweep())[0].where == "all points"
+
+
+def test_what_limits_is_named_with_its_counts_and_its_evidence() -> None:
+    fed, slow = limits(EXAMPLES["multi-host"]())
+    assert (fed.name, fed.where) == ("compute", "rank counts 1, 4, 12, 24")
+    assert (slow.name, slow.where) == ("client link of node005", "rank counts 28, 32, 48")
+    assert slow.evidence[0].startswith("ranks of node005 waited")
+    assert set(get_args(BoundKind)) == set(BOUNDS)
+    assert limits(plain_sweep()) == ()
 
 
 def test_letters_do_not_run_out() -> None:
