@@ -1,0 +1,96 @@
+"""How fast the simulator is: CPU seconds and memory for 288 and 100,000 accelerators, and simpy beside it.
+
+    python benchmarks/simulate.py [WORDS OF A CASE'S NAME]
+
+Each case runs in a process of its own. CPU seconds are those of the simulation: drawing batches, playing,
+and the point's figures; imports and compiling (once after an installation, then cached) are left out.
+The system has 2 % less bandwidth than is asked for. Exit status 1: a case took more than it may.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import time
+
+from emulator.simulator.engine import choose
+from emulator.simulator.predict import Simulation, course_of, predict, set_scene
+from emulator.simulator.sizes import default_files, sample_sizes
+from emulator.spec.catalog import load_workload
+from emulator.spec.system import ClientSystem, StorageSystem, System
+
+CASES = {
+    "288 x 500, barriers": (288, 500, "step", None, "numba"),
+    "100,000 x 500": (100_000, 500, "none", None, "numba"),
+    "100,000 x 500, barriers": (100_000, 500, "step", None, "numba"),
+    "100,000 x 500, barriers, 12,500 hosts": (100_000, 500, "step", 12_500, "numba"),
+    "small, 64 x 100, numba": (64, 100, "none", None, "numba"),
+    "small, 64 x 100, python": (64, 100, "none", None, "python"),
+    "small, 64 x 100, simpy": (64, 100, "none", None, "simpy"),
+}
+"""Name -> ranks, steps, barriers, hosts with a NIC of their own, engine."""
+ALLOWED = {"288": 1.0, "100,000": 60.0}
+MEMORY = 4e9
+
+
+def make(ranks: int, steps: int, sync: str, hosts: int | None, engine: str) -> Simulation:
+    workload = load_workload("unet3d-a100", [f"training.sync={sync}"])
+    demand = workload.ideal_samples_per_second * workload.sample.bytes_mean
+    clients = ClientSystem() if hosts is None else ClientSystem(hosts=hosts, nic=demand * ranks / hosts)
+    storage = StorageSystem(bandwidth=demand * ranks / 1.02, latency=2e-3)
+    sizes = sample_sizes(workload.sample, default_files(workload.loader.batch_size * ranks, steps))
+    return Simulation(
+        workload=workload, system=System(storage=storage, clients=clients), sizes=sizes,
+        engine=choose("python" if engine == "python" else "numba"), steps=steps,
+    )  # fmt: skip
+
+
+def measure(name: str) -> dict[str, float]:
+    """Run one case in this process."""
+    ranks, _, _, _, engine = CASES[name]
+    one = make(*CASES[name])
+    predict(make(4, 3, *CASES[name][2:]), 4)  # compiled, or taken from the cache
+    begin = time.process_time()
+    if engine == "simpy":
+        from simulate_simpy import play
+
+        from emulator.simulator.outcome import outcome
+        from emulator.simulator.scene import ends
+
+        scene = set_scene(one, course_of(one, ranks, 0))
+        ready, events = play(scene)
+        au = outcome(scene, ready, ends(scene, ready), one.workload.loader.batch_size).au
+    else:
+        found = predict(one, ranks)
+        events, au = found.events, found.point.au
+    seconds = time.process_time() - begin
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"seconds": seconds, "events": events, "memory": memory, "au": au}
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(measure(sys.argv[2])))
+        return 0
+    failed = 0
+    print(f"{'ranks x steps':40} {'CPU s':>8} {'events':>12} {'events/s':>12} {'GB':>6} {'AU %':>7}")
+    for name in CASES:
+        if not all(word in name for word in sys.argv[1:]):
+            continue
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", name], capture_output=True, text=True, check=True
+        )
+        got = json.loads(done.stdout)
+        allowed = next((limit for start, limit in ALLOWED.items() if name.startswith(start)), None)
+        missed = allowed is not None and (got["seconds"] > allowed or got["memory"] > MEMORY)
+        failed |= missed
+        print(
+            f"{name:40} {got['seconds']:8.2f} {got['events']:12,} {got['events'] / got['seconds']:12,.0f} "
+            f"{got['memory'] / 1e9:6.2f} {100 * got['au']:7.2f}" + ("   MISSED" if missed else ""),
+            flush=True,
+        )
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
