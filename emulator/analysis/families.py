@@ -58,7 +58,7 @@ def shapes() -> Shapes:
     """The grid, about 230 shapes."""
     soft = [(True, p, k) for p in SHARPNESS for k in (DECLINE if p >= 2 else (0.0,))]
     usl = [(False, q, 0.0) for q in CONTENTION]
-    rows = [(*row, d) for row in soft + usl for d in OVERHEAD]
+    rows = [(*row, d) for row in soft + usl for d in OVERHEAD]  # overhead runs fastest
     kind, power, decline, overhead = (np.array(column) for column in zip(*rows, strict=True))
     prior = -math.log(2) * (decline > 0) - overhead / 0.025
     return Shapes(soft=kind.astype(bool), power=power, decline=decline, overhead=overhead, log_prior=prior)
@@ -77,6 +77,17 @@ def log_efficiency(ratio: Floats, shape: Numbers) -> Floats:
     bend += np.log1p(grid.decline[shape] * np.maximum(0.0, x - 1))
     bend = np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x)))
     return np.asarray(np.log1p(-grid.overhead[shape]) - bend)
+
+
+def grid_log_efficiency(log_n: float, log_scales: Floats, which: Numbers) -> Floats:
+    """ln efficiency at one count for every scale x shape, flat, the shape running fastest.
+
+    Shapes that differ only in overhead share one curve: computed once, a sixth of the work.
+    """
+    first, member = np.unique(which // len(OVERHEAD), return_inverse=True)
+    curve = log_efficiency(log_n - log_scales[:, None], first[None, :] * len(OVERHEAD))  # overhead 0
+    loss = np.log1p(-shapes().overhead[which])
+    return np.asarray(curve[:, member] + loss).ravel()
 
 
 @cache

@@ -24,6 +24,7 @@ from emulator.analysis.families import (
     Floats,
     Numbers,
     crossing_ratios,
+    grid_log_efficiency,
     log_efficiency,
     saturation_ratios,
     shapes,
@@ -125,7 +126,7 @@ def _weigh(
 ) -> tuple[Posterior, float]:
     """The posterior on scales x shapes, and the step of ln K."""
     log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
-    off, far = _misfit(log_n, log_y, threshold, log_scale, shape)
+    off, far = _misfit(log_n, log_y, threshold, scales, which)
     rough = _rough(off, far, shape)
     keep = rough > rough.max() - KEEP
     log_scale, shape = log_scale[keep], shape[keep]
@@ -141,15 +142,19 @@ def _weigh(
 
 
 def _misfit(
-    log_n: Floats, log_y: Floats, threshold: float, log_scale: Floats, shape: Numbers
+    log_n: Floats, log_y: Floats, threshold: float, scales: Floats, which: Numbers
 ) -> tuple[Floats, Floats]:
-    """Squared residual and discrepancy variance, each of shape (runs, hypotheses)."""
-    knee = crossing_ratios(threshold)[shape]
-    knee = log_scale + np.where(knee > LOWEST, knee, 0.0)
-    off, far = np.empty((len(log_n), len(shape))), np.empty((len(log_n), len(shape)))
-    for i, n in enumerate(log_n):
-        off[i] = (log_y[i] - log_efficiency(n - log_scale, shape)) ** 2
-        far[i] = (DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)) ** 2
+    """Squared residual and discrepancy variance, each of shape (runs, scales x shapes)."""
+    ratio = crossing_ratios(threshold)[which]
+    knee = (scales[:, None] + np.where(ratio > LOWEST, ratio, 0.0)).ravel()
+    off, far = np.empty((len(log_n), len(knee))), np.empty((len(log_n), len(knee)))
+    counts, index = np.unique(log_n, return_inverse=True)
+    for i, n in enumerate(counts):
+        curve = grid_log_efficiency(float(n), scales, which)
+        away = (DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)) ** 2
+        for run in np.flatnonzero(index == i):
+            off[run] = (log_y[run] - curve) ** 2
+            far[run] = away
     return off, far
 
 

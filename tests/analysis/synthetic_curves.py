@@ -10,9 +10,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+
+from emulator.analysis.search import Belief, Observation, Search, Stop, believe, next_count
 
 Floats = NDArray[np.float64]
 
@@ -89,3 +92,51 @@ def curve(name: str, limit: float, most: int = 4096) -> Curve:
     far = np.arange(1, max(most, math.ceil(8 * limit)) + 1, dtype=np.float64)
     efficiency = FORMS[name](far, limit)
     return Curve(name, efficiency, float((far * efficiency).max()))
+
+
+LIMITS = (20.0, 1200.0)
+"""Knees of trials are drawn from these limits C / r, evenly along the logarithm."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One search on one noisy curve."""
+
+    curve: Curve
+    belief: Belief
+    stop: Stop
+    runs: tuple[Observation, ...]
+
+    @property
+    def error(self) -> float:
+        """Relative error of N_AU."""
+        return self.belief.n_au[1] / self.curve.knee() - 1
+
+    def covers(self, slack: float = 0.01) -> bool:
+        """Whether the 95 % interval, widened by `slack` at either end, holds the knee."""
+        low, _, high = self.belief.n_au
+        return low * (1 - slack) <= self.curve.knee() <= high * (1 + slack)
+
+    @property
+    def effort(self) -> float:
+        """Time of all runs in units of a run that never waits, every rank doing the same number of steps."""
+        return sum(1 / run.efficiency for run in self.runs)
+
+
+def trial_random(name: str, noise: float, number: int) -> tuple[Curve, np.random.Generator]:
+    """The curve of a trial and the generator of its noise: the same for every method that is compared."""
+    random = np.random.default_rng([crc32(name.encode()), round(noise * 1e4), number])
+    low, high = np.log(LIMITS)
+    return curve(name, float(np.exp(random.uniform(low, high)))), random
+
+
+def trial(truth: Curve, noise: float, random: np.random.Generator, search: Search) -> Trial:
+    """Search until it stops; each run is exp(normal) off the curve by `noise` (relative)."""
+    runs: list[Observation] = []
+    while True:
+        now = believe(runs, search)
+        wish = next_count(runs, search, now)
+        if isinstance(wish, Stop):
+            return Trial(truth, now, wish, tuple(runs))
+        measured = truth.at(wish) * math.exp(random.normal(0, noise))
+        runs.append(Observation(ranks=wish, efficiency=measured))
