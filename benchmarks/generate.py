@@ -3,8 +3,8 @@
     python benchmarks/generate.py FOLDER [--files 16] [--repeats 5] [--jobs 4] [--out FILE.md]
 
 fio writes as many bytes in as many files with as many jobs, in 1 MiB blocks: through the page cache
-with fsync at the end of each file, and with O_DIRECT. feedrate generates the recipe kits19 (.npz, incompressible, fsync).
-Everything is removed after each turn; FOLDER has to have room for one.
+with fsync at the end of each file, and with O_DIRECT. feedrate generates the recipe kits19 (.npz,
+incompressible, fsync). Everything is removed after each turn; FOLDER has to have room for one.
 
     GB/s        bytes / seconds of writing, start-up left out (DLIO: included, it does not say)
     CPU-s/GB    user + system seconds while writing; in brackets of the whole process, start-up included
