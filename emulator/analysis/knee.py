@@ -125,7 +125,6 @@ def _sentence(
     low, middle, high = now.n_au
     least, most = (pick(points, key=lambda point: point.ranks) for pick in (min, max))
     where = _where(middle, [point.ranks for point in points])
-    share = f"{threshold:.0%}".replace("%", " %")
     if where == "beyond":
         start = (
             f"No knee up to {most.ranks} processes: {subject[0].lower()}{subject[1:]} still delivers "
@@ -133,13 +132,13 @@ def _sentence(
         )
     elif where == "below":
         start = (
-            f"{subject} does not feed {_accelerators(least.ranks)} at {share} of their demand: "
+            f"{subject} does not feed {_accelerators(least.ranks)} at {_percent(threshold)} of their demand: "
             f"{_percent(least.samples_per_second / least.ideal_samples_per_second)} of ideal throughput there"
         )
     else:
         whole = math.floor(1.005 * middle)  # 4.98 is 5: the curve is known no better
         start = (
-            f"{subject} feeds {_accelerators(whole)} at {share} of their demand "
+            f"{subject} feeds {_accelerators(whole)} at {_percent(threshold)} of their demand "
             f"(knee at {_count(middle)}, 95 % interval {_count(low)} to {_count(high)})"
         )
     return start + _limit(points, limit) + _flagged(points) + "."

@@ -163,16 +163,16 @@ def runs_left(history: Sequence[Observation], search: Search, now: Belief) -> in
 
 def _stop(history: Sequence[Observation], search: Search, now: Belief) -> Stop | None:
     counts = {run.ranks for run in history}
-    share = f"{search.threshold:.0%}"
+    share = f"{100 * search.threshold:.3g} %"
     if search.maximum in counts and now.beyond >= CERTAIN:
         return Stop(reason=f"no knee up to {search.maximum} processes", precise=True)
     if 1 in counts and now.below >= CERTAIN:
         return Stop(reason=f"even one process gets less than {share} of its demand", precise=True)
     if len(history) >= search.min_runs and now.width < search.precision:
-        width = f"{now.width:.1%}"
+        width = f"{100 * now.width:.1f} %"
         return Stop(reason=f"the 95 % interval of the knee is {width} wide", precise=True)
     if len(history) >= search.max_runs:
-        width = f"{now.width:.0%}"
+        width = f"{100 * now.width:.0f} %"
         return Stop(reason=f"{search.max_runs} runs; the 95 % interval is still {width} wide", precise=False)
     return None
 

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from points import host, point
+
+from emulator.analysis.flags import point_flags, small_dataset
+
+
+def test_a_clean_point_raises_nothing():
+    assert point_flags(point(4, 0.99, resident_share=0.001)) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("overshoot", {"overshoot_p99": 0.05}),
+        ("steal", {"hosts": (host("a"), host("b", steal_share=0.1))}),
+        ("runqueue", {"hosts": (host("a", runqueue=12.0),)}),
+        ("page-cache", {"resident_share": 0.2}),
+        ("uneven-hosts", {"hosts": (host("a"), host("b", wait_seconds=20.0), host("c"))}),
+    ],
+)
+def test_each_flag_alone(name, fields):
+    (flag,) = point_flags(point(4, 0.9, **fields))
+    assert flag.name == name
+    assert flag.value > flag.threshold > 0
+    assert flag.sentence.endswith(".")
+
+
+def test_the_host_is_named():
+    (flag,) = point_flags(point(4, 0.9, hosts=(host("a"), host("b", wait_seconds=20.0))))
+    assert "Ranks on b waited 50%" in flag.sentence
+    (flag,) = point_flags(point(4, 0.9, hosts=(host("c9", runqueue=12.0),)))
+    assert "12.0 threads wanted the 8 cores of c9" in flag.sentence
+
+
+def test_what_was_not_measured_raises_nothing():
+    unknown = host(steal_share=None, runqueue=None, busy_share=None)
+    assert point_flags(point(4, 0.9, hosts=(unknown,))) == ()
+    assert point_flags(point(4, 0.9, hosts=())) == ()
+
+
+def test_dataset_against_memory():
+    flag = small_dataset(100 * 10**9, 64 * 10**9)
+    assert flag is not None
+    assert flag.value == pytest.approx(100 / 64)
+    assert flag.threshold == 5
+    assert "100 GB" in flag.sentence
+    assert small_dataset(320 * 10**9, 64 * 10**9) is None

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic_curves import curve
+
+from emulator.analysis.families import (
+    LOWEST,
+    crossing_ratios,
+    grid_log_efficiency,
+    log_efficiency,
+    saturation_ratios,
+    shapes,
+)
+from emulator.analysis.posterior import posterior, weighted_quantiles
+
+
+def test_every_shape_falls_from_at_most_one():
+    u = np.linspace(-12, 9, 500)[:, None]
+    curves = log_efficiency(u, np.arange(len(shapes()))[None, :])
+    assert (curves <= 1e-12).all()
+    assert (np.diff(curves, axis=0) <= 1e-9).all()
+
+
+def test_crossings_lie_on_the_curve():
+    shape = np.arange(len(shapes()))
+    at = crossing_ratios(0.9)
+    inside = at > LOWEST + 1e-6
+    assert np.exp(log_efficiency(at, shape))[inside] == pytest.approx(0.9)
+    assert (shapes().overhead[~inside] > 0.1).all()
+
+
+def test_saturation_of_a_hard_roofline_is_its_scale():
+    grid = shapes()
+    hard = grid.soft & (grid.power == 60) & (grid.overhead == 0)
+    assert np.exp(saturation_ratios()[hard]) == pytest.approx(1, abs=0.02)
+
+
+def test_grid_is_the_same_function():
+    which, scales = np.array([0, 3, 7, 100, len(shapes()) - 1]), np.linspace(0, 5, 7)
+    direct = log_efficiency(2.0 - np.repeat(scales, 5), np.tile(which, 7))
+    assert grid_log_efficiency(2.0, scales, which) == pytest.approx(direct)
+
+
+def test_quantiles_of_a_weighted_sample():
+    values, weight = np.array([3.0, 1.0, 2.0]), np.array([0.25, 0.5, 0.25])
+    assert weighted_quantiles(values, weight, [0.25, 0.625, 0.999]).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_one_stalled_run_does_not_move_the_knee():
+    truth = curve("roofline", 50.0)
+    ranks = [10, 20, 40, 50, 55, 60, 60, 70, 100, 200]
+    efficiency = [truth.at(n) for n in ranks]
+    clean = posterior(ranks, efficiency)
+    efficiency[4] *= 0.6
+    stalled = posterior(ranks, efficiency)
+    (before,), (after,) = (p.quantiles(p.log_n_au, [0.5]) for p in (clean, stalled))
+    assert before == pytest.approx(truth.knee(), rel=0.01)
+    assert after == pytest.approx(truth.knee(), rel=0.03)
+
+
+def test_repeats_teach_the_noise():
+    random = np.random.default_rng(5)
+    for noise in (0.003, 0.03):
+        efficiency = np.exp(random.normal(0, noise, 30)) * 0.99
+        assert posterior([8] * 30, efficiency.tolist()).noise == pytest.approx(noise, rel=0.6)
+
+
+def test_without_runs_it_is_the_prior():
+    found = posterior([], [])
+    assert found.weight.sum() == pytest.approx(1)
+    low, high = found.quantiles(found.log_n_au, [0.1, 0.9])
+    assert high / low > 50
+
+
+def test_band_holds_the_curve():
+    truth = curve("mva", 100.0)
+    ranks = [5, 20, 60, 80, 95, 110, 140, 200]
+    found = posterior(ranks, [truth.at(n) for n in ranks])
+    low, middle, high = found.band([10, 90, 150], [0.025, 0.5, 0.975])
+    assert (low <= middle).all()
+    assert (middle <= high).all()
+    assert middle == pytest.approx([truth.at(n) for n in (10, 90, 150)], rel=0.03)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 1.3)), max_size=12))
+def test_any_history_gives_a_proper_posterior(runs):
+    found = posterior([n for n, _ in runs], [e for _, e in runs], maximum=64)
+    low, middle, high = found.quantiles(found.log_n_au, [0.025, 0.5, 0.975])
+    assert found.weight.sum() == pytest.approx(1)
+    assert 0 < low <= middle <= high < np.inf
+    assert 0 < found.noise < 0.3

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emulator.analysis.flags import non_stationary
+from emulator.analysis.warmup import drift, repeat_interval, student_t, warmup
+
+
+def test_a_slow_start_is_cut():
+    random = np.random.default_rng(0)
+    start = np.concatenate([np.linspace(3, 1, 40), np.ones(360)])
+    found = [warmup(start + random.normal(0, 0.05, 400)) for _ in range(100)]
+    assert all(cut.settled for cut in found)
+    assert (
+        min(cut.drop for cut in found) >= 30
+    )  # what is left of the ramp is then below the noise of the mean
+    assert np.median([cut.drop for cut in found]) <= 60
+
+
+def test_a_settled_series_keeps_most():
+    random = np.random.default_rng(1)
+    drops = [warmup(random.normal(1, 0.1, 200)).drop for _ in range(100)]
+    assert np.median(drops) <= 20
+    assert warmup(np.ones(100)).drop == 0
+
+
+def test_a_ramp_is_not_settled():
+    assert not warmup(np.linspace(1, 2, 100)).settled
+    assert not warmup([1.0] * 19).settled
+
+
+def test_drift_of_a_straight_line():
+    line = drift(np.linspace(90, 110, 200))
+    assert line is not None
+    assert line.relative == pytest.approx(0.2, abs=0.02)
+    assert line.certain()
+
+
+def test_noise_is_no_drift():
+    random = np.random.default_rng(2)
+    lines = [drift(random.normal(1, 0.1, 300)) for _ in range(400)]
+    assert np.mean([line.certain() for line in lines if line]) <= 0.03
+    assert drift([1.0] * 7) is None
+    constant = drift([2.0] * 20)
+    assert constant is not None
+    assert not constant.certain()
+
+
+def test_flag_needs_a_certain_and_large_drift():
+    random = np.random.default_rng(3)
+    noise = random.normal(0, 0.02, 200)
+    flag = non_stationary(np.linspace(1.1, 0.9, 200) + noise)
+    assert flag is not None
+    assert flag.name == "non-stationary"
+    assert "fell by 2" in flag.sentence or "fell by 1" in flag.sentence
+    assert non_stationary(np.linspace(1.01, 0.99, 200) + noise) is None
+    assert non_stationary(random.normal(1, 0.5, 20)) is None
+
+
+@pytest.mark.parametrize(
+    ("level", "freedom", "t"),
+    [(0.95, 1, 12.7062), (0.95, 2, 4.3027), (0.95, 4, 2.7764), (0.95, 9, 2.2622), (0.99, 18, 2.8784)],
+)
+def test_quantiles_of_student_t(level, freedom, t):
+    """Values of the printed tables."""
+    assert student_t(level, freedom) == pytest.approx(t, abs=1e-4)
+
+
+def test_interval_of_repeats():
+    assert repeat_interval([1.0]) is None
+    low, high = repeat_interval([10.0, 12.0]) or (0, 0)
+    assert (low, high) == pytest.approx((11 - 12.7062, 11 + 12.7062), abs=1e-3)
+
+
+def test_interval_of_repeats_covers():
+    random = np.random.default_rng(4)
+    intervals = [repeat_interval(random.normal(5, 1, 4).tolist()) for _ in range(1000)]
+    assert np.mean([low <= 5 <= high for low, high in filter(None, intervals)]) == pytest.approx(
+        0.95, abs=0.03
+    )
