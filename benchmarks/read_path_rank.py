@@ -39,10 +39,10 @@ def main() -> None:
     first = 0.0
     loader = make_loader(request["kind"], spec, storage, samples)
     for epoch in range(2):  # start-up: workers, buffers, and their pages' first use
-        for number, _ in enumerate(loader.epoch(batches)):
+        for number, _ in enumerate(loader.read(batches)):
             first = time.time() - request["started"] if epoch == number == 0 else first
     begin, cpu = time.monotonic(), time.process_time() + loader.helper_cpu_seconds()
-    size = sum(one.bytes for _ in range(2) for one in loader.epoch(batches))
+    size = sum(one.bytes for _ in range(2) for one in loader.read(batches))
     seconds = time.monotonic() - begin
     spent = time.process_time() + loader.helper_cpu_seconds() - cpu
     loader.close()

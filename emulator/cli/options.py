@@ -22,6 +22,9 @@ StorageText = Annotated[str, typer.Option("--storage", help="posix or shaped:RAT
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the workload; repeatable.")
 ]
+VerifyReads = Annotated[
+    bool, typer.Option("--verify-reads", help="Compare every sample with its checksum while reading.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")]
 Ranks = Annotated[
     int | None, typer.Option("--ranks", "-n", min=1, help="Ranks to start here; under mpirun it has them.")

@@ -23,6 +23,7 @@ def run(
     cache: options.CacheName = "cold",
     storage: options.StorageText = "posix",
     settings: options.Settings = None,
+    verify_reads: options.VerifyReads = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
     self_test: Annotated[bool, typer.Option("--self-test", help="What the emulator itself costs.")] = False,
@@ -35,7 +36,9 @@ def run(
         return
     if dataset is None:
         raise SpecError("run needs the folder of a dataset", "feedrate generate DIR makes one")
-    job = make_job(dataset, workload, settings or [], loader, cache, storage, epochs, steps, out)
+    job = make_job(
+        dataset, workload, settings or [], loader, cache, storage, epochs, steps, out, verify_reads
+    )
     start(
         job, "run", ranks, needed=1, schedule=lambda size: FixedCounts((size,)), force=force, dry_run=dry_run
     )  # fmt: skip

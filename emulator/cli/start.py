@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def make_job(
     dataset: Path, workload: str, settings: Sequence[str], loader: str, cache: str, storage: str,
-    epochs: int | None, steps: int | None, out: Path | None,
+    epochs: int | None, steps: int | None, out: Path | None, verify_reads: bool,
 ) -> Job:  # fmt: skip
     """The job that the options ask for. Raises SpecError."""
     from emulator.run.job import Job
@@ -38,6 +38,7 @@ def make_job(
         storage=parse_storage(storage, cast(Cache, cache)),
         epochs=epochs if epochs or steps else spec.training.epochs,
         steps=steps,
+        verify_reads=verify_reads,
         out=out or Path("feedrate-results") / name,
         command=("feedrate", *sys.argv[1:]),
     )

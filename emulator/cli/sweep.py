@@ -42,13 +42,16 @@ def sweep(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
     budget: Annotated[str | None, typer.Option(help="Time at most, for example 2h.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="OUT", help="Go on with this sweep.")] = None,
+    verify_reads: options.VerifyReads = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
     """Scale the number of ranks and find the knee."""
     if resume is not None and out is not None:
         raise SpecError("--resume and --out exclude each other", "a resumed sweep goes on in its own folder")
-    job = make_job(dataset, workload, settings or [], loader, cache, storage, epochs, steps, resume or out)
+    job = make_job(
+        dataset, workload, settings or [], loader, cache, storage, epochs, steps, resume or out, verify_reads
+    )
     fixed = _counts(counts, repeats)
     if fixed is not None:
         schedule, needed = _fixed(fixed), max(fixed)

@@ -63,8 +63,8 @@ class SampleFormat(Protocol):
 class Loader(Protocol):
     """Reads batches ahead of the accelerator. Used by one thread at a time."""
 
-    def epoch(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
-        """The batches of one epoch, in order, each when all of its samples have been read whole.
+    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+        """The batches, in order, each when all of its samples have been read whole.
 
         An iterator that is left early is closed by the next call, or by `close`. Raises DatasetError
         for a sample that is missing, truncated or corrupt, StorageError for one that cannot be read

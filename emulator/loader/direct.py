@@ -61,8 +61,8 @@ class DirectLoader:
         for thread in self._threads:
             thread.start()
 
-    def epoch(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
-        """As Loader.epoch; at most `prefetch` batches are read ahead of the consumer."""
+    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+        """As Loader.read; at most `prefetch` batches are read ahead of the consumer."""
         self._abandon()
         return self._deliver(iter(batches))
 

@@ -160,12 +160,12 @@ class TorchLoader:
         engine = _Threads if spec.worker_kind == "thread" else _Processes
         self._engine: _Threads | _Processes = engine(spec, reader)
 
-    def epoch(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
-        """As Loader.epoch. The tensors are dropped when the next batch is asked for."""
+    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+        """As Loader.read. The tensors are dropped when the next batch is asked for."""
         number, self._epoch = self._epoch, self._epoch + 1
         keys = [[(number, index) for index in indices] for indices in batches]
         self._engine.abandon(number)
-        return map(self._batch, self._engine.epoch(keys))
+        return map(self._batch, self._engine.read(keys))
 
     def _batch(self, collated: Collated | FeedrateError) -> Batch:
         if isinstance(collated, FeedrateError):
@@ -200,7 +200,7 @@ class _Threads:
         self._fetchers = DaemonPool(spec.prefetch, "fetcher")
         self._dataset = SampleDataset(reader, self._readers)
 
-    def epoch(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
+    def read(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
         width = self._spec.prefetch
         window: deque[tuple[Iterator[Any], Future[Any]]] = deque()
         for first in range(min(width, len(keys))):
@@ -254,7 +254,7 @@ class _Processes:
                 prefetch_factor=math.ceil(spec.prefetch / spec.workers),
             )  # fmt: skip
 
-    def epoch(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
+    def read(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
         assert self._loader is not None
         self._batches.keys = keys
         before = multiprocessing.active_children()

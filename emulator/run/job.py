@@ -24,6 +24,8 @@ class Job:
     """Epochs of a point, at most; None: as many as `steps` take."""
     steps: int | None
     """Steps of a rank in a point, at most; None: whole epochs."""
+    verify_reads: bool = False
+    """Compare every sample with the manifest's checksum while it is read."""
     out: Path
     command: tuple[str, ...]
     """The command line that repeats it."""

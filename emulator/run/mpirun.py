@@ -116,22 +116,33 @@ def _terminal() -> dict[str, str]:
     return {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
 
 
-_BANNERS = ("non-zero status", "MPI_ABORT was invoked", "BAD TERMINATION", "noticed that process rank")
+_BANNERS = (
+    *("non-zero status", "MPI_ABORT was invoked", "BAD TERMINATION", "noticed that process rank"),
+    "has exited due to process rank",
+)
 """mpirun's own words on a rank that ended: our error line says it better."""
 
 
 def without_banners(lines: IO[str] | Iterable[str]) -> Iterator[str]:
     """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s."""
     block: list[str] = []
+    dropped = False
     for line in lines:
         rule = re.fullmatch(r"(-{60,}|={60,})\s*", line) is not None
         if not block and not rule:
-            yield line
+            if line.strip() or not dropped:  # the empty line after a banner belongs to it
+                yield line
+            dropped = False
             continue
         block.append(line)
         if rule and len(block) > 1:
-            if not any(banner in "".join(block) for banner in _BANNERS):
+            dropped = _is_banner(block)
+            if not dropped:
                 yield from block
             block = []
-    if not any(banner in "".join(block) for banner in _BANNERS):
+    if not _is_banner(block):
         yield from block
+
+
+def _is_banner(block: list[str]) -> bool:
+    return any(banner in "".join(block) for banner in _BANNERS)

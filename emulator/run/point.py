@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from emulator.accelerator.occupy import Accelerator
 from emulator.clock import MonotonicClock
-from emulator.dataset.manifest import Manifest
+from emulator.dataset.manifest import Manifest, read_rows
 from emulator.loader.base import Loader
 from emulator.loader.choose import make_loader
 from emulator.plan.epoch import Course, EpochPlan
@@ -66,7 +66,10 @@ def run_point(
     with ExitStack() as stack:
         barrier = stack.enter_context(StepBarrier(comm, node))
         storage = stack.enter_context(_storage(job, node, stats))
-        loader = make_loader(job.loader, job.workload.loader, storage, manifest, seed=course.seed)
+        sums = read_rows(job.dataset)["crc"] if job.verify_reads else None
+        loader = make_loader(
+            job.loader, job.workload.loader, storage, manifest, seed=course.seed, checksums=sums
+        )
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None
         if probe:

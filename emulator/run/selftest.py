@@ -59,7 +59,7 @@ class _Files:
 class _Empty:
     """A loader that reads nothing."""
 
-    def epoch(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
         return (Batch(len(batch), 0) for batch in batches)
 
     def helper_cpu_seconds(self) -> float:

@@ -24,7 +24,7 @@ from emulator.analysis.throughput import (
 from emulator.dataset.manifest import Manifest
 from emulator.plan.epoch import EpochPlan
 from emulator.record.machine import utc_now
-from emulator.record.result import HostShare, Kind, Point, RunResult, Status
+from emulator.record.result import Flag, HostShare, Kind, Point, RunResult, Status
 from emulator.record.step import Steps
 from emulator.run.job import Job
 from emulator.run.point import RankReport
@@ -46,7 +46,22 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
     )  # fmt: skip
     drifting = non_stationary(rate_series(steady(rows)))
-    return replace(point, flags=point_flags(point) + ((drifting,) if drifting else ()))
+    raised = (drifting, _not_direct(job, reports))
+    return replace(point, flags=point_flags(point) + tuple(flag for flag in raised if flag))
+
+
+def _not_direct(job: Job, reports: Sequence[RankReport]) -> Flag | None:
+    """The direct loader, cold, on a mount that refuses O_DIRECT: correct, but at a higher cost in CPU."""
+    share = sum(not report.direct_io for report in reports) / len(reports)
+    if job.loader != "direct" or job.storage.cache != "cold" or share == 0:
+        return None
+    return Flag(
+        name="no-o-direct",
+        value=share,
+        threshold=0.0,
+        sentence="The file system refuses O_DIRECT: reads went through the page cache and were evicted, "
+        "at a higher cost in CPU.",
+    )
 
 
 def point_of(workload: Workload, files: int, ranks: int, rows: Steps, **more: Any) -> Point:

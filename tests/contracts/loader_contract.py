@@ -126,7 +126,7 @@ class LoaderContract:
         storage = files.storage()
         made = loader(files, storage=storage)
         for order in (files.batches(), files.batches()[::-1]):
-            got = list(made.epoch(order))
+            got = list(made.read(order))
             assert [(batch.samples, batch.bytes) for batch in got] == [(3, files.bytes_of(b)) for b in order]
             assert all(type(batch.bytes) is int for batch in got)
         assert storage.stats.snapshot().bytes == 2 * sum(files.sizes)
@@ -138,7 +138,7 @@ class LoaderContract:
             files = write_files(tmp_path, form, 6)
             storage = files.storage()
             made = loader(files, storage=storage, verify=True)
-            assert sum(batch.bytes for batch in made.epoch(files.batches())) == sum(files.sizes), form
+            assert sum(batch.bytes for batch in made.read(files.batches())) == sum(files.sizes), form
             assert storage.stats.snapshot().bytes == sum(files.sizes)
 
     def test_a_flipped_bit_is_found_when_asked_for(self, loader: MakeLoader, files: Files) -> None:
@@ -146,26 +146,26 @@ class LoaderContract:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        assert len(list(loader(files).epoch(files.batches()))) == 4
+        assert len(list(loader(files).read(files.batches()))) == 4
         with pytest.raises(DatasetError, match=r"sample5\.npz has the CRC-32"):
-            list(loader(files, verify=True).epoch(files.batches()))
+            list(loader(files, verify=True).read(files.batches()))
 
     def test_more_workers_than_batches(self, loader: MakeLoader, files: Files) -> None:
         made = loader(files, replace(SPEC, workers=4, prefetch=8))
-        assert len(list(made.epoch([(0,), (1, 2)]))) == 2
-        assert list(made.epoch([])) == []
+        assert len(list(made.read([(0,), (1, 2)]))) == 2
+        assert list(made.read([])) == []
 
     def test_an_epoch_may_be_left_early(self, loader: MakeLoader, files: Files) -> None:
         made = loader(files)
         for _ in range(3):
-            next(iter(made.epoch(files.batches())))
-        assert [batch.bytes for batch in made.epoch(files.batches())] == [
+            next(iter(made.read(files.batches())))
+        assert [batch.bytes for batch in made.read(files.batches())] == [
             files.bytes_of(batch) for batch in files.batches()
         ]
 
     def fails(self, made: Loader, files: Files) -> FeedrateError:
         """The error that reading all samples ends with: one line, the sample named, at its place."""
-        arriving = made.epoch(files.batches())
+        arriving = made.read(files.batches())
         next(arriving)
         with pytest.raises(FeedrateError, match=r"sample4\.npz") as caught:
             list(arriving)
@@ -200,7 +200,7 @@ class LoaderContract:
 
     def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
         made = loader(pipe, replace(SPEC, stall_timeout=self.stall))
-        arriving = made.epoch(pipe.batches())
+        arriving = made.read(pipe.batches())
         next(arriving)
         begin = time.monotonic()
         with pytest.raises(StorageError, match="no batch for .* the storage hangs"):
@@ -213,12 +213,12 @@ class LoaderContract:
 
     def test_closing_lets_go_of_everything(self, loader: MakeLoader, files: Files) -> None:
         made = loader(files)
-        list(made.epoch(files.batches()))  # what is opened once per process is open now
+        list(made.read(files.batches()))  # what is opened once per process is open now
         made.close()
         fds, threads, shared = _fds(), threading.active_count(), _shared_memory()
         for leave_early in (False, True):
             made = loader(files)
-            arriving = iter(made.epoch(files.batches()))
+            arriving = iter(made.read(files.batches()))
             next(arriving)
             if not leave_early:
                 list(arriving)
@@ -234,7 +234,7 @@ class InProcessContract(LoaderContract):
 
     def test_no_more_than_prefetch_batches_are_read_ahead(self, loader: MakeLoader, files: Files) -> None:
         storage = files.storage()
-        arriving = loader(files, storage=storage).epoch(files.batches(1))
+        arriving = loader(files, storage=storage).read(files.batches(1))
         next(arriving)
         ahead = files.bytes_of((0, 1, 2, 3))
         wait_for(lambda: storage.stats.snapshot().bytes >= ahead)

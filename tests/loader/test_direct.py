@@ -46,7 +46,7 @@ def test_whatever_the_knobs_every_byte_is_read_once(  # type: ignore[no-untyped-
     storage = TimedStorage(PosixStorage(few.folder, direct=direct and probe_direct(few.folder), cache="cold"))
     spec = replace(SPEC, block_bytes=4096 * pages, workers=workers, prefetch=prefetch)
     made = maker("direct")(few, spec, storage, verify=True)
-    assert [batch.bytes for batch in made.epoch(order)] == [few.bytes_of(batch) for batch in order]
+    assert [batch.bytes for batch in made.read(order)] == [few.bytes_of(batch) for batch in order]
     assert storage.stats.snapshot().bytes == sum(few.bytes_of(batch) for batch in order)
     made.close()
 
@@ -65,10 +65,10 @@ def test_memory_stays_where_it_was_over_2000_steps(maker, few: Files) -> None:  
 
     made = maker("direct")(few)
     order = [(step % 6, (step + 1) % 6) for step in range(2000)]
-    for _ in made.epoch(order[:500]):
+    for _ in made.read(order[:500]):
         pass
     before = resident()
-    assert sum(batch.samples for batch in made.epoch(order)) == 4000
+    assert sum(batch.samples for batch in made.read(order)) == 4000
     assert abs(resident() - before) < 0.02 * before
 
 
@@ -95,7 +95,7 @@ from emulator.loader.choose import make_loader
 files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
 loader = make_loader(sys.argv[3], replace(SPEC, stall_timeout=0.3), files.storage(), files)
 try:
-    list(loader.epoch([(0,)]))
+    list(loader.read([(0,)]))
 except StorageError as error:
     print(error)
 loader.close()

@@ -54,7 +54,7 @@ class TestProcesses(LoaderContract):
     def test_a_dead_worker_is_reported_in_one_line(self, loader: MakeLoader, files: Files) -> None:
         before = multiprocessing.active_children()
         made = loader(files, replace(SPEC, prefetch=1, workers=1))
-        arriving = made.epoch(files.batches(1) * 50)
+        arriving = made.read(files.batches(1) * 50)
         next(arriving)
         (worker,) = (child for child in multiprocessing.active_children() if child not in before)
         worker.kill()
@@ -65,7 +65,7 @@ class TestProcesses(LoaderContract):
         storage = files.storage()
         made = loader(files, storage=storage)
         assert made.helper_cpu_seconds() == 0
-        list(made.epoch(files.batches()))
+        list(made.read(files.batches()))
         assert made.helper_cpu_seconds() > 0
         assert sum(storage.stats.histogram().values()) == storage.stats.snapshot().reads > 0
 
@@ -77,9 +77,9 @@ def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, worker_k
     limiter.unlink()
     storage = ShapedStorage(files.storage(), limiter)
     made = maker("torch")(files, replace(SPEC, worker_kind=worker_kind), storage)
-    list(made.epoch([(0,)]))
+    list(made.read([(0,)]))
     begin = time.monotonic()
-    size = sum(batch.bytes for batch in made.epoch(files.batches()))
+    size = sum(batch.bytes for batch in made.read(files.batches()))
     assert time.monotonic() - begin > size / rate - 0.02
     assert storage.stats.snapshot().bytes == size + files.sizes[0]
     made.close()
@@ -90,10 +90,10 @@ def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, worker_k
 def test_an_uncaught_crop_is_one_clear_line(maker, files: Files, worker_kind: str) -> None:  # type: ignore[no-untyped-def]
     spec = replace(SPEC, crop=(8, 9, 11), worker_kind=worker_kind)
     with pytest.raises(DatasetError, match=r"sample1\.npz has \[9, 9, 10\] voxels.*loader\.crop"):
-        list(maker("torch")(files, spec).epoch(files.batches()))
+        list(maker("torch")(files, spec).read(files.batches()))
     spec = replace(SPEC, crop=(), worker_kind=worker_kind)
     with pytest.raises(DatasetError, match=r"different shapes.*loader\.crop"):
-        list(maker("torch")(files, spec).epoch(files.batches()))
+        list(maker("torch")(files, spec).read(files.batches()))
 
 
 def reader(files: Files, crop: tuple[int, ...] = (8, 9, 10), seed: int = 5) -> SampleReader:
@@ -139,8 +139,8 @@ def test_memory_stays_where_it_was(maker, files: Files) -> None:  # type: ignore
 
     made = maker("torch")(files)
     order = [(step % 12, (step + 1) % 12) for step in range(1000)]
-    list(made.epoch(order))
+    list(made.read(order))
     before = resident()
     for _ in range(2):
-        assert sum(batch.samples for batch in made.epoch(order)) == 2000
+        assert sum(batch.samples for batch in made.read(order)) == 2000
     wait_for(lambda: abs(resident() - before) < 0.02 * before, 2)

@@ -20,11 +20,11 @@ class MemoryLoader:
 
     def __init__(self, delay: float = 0.0) -> None:
         self.delay = delay
-        self.read: list[tuple[int, ...]] = []
+        self.seen: list[tuple[int, ...]] = []
 
-    def epoch(self, batches):
+    def read(self, batches):
         for batch in batches:
-            self.read.append(batch)
+            self.seen.append(batch)
             if self.delay:
                 time.sleep(self.delay)
             yield Batch(len(batch), 100 * len(batch))
@@ -74,7 +74,7 @@ def test_the_columns_sum_to_the_loop_time(sync, delay):
 def test_two_epochs_in_two_orders_each_sample_once():
     loader = MemoryLoader()
     rows, _, _ = rows_of(loader, step=0.0)
-    epochs = loader.read[:10], loader.read[10:]
+    epochs = loader.seen[:10], loader.seen[10:]
     read = [[sample for batch in epoch for sample in batch] for epoch in epochs]
     assert [sorted(epoch) for epoch in read] == [list(range(40))] * 2
     assert read[0] != read[1]
