@@ -106,7 +106,8 @@ def test_verified_reads_find_a_flipped_bit(tiny, tmp_path, loader):
     data = tmp_path / "data"
     shutil.copytree(tiny, data)
     words = (
-        "run", data, "--workload", "unet3d-tiny", "-n", 1, "--loader", loader, "--epochs", 1, "--verify-reads",
+        "run", data, "--workload", "unet3d-tiny", "-n", 1, "--loader", loader, "--epochs", 1,
+        "--verify-reads",
         "--set", "accelerator.step_seconds=0",
     )  # fmt: skip
     assert feedrate(*words, "--out", tmp_path / "good").status == 0
