@@ -26,18 +26,23 @@ class Curve:
 
     name: str
     efficiency: Floats
+    limit: float
     saturation: float
-    """C / r: largest throughput that the curve reaches, in units of one process's demand."""
+    """Largest throughput that the curve reaches, in units of one process's demand."""
 
     def at(self, ranks: int) -> float:
         return float(self.efficiency[ranks - 1])
 
     def knee(self, threshold: float = 0.9) -> float:
-        """Largest N with efficiency >= threshold, along ln N between whole counts."""
+        """Largest N with efficiency >= threshold; along ln N between counts where only whole ones exist."""
         last = int(np.flatnonzero(self.efficiency >= threshold)[-1])
-        low, high = np.log(self.efficiency[last : last + 2])
-        part = (low - math.log(threshold)) / (low - high)
-        return float((last + 1) * ((last + 2) / (last + 1)) ** part)
+        between = np.geomspace(last + 1, last + 2, 2000)
+        if self.name in WHOLE_COUNTS:
+            ends = np.log([last + 1, last + 2])
+            efficiency = np.exp(np.interp(np.log(between), ends, np.log(self.efficiency[last : last + 2])))
+        else:
+            efficiency = FORMS[self.name](between, self.limit)
+        return float(between[np.flatnonzero(efficiency >= threshold)[-1]])
 
 
 def roofline(n: Floats, limit: float) -> Floats:
@@ -86,12 +91,16 @@ FORMS: dict[str, Callable[[Floats, float], Floats]] = {
 }
 
 
+WHOLE_COUNTS = frozenset({"mva"})
+"""Forms that are recursions over 1, 2, ... processes."""
+
+
 @cache
 def curve(name: str, limit: float, most: int = 4096) -> Curve:
     """The curve of a name at 1 ... `most` processes."""
     far = np.arange(1, max(most, math.ceil(8 * limit)) + 1, dtype=np.float64)
     efficiency = FORMS[name](far, limit)
-    return Curve(name, efficiency, float((far * efficiency).max()))
+    return Curve(name, efficiency, limit, float((far * efficiency).max()))
 
 
 LIMITS = (20.0, 1200.0)
