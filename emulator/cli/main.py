@@ -8,9 +8,11 @@ import sys
 import typer
 
 from emulator import __version__
+from emulator.cli.baseline import baseline
 from emulator.cli.compare import compare
 from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
+from emulator.cli.fit import fit
 from emulator.cli.generate import generate
 from emulator.cli.report import report
 from emulator.cli.run import run
@@ -53,6 +55,8 @@ app.command("workloads")(workloads)
 app.command("run")(run)
 app.command("sweep")(sweep)
 app.command("simulate")(simulate)
+app.command("fit")(fit)
+app.command("baseline")(baseline)
 app.command("report")(report)
 app.command("compare")(compare)
 app.command("doctor")(doctor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,7 @@ def _line(one: Predicted) -> str:
 
 
 def _flagged(one: Predicted, system: System) -> Point:
-    from dataclasses import replace
-
-    flags = _fit_flags(one.point.ranks, system.fit) if system.fit else ()
+    flags = _fit_flags(one.point.ranks, system.clients.hosts, system.fit) if system.fit else ()
     if one.played < one.point.ranks:
         sentence = (
             f"{one.played:,} ranks were played and stand for {one.point.ranks:,}; install feedrate[sim] "
@@ -56,7 +54,7 @@ def _flagged(one: Predicted, system: System) -> Point:
     return replace(one.point, flags=flags)
 
 
-def _fit_flags(ranks: int, fit: Fitted) -> tuple[Flag, ...]:
+def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> tuple[Flag, ...]:
     """What a fit does not cover: counts outside of those seen, a limit that was not reached."""
     flags = []
     low, high = fit.counts[0], fit.counts[-1]
@@ -64,6 +62,12 @@ def _fit_flags(ranks: int, fit: Fitted) -> tuple[Flag, ...]:
         sentence = f"extrapolated: the system was fitted to counts from {low:,} to {high:,}"
         edge = high if ranks > high else low
         flags.append(Flag(name="extrapolated", value=ranks, threshold=edge, sentence=sentence))
+    if hosts is not None and hosts > fit.hosts[-1]:
+        sentence = (
+            f"extrapolated: the system was fitted on at most {fit.hosts[-1]} host(s); whether its limit "
+            f"grows with the hosts was not seen"
+        )
+        flags.append(Flag(name="more-hosts", value=hosts, threshold=fit.hosts[-1], sentence=sentence))
     if not fit.identified:
         sentence = (
             f"no count up to {high:,} was beyond saturation: the bandwidth is a lower bound, and so is this"
