@@ -41,7 +41,7 @@ TARGET_CPU = 0.35
 
 _DLIO_CONFIG = """defaults:
   - _self_
-  - workload: default
+  - workload: grown
   - override hydra/job_logging: disabled
   - override hydra/hydra_logging: disabled
 """
@@ -112,11 +112,12 @@ def dlio(folder: Path, files: int, jobs: int) -> Turn:
     (folder / "conf/workload").mkdir(parents=True)
     (folder / "conf/config.yaml").write_text(_DLIO_CONFIG)
     text = _DLIO_WORKLOAD.format(folder=folder / "data", files=files)
-    (folder / "conf/workload/default.yaml").write_text(text)
+    (folder / "conf/workload/grown.yaml").write_text(text)
     python = Path(os.environ["DLIO_PYTHON"])
     launcher = python.parent / "mpirun"
-    mpirun = [str(launcher if launcher.exists() else "mpirun"), "-n", str(jobs)] if jobs > 1 else []
+    mpirun = [str(launcher if launcher.exists() else "mpirun"), "-n", str(jobs)]
     command = [*mpirun, str(python), "-m", "dlio_benchmark.main", "--config-dir", str(folder / "conf")]
+    command.append("workload=grown")  # a name that DLIO's own configurations do not have
     begin = time.monotonic()
     done = watched(command, cwd=folder)
     seconds = time.monotonic() - begin
