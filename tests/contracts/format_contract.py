@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from emulator.dataset.formats import Sample, format_named
-from emulator.dataset.formats.base import Encoded, Format, Room, fill_from
+from emulator.dataset.formats.base import Encoded, Format, Peek, Room, fill_from
 from emulator.errors import DatasetError
 
 SHAPES = [(1, 5, 6, 7), (1, 33, 40, 37), (1, 128, 16, 16)]
@@ -32,6 +32,16 @@ def parts_of(form: Format, sample: Sample) -> dict[str, bytes]:
     encoded = compose(form, sample)
     names = form.parts("sample_0000000" + form.suffix)
     return {name: bytes(part.memory[: part.size]) for name, part in zip(names, encoded, strict=True)}
+
+
+def peek_into(data: bytes | bytearray) -> Peek:
+    """The bytes of a file in memory; those that it does not have must not be asked for."""
+
+    def peek(offset: int, length: int) -> memoryview:
+        assert min(offset, length) >= 0 and offset + length <= len(data)
+        return memoryview(data)[offset : offset + length]
+
+    return peek
 
 
 class FormatContract:
@@ -89,11 +99,26 @@ class FormatContract:
             for array in form.arrays(memory.data, name).values():
                 assert np.shares_memory(array, memory) == self.zero_copy
 
+    def test_spans_are_where_the_arrays_are(self, form: Format, sample: Sample) -> None:
+        for name, data in parts_of(form, sample).items():
+            spans = form.spans(peek_into(data), len(data), name)
+            assert (spans is not None) == self.zero_copy
+            arrays = form.arrays(memoryview(data), name)
+            for key, span in (spans or {}).items():
+                flat = np.frombuffer(data[span.offset : span.offset + span.size], span.dtype)
+                assert np.array_equal(flat.reshape(span.shape), arrays[key])
+            assert spans is None or spans.keys() == arrays.keys()
+
     def test_a_cut_file_is_refused(self, form: Format) -> None:
         for name, data in parts_of(form, make_sample(SHAPES[1])).items():
             for length in (0, 3, 100, 4095, 4096, len(data) // 2, len(data) - 1):
                 with pytest.raises(DatasetError) as error:
                     form.arrays(memoryview(data)[:length], name)
+                assert name in str(error.value)
+                if not self.zero_copy:
+                    continue
+                with pytest.raises(DatasetError) as error:
+                    form.spans(peek_into(data[:length]), length, name)
                 assert name in str(error.value)
 
     head_knows_the_size = True
@@ -119,6 +144,7 @@ class FormatContract:
                         memoryview(broken)[:4096], len(broken), name
                     ),
                     lambda broken=broken, name=name: form.arrays(memoryview(broken), name),
+                    lambda broken=broken, name=name: form.spans(peek_into(broken), len(broken), name),
                 ):
                     try:
                         call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,6 +71,25 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """Where an array lies in its file, as it is and in C order."""
+
+    offset: int
+    """Bytes before it."""
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of it."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+Peek = Callable[[int, int], memoryview]
+"""(offset, length) -> those bytes of a file, which has them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Encoded:
     """One file, composed: its bytes lie at the head of page-aligned memory."""
 
@@ -117,6 +137,13 @@ class Format(Protocol):
         """Views of the arrays ("x": image, "y": label) in `data`, the bytes of the whole file `name`.
 
         Copies only where decompression forces it. Raises DatasetError.
+        """
+        ...
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        """Where the arrays lie in the file `name` of `size` bytes; None when they have to be unpacked.
+
+        Looks at a few kB of it. Raises DatasetError.
         """
         ...
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from emulator.dataset.formats.base import PAGE, Array, OneFile, Shape, bad
+from emulator.dataset.formats.base import PAGE, Array, OneFile, Peek, Shape, Span, bad
 from emulator.dataset.formats.layout import Hole, Key, Layout
 
 if TYPE_CHECKING:
@@ -49,19 +50,20 @@ class _Seekable(io.RawIOBase):
         return self.size
 
 
-class _View(_Seekable):
-    """A file in memory that somebody else owns."""
+class _Peeked(_Seekable):
+    """A file whose bytes somebody else has."""
 
-    def __init__(self, memory: memoryview) -> None:
-        self._memory = memory
-        self.size = len(memory)
+    def __init__(self, peek: Peek, size: int) -> None:
+        self._peek = peek
+        self.size = size
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
-        source = self._memory[self._at : self._at + len(target)]
-        target[: len(source)] = source
-        self._at += len(source)
-        return len(source)
+        length = max(0, min(len(target), self.size - self._at))
+        if length:
+            target[:length] = self._peek(self._at, length)
+        self._at += length
+        return length
 
 
 class _Metadata(_Seekable):
@@ -127,13 +129,22 @@ class Hdf5(OneFile):
         return (Layout([*pieces, file.between(at, max(at, file.size))]),)
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        import h5py
+        def peek(offset: int, length: int) -> memoryview:
+            return data[offset : offset + length]
 
-        try:
-            with h5py.File(_View(data), "r") as store:
-                return {key: _view(store[key], data, name) for key in ("x", "y")}
-        except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
-            raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None
+        def view(dataset: Any) -> Array:
+            span = _span(dataset, len(data), name)
+            if span is None:
+                read: Array = dataset[...]
+                return read
+            return np.frombuffer(data, span.dtype, math.prod(span.shape), span.offset).reshape(span.shape)
+
+        return _each(view, peek, len(data), name)
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        found = _each(lambda dataset: _span(dataset, size, name), peek, size, name)
+        spans = {key: span for key, span in found.items() if span is not None}
+        return spans if len(spans) == len(found) else None
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if len(head) < 64 or bytes(head[:8]) != _SIGNATURE or head[8] not in _END_OF_FILE:
@@ -144,17 +155,30 @@ class Hdf5(OneFile):
             raise bad(name, f"{size} bytes where its superblock says {end}")
 
 
-def _view(dataset: Any, data: memoryview, name: str) -> Array:
-    """The contiguous `dataset` as a view of the file's bytes; read by h5py when it is chunked."""
+T = TypeVar("T")
+
+
+def _each(look: Callable[[Any], T], peek: Peek, size: int, name: str) -> dict[str, T]:
+    """`look` at the datasets x and y of a file of `size` bytes. Raises DatasetError."""
+    import h5py
+
+    try:
+        with h5py.File(_Peeked(peek, size), "r") as store:
+            return {key: look(store[key]) for key in ("x", "y")}
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+        raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None
+
+
+def _span(dataset: Any, size: int, name: str) -> Span | None:
+    """Where the contiguous `dataset` lies in its file of `size` bytes; None when it is chunked."""
     dtype, shape = dataset.dtype, dataset.shape
     if dtype.kind not in "fiu" or not 1 <= len(shape) <= 8 or math.prod(shape) < 1:
         raise bad(name, f"its dataset {dataset.name} is not an array of numbers")
-    offset, size = dataset.id.get_offset(), math.prod(shape) * dtype.itemsize
+    offset, needed = dataset.id.get_offset(), math.prod(shape) * dtype.itemsize
     if offset is None:
-        if size > 1032 * len(data):
-            raise bad(name, f"its dataset {dataset.name} claims {size} bytes")
-        read: Array = dataset[...]
-        return read
-    if offset + size > len(data):
+        if needed > 1032 * size:
+            raise bad(name, f"its dataset {dataset.name} claims {needed} bytes")
+        return None
+    if offset + needed > size:
         raise bad(name, f"its dataset {dataset.name} is cut off")
-    return np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
+    return Span(offset, dtype, shape)

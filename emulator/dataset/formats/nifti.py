@@ -7,7 +7,6 @@ read here, so that a rank needs no nibabel. Seed volumes are read in `emulator.d
 
 from __future__ import annotations
 
-import math
 import struct
 import zlib
 from pathlib import Path
@@ -16,7 +15,18 @@ from typing import Any
 import numpy as np
 
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.base import Array, Encoded, Fill, Room, Shape, TwoFiles, bad, compose
+from emulator.dataset.formats.base import (
+    Array,
+    Encoded,
+    Fill,
+    Peek,
+    Room,
+    Shape,
+    Span,
+    TwoFiles,
+    bad,
+    compose,
+)
 from emulator.dataset.formats.layout import Layout
 from emulator.dataset.formats.npy import array_layout
 from emulator.dataset.formats.npz import inflate
@@ -67,12 +77,22 @@ def _parse(data: memoryview, name: str) -> tuple[np.dtype[Any], Shape, int]:
     return np.dtype(order + _TYPES[code]), (samples, edges[2], edges[1], edges[0]), int(offset)
 
 
+def _span(head: memoryview, size: int, name: str) -> Span:
+    """The volume of a file of `size` bytes that begins with `head`. Raises DatasetError."""
+    dtype, shape, offset = _parse(head, name)
+    span = Span(offset, dtype, shape)
+    if offset + span.size != size:
+        raise bad(name, f"{size} bytes where its header says {offset + span.size}")
+    return span
+
+
 def _volume(data: memoryview, name: str) -> Array:
-    dtype, shape, offset = _parse(data, name)
-    size = math.prod(shape) * dtype.itemsize
-    if offset + size != len(data):
-        raise bad(name, f"{len(data)} bytes where its header says {offset + size}")
-    return np.frombuffer(data, dtype, offset=offset).reshape(shape)
+    span = _span(data, len(data), name)
+    return np.frombuffer(data, span.dtype, offset=span.offset).reshape(span.shape)
+
+
+def _key(name: str) -> str:
+    return "y" if "_y.nii" in name else "x"
 
 
 def _layouts(shape: Shape) -> tuple[Layout, ...]:
@@ -94,13 +114,13 @@ class Nifti(TwoFiles):
         return _layouts(shape)
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        return {"y" if "_y.nii" in name else "x": _volume(data, name)}
+        return {_key(name): _volume(data, name)}
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        return {_key(name): _span(peek(0, min(size, _DATA)), size, name)}
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
-        dtype, shape, offset = _parse(head, name)
-        expected = offset + math.prod(shape) * dtype.itemsize
-        if expected != size:
-            raise bad(name, f"{size} bytes where its header says {expected}")
+        _span(head, size, name)
 
 
 class NiftiGz(TwoFiles):
@@ -123,7 +143,10 @@ class NiftiGz(TwoFiles):
         if len(data) < 18 or bytes(data[:3]) != b"\x1f\x8b\x08":
             raise bad(name, "not a gzip file, or one that is cut off")
         size = int.from_bytes(data[-4:], "little")
-        return {"y" if "_y.nii" in name else "x": _volume(inflate(data, size, 31, name), name)}
+        return {_key(name): _volume(inflate(data, size, 31, name), name)}
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        return None
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if len(head) < 18 or bytes(head[:3]) != b"\x1f\x8b\x08":

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import Array, Shape, TwoFiles, bad
+from emulator.dataset.formats.base import Array, Peek, Shape, Span, TwoFiles, bad
 from emulator.dataset.formats.layout import Hole, Key, Layout
 
 MAGIC = b"\x93NUMPY"
@@ -22,6 +22,8 @@ _HEADER = re.compile(
     rb"\s*'shape':\s*\((?P<shape>[0-9, ]*)\),?\s*\}\s*"
 )
 _HEADER_BYTES = 4096
+HEAD = 12 + _HEADER_BYTES
+"""Bytes that hold any header that is taken."""
 _DIMENSIONS = 8
 
 
@@ -109,9 +111,25 @@ class NpyPair(TwoFiles):
         )
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        return {"y" if name.endswith("_y.npy") else "x": npy_array(data, name)}
+        return {_key(name): npy_array(data, name)}
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        header = _alone(peek(0, min(size, HEAD)), size, name)
+        if header.fortran:
+            return None
+        return {_key(name): Span(header.offset, header.dtype, header.shape)}
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
-        header = parse_npy(head, name)
-        if header.offset + header.size != size:
-            raise bad(name, f"{size} bytes where its header says {header.offset + header.size}")
+        _alone(head, size, name)
+
+
+def _alone(head: memoryview, size: int, name: str) -> NpyHeader:
+    """The header of a file of `size` bytes with nothing behind its array. Raises DatasetError."""
+    header = parse_npy(head, name)
+    if header.offset + header.size != size:
+        raise bad(name, f"{size} bytes where its header says {header.offset + header.size}")
+    return header
+
+
+def _key(name: str) -> str:
+    return "y" if name.endswith("_y.npy") else "x"

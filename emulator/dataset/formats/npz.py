@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import Array, OneFile, Shape, bad
+from emulator.dataset.formats.base import Array, OneFile, Peek, Shape, Span, bad
 from emulator.dataset.formats.layout import Hole, Key, Layout, Patches
-from emulator.dataset.formats.npy import npy_array, npy_header, parse_npy
+from emulator.dataset.formats.npy import HEAD, npy_array, npy_header, parse_npy
 
 _LOCAL = struct.Struct(
     "<4s5H3L2H"
@@ -29,6 +29,8 @@ _LOCAL_CRC, _CENTRAL_CRC = 14, 16  # offsets of the checksum in the headers
 _DATE = (1 << 5) | 1  # 1 January 1980: the same bytes whenever they are written
 _STORED, _DEFLATED = 0, 8
 _MEMBERS = 16
+_TAIL = 4096
+"""Bytes of the end of a file that hold the directory of any .npz file but a contrived one."""
 _ALIGNMENT = 64
 _INFLATION = 1032
 """Deflate cannot make more than this many bytes of one."""
@@ -48,24 +50,27 @@ class Member(NamedTuple):
     """Offset of its local header."""
 
 
-def _directory(data: memoryview, name: str) -> tuple[int, int]:
-    """(members, offset of the central directory) of the zip in `data`. Raises DatasetError."""
+def _directory(data: memoryview, base: int, name: str) -> tuple[int, int]:
+    """(members, offset of the central directory in `data`) of a zip. Raises DatasetError.
+
+    `data` are the bytes of the file from `base` on; negative when the directory begins before them.
+    """
     at = len(data) - _END.size
     if at < 0 or bytes(data[at : at + 4]) != b"PK\5\6":
         raise bad(name, "not an .npz file, or its end is missing")
     _, disk, _, _, count, _, offset, comment = _END.unpack_from(data, at)
     if offset == _ALL_ONES or count == 0xFFFF:
-        count, offset = _directory64(data, at - _LOCATOR.size, name)
-    if disk or comment or not 0 < count <= _MEMBERS or offset > at:
+        count, offset = _directory64(data, base, at - _LOCATOR.size, name)
+    if disk or comment or not 0 < count <= _MEMBERS or offset > base + at:
         raise bad(name, "a zip directory that is no .npz file's")
-    return count, offset
+    return count, offset - base
 
 
-def _directory64(data: memoryview, at: int, name: str) -> tuple[int, int]:
+def _directory64(data: memoryview, base: int, at: int, name: str) -> tuple[int, int]:
     if at < 0 or bytes(data[at : at + 4]) != b"PK\6\7":
         raise bad(name, "a zip64 directory without its locator")
-    end = _LOCATOR.unpack_from(data, at)[2]
-    if end + _END64.size > at or bytes(data[end : end + 4]) != b"PK\6\6":
+    end = _LOCATOR.unpack_from(data, at)[2] - base
+    if not 0 <= end <= at - _END64.size or bytes(data[end : end + 4]) != b"PK\6\6":
         raise bad(name, "a zip64 directory that lies outside of the file")
     fields = _END64.unpack_from(data, end)
     return fields[7], fields[9]
@@ -86,7 +91,11 @@ def _zip64(extra: memoryview, values: list[int], name: str) -> list[int]:
 
 def members(data: memoryview, name: str) -> list[Member]:
     """The members of the zip in `data`, checked to lie within it. Raises DatasetError."""
-    count, at = _directory(data, name)
+    return _members(data, 0, *_directory(data, 0, name), name)
+
+
+def _members(data: memoryview, base: int, count: int, at: int, name: str) -> list[Member]:
+    """The `count` members that the directory at `at` in `data` lists; `base` as in _directory."""
     found = []
     for _ in range(count):
         if at + _CENTRAL.size > len(data) or bytes(data[at : at + 4]) != b"PK\1\2":
@@ -98,7 +107,7 @@ def members(data: memoryview, name: str) -> list[Member]:
         if after_extra > len(data) or flags & 1 or method not in (_STORED, _DEFLATED):
             raise bad(name, "a zip member that is cut off, encrypted or packed in an unknown way")
         size, packed, header = _zip64(data[after_name:after_extra], [entry[9], entry[8], entry[16]], name)
-        if min(size, packed, header) < 0 or header + _LOCAL.size + packed > len(data):
+        if min(size, packed, header) < 0 or header + _LOCAL.size + packed > base + len(data):
             raise bad(name, "a zip member that lies outside of the file")
         found.append(Member(str(data[start:after_name], "utf-8", "replace"), method, packed, size, header))
         at = after_extra + entry[12]
@@ -130,6 +139,21 @@ def _unpack(data: memoryview, member: Member, name: str) -> memoryview:
             raise bad(name, f"its stored member {member.name} has two sizes")
         return packed
     return inflate(packed, member.size, -15, name)
+
+
+def _span(peek: Peek, member: Member, size: int, name: str) -> Span | None:
+    """Where the array of a stored `member` lies, None when it is packed. Raises DatasetError."""
+    head = peek(member.header, min(size - member.header, _LOCAL.size + HEAD))
+    _, method, _, start = _local(head, 0, name)
+    if method != member.method or member.header + start + member.packed > size:
+        raise bad(name, f"its member {member.name} contradicts the zip directory")
+    if method != _STORED:
+        return None
+    array = parse_npy(head[start : start + member.packed], name)
+    if member.size != member.packed or array.offset + array.size != member.size:
+        raise bad(name, f"its member {member.name} has another size than its header says")
+    offset = member.header + start + array.offset
+    return None if array.fortran else Span(offset, array.dtype, array.shape)
 
 
 def inflate(packed: memoryview, size: int, window: int, name: str) -> memoryview:
@@ -168,6 +192,22 @@ class Npz(OneFile):
         if len(found) != 2:
             raise bad(name, "an .npz file without the arrays x and y")
         return found
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        base = max(0, size - _TAIL)
+        tail = peek(base, size - base)
+        count, at = _directory(tail, base, name)
+        if at < 0:
+            return None
+        found = {}
+        for member in _members(tail, base, count, at, name):
+            key = member.name.removesuffix(".npy")
+            if key in ("x", "y"):
+                found[key] = _span(peek, member, size, name)
+        if len(found) != 2:
+            raise bad(name, "an .npz file without the arrays x and y")
+        spans = {key: span for key, span in found.items() if span is not None}
+        return spans if len(spans) == 2 else None
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         member, method, packed, start = _local(head, 0, name)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import PAGE, Array, OneFile, Shape, bad
+from emulator.dataset.formats.base import PAGE, Array, OneFile, Peek, Shape, Span, bad
 from emulator.dataset.formats.layout import Hole, Layout
 
 _HEAD = struct.Struct("<8s4Q")
@@ -55,6 +55,11 @@ class Raw(OneFile):
         x = np.frombuffer(data, "<f4", voxels, PAGE).reshape(shape)
         y = np.frombuffer(data, "|u1", voxels, PAGE + _blocks(4 * voxels)).reshape(shape)
         return {"x": x, "y": y}
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        shape = _shape(peek(0, min(size, PAGE)), size, name)
+        label = PAGE + _blocks(4 * math.prod(shape))
+        return {"x": Span(PAGE, np.dtype("<f4"), shape), "y": Span(label, np.dtype("|u1"), shape)}
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         _shape(head, size, name)
