@@ -6,7 +6,8 @@
     ├── StorageError    storage refused: full, read-only, hung, not there        exit 4
     ├── LaunchError     no MPI, no mpirun, a rank count that cannot be           exit 5
     ├── RankError       a rank died or raised; what was measured is kept         exit 6
-    └── MissingError    an optional package or tool is not installed             exit 7
+    ├── MissingError    an optional package or tool is not installed             exit 7
+    └── DeviceError     an accelerator is absent, out of memory or throttled     exit 8
 
 A message says what is wrong and where; the hint says what to do. Together they are one line.
 """
@@ -53,6 +54,10 @@ class RankError(FeedrateError):
 
 class MissingError(FeedrateError):
     exit_code = 7
+
+
+class DeviceError(FeedrateError):
+    exit_code = 8
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:

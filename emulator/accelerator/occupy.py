@@ -8,6 +8,9 @@ a stall. Nothing spins.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import repeat
+
 from emulator.clock import Clock
 
 JITTER_SECONDS = 0.001
@@ -18,21 +21,22 @@ JITTER_SHARE = 0.02
 
 
 class Accelerator:
-    """Computes for `step_seconds` a step, by waiting."""
+    """Computes by waiting: `step_seconds` a step, or as `times` says, one nominal time after the other."""
 
-    def __init__(self, step_seconds: float, clock: Clock) -> None:
+    def __init__(self, step_seconds: float, clock: Clock, times: Iterator[float] | None = None) -> None:
         self._step_seconds = step_seconds
+        self._times = repeat(step_seconds) if times is None else times
         self._jitter = min(JITTER_SECONDS, JITTER_SHARE * step_seconds)
         self._clock = clock
         self._deadline = float("-inf")
 
     @property
     def step_seconds(self) -> float:
-        """Nominal seconds of a step."""
+        """Nominal seconds of a step, their mean where they differ."""
         return self._step_seconds
 
-    def compute(self, ready: float, stalled: float) -> None:
-        """Return when the step that could begin at `ready` is computed.
+    def compute(self, ready: float, stalled: float) -> float:
+        """Return when the step that could begin at `ready` is computed; its nominal seconds.
 
         `stalled` is how long the accelerator had nothing to do before `ready`, in seconds: blocked on
         the loader or on other ranks. Work that the caller does between `ready` and this call is hidden
@@ -40,5 +44,7 @@ class Accelerator:
         """
         chained = stalled <= self._jitter
         begin = self._deadline if chained and self._deadline > float("-inf") else ready
-        self._deadline = begin + self._step_seconds
+        nominal = next(self._times)
+        self._deadline = begin + nominal
         self._clock.sleep_until(self._deadline)
+        return nominal

@@ -44,6 +44,10 @@ def _show(name: str) -> None:
     for section in ("sample", "loader", "accelerator", "training"):
         typer.echo(f"\n[{section}]")
         for key, value in asdict(getattr(spec, section)).items():
+            if value in (None, ""):
+                continue
             source = spec.sources.get(f"{section}.{key}", "")
             shown = list(value) if isinstance(value, tuple) else value
+            if key == "quantiles":
+                shown = f"{len(value)} times"
             typer.echo(f"{key:16} {shown!s:18} {source}".rstrip())

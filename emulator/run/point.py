@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from emulator.accelerator.draw import endless
 from emulator.accelerator.occupy import Accelerator
 from emulator.clock import MonotonicClock
 from emulator.dataset.manifest import Manifest, read_rows
@@ -99,7 +100,8 @@ def _train(
     job: Job, course: Course, loader: Loader, comm: Comm, barrier: StepBarrier, log: StepLog, keep: _Keeper
 ) -> float:
     clock, training = MonotonicClock(), job.workload.training
-    accelerator = Accelerator(job.workload.accelerator.step_seconds, clock)
+    spec = job.workload.accelerator
+    accelerator = Accelerator(spec.step_seconds, clock, endless(spec, course.seed, comm.rank))
     return train(course, training, loader, accelerator, comm.rank, barrier.wait, clock, log, keep.look)
 
 

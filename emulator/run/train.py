@@ -8,8 +8,8 @@ for epoch: for batch in loader:   wait     blocked on the loader
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
-from emulator.accelerator.occupy import Accelerator
 from emulator.clock import Clock
 from emulator.loader.base import Loader
 from emulator.plan.epoch import Course
@@ -20,11 +20,19 @@ BARRIER_SECONDS = 0.002
 """Seconds in a barrier that are put down to the barrier itself."""
 
 
+class Computing(Protocol):
+    """What computes: an emulated accelerator (accelerator.occupy), or a real one (run.truth)."""
+
+    def compute(self, ready: float, stalled: float) -> float:
+        """As Accelerator.compute: return when the step is computed, with its nominal seconds."""
+        ...
+
+
 def train(
     course: Course,
     training: TrainingSpec,
     loader: Loader,
-    accelerator: Accelerator,
+    accelerator: Computing,
     rank: int,
     barrier: Callable[[], None],
     clock: Clock,
@@ -44,7 +52,7 @@ def train(
         ready = clock.now()
         meanwhile(ready)
         # What a barrier takes to wake everybody is our own way of waiting, not an accelerator that idles.
-        accelerator.compute(ready, stalled=ready - begin + max(0.0, held_up - BARRIER_SECONDS))
+        nominal = accelerator.compute(ready, stalled=ready - begin + max(0.0, held_up - BARRIER_SECONDS))
         computed = end = clock.now()
         if training.sync == "step" or (training.sync == "epoch" and course.ends_epoch(number)):
             barrier()
@@ -53,8 +61,7 @@ def train(
         epoch, step = course.place(number)
         log.add(
             epoch=epoch, step=step, samples=batch.samples, size=batch.bytes, begin=begin - start,
-            wait=ready - begin, compute=accelerator.step_seconds,
-            overshoot=computed - ready - accelerator.step_seconds, barrier=held_up,
+            wait=ready - begin, compute=nominal, overshoot=computed - ready - nominal, barrier=held_up,
         )  # fmt: skip
         begin = end
     return begin - start

@@ -11,6 +11,7 @@ from emulator.spec.checks import at_least, positive, share
 from emulator.spec.toml import Bytes, Seconds
 
 Provenance = Literal["published", "scaled", "measured", "chosen"]
+Compute = Literal["constant", "empirical"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +73,22 @@ class AcceleratorSpec:
     """Batch size that `step_seconds` belongs to; another one is refused."""
     provenance: Provenance
     """Where the time comes from: published, scaled (from another accelerator), measured, or chosen."""
+    compute: Compute = "constant"
+    """constant: every step takes `step_seconds`; empirical: step times are drawn from `quantiles`."""
+    profile: str = ""
+    """Profile that the times come from (feedrate calibrate), instead of step_seconds in the workload."""
+    variant: str = ""
+    """Variant of the profile."""
+    quantiles: tuple[float, ...] | None = None
+    """Seconds of measured steps, ascending, equally likely; their mean is `step_seconds`. From a profile."""
 
     def __post_init__(self) -> None:
         at_least("step_seconds", self.step_seconds, 0)
         at_least("step_batch_size", self.step_batch_size, 1)
+        if self.compute == "empirical" and not self.quantiles:
+            raise SpecError(
+                "compute = 'empirical' needs measured times", "accelerator.profile names a profile"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
