@@ -22,6 +22,16 @@ PRIOR_NOISE = 0.01
 """Relative standard deviation of one run when no count was repeated (published runs: p90 1.2 %)."""
 
 
+NO_KNEE = Knee(
+    n_au=None,
+    n_98=None,
+    n_saturation=None,
+    peak_samples_per_second=None,
+    interval=None,
+    sentence="The workload does not compute: without a demand there is no knee, only throughput.",
+)
+
+
 def n_au(ranks: Sequence[float], efficiency: Sequence[float], threshold: float = 0.9) -> Crossing:
     """N_AU: the largest N with throughput >= threshold x ideal, interpolated along ln N (see `crossing`)."""
     return crossing(ranks, efficiency, threshold)
@@ -91,10 +101,13 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
 
     N_AU, N_98 and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
     interval, so it stands for one run per count too. A number is None when it lies outside the counts that
-    were run; N* also when no point is saturated (`saturated`). Raises ValueError when `points` is empty.
+    were run; N* also when no point is saturated (`saturated`). A workload without compute has no knee. Raises
+    ValueError when `points` is empty.
     """
     if not points:
         raise ValueError("no point to find a knee in")
+    if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
+        return NO_KNEE
     runs = [observe(point) for point in points]
     ranks = [run.ranks for run in runs]
     now = believe(runs, Search(maximum=max(ranks), threshold=threshold))

@@ -104,3 +104,9 @@ def test_flags_are_never_silent():
 def test_no_point_is_an_error():
     with pytest.raises(ValueError, match="no point"):
         find_knee([])
+
+
+def test_without_compute_there_is_no_knee():
+    knee = find_knee([point(n, 0.0, ideal_samples_per_second=math.inf) for n in (1, 2)])
+    assert knee.n_au is None
+    assert "does not compute" in knee.sentence
