@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean test-multihost test-slurm test-device
+.PHONY: install demo test lint clean test-multihost test-sharedfs test-slurm test-device
 
 install: $(INSTALLED)
 
@@ -35,6 +35,12 @@ lint: $(INSTALLED)
 test-multihost: $(INSTALLED)
 	tests/lab/hosts.sh install
 	$(BIN)/python -m pytest -m multihost tests/multihost
+
+# As root. Installs MooseFS from Debian; the three hosts mount it.
+test-sharedfs: $(INSTALLED)
+	tests/lab/hosts.sh install
+	tests/lab/sharedfs.sh install
+	$(BIN)/python -m pytest -m sharedfs tests/sharedfs
 
 # As root. Installs Slurm from Debian and starts one of its own on loopback.
 test-slurm: $(INSTALLED)

@@ -1,51 +1,30 @@
 """Ranks on three hosts: network namespaces with host names of their own. Needs root: make test-multihost."""
 
-import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED
+from hosts import HOSTS, lab, on_hosts
 
 from emulator.record.store import read_result
 
 pytestmark = pytest.mark.multihost
 
-HOSTS = 3
-SCRIPT = Path(__file__).parents[1] / "lab" / "hosts.sh"
-
 
 @pytest.fixture(scope="module")
 def hosts():
     """Three hosts on one bridge; gone afterwards."""
-    subprocess.run([SCRIPT, "down", str(HOSTS)], check=True)
-    subprocess.run([SCRIPT, "up", str(HOSTS)], check=True)
-    yield [f"frh{number}" for number in range(1, HOSTS + 1)]
-    subprocess.run([SCRIPT, "down", str(HOSTS)], check=True)
-
-
-def on_hosts(hosts: list[str], per_host: int, *words: object) -> subprocess.CompletedProcess[str]:
-    """`feedrate WORDS` under an mpirun on the first host, `per_host` ranks on each."""
-    mpirun = Path(sys.executable).parent / "mpirun"
-    command = [
-        "ip", "netns", "exec", hosts[0], "nsenter", f"--uts=/run/feedrate-hosts/uts-{hosts[0]}", str(mpirun),
-        "--prtemca", "plm_ssh_agent", "/run/feedrate-hosts/agent", "--prtemca", "prte_if_include", "eth0",
-        "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "10.78.0.0/24",
-        "--mca", "osc", "^ucx", "--host", ",".join(f"{host}:{per_host}" for host in hosts),
-        "--map-by", "slot:oversubscribe", "--bind-to", "none", "-n", str(per_host * len(hosts)),
-        sys.executable, "-m", "emulator", *map(str, words),
-    ]  # fmt: skip
-    environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
-    environment.pop("PRTE_MCA_rmaps_default_mapping_policy")  # --map-by says it
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    lab("hosts.sh", "down", len(HOSTS))
+    lab("hosts.sh", "up", len(HOSTS))
+    yield list(HOSTS)
+    lab("hosts.sh", "down", len(HOSTS))
 
 
 def test_ranks_run_on_three_hosts_and_the_table_says_so(hosts, tiny, tmp_path):
     out = tmp_path / "out"
     done = on_hosts(
-        hosts, 2, "sweep", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "3,6",
+        2, "sweep", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "3,6",
         "--steps", 8, "--out", out,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -66,7 +45,7 @@ def test_ranks_run_on_three_hosts_and_the_table_says_so(hosts, tiny, tmp_path):
 def test_shaped_bandwidth_is_a_nodes_own(hosts, tiny, tmp_path):
     """100 MB/s a node, six ranks of 80 MB/s: three nodes together deliver 300 MB/s."""
     done = on_hosts(
-        hosts, 2, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 24,
+        2, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 24,
         "--storage", "shaped:100MB/s", "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -75,7 +54,7 @@ def test_shaped_bandwidth_is_a_nodes_own(hosts, tiny, tmp_path):
 
 def test_a_dataset_that_one_host_lacks_is_one_line(hosts, tiny, tmp_path):
     done = on_hosts(
-        hosts, 1, "run", tmp_path / "nowhere", "--workload", "unet3d-tiny", "--loader", "direct",
+        1, "run", tmp_path / "nowhere", "--workload", "unet3d-tiny", "--loader", "direct",
         "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.returncode != 0

@@ -1,0 +1,58 @@
+"""A shared file system over three hosts: MooseFS, served by the first. Needs root: make test-sharedfs."""
+
+import pytest
+from command import feedrate
+from hosts import HOSTS, lab, on_hosts
+
+from emulator.record.store import read_result
+
+pytestmark = pytest.mark.sharedfs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Folder of a dataset on MooseFS, the same path on every host."""
+    folder = tmp_path_factory.mktemp("mfs")
+    lab("hosts.sh", "down", len(HOSTS))
+    lab("hosts.sh", "up", len(HOSTS))
+    try:
+        lab("sharedfs.sh", "up", folder, len(HOSTS))
+        here = folder / f"mnt-{HOSTS[0]}" / "tiny"
+        done = feedrate("generate", here, "--recipe", "tiny", "--files", 96)
+        assert done.status == 0, done.err
+        assert feedrate("verify", here).status == 0
+        yield folder / "data" / "tiny"
+    finally:
+        lab("sharedfs.sh", "down", folder, len(HOSTS))
+        lab("hosts.sh", "down", len(HOSTS))
+
+
+def sweep(data, out, *more):
+    done = on_hosts(
+        2, "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "3,6",
+        "--steps", "12",
+        "--set", "accelerator.step_seconds=0.4", "--out", out, *more,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return read_result(out), done.stdout
+
+
+def test_three_hosts_read_one_file_system(data, tmp_path):
+    result, _ = sweep(data, tmp_path / "out")
+    assert [share.host for share in result.points[-1].hosts] == list(HOSTS)
+    assert result.environment["dataset_mount"]["type"].startswith("fuse")
+    assert result.points[-1].bytes == sum(share.bytes for share in result.points[-1].hosts)
+
+
+def test_the_host_with_a_slow_link_is_named(data, tmp_path):
+    """Two ranks on it ask for 20 MB/s; its link carries 12 Mbit/s."""
+    lab("sharedfs.sh", "cap", HOSTS[2], "12mbit")
+    try:
+        result, shown = sweep(data, tmp_path / "out")
+    finally:
+        lab("sharedfs.sh", "uncap", HOSTS[2])
+    point = result.points[-1]
+    assert point.bound.host == HOSTS[2], point.bound
+    assert point.bound.kind == "client-link", point.bound
+    assert "uneven-hosts" in {flag.name for flag in point.flags}
+    assert "limits" in shown and HOSTS[2] in shown
