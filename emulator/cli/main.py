@@ -14,6 +14,7 @@ from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
 from emulator.cli.fit import fit
 from emulator.cli.generate import generate
+from emulator.cli.plan import plan
 from emulator.cli.report import report
 from emulator.cli.run import run
 from emulator.cli.simulate import simulate
@@ -56,6 +57,7 @@ app.command("run")(run)
 app.command("sweep")(sweep)
 app.command("simulate")(simulate)
 app.command("fit")(fit)
+app.command("plan")(plan)
 app.command("baseline")(baseline)
 app.command("report")(report)
 app.command("compare")(compare)

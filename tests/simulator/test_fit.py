@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import feedrate
+from command import feedrate
 
 from emulator.errors import SpecError
 from emulator.record.store import read_result

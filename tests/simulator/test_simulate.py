@@ -1,6 +1,6 @@
 """`feedrate simulate` as a user runs it: the files of a sweep, marked simulated."""
 
-from conftest import feedrate
+from command import feedrate
 
 from emulator.record.store import read_result, read_steps
 

@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from conftest import feedrate
+from command import feedrate
 
 from emulator.record.store import read_result
 
@@ -14,7 +14,7 @@ LIMIT = 200e6
 SEEN, UNSEEN = "1,4,9", "2,3,5,6,8"
 # 4 samples of 1 MB in 100 ms: 40 MB/s a rank, five fill the limit. Slow steps, so that a busy machine's
 # scheduler does not show.
-JOB = ("--workload", "unet3d-tiny", "--set", "accelerator.step_seconds=0.1", "--steps", 30)
+JOB = ("--workload", "unet3d-tiny", "--set", "accelerator.step_seconds=0.1", "--steps", 20)
 
 
 def sweep(tiny: Path, out: Path, counts: str):
