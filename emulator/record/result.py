@@ -139,6 +139,45 @@ class Knee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """The reads, or the writes, of one corner: all clients together."""
+
+    requests: int
+    """Requests that completed."""
+    iops: float
+    """Requests per second."""
+    bytes_per_second: float
+    latency_mean: float
+    """Seconds from submission to completion, mean over all requests."""
+    latency_p9999: float
+    """Seconds within which 99.99 % of the requests completed; of fewer than 10,000 the slowest one's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corner:
+    """One access pattern at one queue depth, measured by fio on all clients at once."""
+
+    pattern: Literal["random", "sequential"]
+    block_bytes: int
+    """Bytes of a request."""
+    read_share: float
+    """Share of the requests that read (0 to 1)."""
+    depth: int
+    """Requests that a job keeps in flight."""
+    jobs: int
+    """fio jobs of a client, each with a file of its own."""
+    clients: int
+    """fio processes that ran at the same time, each with a folder of its own."""
+    beside: str = ""
+    """What ran at the same time: `nothing`, `writers` or `readers`; empty: the question was not asked."""
+    read: Side | None = None
+    """None: nothing was read."""
+    write: Side | None = None
+    files: tuple[str, ...] = ()
+    """fio's JSON, one file a client, below OUT; the job file is beside it, ending in .fio."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """Everything about one OUT folder except its step log."""
 
@@ -164,5 +203,7 @@ class RunResult:
     """Machine, versions, MPI."""
     points: tuple[Point, ...] = ()
     knee: Knee | None = None
+    baseline: tuple[Corner, ...] = ()
+    """What fio measured, in the order it was run; only of kind `baseline`."""
     flags: tuple[Flag, ...] = ()
     schema: int = SCHEMA

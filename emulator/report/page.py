@@ -12,6 +12,7 @@ from emulator import __version__
 from emulator.record.result import RunResult
 from emulator.record.step import Steps
 from emulator.record.store import write_whole
+from emulator.report.baseline import answer, grids, setting
 from emulator.report.extras import extra
 from emulator.report.facts import cards, facts
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
@@ -19,7 +20,6 @@ from emulator.report.latency import measured
 from emulator.report.plots import PICTURE, draw
 from emulator.report.style import DARK, NARROW, WIDE, Size
 from emulator.report.view import (
-    answer,
     computes,
     limits,
     marks,
@@ -27,7 +27,6 @@ from emulator.report.view import (
     number,
     percent,
     rows,
-    setting,
     title,
 )
 from emulator.units import show_rate, show_seconds
@@ -66,6 +65,7 @@ def page(result: RunResult, steps: Steps) -> str:
         answer=answer(result),
         cards=cards(result),
         rows=rows(result),
+        grids=grids(result),
         figures=_figures(result, steps, PICTURE),
         latency_figure=next(iter(_figures(result, steps, ("latency",))), None),
         balance=_balance(result),

@@ -10,18 +10,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from emulator.record.result import RunResult
+from emulator.report.baseline import Grid, answer, grids, setting
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
 from emulator.report.view import (
     NONE,
     Row,
-    answer,
     limits,
     marks,
     notes,
     number,
     percent,
     rows,
-    setting,
     title,
 )
 from emulator.run.comm import started_by_mpi
@@ -78,6 +77,9 @@ def _fill(console: Console, result: RunResult, width: int) -> None:
     if result.points:
         console.print()
         console.print(_points(rows(result), width))
+    for grid in grids(result):
+        console.print(f"\n{grid.caption}")
+        console.print(_grid(grid))
     for renderable in _hosts(result, width):
         console.print(renderable)
     for limit in limits(result)[-1:]:
@@ -96,6 +98,15 @@ def plain_table() -> Table:
     from rich.table import Table
 
     return Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+
+
+def _grid(grid: Grid) -> Table:
+    table = plain_table()
+    for place, head in enumerate(grid.heads):
+        table.add_column(head, justify="right" if place else "left", no_wrap=not place)
+    for row in grid.rows:
+        table.add_row(*row)
+    return table
 
 
 def _points(found: tuple[Row, ...], width: int) -> Table:

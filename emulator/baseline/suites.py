@@ -1,0 +1,209 @@
+"""Which access patterns at which queue depths, in which order. Pure.
+
+Sources: the two WekaFS briefs (2020: 9 clients x 8 jobs; 2023: 12 clients x 32 jobs) and the
+noisy-neighbour brief (2023); results/README.md has their titles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from emulator.errors import SpecError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+PatternKind = Literal["random", "sequential"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How one fio job reads and writes."""
+
+    pattern: PatternKind
+    block_bytes: int
+    """Bytes of a request."""
+    read_share: float
+    """Share of the requests that read (0 to 1)."""
+
+    @property
+    def name(self) -> str:
+        """`4 KiB random read`, `4 KiB random 70 % read`, `1 MiB sequential write`."""
+        return access_name(self.pattern, self.block_bytes, self.read_share)
+
+    @property
+    def slug(self) -> str:
+        """`4k-random-read70`: for file names and fio's job names."""
+        reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"read{self.read_share * 100:.0f}")
+        return f"{_short(self.block_bytes)}-{self.pattern}-{reads}"
+
+
+def access_name(pattern: str, block_bytes: int, read_share: float) -> str:
+    """The name of an access pattern for people."""
+    size = f"{block_bytes // MIB} MiB" if block_bytes % MIB == 0 else f"{block_bytes / KIB:g} KiB"
+    reads = {1.0: "read", 0.0: "write"}.get(read_share, f"{read_share * 100:.0f} % read")
+    return f"{size} {pattern} {reads}"
+
+
+def _short(size: int) -> str:
+    return f"{size // MIB}m" if size % MIB == 0 else f"{size / KIB:g}k"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One section of a job file."""
+
+    access: Access
+    depth: int
+    """Requests that each job keeps in flight."""
+    jobs: int
+    """Jobs, each with a file of its own."""
+    first_file: int = 0
+    """Number of the first job's file."""
+    rate: float | None = None
+    """Bytes/s at most, all jobs together; None: as fast as it goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One run of fio on a number of clients at once."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    clients: int
+    beside: tuple[str, ...] = ()
+    """For each task what runs beside it: `nothing`, `writers`, `readers`; empty: not asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A set of access patterns and how hard they are driven."""
+
+    name: str
+    title: str
+    accesses: tuple[Access, ...]
+    depths: tuple[int, ...]
+    jobs: int
+    """Jobs of a client."""
+
+
+def _random(*read_shares: float) -> tuple[Access, ...]:
+    return tuple(Access(pattern="random", block_bytes=4 * KIB, read_share=share) for share in read_shares)
+
+
+def _sequential(*blocks: int) -> tuple[Access, ...]:
+    return tuple(
+        Access(pattern="sequential", block_bytes=block, read_share=share)
+        for block in blocks
+        for share in (0.0, 1.0)
+    )
+
+
+_DEPTHS = (1, 2, 4, 8, 16, 32)
+_MIXED = (0.0, 0.3, 0.5, 0.7, 1.0)
+NOISY = "noisy-neighbour"
+
+SUITES = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            name="four-corners", title="fio, four corners: random and sequential, reads and writes",
+            accesses=_sequential(MIB) + _random(0.0, 1.0), depths=_DEPTHS, jobs=8,
+        ),
+        Suite(
+            name="mixed", title="fio, 4 KiB random reads and writes in five proportions",
+            accesses=_random(*_MIXED), depths=_DEPTHS, jobs=8,
+        ),
+        Suite(
+            name="sequential", title="fio, sequential reads and writes of 128 KiB and 1 MiB",
+            accesses=_sequential(128 * KIB, MIB), depths=_DEPTHS, jobs=8,
+        ),
+        Suite(
+            name="weka2023", title="fio, as the WekaFS brief of 2023: 32 jobs a client",
+            accesses=_sequential(128 * KIB, MIB) + _random(*_MIXED), depths=_DEPTHS, jobs=32,
+        ),
+        Suite(
+            name=NOISY, title="fio, noisy neighbour: readers at queue depth 1 beside writers at 8",
+            accesses=(), depths=(), jobs=1,
+        ),
+    )
+}  # fmt: skip
+"""Name -> suite."""
+
+QUICK_DEPTHS = (1, 8, 32)
+"""Queue depths of --quick."""
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of that name. Raises SpecError."""
+    if name not in SUITES:
+        raise SpecError(f"--suite {name!r} is not known", "use one of: " + ", ".join(SUITES))
+    return SUITES[name]
+
+
+def tuned(suite: Suite, depths: Sequence[int] | None, jobs: int | None) -> Suite:
+    """`suite` with other queue depths or jobs. Raises SpecError where it has none to change."""
+    if suite.name == NOISY and (depths or jobs):
+        raise SpecError(
+            "the noisy-neighbour suite fixes its depths and jobs", "leave --depths and --jobs out"
+        )
+    return replace(suite, depths=tuple(depths or suite.depths), jobs=jobs or suite.jobs)
+
+
+def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
+    """The runs of fio, in order.
+
+    Sequential before random, writes before reads: each pattern meets files that were written in its own
+    pattern last, and reads never meet blocks that nobody has written.
+    """
+    if suite.name == NOISY:
+        return tuple(turn for count in clients for turn in _noisy(count))
+    ordered = sorted(suite.accesses, key=_order)
+    return tuple(
+        Turn(
+            name=f"{access.slug}-qd{depth}-c{count}",
+            tasks=(Task(access=access, depth=depth, jobs=suite.jobs),),
+            clients=count,
+        )
+        for access in ordered
+        for count in clients
+        for depth in suite.depths
+    )
+
+
+def _order(access: Access) -> tuple[bool, float, int]:
+    return access.pattern == "random", access.read_share, access.block_bytes
+
+
+_NEIGHBOURS = (4 * KIB, 8 * KIB, 16 * KIB)
+
+
+def neighbours(read: bool, first_file: int) -> tuple[Task, ...]:
+    """Three jobs of 4, 8 and 16 KiB: readers at queue depth 1, writers at 8."""
+    return tuple(
+        Task(
+            access=Access(pattern="random", block_bytes=block, read_share=float(read)),
+            depth=1 if read else 8, jobs=1, first_file=first_file + number,
+        )
+        for number, block in enumerate(_NEIGHBOURS)
+    )  # fmt: skip
+
+
+def _noisy(clients: int) -> tuple[Turn, ...]:
+    writers, readers = neighbours(read=False, first_file=0), neighbours(read=True, first_file=3)
+    alone = ("nothing",) * 3
+    return (
+        Turn(name=f"writers-alone-c{clients}", tasks=writers, clients=clients, beside=alone),
+        Turn(name=f"readers-alone-c{clients}", tasks=readers, clients=clients, beside=alone),
+        Turn(
+            name=f"together-c{clients}", tasks=writers + readers, clients=clients,
+            beside=("readers",) * 3 + ("writers",) * 3,
+        ),
+    )  # fmt: skip
+
+
+def files_needed(planned: Sequence[Turn]) -> int:
+    """Files of one client that the turns touch."""
+    return max((task.first_file + task.jobs for turn in planned for task in turn.tasks), default=0)

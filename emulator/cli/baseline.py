@@ -1,0 +1,109 @@
+"""`feedrate baseline`: the storage's own limits, measured by fio."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from emulator.cli import options
+
+if TYPE_CHECKING:
+    from emulator.baseline.plan import Plan
+
+QUICK_BYTES, FULL_BYTES = "64MiB", "1GiB"
+QUICK_SECONDS, FULL_SECONDS = "2s", "30s"
+QUICK_RAMP, FULL_RAMP = "200ms", "5s"
+
+
+def baseline(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder on the storage.")],
+    suite: Annotated[
+        str, typer.Option(help="four-corners, mixed, sequential, weka2023 or noisy-neighbour.")
+    ] = "four-corners",
+    quick: Annotated[bool, typer.Option("--quick", help="A minute's look: small files, few depths.")] = False,
+    depths: Annotated[str | None, typer.Option(help="Queue depths: 1,8,32.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="fio jobs of a client.")] = None,
+    clients: Annotated[
+        str | None, typer.Option(help="Numbers of clients to sweep over: 1,2,4. Default: all at once.")
+    ] = None,
+    per_host: Annotated[int, typer.Option(min=1, help="Clients on a host, where it has as many ranks.")] = 1,
+    size: Annotated[str | None, typer.Option(help="Size of a job's file; default 1GiB.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="Measured time of one test; default 30s.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="Time before it, not counted; default 5s.")] = None,
+    engine: Annotated[str, typer.Option(help="fio's ioengine.")] = "libaio",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR.")] = False,
+    out: options.Out = None,
+    dry_run: options.DryRun = False,
+    force: options.Force = False,
+) -> None:  # fmt: skip
+    """What fio reads and writes here: IOPS, GB/s and latency over queue depths, one fio per host."""
+    import sys
+    import time
+
+    from emulator.baseline.plan import Plan, parse_list
+    from emulator.baseline.suites import QUICK_DEPTHS, find_suite, tuned
+    from emulator.units import parse_bytes, parse_seconds
+
+    chosen = find_suite(suite)
+    wanted = parse_list("--depths", depths) if depths else (QUICK_DEPTHS if quick and chosen.depths else None)
+    plan = Plan(
+        folder=folder, suite=tuned(chosen, wanted, jobs),
+        clients=parse_list("--clients", clients) if clients else (),
+        file_bytes=parse_bytes(size or (QUICK_BYTES if quick else FULL_BYTES)),
+        seconds=parse_seconds(runtime or (QUICK_SECONDS if quick else FULL_SECONDS)),
+        ramp_seconds=parse_seconds(ramp or (QUICK_RAMP if quick else FULL_RAMP)),
+        engine=engine, keep=keep, command=("feedrate", *sys.argv[1:]),
+        out=out or Path("feedrate-results") / f"{suite}-{time.strftime('%Y%m%d-%H%M%S')}",
+    )  # fmt: skip
+    _measure(plan, per_host, force, dry_run)
+
+
+def _measure(plan: Plan, per_host: int, force: bool, dry_run: bool) -> None:
+    """One client a host (the first `per_host` ranks of each); other ranks wait."""
+    import socket
+    from dataclasses import replace
+
+    from emulator.baseline.measure import check, measure
+    from emulator.report.table import print_table
+    from emulator.run.comm import world
+    from emulator.run.guard import agreed, guarded
+
+    comm = world()
+    node = comm.node()
+    active = node.rank < per_host
+    clients = sum(comm.allgather(active))
+    if dry_run:
+        agreed(comm, lambda: _show(plan, clients) if comm.rank == 0 else None)
+        return
+    plan = replace(plan, out=comm.bcast(plan.out))
+    agreed(comm, lambda: check(plan, clients, force))
+    group = comm.split(0 if active else 1)
+    with guarded(comm, plan.out):
+        if active:
+            host = socket.gethostname()
+            name = host if per_host == 1 else f"{host}-{node.rank}"
+            result = measure(plan, group, name, force=force, say=_say)
+            if result is not None:
+                print_table(result)
+                _say(f"\nresult: {plan.out}   (feedrate report {plan.out})")
+        comm.barrier()
+
+
+def _show(plan: Plan, clients: int) -> None:
+    from emulator.baseline.suites import files_needed
+    from emulator.units import show_bytes, show_seconds
+
+    planned = plan.turns(clients)
+    files = files_needed(planned)
+    _say(f"suite:    {plan.suite.name}, {plan.suite.title}")
+    _say(f"clients:  {clients}, each with {files} files of {show_bytes(plan.file_bytes)} in {plan.folder}")
+    least = len(planned) * (plan.seconds + plan.ramp_seconds)
+    _say(f"tests:    {len(planned)}, at least {show_seconds(least)}")
+    for turn in planned:
+        _say(f"  {turn.name}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

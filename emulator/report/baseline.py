@@ -1,0 +1,176 @@
+"""What fio measured, as rows of text and as one sentence; a training result on the same axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emulator.baseline.summary import (
+    Neighbour,
+    bytes_per_second,
+    iops,
+    maxima,
+    name_of,
+    neighbours,
+    read_limit,
+    sides,
+    summed,
+    workloads,
+)
+from emulator.record.result import Corner, RunResult, Side
+from emulator.report import view
+from emulator.report.frames import mean_demand, ordered
+from emulator.report.view import NONE, number, percent
+from emulator.units import show_rate, show_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table: heads and rows of text; the first column is words, the others are figures."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def grids(result: RunResult) -> tuple[Grid, ...]:
+    """The tables of a baseline: maximum per workload, every depth, noisy neighbours."""
+    found = (_maxima(result), *_depths(result), *_noisy(result))
+    return tuple(grid for grid in found if grid.rows)
+
+
+_HEADS = ("depth", "clients", "k IOPS", "GB/s", "mean", "99.99 %")
+
+
+def _maxima(result: RunResult) -> Grid:
+    rows = tuple(
+        (name, f"{corner.depth}", f"{corner.clients}", *_figures(corner))
+        for name, corner in maxima(result.baseline).items()
+    )
+    return Grid(caption="Maximum of each workload", heads=("workload", *_HEADS), rows=rows)
+
+
+def _depths(result: RunResult) -> tuple[Grid, ...]:
+    rows = tuple(
+        (name, f"{corner.depth}", f"{corner.clients}", *_figures(corner))
+        for name, corners in workloads(result.baseline).items()
+        for corner in corners
+    )
+    return (Grid(caption="Every queue depth", heads=("workload", *_HEADS), rows=rows),)
+
+
+def _figures(corner: Corner) -> tuple[str, str, str, str]:
+    """k IOPS, GB/s, mean latency, 99.99 % latency; of a mixed pattern reads / writes."""
+    found = sides(corner)
+    return (
+        number(iops(corner) / 1e3, 4),
+        number(bytes_per_second(corner) / 1e9, 3),
+        " / ".join(show_seconds(side.latency_mean) for side in found) or NONE,
+        " / ".join(show_seconds(side.latency_p9999) for side in found) or NONE,
+    )
+
+
+def _noisy(result: RunResult) -> tuple[Grid, ...]:
+    counts = sorted({corner.clients for corner in result.baseline if corner.beside})
+    return tuple(_neighbours(result, count, read) for count in counts for read in (True, False))
+
+
+def _neighbours(result: RunResult, clients: int, read: bool) -> Grid:
+    found = neighbours(result.baseline, clients, read)
+    who, depth = ("Readers", 1) if read else ("Writers", 8)
+    others = "writers" if read else "readers"
+    where = "1 client" if clients == 1 else f"{clients} clients"
+    heads = (
+        "", "MB/s\nalone", "MB/s\ntogether", "ratio", "99.99 %\nalone", "99.99 %\ntogether", "ratio",
+    )  # fmt: skip
+    rows = [_neighbour(one) for one in found]
+    if found:
+        alone, together = summed(found)
+        rows.append(
+            (
+                "sum",
+                number(alone / 1e6, 4),
+                number(together / 1e6, 4),
+                number(together / alone, 3),
+                "",
+                "",
+                "",
+            )
+        )
+    caption = f"{who} at queue depth {depth}, alone and beside the {others}, {where}"
+    return Grid(caption=caption, heads=heads, rows=tuple(rows))
+
+
+def _neighbour(one: Neighbour) -> tuple[str, ...]:
+    return (
+        one.name,
+        number(one.alone.bytes_per_second / 1e6, 4),
+        number(one.together.bytes_per_second / 1e6, 4),
+        number(one.rate_ratio, 3),
+        show_seconds(one.alone.latency_p9999),
+        show_seconds(one.together.latency_p9999),
+        number(one.latency_ratio, 3),
+    )
+
+
+def setting(result: RunResult) -> str:
+    """Where and how it was measured, in one line; of a baseline, how fio ran."""
+    if result.kind != "baseline":
+        return view.setting(result)
+    clients = len(result.environment.get("clients", ())) or 1
+    return " · ".join(
+        [
+            str(result.dataset.get("path", "")),
+            f"{result.environment.get('fio', 'fio')}, {result.workload.get('engine', '')}",
+            "O_DIRECT" if result.storage.get("direct") else "through the page cache",
+            f"{clients} client{'s' if clients > 1 else ''} x {result.workload.get('jobs', 1)} jobs",
+        ]
+    )
+
+
+def answer(result: RunResult) -> str:
+    """The answer in one sentence; of a baseline, what fio says."""
+    if result.kind != "baseline":
+        return view.answer(result)
+    found = [
+        f"Readers keep {percent(together / alone)} % of their throughput beside writers."
+        for count in sorted({corner.clients for corner in result.baseline if corner.beside})[-1:]
+        for alone, together in [summed(neighbours(result.baseline, count, read=True))]
+        if alone
+    ]
+    if found:
+        return found[0]
+    limit = read_limit(result.baseline)
+    if limit is None or limit.read is None:
+        return "fio measured no reads." if result.baseline else "Nothing was measured."
+    return f"fio reads up to {show_rate(limit.read.bytes_per_second)} ({_where(limit)})."
+
+
+def _where(corner: Corner) -> str:
+    clients = "1 client" if corner.clients == 1 else f"{corner.clients} clients"
+    return f"{name_of(corner)}, queue depth {corner.depth}, {corner.jobs} jobs, {clients}"
+
+
+def against(training: RunResult, baseline: RunResult) -> tuple[str, ...]:
+    """What a training result reached as a share of what fio reads, in sentences; empty: no comparison."""
+    limit, points = read_limit(baseline.baseline), ordered(training)
+    if limit is None or limit.read is None or not points:
+        return ()
+    most = max(points, key=lambda point: point.bytes_per_second)
+    said = [
+        _share(f"Training read at most {{}} with {most.ranks:,} ranks", most.bytes_per_second, limit.read)
+    ]
+    one, knee = mean_demand(points), training.knee
+    if one is not None and knee is not None and knee.n_au is not None:
+        threshold = float(training.workload.get("training", {}).get("au_threshold", 0.9))
+        text = f"At the knee, {number(knee.n_au, 3)} ranks, it reads {{}}"
+        said.append(_share(text, knee.n_au * threshold * one, limit.read))
+    if one is not None:
+        said.append(
+            f"fio's limit is what {number(limit.read.bytes_per_second / one, 3)} ranks ask for "
+            f"({show_rate(one)} each)."
+        )
+    return (*said, f"fio's limit: {show_rate(limit.read.bytes_per_second)}, {_where(limit)}.")
+
+
+def _share(text: str, rate: float, limit: Side) -> str:
+    return text.format(show_rate(rate)) + f": {percent(rate / limit.bytes_per_second)} % of fio's limit."

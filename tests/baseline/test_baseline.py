@@ -1,0 +1,124 @@
+"""`feedrate baseline` with the real fio: the figures are those of fio's own JSON."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from command import feedrate
+
+from emulator.baseline.summary import maxima, neighbours, summed
+from emulator.record.store import read_result
+
+with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+QUICK = ("--quick", "--size", "4MiB", "--runtime", "150ms", "--ramp", "0s")
+
+
+def baseline(folder, out, *words, **options):
+    folder.mkdir(exist_ok=True)
+    return feedrate("baseline", folder, *QUICK, "--out", out, *words, **options)
+
+
+@with_fio
+def test_every_figure_is_fios(tmp_path):
+    out = tmp_path / "out"
+    done = baseline(tmp_path / "data", out, "--suite", "four-corners", "--depths", "1,4", "--jobs", "2")
+    assert done.status == 0, done.err
+    result = read_result(out)
+    assert (result.kind, result.status, len(result.baseline)) == ("baseline", "complete", 8)
+    for corner in result.baseline:
+        (file,) = corner.files
+        (group,) = json.loads((out / file).read_text())["jobs"]
+        for told, found in ((group["read"], corner.read), (group["write"], corner.write)):
+            if found is None:
+                assert told["total_ios"] == 0
+                continue
+            assert found.iops == told["iops"]
+            assert found.bytes_per_second == told["bw_bytes"]
+            assert found.latency_mean == pytest.approx(told["lat_ns"]["mean"] / 1e9, rel=1e-9)
+            assert found.latency_p9999 == told["lat_ns"]["percentile"]["99.990000"] / 1e9
+    assert not list((tmp_path / "data").iterdir()), "its files are removed"
+    assert "Maximum of each workload" in done.out
+    shown = feedrate("report", out)
+    assert shown.status == 0 and "1 MiB sequential read" in shown.out
+    assert "Nothing was measured" not in shown.out
+
+
+@with_fio
+def test_the_kept_job_file_runs_by_hand(tmp_path):
+    """The same job by hand: fio takes the kept file as it is, on the files that --keep left."""
+    data, out = tmp_path / "da:ta", tmp_path / "out"
+    done = baseline(data, out, "--suite", "mixed", "--depths", "2", "--jobs", "2", "--keep")
+    assert done.status == 0, done.err
+    jobs = sorted(out.glob("fio/*/*.fio"))
+    assert len(jobs) == 5
+    by_hand = subprocess.run(
+        ["fio", "--output-format=json", jobs[3]], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    (group,) = json.loads(by_hand.stdout[by_hand.stdout.index("{") :])["jobs"]
+    assert 0.5 < group["read"]["total_ios"] / (group["read"]["total_ios"] + group["write"]["total_ios"]) < 0.9
+    assert sorted(path.name for path in data.glob("*/*/*")) == ["job0.dat", "job1.dat"]
+
+
+@with_fio
+def test_noisy_neighbours_are_measured_alone_and_together(tmp_path):
+    out = tmp_path / "out"
+    done = baseline(tmp_path / "data", out, "--suite", "noisy-neighbour")
+    assert done.status == 0, done.err
+    result = read_result(out)
+    assert len(result.baseline) == 12
+    assert not maxima(result.baseline)
+    readers = neighbours(result.baseline, 1, read=True)
+    assert [one.name for one in readers] == ["4 KiB random read", "8 KiB random read", "16 KiB random read"]
+    together = [corner.read for corner in result.baseline if corner.beside == "writers"]
+    assert summed(readers)[1] == sum(one.bytes_per_second for one in together)
+    assert "Readers keep" in done.out
+
+
+@with_fio
+@pytest.mark.mpi
+def test_two_clients_have_folders_of_their_own_and_add_up(tmp_path):
+    out = tmp_path / "out"
+    words = ("--suite", "sequential", "--depths", "2", "--jobs", "1", "--per-host", "2", "--clients", "1,2")
+    done = baseline(tmp_path / "data", out, *words, "--keep", mpirun=3)
+    assert done.status == 0, done.err
+    assert len(list((tmp_path / "data").glob("feedrate-baseline/*/job0.dat"))) == 2
+    corners = read_result(out).baseline
+    assert sorted(corner.clients for corner in corners) == [1, 1, 1, 1, 2, 2, 2, 2]
+    for corner in corners:
+        assert len(corner.files) == corner.clients
+        groups = [json.loads((out / file).read_text())["jobs"][0] for file in corner.files]
+        found = corner.read or corner.write
+        word = "read" if corner.read else "write"
+        assert found.iops == pytest.approx(sum(group[word]["iops"] for group in groups))
+
+
+def test_without_fio_there_is_one_clear_line(tmp_path):
+    (tmp_path / "data").mkdir()
+    done = feedrate("baseline", tmp_path / "data", "--out", tmp_path / "out", PATH="/nowhere")
+    assert done.status == 7
+    assert "apt install fio" in done.one_line()
+    assert not (tmp_path / "out").exists()
+
+
+@with_fio
+def test_what_cannot_work_is_said_before_anything_is_written(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for words, status, said in (
+        ((data, "--suite", "nope"), 2, "four-corners"),
+        ((tmp_path / "nowhere",), 4, "no folder"),
+        ((data, "--size", "900PB"), 2, "smaller --size"),
+        ((data, "--clients", "2"), 2, "mpirun"),
+    ):
+        done = feedrate("baseline", *words, "--out", tmp_path / "out")
+        assert done.status == status and said in done.one_line(), done.err
+    assert not (tmp_path / "out").exists() and not list(data.iterdir())
+
+
+@with_fio
+def test_an_engine_that_fio_lacks_is_one_line_and_keeps_an_incomplete_result(tmp_path):
+    done = baseline(tmp_path / "data", tmp_path / "out", "--engine", "nope")
+    assert done.status == 4
+    assert "fio failed" in done.one_line()
+    assert read_result(tmp_path / "out").status == "incomplete"
