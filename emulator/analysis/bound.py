@@ -22,9 +22,10 @@ def classify(point: Point, references: Sequence[Point] = ()) -> Bound:
     The first that holds, in the order in which one explains away the next:
 
     1. compute: throughput >= 95 % of ideal.
-    2. client-cpu: on some host busy share >= 90 %, or the ranks' CPU seconds >= 90 % of cores x seconds, or
+    2. client-link of one host: its ranks wait longer than the median host's by 10 % of the time, and CPU is
+       no scarcer there than elsewhere.
+    3. client-cpu: on some host busy share >= 90 %, or the ranks' CPU seconds >= 90 % of cores x seconds, or
        runnable threads > cores while it is at least half busy.
-    3. client-link of one host: its ranks wait longer than the median host's by 10 % of the time.
     4. emulator: overshoot p99 > 1 % of a step, and waiting and barriers explain less than half of the loss;
        or a rank starves just as much at half the ranks per host, so that nothing shared limits.
     5. client-link: every host reads as fast (>= 90 %) as the fastest single host whose ranks starved alone.
@@ -32,7 +33,7 @@ def classify(point: Point, references: Sequence[Point] = ()) -> Bound:
 
     Utilisation first, then saturation of the next resource: Gregg's USE method (2013).
     """
-    for test in (_compute, _client_cpu, _one_host, _emulator, _loader, _client_link):
+    for test in (_compute, _one_host, _client_cpu, _emulator, _loader, _client_link):
         bound = test(point, references)
         if bound is not None:
             return bound
@@ -83,7 +84,8 @@ def _one_host(point: Point, _: Sequence[Point]) -> Bound | None:
     if len(point.hosts) < 2:
         return None
     extra, slow = slowest_host(point)
-    if extra <= UNEVEN:
+    short = [host.host for host in point.hosts if _cpu(point, host)]
+    if extra <= UNEVEN or (slow.host in short and len(short) < len(point.hosts)):
         return None
     rate = slow.bytes / point.seconds
     return Bound(
