@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from emulator.dataset.formats.base import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ class SampleFormat(Protocol):
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         """Raises DatasetError when a file of `size` bytes cannot begin with `head`."""
+        ...
+
+    def spans(
+        self, peek: Callable[[int, int], memoryview], size: int, name: str
+    ) -> Mapping[str, Span] | None:
+        """Where the arrays of a file of `size` bytes lie; None when it has to be unpacked whole.
+
+        `peek(offset, length)` gives bytes of the file. Raises DatasetError.
+        """
         ...
 
     def arrays(self, data: memoryview, name: str) -> Mapping[str, NDArray[Any]]:

@@ -1,8 +1,9 @@
-"""The random crop of the reference 3D U-Net training: where it lies."""
+"""The random crop of the reference 3D U-Net training: where it lies, and its bytes out of a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from emulator.errors import DatasetError
 OVERSAMPLING = 0.4
 """Share of the crops that are sure to hold a labelled voxel (MLPerf Training, 3D U-Net reference)."""
 
+Search = Callable[[int], tuple[int, NDArray[Any]] | None]
+"""First plane -> number and voxels of the first one from there on, around the end, with a label."""
+
 
 def crop_of(
     arrays: Mapping[str, NDArray[Any]], edges: Sequence[int], random: np.random.Generator, name: str
@@ -21,48 +25,96 @@ def crop_of(
 
     Raises DatasetError when the sample has other axes or is smaller.
     """
-    image, label = _without_channel(arrays["x"], edges), _without_channel(arrays["y"], edges)
+    image, label = arrays["x"], arrays["y"]
     if not edges:
         return image, label
-    if image.ndim != len(edges) or image.shape != label.shape:
-        raise DatasetError(
-            f"the sample {name} has an image of shape {list(image.shape)} and a label of shape "
-            f"{list(label.shape)}, which a crop of {list(edges)} voxels does not fit",
-            "set loader.crop to [] to use samples whole",
-        )
-    room = [have - want for have, want in zip(image.shape, edges, strict=True)]
-    if min(room) < 0:
-        raise DatasetError(
-            f"the sample {name} has {list(image.shape)} voxels, fewer than the crop of {list(edges)}",
-            "set loader.crop to a smaller one",
-        )
-    corner = random.integers(0, room, endpoint=True)
-    if random.random() < OVERSAMPLING:
-        voxel = _labelled_voxel(label, random)
-        if voxel is not None:
-            low = np.maximum(0, voxel - np.asarray(edges) + 1)
-            corner = random.integers(low, np.minimum(room, voxel), endpoint=True)
-    place = tuple(slice(start, start + edge) for start, edge in zip(corner.tolist(), edges, strict=True))
+    shape = cropped_shape(image.shape, label.shape, edges, name)
+    image, label = image.reshape(shape), label.reshape(shape)
+
+    def search(start: int) -> tuple[int, NDArray[Any]] | None:
+        numbers = (*range(start, shape[0]), *range(start))
+        return next(((number, label[number]) for number in numbers if label[number].any()), None)
+
+    corner = choose_corner(shape, edges, random, search)
+    place = tuple(slice(start, start + edge) for start, edge in zip(corner, edges, strict=True))
     return image[place], label[place]
 
 
-def _without_channel(array: NDArray[Any], edges: Sequence[int]) -> NDArray[Any]:
-    """Without the leading axis of length 1 that the reference's preprocessing puts first."""
-    return array[0] if edges and array.ndim == len(edges) + 1 and array.shape[0] == 1 else array
+def cropped_shape(
+    image: tuple[int, ...], label: tuple[int, ...], edges: Sequence[int], name: str
+) -> tuple[int, ...]:
+    """The shape that is cropped: less the leading axis of length 1 that the reference puts first.
 
-
-def _labelled_voxel(label: NDArray[Any], random: np.random.Generator) -> NDArray[np.int64] | None:
-    """Some voxel that is not background, None when there is none.
-
-    Looks from a random plane on for one with labels, and takes a random voxel there: a few planes
-    instead of a pass over all of the label, which would cost as much as reading it.
+    Raises DatasetError when image and label differ in it, or `edges` do not fit into it.
     """
-    start = int(random.integers(label.shape[0]))
-    for step in range(label.shape[0]):
-        depth = (start + step) % label.shape[0]
-        plane = label[depth]
-        if plane.any():
-            found = np.flatnonzero(plane)
-            inside = np.unravel_index(found[random.integers(len(found))], plane.shape)
-            return np.array([depth, *inside], dtype=np.int64)
-    return None
+    image, label = (
+        shape[1:] if len(shape) == len(edges) + 1 and shape[0] == 1 else shape for shape in (image, label)
+    )
+    if len(image) != len(edges) or image != label:
+        raise DatasetError(
+            f"the sample {name} has an image of shape {list(image)} and a label of shape {list(label)}, "
+            f"which a crop of {list(edges)} voxels does not fit",
+            "set loader.crop to [] to use samples whole",
+        )
+    if any(have < want for have, want in zip(image, edges, strict=True)):
+        raise DatasetError(
+            f"the sample {name} has {list(image)} voxels, fewer than the crop of {list(edges)}",
+            "set loader.crop to a smaller one",
+        )
+    return image
+
+
+def choose_corner(
+    shape: Sequence[int], edges: Sequence[int], random: np.random.Generator, search: Search
+) -> tuple[int, ...]:
+    """Lowest corner of the crop: anywhere in `shape`, or so that some labelled voxel lies inside.
+
+    `search` is asked in the latter case only, with a random plane: a few planes instead of a pass over
+    all of the label, which would cost as much as reading it.
+    """
+    room = [have - want for have, want in zip(shape, edges, strict=True)]
+    corner = random.integers(0, room, endpoint=True)
+    if random.random() < OVERSAMPLING:
+        found = search(int(random.integers(shape[0])))
+        if found is not None:
+            depth, plane = found
+            voxels = np.flatnonzero(plane)
+            inside = np.unravel_index(voxels[random.integers(len(voxels))], plane.shape)
+            voxel = np.array([depth, *inside], dtype=np.int64)
+            low = np.maximum(0, voxel - np.asarray(edges) + 1)
+            corner = random.integers(low, np.minimum(room, voxel), endpoint=True)
+    return tuple(corner.tolist())
+
+
+Bytes = NDArray[np.uint8]
+
+
+def copy_box(target: Bytes, corner: Sequence[int], shape: Sequence[int], begin: int, data: Bytes) -> None:
+    """Copy into `target` what `data` has of it.
+
+    `target` is the box at `corner` of a C-ordered array of `shape`, whose last axis counts bytes; `data`
+    are bytes of that array from number `begin` on. Whole items of the first axis go at once, the ragged
+    ones at both ends axis by axis.
+    """
+    first, end = corner[0], corner[0] + len(target)
+    if len(shape) == 1:
+        low, high = max(begin, first), min(begin + len(data), end)
+        if low < high:
+            target[low - first : high - first] = data[low - begin : high - begin]
+        return
+    item = math.prod(shape[1:])
+    stop = begin + len(data)
+    whole, behind = -(-begin // item), stop // item
+    low, high = max(whole, first), min(behind, end)
+    if low < high:
+        items = data[low * item - begin : high * item - begin].reshape(high - low, *shape[1:])
+        box = tuple(slice(at, at + size) for at, size in zip(corner[1:], target.shape[1:], strict=True))
+        target[low - first : high - first] = items[(slice(None), *box)]
+    if whole > behind:
+        ragged = [(behind, begin, stop)]
+    else:
+        ragged = [(whole - 1, begin, whole * item), (behind, behind * item, stop)]
+    for number, start, last in ragged:
+        if start < last and first <= number < end:
+            piece = data[start - begin : last - begin]
+            copy_box(target[number - first], corner[1:], shape[1:], start - number * item, piece)

@@ -103,7 +103,7 @@ class DirectLoader:
             if slot.cancelled:
                 continue
             try:
-                self._reader.read(index, buffer, False, slot.is_cancelled)
+                self._reader.read(index, buffer, slot.is_cancelled)
             except FeedrateError as error:
                 self._fail(slot, error)
             except BaseException as error:

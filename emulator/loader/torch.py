@@ -23,9 +23,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from emulator.errors import DatasetError, FeedrateError, RankError, StorageError
 from emulator.loader.base import Batch
-from emulator.loader.buffers import aligned_buffer
-from emulator.loader.crop import crop_of
 from emulator.loader.reading import WholeReader, stalled
+from emulator.loader.streaming import CropReader
 from emulator.loader.threads import DaemonPool
 from emulator.spec.workload import LoaderSpec
 from emulator.storage.stats import ReadCounts
@@ -55,7 +54,7 @@ class Collated:
 
 
 class SampleReader:
-    """Reads samples whole and crops them. Each thread has a buffer of its own, reused for ever."""
+    """Reads samples whole and crops them, from any number of threads."""
 
     def __init__(self, whole: WholeReader, crop: tuple[int, ...], seed: int) -> None:
         self.whole = whole
@@ -71,25 +70,25 @@ class SampleReader:
     def __call__(self, key: Key, into: Tensors | None = None) -> Tensors:
         """The sample `key`, in `into` when given. Raises DatasetError, StorageError."""
         epoch, index = key
-        files = self.whole.read(index, self._buffer(), True, lambda: epoch < self.cancelled_before)
-        arrays: dict[str, np.ndarray[Any, Any]] = {}
-        for name, data in files:
-            arrays.update(self.whole.form.arrays(data, name))
         key64 = np.array([self.seed, epoch], dtype=np.uint64)
         random = np.random.Generator(np.random.Philox(key=key64, counter=[0, 0, 0, index]))
-        views = crop_of(arrays, self.crop, random, files[0][0])
-        tensors = into or _empty((1, *views[0].shape))
-        for tensor, view in zip(tensors, views, strict=True):
-            # The one copy that a voxel sees: out of the buffer, which the next sample overwrites.
-            np.copyto(tensor.numpy()[0], view, casting="unsafe")
+        tensors = into
+
+        def place(shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
+            nonlocal tensors
+            tensors = tensors or _empty((1, *shape))
+            return [tensor.numpy()[0] for tensor in tensors]
+
+        self._crops().read(index, random, place, lambda: epoch < self.cancelled_before)
+        assert tensors is not None
         return tensors
 
-    def _buffer(self) -> memoryview:
-        buffer: memoryview | None = getattr(self._local, "buffer", None)
-        if buffer is None:
-            # As large as the largest sample; pages that no sample reaches never come into being.
-            buffer = self._local.buffer = aligned_buffer(self.whole.room())
-        return buffer
+    def _crops(self) -> CropReader:
+        """This thread's."""
+        crops: CropReader | None = getattr(self._local, "crops", None)
+        if crops is None:
+            crops = self._local.crops = CropReader(self.whole, self.crop)
+        return crops
 
 
 def _empty(shape: tuple[int, ...]) -> Tensors:
