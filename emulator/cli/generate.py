@@ -6,15 +6,14 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from emulator.cli import generate_options as options
 
 if TYPE_CHECKING:
     from emulator.dataset.generate import Todo
     from emulator.dataset.plan import Plan
     from emulator.dataset.site import Site
-    from emulator.dataset.writing import WriteOptions
     from emulator.run.comm import Comm
 
 
@@ -24,7 +23,8 @@ class _How:
 
     threads: int | None
     dask: str | None
-    options: WriteOptions
+    direct: bool
+    fsync: bool
     space_check: bool
     paranoid: bool
     force: bool
@@ -32,52 +32,45 @@ class _How:
 
 
 def generate(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the dataset to be.")],
-    recipe: Annotated[str, typer.Option("--recipe", "-r", help="tiny, kits19, or a path.")] = "tiny",
-    files: Annotated[int | None, typer.Option(min=1, help="Files; default: the recipe's.")] = None,
-    size: Annotated[str | None, typer.Option(help="Instead of --files: at least so much, like 2TB.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Other seeds, other bytes.")] = 0,
-    form: Annotated[str | None, typer.Option("--format", help="npz, npy, nii, nii.gz, hdf5 or raw.")] = None,
-    payload: Annotated[str | None, typer.Option(help="incompressible, ct-realistic or ratio=R.")] = None,
-    seeds: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="KiTS19 as published: grow ct-realistic samples from it."),
-    ] = None,
-    subfolders: Annotated[int, typer.Option(min=0, help="Deal the files to so many sub-folders.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, help="Writers of a process; default: cores.")] = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler, or local for processes here.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe; repeatable."),
-    ] = None,
-    fsync: Annotated[bool, typer.Option(help="Each file on the disk before it gets its name.")] = True,
-    direct: Annotated[bool, typer.Option(help="O_DIRECT where the file system can.")] = True,
-    space_check: Annotated[bool, typer.Option(help="Compare the plan with the free space.")] = True,
-    paranoid: Annotated[bool, typer.Option("--paranoid", help="Resuming: compare checksums too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Progress and result as lines of JSON.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the dataset in DIR.")] = False,
+    folder: options.Folder,
+    recipe: options.RecipeName = "tiny",
+    files: options.Files = None,
+    size: options.Size = None,
+    seed: options.Seed = 0,
+    form: options.FormatName = None,
+    payload: options.Payload = None,
+    seeds: options.Seeds = None,
+    subfolders: options.Subfolders = 0,
+    threads: options.Threads = None,
+    dask: options.Dask = None,
+    settings: options.Settings = None,
+    fsync: options.Fsync = True,
+    direct: options.Direct = True,
+    space_check: options.SpaceCheck = True,
+    paranoid: options.Paranoid = False,
+    dry_run: options.DryRun = False,
+    as_json: options.AsJson = False,
+    force: options.Force = False,
 ) -> None:
     """Make a dataset; the same command again resumes, and gives the same bytes however it was run."""
-    from emulator.dataset.writing import WriteOptions
-    from emulator.run.comm import world
-
     chosen = [f"{key}={value}" for key, value in (("format", form), ("payload", payload)) if value]
     if seeds and not payload:
         chosen.append("payload=ct-realistic")
     plan = _plan(recipe, [*(settings or []), *chosen], files, size, seed, subfolders)
-    if dry_run:
-        from emulator.cli.generate_show import say_plan
-
-        say_plan(folder, plan, as_json)
-        return
     how = _How(
-        threads=threads, dask=dask, options=WriteOptions(direct=direct, sync=fsync), space_check=space_check,
+        threads=threads, dask=dask, direct=direct, fsync=fsync, space_check=space_check,
         paranoid=paranoid, force=force, as_json=as_json,
     )  # fmt: skip
-    _generate(folder, plan, seeds, world(), how)
+    if dry_run:
+        _dry_run(folder, plan, as_json)
+    else:
+        _generate(folder, plan, seeds, how)
+
+
+def _dry_run(folder: Path, plan: Plan, as_json: bool) -> None:
+    from emulator.cli.generate_show import say_plan
+
+    say_plan(folder, plan, as_json)
 
 
 def _plan(
@@ -98,14 +91,16 @@ def _plan(
     return replace(plan, files=files_for(plan, parse_bytes(size))) if size else plan
 
 
-def _generate(folder: Path, plan: Plan, seeds: Path | None, comm: Comm, how: _How) -> None:
-    """Survey, fill, finish: collective over `comm`, each rank with its share of the files."""
+def _generate(folder: Path, plan: Plan, seeds: Path | None, how: _How) -> None:
+    """Survey, fill, finish: collective over all ranks, each with its share of the files."""
     from emulator.cli.generate_show import say_done
     from emulator.dataset.generate import finish, finished, survey, with_seeds
     from emulator.dataset.plan import require_space
     from emulator.dataset.site import Site, opened
+    from emulator.run.comm import world
     from emulator.run.guard import agreed
 
+    comm = world()
     first = comm.rank == 0
     lock: AbstractContextManager[None] = opened(folder, how.force) if first else nullcontext()
     agreed(comm, lock.__enter__)
@@ -136,19 +131,21 @@ def _fill(site: Site, todo: Todo, comm: Comm, how: _How, progress: _Progress) ->
 
     from emulator.dataset.fill import default_threads
     from emulator.dataset.generate import fill
+    from emulator.dataset.writing import WriteOptions
     from emulator.errors import FeedrateError, SpecError
 
     cores = len(os.sched_getaffinity(0))
+    write = WriteOptions(direct=how.direct, sync=how.fsync)
     if how.dask:
         from emulator.dataset.fill_dask import fill_dask
 
         if comm.size > 1:
             raise SpecError("--dask under mpirun would make every file twice", "use one of them")
-        fill_dask(site, todo, how.dask, how.options, how.threads or cores, progress.watch)
+        fill_dask(site, todo, how.dask, write, how.threads or cores, progress.watch)
         return
     threads = how.threads or default_threads(cores, site.plan.recipe.size.bytes_mean)
     try:
-        fill(site, todo, comm.rank, threads, how.options, progress.add)
+        fill(site, todo, comm.rank, threads, write, progress.add)
     except FeedrateError as error:
         if comm.size == 1:
             raise
