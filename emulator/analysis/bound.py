@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from emulator.analysis.flags import OVERSHOOT, UNEVEN, slowest_host, wait_share
 from emulator.record.result import Bound, HostShare, Point
@@ -12,12 +13,16 @@ FED = 0.95
 """Throughput / ideal from which compute is the limit."""
 BUSY = 0.90
 """Share of a host's CPU time from which CPU is the limit."""
+HALF = 0.5
+"""Share of what a rank reads from memory from which its own reading is the limit."""
 SAME = 0.90
 """Two rates closer than this ratio count as the same."""
 
 
-def classify(point: Point, references: Sequence[Point] = ()) -> Bound:
+def classify(point: Point, references: Sequence[Point] = (), from_memory: float | None = None) -> Bound:
     """The bound class of a point; `references` are other points of the sweep, better with than without.
+
+    `from_memory` is what one rank reads from RAM in bytes per second (the self-test); None: not known.
 
     The first that holds, in the order in which one explains away the next:
 
@@ -27,13 +32,15 @@ def classify(point: Point, references: Sequence[Point] = ()) -> Bound:
     3. client-cpu: on some host busy share >= 90 %, or the ranks' CPU seconds >= 90 % of cores x seconds, or
        runnable threads > cores while it is at least half busy.
     4. emulator: overshoot p99 > 1 % of a step, and waiting and barriers explain less than half of the loss;
-       or a rank starves just as much at half the ranks per host, so that nothing shared limits.
+       or each rank reads at more than half of what it reads from RAM; or a rank starves just as much at half
+       the ranks per host, so that nothing shared limits.
     5. client-link: every host reads as fast (>= 90 %) as the fastest single host whose ranks starved alone.
     6. storage: what is left; with the fall of the rate per host as hosts were added, when that was seen.
 
     Utilisation first, then saturation of the next resource: Gregg's USE method (2013).
     """
-    for test in (_compute, _one_host, _client_cpu, _emulator, _loader, _client_link):
+    reader = partial(_reader, from_memory)
+    for test in (_compute, _one_host, _client_cpu, _emulator, reader, _loader, _client_link):
         bound = test(point, references)
         if bound is not None:
             return bound
@@ -110,6 +117,19 @@ def _emulator(point: Point, _: Sequence[Point]) -> Bound | None:
             ),
         )
     return None
+
+
+def _reader(from_memory: float | None, point: Point, _: Sequence[Point]) -> Bound | None:
+    rate = point.bytes_per_second / point.ranks
+    if from_memory is None or rate < HALF * from_memory:
+        return None
+    return Bound(
+        kind="emulator",
+        evidence=(
+            f"a rank read {show_rate(rate)}, and {show_rate(from_memory)} from memory (self-test)",
+            "the loader itself is the limit: more workers, or --loader direct",
+        ),
+    )
 
 
 def _loader(point: Point, references: Sequence[Point]) -> Bound | None:

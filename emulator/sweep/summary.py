@@ -126,6 +126,8 @@ def result_of(
     """The result with these points; the knee is found as soon as there are two process counts."""
     several = len({point.ranks for point in points}) > 1
     memory = int(environment["memory_bytes"]) * len(environment["hosts"])
+    cost = environment["emulator"]
+    alone = float(cost["samples_per_second"]) * float(cost["sample_bytes"])
     small = None if job.storage.emulated else small_dataset(int(manifest.sizes.sum()), memory)
     return RunResult(
         kind=kind,
@@ -139,7 +141,7 @@ def result_of(
         storage=asdict(job.storage),
         loader=job.loader,
         environment=environment,
-        points=tuple(replace(point, bound=classify(point, points)) for point in points),
+        points=tuple(replace(point, bound=classify(point, points, alone)) for point in points),
         knee=find_knee(points, job.workload.training.au_threshold) if several else None,
         flags=(small,) if small else (),
     )

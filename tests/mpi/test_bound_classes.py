@@ -1,0 +1,63 @@
+"""What bounds a point, from real ranks: CPU that others took, the loader, a shaped storage, nothing."""
+
+import subprocess
+import sys
+
+import pytest
+from command import feedrate
+
+from emulator.record.machine import cores
+from emulator.record.store import read_result
+
+pytestmark = pytest.mark.mpi
+
+
+def bound_of(out, *words):
+    done = feedrate("run", *words, "--workload", "unet3d-tiny", "--loader", "direct", "--out", out)
+    assert done.status == 0, done.err
+    return read_result(out).points[0]
+
+
+def unless_crowded(point, kind):
+    """`kind`, or client-cpu when others keep this machine's cores busy: then that is the truth."""
+    (host,) = point.hosts
+    crowded = host.busy_share >= 0.9 or (host.runqueue or 0) > host.cores
+    return "client-cpu" if crowded else kind
+
+
+@pytest.fixture
+def hogs():
+    """Six busy processes per core, beside the ranks."""
+    code = "while True: pass"
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6 * cores())]
+    yield
+    for hog in started:
+        hog.kill()
+        hog.wait()
+
+
+def test_cpu_that_others_take_is_named(tiny, tmp_path, hogs):
+    point = bound_of(
+        tmp_path / "out", tiny, "-n", 4, "--steps", 60, "--cache", "warm", "--set",
+        "accelerator.step_seconds=0.002",
+    )  # fmt: skip
+    assert point.bound.kind == "client-cpu", point.bound
+    assert "runnable" in " ".join(point.bound.evidence)
+    assert "runqueue" in {flag.name for flag in point.flags}
+
+
+def test_a_loader_at_its_limit_is_named(tiny, tmp_path):
+    """One reader thread, files in memory, hardly any compute: nothing but the emulator is left."""
+    point = bound_of(
+        tmp_path / "out", tiny, "-n", 1, "--steps", 400, "--cache", "warm", "--set",
+        "accelerator.step_seconds=0.0005", "--set", "loader.workers=1",
+    )  # fmt: skip
+    assert point.bound.kind == unless_crowded(point, "emulator"), point.bound
+    assert point.x_ideal < 0.95
+
+
+def test_shaped_storage_and_enough_of_it(tiny, tmp_path):
+    starved = bound_of(tmp_path / "a", tiny, "-n", 2, "--steps", 16, "--storage", "shaped:40MB/s")
+    assert starved.bound.kind == unless_crowded(starved, "storage"), starved.bound
+    fed = bound_of(tmp_path / "b", tiny, "-n", 1, "--steps", 16)
+    assert fed.bound.kind == "compute", fed.bound
