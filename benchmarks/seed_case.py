@@ -1,0 +1,68 @@
+"""The published case of 288 A100s and 45 GB/s: what fits and what does not. Writes the text with its tables.
+
+python benchmarks/seed_case.py > results/seed-case-45GBps.md
+"""
+
+from emulator.simulator.engine import choose
+from emulator.simulator.predict import Simulation, predict
+from emulator.simulator.sizes import sample_sizes
+from emulator.spec.catalog import load_workload
+from emulator.spec.system import ClientSystem, StorageSystem, System
+
+SAMPLE = 146_313_216
+BATCH, SECONDS, FILES, HOSTS = 4, 4.59, 3620, 12
+LIMIT = 45e9
+DEMAND = BATCH * SAMPLE / SECONDS
+COUNTS = (1, 96, 192, 240, 264, 288, 312, 336, 352, 384, 391, 420, 480, 600)
+SOFTNESS = 8.5
+SPREAD = 68_341_808
+V04 = (
+    f"loader.batch_size={BATCH}",
+    f"accelerator.step_batch_size={BATCH}",
+    f"accelerator.step_seconds={SECONDS}",
+    f"sample.bytes_mean={SAMPLE}",
+)
+HARD = System(storage=StorageSystem(bandwidth=LIMIT), clients=ClientSystem(hosts=HOSTS, nic=25e9))
+CLIENTS = System(clients=ClientSystem(hosts=HOSTS, nic=LIMIT / HOSTS))
+
+
+def simulated(system: System, spread: int, prefetch: int | None) -> dict[int, tuple[float, float]]:
+    """Count -> AU, bytes/s; barriers at every step, as the benchmark had them."""
+    workload = load_workload("unet3d-a100", [*V04, f"sample.bytes_sd={spread}"])
+    one = Simulation(
+        workload=workload, system=system, sizes=sample_sizes(workload.sample, FILES), engine=choose(),
+        steps=60, prefetch=prefetch,
+    )  # fmt: skip
+    points = [predict(one, ranks).point for ranks in COUNTS]
+    return {point.ranks: (point.au, point.bytes_per_second) for point in points}
+
+
+def soft(power: float) -> dict[int, tuple[float, float]]:
+    """Count -> AU, bytes/s when demand and limit add as a p-norm."""
+    rates = {ranks: ((ranks * DEMAND) ** -power + LIMIT**-power) ** (-1 / power) for ranks in COUNTS}
+    return {ranks: (rate / (ranks * DEMAND), rate) for ranks, rate in rates.items()}
+
+
+def table(columns: dict[str, dict[int, tuple[float, float]]]) -> str:
+    lines = [
+        "| processes | asked for, GB/s | " + " | ".join(f"{name}: AU % | GB/s" for name in columns) + " |"
+    ]
+    lines.append("|" + "---|" * (2 + 2 * len(columns)))
+    for ranks in COUNTS:
+        cells = [
+            f"{100 * column[ranks][0]:.1f} | {column[ranks][1] / 1e9:.1f}" for column in columns.values()
+        ]
+        lines.append(f"| {ranks} | {ranks * DEMAND / 1e9:.1f} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    hard, bare = simulated(HARD, 0, None), simulated(HARD, 0, 0)
+    clients = simulated(CLIENTS, SPREAD, None)
+    print(f"one process: {DEMAND / 1e6:.1f} MB/s; 288: {288 * DEMAND / 1e9:.1f} GB/s; ", end="")
+    print(f"45 GB/s: {LIMIT / DEMAND:.1f} processes, {LIMIT / 288 / 1e6:.1f} MB/s for each of 288\n")
+    print(table({"hard": hard, "soft": soft(SOFTNESS), "client-bound": clients, "no read-ahead": bare}))
+
+
+if __name__ == "__main__":
+    main()
