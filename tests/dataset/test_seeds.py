@@ -7,7 +7,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from conftest import feedrate
+from command import feedrate
 from hypothesis import given
 from hypothesis import strategies as st
 
