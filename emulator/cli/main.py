@@ -12,6 +12,7 @@ from emulator.cli.baseline import baseline
 from emulator.cli.compare import compare
 from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
+from emulator.cli.efficiency import efficiency
 from emulator.cli.fit import fit
 from emulator.cli.generate import generate
 from emulator.cli.plan import plan
@@ -59,6 +60,7 @@ app.command("simulate")(simulate)
 app.command("fit")(fit)
 app.command("plan")(plan)
 app.command("baseline")(baseline)
+app.command("efficiency")(efficiency)
 app.command("report")(report)
 app.command("compare")(compare)
 app.command("doctor")(doctor)

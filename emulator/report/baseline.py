@@ -16,7 +16,7 @@ from emulator.baseline.summary import (
     summed,
     workloads,
 )
-from emulator.record.result import Corner, RunResult, Side
+from emulator.record.result import Corner, RunResult
 from emulator.report import view
 from emulator.report.frames import mean_demand, ordered
 from emulator.report.view import NONE, number, percent
@@ -150,27 +150,37 @@ def _where(corner: Corner) -> str:
     return f"{name_of(corner)}, queue depth {corner.depth}, {corner.jobs} jobs, {clients}"
 
 
-def against(training: RunResult, baseline: RunResult) -> tuple[str, ...]:
-    """What a training result reached as a share of what fio reads, in sentences; empty: no comparison."""
+def against(training: RunResult, baseline: RunResult) -> Grid:
+    """What fio read and what training reached, on one axis; no rows where there is nothing to compare."""
     limit, points = read_limit(baseline.baseline), ordered(training)
+    caption = "Training beside fio"
+    heads = ("", "GB/s", "% of fio", "accelerators'\nworth")
     if limit is None or limit.read is None or not points:
-        return ()
+        return Grid(caption=caption, heads=heads, rows=())
+    one, top = mean_demand(points), limit.read.bytes_per_second
+    reads = [corner for corner in maxima(baseline.baseline).values() if corner.read_share == 1]
+    rates = [(f"fio, {_where(corner)}", corner.read.bytes_per_second) for corner in reads if corner.read]
     most = max(points, key=lambda point: point.bytes_per_second)
-    said = [
-        _share(f"Training read at most {{}} with {most.ranks:,} ranks", most.bytes_per_second, limit.read)
-    ]
-    one, knee = mean_demand(points), training.knee
-    if one is not None and knee is not None and knee.n_au is not None:
-        threshold = float(training.workload.get("training", {}).get("au_threshold", 0.9))
-        text = f"At the knee, {number(knee.n_au, 3)} ranks, it reads {{}}"
-        said.append(_share(text, knee.n_au * threshold * one, limit.read))
-    if one is not None:
-        said.append(
-            f"fio's limit is what {number(limit.read.bytes_per_second / one, 3)} ranks ask for "
-            f"({show_rate(one)} each)."
-        )
-    return (*said, f"fio's limit: {show_rate(limit.read.bytes_per_second)}, {_where(limit)}.")
+    rates.append((f"training at most, {most.ranks:,} ranks", most.bytes_per_second))
+    rates += _at_knee(training, one)
+    rows = sorted(((name, *_shares(rate, top, one)) for name, rate in rates), key=lambda row: -float(row[-1]))
+    return Grid(caption=caption, heads=heads, rows=tuple(row[:-1] for row in rows))
 
 
-def _share(text: str, rate: float, limit: Side) -> str:
-    return text.format(show_rate(rate)) + f": {percent(rate / limit.bytes_per_second)} % of fio's limit."
+def _at_knee(training: RunResult, one: float | None) -> list[tuple[str, float]]:
+    """Bytes/s at the knee: its ranks, each at the threshold's share of what it asks for."""
+    knee = training.knee
+    if one is None or knee is None or knee.n_au is None:
+        return []
+    threshold = float(training.workload.get("training", {}).get("au_threshold", 0.9))
+    return [(f"training at the knee, {number(knee.n_au, 3)} ranks", knee.n_au * threshold * one)]
+
+
+def _shares(rate: float, top: float, one: float | None) -> tuple[str, str, str, str]:
+    """GB/s, share of fio's limit, ranks that the rate feeds; and the rate itself, to sort by."""
+    return (
+        number(rate / 1e9, 3),
+        percent(rate / top),
+        number(rate / one, 3) if one else NONE,
+        str(rate),
+    )

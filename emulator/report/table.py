@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from emulator.record.result import RunResult
@@ -40,6 +40,17 @@ MOST_HOSTS = 12
 def print_table(result: RunResult) -> None:
     """Write the table to standard output: coloured on a terminal, plain text elsewhere."""
     to_stdout(lambda width, colour: render(result, width, colour))
+
+
+def print_grids(found: Sequence[Grid]) -> None:
+    """Write tables of text to standard output, each under its caption."""
+
+    def fill(console: Console) -> None:
+        for grid in found:
+            console.print(f"\n{grid.caption}")
+            console.print(_grid(grid))
+
+    to_stdout(lambda width, colour: as_text(fill, width, colour))
 
 
 def to_stdout(render: Callable[[int, bool], str]) -> None:
