@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from emulator import __version__
 from emulator.record.result import RunResult
 from emulator.record.step import Steps
 from emulator.record.store import write_whole
-from emulator.report.baseline import answer, grids, setting
+from emulator.report.baseline import Grid, answer, grids, setting
 from emulator.report.extras import extra
 from emulator.report.facts import cards, facts
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
@@ -48,13 +48,13 @@ CAPTIONS = {
 MOST_HOSTS = 24
 
 
-def write_html(result: RunResult, steps: Steps, path: Path) -> None:
-    """Write the page whole or not at all. Raises MissingError, StorageError."""
-    content = page(result, steps).encode()
+def write_html(result: RunResult, steps: Steps, path: Path, beside: Sequence[Grid] = ()) -> None:
+    """Write the page whole or not at all, with the tables `beside`. Raises MissingError, StorageError."""
+    content = page(result, steps, beside).encode()
     write_whole(path, lambda file: file.write(content))
 
 
-def page(result: RunResult, steps: Steps) -> str:
+def page(result: RunResult, steps: Steps, beside: Sequence[Grid] = ()) -> str:
     """The page as text. `steps` may be empty. Raises MissingError."""
     return render(
         "page.html",
@@ -65,7 +65,7 @@ def page(result: RunResult, steps: Steps) -> str:
         answer=answer(result),
         cards=cards(result),
         rows=rows(result),
-        grids=grids(result),
+        grids=(*grids(result), *beside),
         figures=_figures(result, steps, PICTURE),
         latency_figure=next(iter(_figures(result, steps, ("latency",))), None),
         balance=_balance(result),

@@ -45,6 +45,9 @@ def print_table(result: RunResult) -> None:
 def print_grids(found: Sequence[Grid]) -> None:
     """Write tables of text to standard output, each under its caption."""
 
+    if not found:
+        return
+
     def fill(console: Console) -> None:
         for grid in found:
             console.print(f"\n{grid.caption}")

@@ -1,0 +1,121 @@
+"""A sweep, a baseline and a system file on one page; training as a share of what fio reads."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import feedrate
+from synthetic_results import multi_host_sweep, plain_sweep, result
+
+from emulator.errors import SpecError, StorageError
+from emulator.record.result import Corner, RunResult, Side
+from emulator.record.step import STEP
+from emulator.record.store import write_result
+from emulator.report.baseline import against, answer, grids, setting
+from emulator.report.frames import mean_demand, ordered
+from emulator.report.gather import beside, gather
+from emulator.report.page import page
+from emulator.report.table import render
+
+NO_STEPS = np.zeros(0, dtype=STEP)
+
+
+def side(rate: float, block: int) -> Side:
+    return Side(
+        requests=1000, iops=rate / block, bytes_per_second=rate, latency_mean=2e-3, latency_p9999=9e-3
+    )
+
+
+def corner(rate: float, block: int, read_share: float, depth: int = 8, **changes: object) -> Corner:
+    both = {
+        "read": side(rate * read_share, block) if read_share else None,
+        "write": side(rate * (1 - read_share), block) if read_share < 1 else None,
+    }
+    pattern = "random" if block < 2**16 else "sequential"
+    return Corner(
+        pattern=pattern, block_bytes=block, read_share=read_share, depth=depth, jobs=32, clients=12,
+        **{**both, **changes},
+    )  # fmt: skip
+
+
+def weka() -> RunResult:
+    """The figures of the performance cluster of 2023, as if fio had measured them."""
+    corners = (
+        corner(109e9, 2**20, 0.0), corner(227e9, 2**20, 1.0, depth=1), corner(200e9, 2**20, 1.0),
+        corner(185e9, 2**17, 1.0), corner(4.1e6 * 4096, 4096, 0.7, depth=16),
+    )  # fmt: skip
+    made = result(())
+    return replace(
+        made, kind="baseline", points=(), knee=None, loader="fio", baseline=corners, flags=(),
+        workload={"name": "weka2023", "title": "fio, as the WekaFS brief", "engine": "libaio", "jobs": 32},
+        dataset={"path": "/mnt/storage"}, storage={"cache": "cold", "direct": True},
+        environment={"fio": "fio-3.33", "clients": [f"c{n}" for n in range(12)]},
+    )  # fmt: skip
+
+
+def test_the_maximum_of_each_workload_is_over_all_depths():
+    most, every = grids(weka())
+    assert [row[:2] for row in most.rows] == [
+        ("1 MiB sequential write", "8"), ("1 MiB sequential read", "1"), ("128 KiB sequential read", "8"),
+        ("4 KiB random 70 % read", "16"),
+    ]  # fmt: skip
+    assert len(every.rows) == 5
+    assert most.rows[1][4] == "227" and most.rows[3][3] == "4,100"
+    assert most.rows[3][5] == "2 ms / 2 ms"
+    assert "227 GB/s" in answer(weka()) and "12 clients x 32 jobs" in setting(weka())
+
+
+def test_training_is_a_share_of_what_fio_reads():
+    training = multi_host_sweep()
+    found = against(training, weka())
+    most = max(point.bytes_per_second for point in training.points)
+    one = mean_demand(ordered(training))
+    shares = {row[0].partition(",")[0]: row for row in found.rows}
+    assert shares["fio"][1:] != () and found.rows[0][1:3] == ("227", "100.0")
+    assert float(shares["training at most"][2]) == pytest.approx(most / 227e9 * 100, abs=0.06)
+    knee = training.knee.n_au * training.workload["training"]["au_threshold"] * one
+    assert float(shares["training at the knee"][2]) == pytest.approx(knee / 227e9 * 100, abs=0.06)
+    assert float(found.rows[0][3].replace(",", "")) == pytest.approx(227e9 / one, rel=6e-3)
+
+
+def test_there_is_nothing_to_compare_without_reads_or_points():
+    writes = replace(weka(), baseline=weka().baseline[:1])
+    assert not against(plain_sweep(), writes).rows
+    assert not against(result(()), weka()).rows
+    assert "no reads" in answer(writes)
+
+
+def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
+    for name, one in (("sweep", plain_sweep()), ("fio", weka())):
+        (tmp_path / name).mkdir()
+        write_result(tmp_path / name, one)
+    system = '[storage]\nnodes = 6\nbandwidth = "227GB/s"\n[hardware]\ndrives_per_node = 10\n'
+    (tmp_path / "ours.toml").write_text(system + 'drive_capacity = "7.68TB"\n')
+    found = gather(tmp_path, [], [])
+    assert found.main == tmp_path / "sweep"
+    tables = beside(plain_sweep(), found)
+    assert [grid.caption for grid in tables] == [
+        "Training beside fio (fio)",
+        "Maximum of each workload (fio)",
+        "Every queue depth (fio)",
+        "Efficiency",
+    ]
+    html = page(plain_sweep(), NO_STEPS, tables)
+    for grid in tables:
+        assert grid.caption in html
+    done = feedrate("report", tmp_path, "--html", tmp_path / "all.html")
+    assert done.status == 0, done.err
+    assert "accelerators per usable TB" in done.out and "Training beside fio" in done.out
+    assert "128 KiB sequential read" in (tmp_path / "all.html").read_text()
+
+
+def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
+    assert "1 MiB sequential read" in render(weka(), 60)
+    assert "Nothing was measured" not in page(weka(), NO_STEPS)
+    write_result(tmp_path, plain_sweep())
+    with pytest.raises(SpecError, match="is no baseline"):
+        gather(tmp_path, [tmp_path], [])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StorageError, match="no result"):
+        gather(tmp_path / "empty", [], [])
