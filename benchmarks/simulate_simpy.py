@@ -3,7 +3,7 @@
 import numpy as np
 import simpy
 
-from emulator.simulator.scene import Scene, compute_seconds
+from emulator.simulator.scene import Scene
 
 
 class Network:
@@ -52,7 +52,7 @@ def play(scene: Scene) -> tuple[np.ndarray, int]:
     world = simpy.Environment()
     network = Network(world, scene)
     ready = np.zeros(scene.size.shape)
-    compute = np.broadcast_to(compute_seconds(scene), ready.shape)
+    compute = np.broadcast_to(scene.compute, ready.shape)
     events = [0]
 
     def reader(rank, room, arrived):

@@ -9,9 +9,7 @@ import numpy as np
 
 from emulator.simulator import network
 from emulator.simulator.network import inlined
-from emulator.simulator.scene import FAST, STRIDE, Played, Scene
-
-_STEP, _RANK = STRIDE
+from emulator.simulator.scene import FAST, Played, Scene
 
 
 class Course(NamedTuple):
@@ -120,8 +118,8 @@ def _ask(course: Course, ranks: Ranks, latent: Timers, computing: Timers, ready:
         ready[step, rank] = now
         ranks.state[rank].waiting = 0
         ranks.state[rank].taken = step + 1
-        place = 0 if len(course.compute) == 1 else (step * _STEP + rank * _RANK) % len(course.compute)
-        _timer_add(computing, now + course.compute[place], rank)
+        seconds = course.compute[0, 0] if computing.ring else course.compute[step, rank]
+        _timer_add(computing, now + seconds, rank)
         admitted = min(len(course.size), step + 1 + course.prefetch)
     else:
         ranks.state[rank].waiting = 1
@@ -215,6 +213,6 @@ def play(scene: Scene) -> Played:
     state = np.zeros(count, RANK)
     state["admitted"] = min(scene.steps, scene.prefetch)
     ranks = Ranks(state=state, asking=np.arange(count), counts=np.array([count, 0]))
-    constant = len(scene.compute) == 1
+    constant = scene.compute.size == 1
     events = _play(net, course, ranks, _timers(count, True), _timers(count, constant), ready)
     return Played(ready=ready, events=int(events))

@@ -11,21 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from emulator.analysis.knee import run_noise
 from emulator.errors import SpecError
 from emulator.plan.epoch import EpochPlan
+from emulator.record.codec import from_plain
 from emulator.record.result import Point, RunResult
 from emulator.record.step import Steps
 from emulator.simulator.engine import Chosen
 from emulator.simulator.limits import limits
 from emulator.simulator.outcome import outcome
-from emulator.simulator.scene import Floats, Scene, ends
+from emulator.simulator.scene import Bools, Floats, Scene, ends
 from emulator.spec.system import ClientSystem, Fitted, StorageSystem, System
-from emulator.spec.toml import Source, build
 from emulator.spec.workload import Workload
 
 Loss = Callable[[float], float]
@@ -51,7 +50,10 @@ class Seen:
     """Throughput over ideal throughput."""
     size: Floats
     """Bytes of the batches that were read, shape (steps, ranks)."""
-    gates: Any
+    compute: Floats
+    """Nominal seconds of compute of the steps, shape (steps, ranks)."""
+    gates: Bools
+    """True where all ranks waited for each other after the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +72,8 @@ class Fit:
 def workload_of(result: RunResult) -> Workload:
     """The workload that a result was made with. Raises SpecError."""
 
-    def table(plain: Any) -> Any:
-        return {key: table(value) for key, value in plain.items()} if isinstance(plain, dict) else plain
-
-    return build(Workload, table(dict(result.workload)), Source("run.json"))
+    workload: Workload = from_plain(Workload, dict(result.workload), "workload")
+    return workload
 
 
 def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
@@ -94,7 +94,9 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
 
 def _seen(workload: Workload, files: int, point: Point, rows: Steps) -> Seen:
     rows = np.sort(rows, order=("rank", "epoch", "step"))
-    size = rows["bytes"].astype(np.float64).reshape(point.ranks, point.steps).T
+    shape = (point.ranks, point.steps)
+    size = np.ascontiguousarray(rows["bytes"].astype(np.float64).reshape(shape).T)
+    compute = np.ascontiguousarray(rows["compute"].reshape(shape).T)
     last = (
         rows["step"][: point.steps] + 1
         == EpochPlan(samples=files, ranks=point.ranks, batch_size=workload.loader.batch_size).steps
@@ -105,7 +107,7 @@ def _seen(workload: Workload, files: int, point: Point, rows: Steps) -> Seen:
     hosts = len(point.hosts) or 1
     return Seen(
         ranks=point.ranks, hosts=hosts, rate=point.bytes_per_second, efficiency=point.x_ideal,
-        size=np.ascontiguousarray(size), gates=gates,
+        size=size, compute=compute, gates=gates,
     )  # fmt: skip
 
 
@@ -174,7 +176,7 @@ class _Player:
     def _rate(self, one: Seen, bandwidth: float, latency: float, hosted: bool) -> float:
         trial = System(storage=StorageSystem(latency=latency))
         scene = Scene(
-            size=one.size, compute=np.array([self.workload.accelerator.step_seconds]), gates=one.gates,
+            size=one.size, compute=one.compute, gates=one.gates,
             prefetch=self.workload.loader.prefetch, system=np.inf if hosted else bandwidth,
             host=bandwidth if hosted else np.inf, rank=limits(trial, self.workload).rank,
             hosts=one.hosts if hosted else 1, latency=latency,

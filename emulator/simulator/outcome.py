@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from emulator.plan.epoch import EpochPlan
 from emulator.record.step import STEP, Steps
-from emulator.simulator.scene import Bools, Floats, Scene, compute_seconds
+from emulator.simulator.scene import Bools, Floats, Scene
 
 _BLOCK = 4096
 """Ranks that are looked at together."""
@@ -38,7 +38,7 @@ class Outcome:
 
 def outcome(scene: Scene, ready: Floats, end: Floats, batch_size: int) -> Outcome:
     """Rates over the steps in which all ranks were busy, and over all steps; `end` is that of scene.ends."""
-    compute = np.broadcast_to(compute_seconds(scene), ready.shape)
+    compute = np.broadcast_to(scene.compute, ready.shape)
     sums = np.zeros(7)
     waited = np.empty(scene.ranks)
     until = float(end[-1].min())
@@ -103,7 +103,7 @@ def step_rows(
     scene: Scene, ready: Floats, end: Floats, plan: EpochPlan, point: int, ranks: NDArray[np.int64]
 ) -> Steps:
     """The step log of `ranks`: rank after rank, each in the order of its steps. Overshoot is 0."""
-    compute = np.broadcast_to(compute_seconds(scene), scene.size.shape)[:, ranks].T
+    compute = np.broadcast_to(scene.compute, scene.size.shape)[:, ranks].T
     begin = np.concatenate([np.zeros((1, len(ranks))), end[:-1, ranks]]).T
     come, gone = ready[:, ranks].T, end[:, ranks].T
     number = np.arange(scene.steps)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.accelerator.draw import step_times
 from emulator.plan.epoch import Course, EpochPlan
 from emulator.record.result import HostShare, Point
 from emulator.record.step import Steps
 from emulator.simulator.engine import Chosen
 from emulator.simulator.limits import GB, Limits, limits
 from emulator.simulator.outcome import Outcome, outcome, step_rows
-from emulator.simulator.scene import Bools, Floats, Scene, ends
+from emulator.simulator.scene import Bools, Floats, Scene, constant, ends
 from emulator.simulator.sizes import batch_bytes
 from emulator.spec.system import System
 from emulator.spec.workload import Workload
@@ -93,10 +94,19 @@ def set_scene(simulation: Simulation, course: Course) -> Scene:
     workload = simulation.workload
     prefetch = workload.loader.prefetch if simulation.prefetch is None else simulation.prefetch
     return Scene(
-        size=size, compute=np.array([workload.accelerator.step_seconds]), gates=_gates(workload, course),
+        size=size, compute=_compute(workload, course, size.shape[1]), gates=_gates(workload, course),
         prefetch=prefetch, system=bound.system, host=bound.host, rank=bound.rank, hosts=hosts,
         latency=bound.latency,
     )  # fmt: skip
+
+
+def _compute(workload: Workload, course: Course, ranks: int) -> Floats:
+    """Seconds of compute: the same draws as emulated ranks make where the workload has a distribution."""
+    spec = workload.accelerator
+    if spec.compute == "constant" or spec.quantiles is None:
+        return constant(spec.step_seconds)
+    drawn = [step_times(spec, course.seed, rank, 0, course.length) for rank in range(ranks)]
+    return np.stack(drawn, axis=1)
 
 
 def _gates(workload: Workload, course: Course) -> Bools:

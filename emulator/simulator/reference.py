@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from emulator.simulator.scene import FAST, STRIDE, Played, Scene
+from emulator.simulator.scene import FAST, Played, Scene
 
 _NEVER = float("inf")
 
@@ -139,6 +139,7 @@ class _Run:
         self.ready = np.zeros((scene.steps, scene.ranks))
         self._size = scene.size.tolist()
         self._compute = scene.compute.tolist()
+        self._varies = scene.compute.size > 1
         self._gates = scene.gates.tolist()
         self.taken = [0] * scene.ranks  # batches that the accelerator has begun with
         self.delivered = [0] * scene.ranks
@@ -218,8 +219,8 @@ class _Run:
         step = self.taken[rank]
         self.ready[step, rank] = self.now
         self.taken[rank] += 1
-        place = (step * STRIDE[0] + rank * STRIDE[1]) % len(self._compute)
-        heapq.heappush(self.computing, (self.now + self._compute[place], self.events, rank))
+        seconds = self._compute[step][rank] if self._varies else self._compute[0][0]
+        heapq.heappush(self.computing, (self.now + seconds, self.events, rank))
         self._admit(rank, min(self.scene.steps, self.taken[rank] + self.scene.prefetch))
 
     def _computed(self, rank: int) -> None:

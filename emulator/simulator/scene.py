@@ -24,7 +24,7 @@ class Scene:
     size: Floats
     """Bytes of each batch, shape (steps, ranks)."""
     compute: Floats
-    """Seconds of compute, a table that `compute_seconds` looks up; of length 1 when it is constant."""
+    """Seconds of compute of each step, shape (steps, ranks); (1, 1) when it is constant."""
     gates: Bools
     """True where all ranks wait for each other after the step, shape (steps,)."""
     prefetch: int
@@ -62,24 +62,16 @@ Engine = Callable[[Scene], Played]
 
 FAST = 1e21
 """Bytes/s that stand for no limit: infinity would make 0 x infinity."""
-STRIDE = (7919, 104729)
-"""Steps and ranks walk through the table of compute times by these primes."""
 
 
-def compute_seconds(scene: Scene) -> Floats:
-    """Seconds of compute of each step, shape (steps, ranks) or broadcastable to it."""
-    length = len(scene.compute)
-    if length == 1:
-        return scene.compute.reshape(1, 1)
-    step = np.arange(scene.steps, dtype=np.int64)[:, None] * STRIDE[0]
-    rank = np.arange(scene.ranks, dtype=np.int64)[None, :] * STRIDE[1]
-    found: Floats = scene.compute[(step + rank) % length]
-    return found
+def constant(seconds: float) -> Floats:
+    """A compute time that is the same for every step."""
+    return np.full((1, 1), float(seconds))
 
 
 def ends(scene: Scene, ready: Floats) -> Floats:
     """Second at which each step ended, its barrier included: shape (steps, ranks)."""
-    end: Floats = ready + compute_seconds(scene)
+    end: Floats = ready + scene.compute
     for step in np.flatnonzero(scene.gates):
         end[step] = end[step].max()
     return end

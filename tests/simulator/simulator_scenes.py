@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from emulator.simulator.scene import Scene, compute_seconds
+from emulator.simulator.scene import Scene
 
 
 def scene(size, compute=1.0, prefetch=2, sync=False, **more):
     """A scene over batches of `size` (steps, ranks); `sync` puts a barrier after every step."""
     size = np.asarray(size, dtype=float)
     return Scene(
-        size=size, compute=np.atleast_1d(np.asarray(compute, dtype=float)),
+        size=size, compute=np.atleast_2d(np.asarray(compute, dtype=float)),
         gates=np.full(len(size), sync), prefetch=prefetch, **more,
     )  # fmt: skip
 
@@ -21,9 +21,9 @@ def lognormal(steps, ranks, seed=0, mean=100e6, sigma=0.3):
 
 def utilisation(scene, ready, warm=0):
     """Mean over ranks of compute / time from the end of step `warm` on; without barriers."""
-    end = ready + compute_seconds(scene)
+    end = ready + scene.compute
     seconds = end[-1] - (end[warm - 1] if warm else 0.0)
-    busy = np.broadcast_to(compute_seconds(scene), ready.shape)[warm:].sum(axis=0)
+    busy = np.broadcast_to(scene.compute, ready.shape)[warm:].sum(axis=0)
     return float(np.mean(busy / seconds))
 
 
@@ -73,7 +73,7 @@ def water_level(scene, active):
 def brute_force(scene):
     """The scene played with every rate recomputed from its definition at every event. For a few ranks."""
     steps, ranks = scene.steps, scene.ranks
-    compute = np.broadcast_to(compute_seconds(scene), (steps, ranks))
+    compute = np.broadcast_to(scene.compute, (steps, ranks))
     ready = np.full((steps, ranks), np.nan)
     left = np.zeros(ranks)
     taken, got, may = (np.zeros(ranks, int) for _ in range(3))

@@ -151,7 +151,7 @@ def test_both_engines_say_the_same(sync, hosts):
         compiled = choose("numba").play
     except MissingError as missing:
         pytest.skip(str(missing))
-    table = np.random.default_rng(0).uniform(0.5, 1.5, 101)  # compute times that differ
+    table = np.random.default_rng(0).uniform(0.5, 1.5, (30, 120))  # compute times that differ
     one = scene(
         lognormal(30, 120, seed=hosts), compute=table, sync=sync, system=1.1e10, host=1.3e10 / hosts,
         hosts=hosts, latency=0.01,

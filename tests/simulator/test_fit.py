@@ -31,11 +31,12 @@ def measured(system, counts, noise=0.0, seed=0):
         )
         point = predict(one, ranks, number).point
         factor = float(np.exp(noise * random.standard_normal()))
+        size = batch_bytes(course_of(one, ranks, number), one.sizes)
+        compute = np.full(size.shape, TINY.accelerator.step_seconds)
         found.append(
             Seen(
                 ranks=ranks, hosts=len(point.hosts) or 1, rate=point.bytes_per_second * factor,
-                efficiency=point.x_ideal * factor,
-                size=batch_bytes(course_of(one, ranks, number), one.sizes), gates=np.zeros(30, bool),
+                efficiency=point.x_ideal * factor, size=size, compute=compute, gates=np.zeros(30, bool),
             )
         )  # fmt: skip
     return found

@@ -1,10 +1,11 @@
 """From a workload and a system to a point: the emulator's plan, the emulator's formulas."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
+from emulator.accelerator.draw import step_times
 from emulator.errors import DatasetError, SpecError
 from emulator.plan.epoch import Course, EpochPlan
 from emulator.simulator import predict as predicting
@@ -74,6 +75,16 @@ def test_a_point_is_what_the_emulators_summary_makes_of_its_steps(sync):
     rows = found.steps[found.steps["rank"] == 3]
     spent = rows["wait"] + rows["compute"] + rows["overshoot"] + rows["barrier"]
     np.testing.assert_allclose(rows["begin"][1:], (rows["begin"] + spent)[:-1])
+
+
+def test_step_times_are_drawn_as_emulated_ranks_draw_them():
+    times = (0.4, 0.6, 0.9)
+    spec = replace(A100.accelerator, compute="empirical", quantiles=times, step_seconds=sum(times) / 3)
+    found = predict(simulation(on(1e12), replace(A100, accelerator=spec)), 3, number=4)
+    for rank in range(3):
+        rows = found.steps[found.steps["rank"] == rank]
+        np.testing.assert_allclose(rows["compute"], step_times(spec, 4, rank, 0, 30))
+    assert found.point.au == pytest.approx(1, abs=0.001)
 
 
 def test_few_ranks_stand_for_many():
