@@ -17,27 +17,41 @@ QUICK_SECONDS, FULL_SECONDS = "2s", "30s"
 QUICK_RAMP, FULL_RAMP = "200ms", "5s"
 
 
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder on the storage.")]
+SuiteName = Annotated[
+    str, typer.Option("--suite", help="four-corners, mixed, sequential, weka2023 or noisy-neighbour.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A minute's look: small files, few depths.")]
+Depths = Annotated[str | None, typer.Option(help="Queue depths: 1,8,32.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="fio jobs of a client.")]
+ClientCounts = Annotated[
+    str | None, typer.Option(help="Numbers of clients to sweep over: 1,2,4. Default: all at once.")
+]
+PerHost = Annotated[int, typer.Option(min=1, help="Clients on a host, where it has as many ranks.")]
+Size = Annotated[str | None, typer.Option(help=f"Size of a job's file; default {FULL_BYTES}.")]
+Runtime = Annotated[str | None, typer.Option(help=f"Measured time of one test; default {FULL_SECONDS}.")]
+Ramp = Annotated[str | None, typer.Option(help=f"Time before it, not counted; default {FULL_RAMP}.")]
+Engine = Annotated[str, typer.Option(help="fio's ioengine.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR.")]
+
+
 def baseline(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder on the storage.")],
-    suite: Annotated[
-        str, typer.Option(help="four-corners, mixed, sequential, weka2023 or noisy-neighbour.")
-    ] = "four-corners",
-    quick: Annotated[bool, typer.Option("--quick", help="A minute's look: small files, few depths.")] = False,
-    depths: Annotated[str | None, typer.Option(help="Queue depths: 1,8,32.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="fio jobs of a client.")] = None,
-    clients: Annotated[
-        str | None, typer.Option(help="Numbers of clients to sweep over: 1,2,4. Default: all at once.")
-    ] = None,
-    per_host: Annotated[int, typer.Option(min=1, help="Clients on a host, where it has as many ranks.")] = 1,
-    size: Annotated[str | None, typer.Option(help="Size of a job's file; default 1GiB.")] = None,
-    runtime: Annotated[str | None, typer.Option(help="Measured time of one test; default 30s.")] = None,
-    ramp: Annotated[str | None, typer.Option(help="Time before it, not counted; default 5s.")] = None,
-    engine: Annotated[str, typer.Option(help="fio's ioengine.")] = "libaio",
-    keep: Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR.")] = False,
+    folder: Folder,
+    suite: SuiteName = "four-corners",
+    quick: Quick = False,
+    depths: Depths = None,
+    jobs: Jobs = None,
+    clients: ClientCounts = None,
+    per_host: PerHost = 1,
+    size: Size = None,
+    runtime: Runtime = None,
+    ramp: Ramp = None,
+    engine: Engine = "libaio",
+    keep: Keep = False,
     out: options.Out = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
-) -> None:  # fmt: skip
+) -> None:
     """What fio reads and writes here: IOPS, GB/s and latency over queue depths, one fio per host."""
     import sys
     import time
@@ -46,10 +60,11 @@ def baseline(
     from emulator.baseline.suites import QUICK_DEPTHS, find_suite, tuned
     from emulator.units import parse_bytes, parse_seconds
 
-    chosen = find_suite(suite)
-    wanted = parse_list("--depths", depths) if depths else (QUICK_DEPTHS if quick and chosen.depths else None)
+    found = find_suite(suite)
+    usual = QUICK_DEPTHS if quick and found.depths else None
+    wanted = parse_list("--depths", depths) if depths else usual
     plan = Plan(
-        folder=folder, suite=tuned(chosen, wanted, jobs),
+        folder=folder, suite=tuned(found, wanted, jobs),
         clients=parse_list("--clients", clients) if clients else (),
         file_bytes=parse_bytes(size or (QUICK_BYTES if quick else FULL_BYTES)),
         seconds=parse_seconds(runtime or (QUICK_SECONDS if quick else FULL_SECONDS)),

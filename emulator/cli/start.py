@@ -81,13 +81,15 @@ def _measure(
 ) -> None:  # fmt: skip
     from dataclasses import replace
 
+    from emulator.cli.noise import noise_beside
     from emulator.sweep.session import measure
 
     if ranks is not None and ranks != world.size:
         raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
     plan = schedule(world.size)
     job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
-    result = measure(job, kind, plan, world, force=force, resume=resume, say=_say)
+    with noise_beside(job, world):
+        result = measure(job, kind, plan, world, force=force, resume=resume, say=_say)
     if result is not None:
         from emulator.report.table import print_table
 

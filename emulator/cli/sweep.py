@@ -14,8 +14,15 @@ from emulator.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from emulator.run.job import Job
     from emulator.sweep.schedule import Schedule
 
+NoiseText = Annotated[
+    str | None, typer.Option(metavar="SPEC", help="fio beside it: writers, or read:2x1MiB,rate=50MB/s.")
+]
+Precision = Annotated[
+    float, typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share.")
+]
 DEFAULT_RANKS = 16
 """Largest count of a sweep that was started without -n on one machine."""
 
@@ -34,20 +41,18 @@ def sweep(
     cache: options.CacheName = "cold",
     storage: options.StorageText = "posix",
     settings: options.Settings = None,
-    precision: Annotated[
-        float,
-        typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share."),
-    ] = 0.05,
+    precision: Precision = 0.05,
     max_runs: Annotated[int, typer.Option(min=1, help="Runs at most.")] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
     budget: Annotated[str | None, typer.Option(help="Time at most, for example 2h.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="OUT", help="Go on with this sweep.")] = None,
+    noise: NoiseText = None,
     verify_reads: options.VerifyReads = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
     """Scale the number of ranks and find the knee."""
-    if resume is not None and out is not None:
+    if resume and out:
         raise SpecError("--resume and --out exclude each other", "a resumed sweep goes on in its own folder")
     job = make_job(
         dataset, workload, settings or [], loader, cache, storage, epochs, steps, resume or out, verify_reads
@@ -58,9 +63,23 @@ def sweep(
     else:
         schedule, needed = _adaptive(precision, max_runs, repeats, budget, job.workload.training.au_threshold)
     start(
-        job, "sweep", ranks, needed=needed, schedule=schedule, force=force, dry_run=dry_run,
-        resume=resume is not None,
+        _with_noise(job, noise), "sweep", ranks, needed=needed, schedule=schedule, force=force,
+        dry_run=dry_run, resume=bool(resume),
     )  # fmt: skip
+
+
+def _with_noise(job: Job, noise: str | None) -> Job:
+    """`job` beside noise, if any. Raises SpecError, MissingError."""
+    if noise is None:
+        return job
+    from dataclasses import replace
+
+    from emulator.baseline.fio import require_fio
+    from emulator.baseline.noise import parse_noise
+
+    parse_noise(noise)
+    require_fio()
+    return replace(job, storage=replace(job.storage, noise=noise))
 
 
 def _counts(text: str | None, repeats: int) -> tuple[int, ...] | None:

@@ -1,0 +1,55 @@
+"""A training sweep beside fio: the noise runs, is said, and is gone afterwards."""
+
+import json
+import shutil
+
+import pytest
+from command import feedrate
+
+from emulator.baseline.noise import parse_noise
+from emulator.errors import SpecError
+from emulator.record.store import read_result
+
+with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+
+
+def test_specs():
+    writers = parse_noise("writers")
+    assert [(task.access.block_bytes, task.depth) for task in writers.tasks] == [
+        (4096, 8), (8192, 8), (16384, 8),
+    ]  # fmt: skip
+    assert writers.files == 3
+    (task,) = parse_noise("read:2x1MiB,depth=4,rate=50MB/s,size=8MiB").tasks
+    assert (task.access.read_share, task.jobs, task.depth, task.rate) == (1.0, 2, 4, 50e6)
+    assert parse_noise("3x16KiB").tasks[0].access.name == "16 KiB random write"
+    for wrong in ("", "loud", "0x4KiB", "3x", "3x4KiB,depth=x", "3x4KiB,speed=3", "1x3B", "1x1GiB,size=4KiB"):
+        with pytest.raises(SpecError) as error:
+            parse_noise(wrong)
+        assert "\n" not in str(error.value)
+
+
+@with_fio
+@pytest.mark.mpi
+def test_a_sweep_beside_noise_says_so_and_leaves_nothing(tiny, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(tiny, data)
+    done = feedrate(
+        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1,2", "--steps", "8",
+        "--noise", "read:1x64KiB,rate=5MB/s,size=4MiB", "--out", out,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    result = read_result(out)
+    assert (result.status, len(result.points)) == ("complete", 2)
+    assert result.storage["noise"].startswith("read:1x64KiB")
+    (told,) = (out / "noise").glob("*.json")
+    rate = json.loads(told.read_text())["jobs"][0]["read"]["bw_bytes"]
+    assert 0 < rate < 1.2 * 5e6
+    assert not (data / ".feedrate-noise").exists()
+    assert "Beside noise" in feedrate("report", out).out
+
+
+def test_noise_that_cannot_be_is_one_line(tiny, tmp_path):
+    words = ("sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1", "--out", tmp_path / "out")
+    assert "write it like" in feedrate(*words, "--noise", "loud").one_line()
+    done = feedrate(*words, "--noise", "writers", PATH="/nowhere")
+    assert done.status == 7 and "apt install fio" in done.one_line()
