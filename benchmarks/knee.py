@@ -1,13 +1,18 @@
 """How well the search finds a knee that is known, beside a 32-point linear sweep and Kneedle.
 
-    python benchmarks/knee.py                  # 50 searches per row, about ten minutes on two cores
+    python benchmarks/knee.py                  # 50 searches per row, about fifteen minutes on two cores
     python benchmarks/knee.py --searches 10
+    python benchmarks/knee.py --first 1000     # other knees and other noise than the method was tuned on
     python benchmarks/knee.py --cost step      # counts beyond the knee are dear (analysis.search.step_cost)
 
 Curves, seeds and searches: tests/analysis/synthetic_curves.py. The sweep is told a maximum between 1.2 and
 2.4 knees, which nobody knows beforehand, and is read by `analysis.knee.n_au`. Kneedle (Satopaa et al. 2011;
 `pip install kneed`, left out when it is not there) reads the same sweep's throughput and is compared with
 both N_AU90 and C / r, the better of the two counting.
+
+Limits C / r are drawn between 20 and 1200. How many runs a precision takes depends on the slope s of ln
+efficiency at the knee: with all runs at the knee, (noise / s / 0.0125)^2 for 5 %. At 1 % noise that is 3 for
+soft p=6, 9 for p=3, 27 for usl, and for mva 49 at C / r = 20, 11 at 80, 2 at 320.
 
 Errors are of N_AU90. "time of runs" is in units of a run whose ranks never wait, all with as many steps;
 "ms/N" the longest mean CPU time that a search took to decide on a count.
@@ -133,6 +138,7 @@ def missed(name: str, noise: float, outcomes: list[Outcome]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--searches", type=int, default=50, help="searches per row")
+    parser.add_argument("--first", type=int, default=0, help="number of the first search: its seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--cost", choices=("run", "step"), default="run")
     options = parser.parse_args()
@@ -140,7 +146,8 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs) as pool:
         for name in FORMS:
             for noise in NOISES:
-                jobs = [(name, noise, number) for number in range(options.searches)]
+                numbers = range(options.first, options.first + options.searches)
+                jobs = [(name, noise, number) for number in numbers]
                 outcomes = list(pool.map(partial(both, cost=options.cost), jobs, chunksize=2))
                 print(row(name, noise, outcomes), flush=True)
 
