@@ -74,9 +74,6 @@ class Adaptive:
         return wish
 
     def _decide(self, points: Sequence[Point]) -> int | Stop:
-        if not points:
-            # Half of the maximum: whichever side of the knee it is on, the model learns the most.
-            return max(1, self._search.maximum // 2)
         return next_count([observe(point) for point in points], self._search, self._believe(points))
 
     def _believe(self, points: Sequence[Point]) -> Belief:
