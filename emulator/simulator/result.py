@@ -16,9 +16,12 @@ from emulator.record.result import Flag, Point, RunResult
 from emulator.record.step import Steps
 from emulator.record.store import prepare_out, write_result, write_steps
 from emulator.simulator.predict import LOGGED_RANKS, Predicted, Simulation, predict
-from emulator.spec.system import Fitted, System
+from emulator.spec.system import Fitted
 
 Say = Callable[[str], None]
+
+LONG = 5
+"""Steps per batch of read-ahead from which on what was read during the first step does not matter."""
 
 
 def sweep(
@@ -29,7 +32,7 @@ def sweep(
     for number, ranks in enumerate(counts):
         found.append(predict(simulation, ranks, number))
         say(_line(found[-1]))
-    points = [_flagged(one, simulation.system) for one in found]
+    points = [_flagged(one, simulation) for one in found]
     return points, np.concatenate([one.steps for one in found]), found
 
 
@@ -41,7 +44,8 @@ def _line(one: Predicted) -> str:
     )
 
 
-def _flagged(one: Predicted, system: System) -> Point:
+def _flagged(one: Predicted, simulation: Simulation) -> Point:
+    system = simulation.system
     flags = _fit_flags(one.point.ranks, system.clients.hosts, system.fit) if system.fit else ()
     if one.played < one.point.ranks:
         sentence = (
@@ -51,6 +55,13 @@ def _flagged(one: Predicted, system: System) -> Point:
         flags += (
             Flag(name="representatives", value=one.played, threshold=one.point.ranks, sentence=sentence),
         )
+    enough = LONG * simulation.workload.loader.prefetch
+    if one.point.steps < enough and one.point.wait_share > 0.01:
+        sentence = (
+            f"{one.point.steps} steps are few against {simulation.workload.loader.prefetch} batches of "
+            f"read-ahead: what was read during the first step makes throughput look higher; use --steps {enough}"
+        )
+        flags += (Flag(name="short", value=one.point.steps, threshold=enough, sentence=sentence),)
     return replace(one.point, flags=flags)
 
 

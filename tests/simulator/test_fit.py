@@ -118,7 +118,7 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     assert "bandwidth: 400 MB/s, 95 % interval" in done.out
     assert "seen: counts 1, 2, 4, 9" in done.out
     done = feedrate(
-        "simulate", "-w", "unet3d-tiny", "-s", simulated / "system.toml", "--counts", "5,40", "--steps", 10,
+        "simulate", "-w", "unet3d-tiny", "-s", simulated / "system.toml", "--counts", "5,40", "--steps", 20,
         "--files", 400, "--engine", "python", "--out", simulated / "predicted",
     )  # fmt: skip
     assert done.status == 0, done.err

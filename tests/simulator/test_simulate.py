@@ -35,6 +35,8 @@ def test_out_is_that_of_a_sweep(tmp_path):
     assert 27 < result.knee.n_au < 33  # 45 GB/s / 1.614 GB/s / 0.9 = 31
     assert len(steps) == 20 * (1 + 8 + 28 + 40)
     assert len(result.points[3].hosts) == 12
+    assert [flag.name for flag in result.points[3].flags] == ["short"]  # 20 steps, 8 batches ahead
+    assert result.points[0].flags == ()
     shown = feedrate("report", out)
     assert shown.status == 0 and "Simulated" in shown.out
     again = simulate(out)
