@@ -9,6 +9,7 @@ import typer
 
 from emulator import __version__
 from emulator.cli.baseline import baseline
+from emulator.cli.calibrate import calibrate
 from emulator.cli.compare import compare
 from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
@@ -63,6 +64,7 @@ app.command("baseline")(baseline)
 app.command("efficiency")(efficiency)
 app.command("report")(report)
 app.command("compare")(compare)
+app.command("calibrate")(calibrate)
 app.command("doctor")(doctor)
 
 

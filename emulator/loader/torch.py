@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,6 +155,7 @@ class TorchLoader:
         self._storage = whole.storage
         self._epoch = 0
         self._helper_cpu: dict[int, float] = {}
+        self._take: Callable[[Tensors], None] | None = None
         reader = SampleReader(whole, spec.crop, seed)
         engine = _Threads if spec.worker_kind == "thread" else _Processes
         self._engine: _Threads | _Processes = engine(spec, reader)
@@ -172,6 +173,8 @@ class TorchLoader:
         if collated.counts is not None:
             self._storage.stats.absorb(collated.counts)
             self._helper_cpu[collated.worker] = collated.cpu_seconds
+        if self._take is not None:
+            self._take(collated.tensors)
         return Batch(collated.samples, collated.bytes)
 
     def helper_cpu_seconds(self) -> float:
@@ -182,6 +185,10 @@ class TorchLoader:
         """As Loader.close."""
         self._engine.abandon(self._epoch + 1)
         self._engine.close()
+
+    def hand_over(self, take: Callable[[Tensors], None]) -> None:
+        """Give the tensors of every batch to `take` before the batch is returned: for a job that trains."""
+        self._take = take
 
 
 class _Threads:

@@ -66,10 +66,19 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
     path = find("workloads", name)
     table, source = read_table(path)
     source = replace(source, settings=tuple(settings))
-    table = _with_table(override(_with_table(table), settings))
+    table = _with_table(table)
+    for setting in settings:
+        table = _with_table(override(table, [setting]))
     if isinstance(table.get("accelerator"), dict) and "profile" in table["accelerator"]:
         table = _resolved(table, source, path.parent)
     return build(Workload, table, source)
+
+
+def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
+    """The loader of a workload alone, for those who have an accelerator. Raises SpecError."""
+    table, source = read_table(find("workloads", name))
+    loader = override(table, settings).get("loader", {})
+    return build(LoaderSpec, loader, replace(source, settings=tuple(settings)), ("loader",))
 
 
 def _with_table(table: dict[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from emulator.spec.profile import Device, Profile, Timing, Variant, load_profile
 
 
 def timing(batch_size: int, times: list[float], copy: float = 0.0) -> Timing:
+    mean = float(f"{sum(times) / len(times):.9g}")
     return Timing(
-        batch_size=batch_size, steps=max(2, len(times)), warmup=20, mean=float(f"{sum(times) / len(times):.9g}"), sd=0.001,
+        batch_size=batch_size, steps=max(2, len(times)), warmup=20, mean=mean, sd=0.001,
         lag1=0.1, copy_seconds=copy, copy_bytes=1000, quantiles=tuple(sorted(times)),
     )  # fmt: skip
 
