@@ -59,7 +59,7 @@ def _flagged(one: Predicted, simulation: Simulation) -> Point:
     if one.point.steps < enough and one.point.wait_share > 0.01:
         sentence = (
             f"{one.point.steps} steps are few against {simulation.workload.loader.prefetch} batches of "
-            f"read-ahead: what was read during the first step makes throughput look higher; use --steps {enough}"
+            f"read-ahead: what the first step read makes throughput look higher; use --steps {enough}"
         )
         flags += (Flag(name="short", value=one.point.steps, threshold=enough, sentence=sentence),)
     return replace(one.point, flags=flags)
