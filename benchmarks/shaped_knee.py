@@ -1,4 +1,4 @@
-"""Does a sweep of real ranks find a knee that is known? Five sweeps on a shaped storage, counts chosen by itself.
+"""Does a sweep of real ranks find a knee that is known? Five sweeps on a shaped storage.
 
     python benchmarks/shaped_knee.py [--rate 400MB/s] [--ranks 10] [--repeats 5] [--loader direct]
 
@@ -45,9 +45,9 @@ def main() -> None:
             out = Path(folder) / f"out-{number}"
             begin = time.monotonic()
             feedrate(
-                "sweep", data, "--workload", "unet3d-tiny", "--storage", f"shaped:{options.rate}", "--steps", 48,
-                "--loader", options.loader, "-n", options.ranks, "--set", f"training.shuffle_seed={100 * number}",
-                "--out", out,
+                "sweep", data, "--workload", "unet3d-tiny", "--storage", f"shaped:{options.rate}",
+                "--steps", 48, "--loader", options.loader, "-n", options.ranks,
+                "--set", f"training.shuffle_seed={100 * number}", "--out", out,
             )  # fmt: skip
             seconds = time.monotonic() - begin
             result = read_result(out)
@@ -61,8 +61,8 @@ def main() -> None:
                 "none" if knee.interval is None else f"{knee.interval[0]:.2f} to {knee.interval[1]:.2f}"
             )
             print(
-                f"| {number + 1} | {len(result.points)} | {found and round(found, 2)} | {truth:.2f} | {error} "
-                f"| {knee.n_au and round(knee.n_au, 2)}, {interval} | {seconds:.0f} |",
+                f"| {number + 1} | {len(result.points)} | {found and round(found, 2)} | {truth:.2f} "
+                f"| {error} | {knee.n_au and round(knee.n_au, 2)}, {interval} | {seconds:.0f} |",
                 flush=True,
             )
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from emulator.record.codec import from_plain
 from emulator.record.result import Point, RunResult
 from emulator.record.step import Steps
 from emulator.record.store import read_failure, read_result, read_steps
-from emulator.spec.toml import Source, build
 from emulator.spec.workload import Workload
 from emulator.sweep.summary import point_of
 
@@ -30,12 +30,6 @@ def recovered(out: Path) -> tuple[RunResult, Steps]:
 
 
 def _partial(result: RunResult, rows: Steps) -> Point:
-    workload = build(Workload, _as_table(result.workload), Source("run.json"))
+    workload: Workload = from_plain(Workload, result.workload)
     ranks = len(np.unique(rows["rank"]))
     return point_of(workload, int(result.dataset["files"]), ranks, rows)
-
-
-def _as_table(plain: object) -> dict[str, object]:
-    """JSON's table as TOML has it."""
-    assert isinstance(plain, dict)
-    return {key: _as_table(value) if isinstance(value, dict) else value for key, value in plain.items()}
