@@ -20,6 +20,8 @@ MEMORY = 5.0
 """Times client memory that the dataset should be, as MLPerf Storage asks for."""
 UNEVEN = 0.10
 """Share of the point's time by which one host's ranks may wait longer than those of the median host."""
+LONG = 5
+"""Times the batches of read-ahead that a point should have steps."""
 DRIFT = 0.05
 """Relative change of throughput over a point, when it is certain at 99 %."""
 
@@ -144,6 +146,24 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
         threshold=DRIFT,
         sentence=f"Throughput {way} by {abs(line.relative):.0%} during the point: "
         "it had not settled; run longer.",
+    )
+
+
+def short_run(point: Point, prefetch: int) -> Flag | None:
+    """Steps < 5 x batches of read-ahead, while ranks wait: the first step's reading is in the others' rate.
+
+    What was read ahead during the first step, which is left out of the time, is consumed in later ones: an
+    excess of up to prefetch / steps.
+    """
+    enough = LONG * prefetch
+    if point.steps >= enough or point.wait_share <= 0.01:
+        return None
+    return Flag(
+        name="short",
+        value=point.steps,
+        threshold=enough,
+        sentence=f"{point.steps} steps are few against {prefetch} batches of read-ahead: what the first step "
+        f"read makes throughput look higher; use --steps {enough}.",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from emulator import __version__
+from emulator.analysis.flags import short_run
 from emulator.analysis.knee import find_knee
 from emulator.record.machine import describe_machine, utc_now
 from emulator.record.result import Flag, Point, RunResult
@@ -19,9 +20,6 @@ from emulator.simulator.predict import LOGGED_RANKS, Predicted, Simulation, pred
 from emulator.spec.system import Fitted
 
 Say = Callable[[str], None]
-
-LONG = 5
-"""Steps per batch of read-ahead from which on what was read during the first step does not matter."""
 
 
 def sweep(
@@ -55,14 +53,8 @@ def _flagged(one: Predicted, simulation: Simulation) -> Point:
         flags += (
             Flag(name="representatives", value=one.played, threshold=one.point.ranks, sentence=sentence),
         )
-    enough = LONG * simulation.workload.loader.prefetch
-    if one.point.steps < enough and one.point.wait_share > 0.01:
-        sentence = (
-            f"{one.point.steps} steps are few against {simulation.workload.loader.prefetch} batches of "
-            f"read-ahead: what the first step read makes throughput look higher; use --steps {enough}"
-        )
-        flags += (Flag(name="short", value=one.point.steps, threshold=enough, sentence=sentence),)
-    return replace(one.point, flags=flags)
+    short = short_run(one.point, simulation.workload.loader.prefetch)
+    return replace(one.point, flags=flags + ((short,) if short else ()))
 
 
 def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> tuple[Flag, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from emulator import __version__
 from emulator.analysis.bound import classify
-from emulator.analysis.flags import non_stationary, point_flags, small_dataset
+from emulator.analysis.flags import non_stationary, point_flags, short_run, small_dataset
 from emulator.analysis.knee import find_knee
 from emulator.analysis.throughput import (
     loop_seconds,
@@ -46,7 +46,7 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
     )  # fmt: skip
     drifting = non_stationary(rate_series(steady(rows)))
-    raised = (drifting, _not_direct(job, reports))
+    raised = (drifting, _not_direct(job, reports), short_run(point, job.workload.loader.prefetch))
     return replace(point, flags=point_flags(point) + tuple(flag for flag in raised if flag))
 
 
