@@ -39,7 +39,7 @@ def report(
     if html is not None:
         from emulator.report.page import write_html
 
-        write_html(result, steps, html, grids)
+        write_html(result, steps, html, grids, [one for _, one in found.baselines])
         typer.echo(f"page: {html}")
     if png is not None or svg is not None:
         _draw(result, steps, png, svg)

@@ -13,6 +13,7 @@ from emulator.record.result import RunResult
 from emulator.record.step import Steps
 from emulator.record.store import write_whole
 from emulator.report.baseline import Grid, answer, grids, setting
+from emulator.report.baseline_plots import drawings
 from emulator.report.extras import extra
 from emulator.report.facts import cards, facts
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
@@ -48,13 +49,24 @@ CAPTIONS = {
 MOST_HOSTS = 24
 
 
-def write_html(result: RunResult, steps: Steps, path: Path, beside: Sequence[Grid] = ()) -> None:
-    """Write the page whole or not at all, with the tables `beside`. Raises MissingError, StorageError."""
-    content = page(result, steps, beside).encode()
+def write_html(
+    result: RunResult,
+    steps: Steps,
+    path: Path,
+    beside: Sequence[Grid] = (),
+    baselines: Sequence[RunResult] = (),
+) -> None:
+    """Write the page whole or not at all, with the tables `beside` and the plots of `baselines`.
+
+    Raises MissingError, StorageError.
+    """
+    content = page(result, steps, beside, baselines).encode()
     write_whole(path, lambda file: file.write(content))
 
 
-def page(result: RunResult, steps: Steps, beside: Sequence[Grid] = ()) -> str:
+def page(
+    result: RunResult, steps: Steps, beside: Sequence[Grid] = (), baselines: Sequence[RunResult] = ()
+) -> str:
     """The page as text. `steps` may be empty. Raises MissingError."""
     return render(
         "page.html",
@@ -66,7 +78,7 @@ def page(result: RunResult, steps: Steps, beside: Sequence[Grid] = ()) -> str:
         cards=cards(result),
         rows=rows(result),
         grids=(*grids(result), *beside),
-        figures=_figures(result, steps, PICTURE),
+        figures=_figures(result, steps, PICTURE) + _baselines(result, baselines),
         latency_figure=next(iter(_figures(result, steps, ("latency",))), None),
         balance=_balance(result),
         latency=_latency(result),
@@ -111,6 +123,10 @@ def _dark_plots() -> str:
 def _figures(result: RunResult, steps: Steps, names: tuple[str, ...]) -> list[dict[str, Any]]:
     captions = {name: _caption(result, name) for name in names}
     return figures(captions, lambda name, size: draw(name, result, steps, size))
+
+
+def _baselines(result: RunResult, baselines: Sequence[RunResult]) -> list[dict[str, Any]]:
+    return [one for captions, drawn in drawings(result, baselines) for one in figures(captions, drawn)]
 
 
 def figures(captions: Mapping[str, str], draw: Callable[[str, Size], str | None]) -> list[dict[str, Any]]:

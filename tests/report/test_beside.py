@@ -13,9 +13,12 @@ from emulator.record.result import Corner, RunResult, Side
 from emulator.record.step import STEP
 from emulator.record.store import write_result
 from emulator.report.baseline import against, answer, grids, setting
+from emulator.report.baseline_plots import CAPTIONS, PLOTS, draw
+from emulator.report.baseline_plots import beside as beside_fio
 from emulator.report.frames import mean_demand, ordered
 from emulator.report.gather import beside, gather
 from emulator.report.page import page
+from emulator.report.style import WIDE
 from emulator.report.table import render
 
 NO_STEPS = np.zeros(0, dtype=STEP)
@@ -101,7 +104,8 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
         "Every queue depth (fio)",
         "Efficiency",
     ]
-    html = page(plain_sweep(), NO_STEPS, tables)
+    html = page(plain_sweep(), NO_STEPS, tables, [weka()])
+    assert {f'id="plot-fio1-{name}"' in html for name in CAPTIONS} == {True}
     for grid in tables:
         assert grid.caption in html
     done = feedrate("report", tmp_path, "--html", tmp_path / "all.html")
@@ -119,3 +123,14 @@ def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="no result"):
         gather(tmp_path / "empty", [], [])
+
+
+@pytest.mark.parametrize("name", CAPTIONS)
+def test_plots_are_valid_and_absent_where_there_is_nothing(name):
+    import altair
+
+    with altair.utils.schemapi.debug_mode(True):
+        chart = beside_fio(plain_sweep(), weka(), WIDE) if name == "beside" else PLOTS[name](weka(), WIDE)
+        assert chart.to_dict()["title"]["text"]
+    assert draw(name, plain_sweep(), weka(), WIDE).startswith("<svg")
+    assert draw(name, None, replace(weka(), baseline=()), WIDE) is None
