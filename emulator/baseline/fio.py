@@ -36,12 +36,12 @@ def fio_version() -> str:
     return done.stdout.strip()
 
 
-def dying_with_parent() -> Callable[[], None]:
-    """For a child before exec: the kernel ends it when its parent ends, however that happens."""
+def dying_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
+    """For a child before exec: the kernel sends it this signal when its parent ends, however that happens."""
     prctl = ctypes.CDLL(None).prctl
 
     def prepare() -> None:
-        prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        prctl(_DIE_WITH_PARENT, number)
 
     return prepare
 

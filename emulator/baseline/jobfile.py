@@ -30,8 +30,8 @@ class Setting:
 FILE_NAME = "job{}.dat"
 
 
-def job_file(setting: Setting, tasks: Sequence[Task], seed: int) -> str:
-    """The job file that runs `tasks` at the same time on files that are there.
+def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool = False) -> str:
+    """The job file that runs `tasks` at the same time on files that are there; `unlink`: and removes them.
 
     Another `seed` gives other offsets: a run must not be served from what its predecessor left in caches.
     """
@@ -45,6 +45,7 @@ def job_file(setting: Setting, tasks: Sequence[Task], seed: int) -> str:
         "lat_percentiles=1",
         "clat_percentiles=0",
         "percentile_list=50:90:99:99.9:99.99",
+        *(["unlink=1"] if unlink else []),
     ]
     sections = [line for task in tasks for line in _section(task)]
     return "\n".join([*_shared(setting), *timed, *sections]) + "\n"

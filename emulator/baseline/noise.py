@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ FOLDER = ".feedrate-noise"
 FILE_BYTES = 64 * 2**20
 """Size of a job's file when the spec says nothing."""
 _FOREVER = 30 * 86400.0
+_START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 
 _SPEC = re.compile(r"(?:(read|write):)?(\d+)x([^,]+)((?:,[a-z]+=[^,]+)*)")
@@ -83,15 +85,31 @@ class RunningNoise:
             parse(run_fio(layout_file(setting, noise.files)))
             self._process = subprocess.Popen(
                 [require_fio(), "--output-format=json+", "-"], text=True, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=dying_with_parent(),
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=dying_with_parent(signal.SIGINT),
             )  # fmt: skip
             assert self._process.stdin is not None
-            self._process.stdin.write(job_file(setting, noise.tasks, seed=1))
+            self._process.stdin.write(job_file(setting, noise.tasks, seed=1, unlink=True))
             self._process.stdin.close()
             self._process.stdin = None  # communicate() must not close it again
+            self._await_start()
         except BaseException:
             self.end()
             raise
+
+    def _await_start(self) -> None:
+        """Wait until fio has had every file open: no sweep begins in silence. Raises StorageError."""
+        assert self._process is not None
+        wanted = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(self._noise.files)}
+        deadline = time.monotonic() + _START_SECONDS
+        while wanted:
+            if self._process.poll() is not None:
+                checked(self._process.returncode or 1, *self._process.communicate())
+            if time.monotonic() > deadline:
+                raise StorageError("the noise does not start", "the storage hangs; see the system log")
+            for descriptor in Path(f"/proc/{self._process.pid}/fd").glob("*"):
+                with suppress(OSError):  # closed since it was listed
+                    wanted.discard(str(descriptor.readlink()))
+            time.sleep(0.02)
 
     def stop(self) -> str:
         """Stop fio; its JSON. Raises StorageError when it had ended before."""

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 from command import feedrate
@@ -46,6 +49,30 @@ def test_a_sweep_beside_noise_says_so_and_leaves_nothing(tiny, tmp_path):
     assert 0 < rate < 1.2 * 5e6
     assert not (data / ".feedrate-noise").exists()
     assert "Beside noise" in feedrate("report", out).out
+
+
+@with_fio
+@pytest.mark.mpi
+def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(tiny, data)
+    words = (
+        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "9999",
+        "--noise", "2x4KiB,size=1MiB", "--out", tmp_path / "out",
+    )  # fmt: skip
+    command = [sys.executable, "-m", "emulator", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("point 1"):
+                break
+        assert len(list(data.glob(".feedrate-noise/*/*"))) == 2
+        process.terminate()
+        process.stdout.read()
+    for _ in range(200):
+        if not list(data.glob(".feedrate-noise/*/*")):
+            break
+        time.sleep(0.05)
+    assert not list(data.glob(".feedrate-noise/*/*"))
 
 
 def test_noise_that_cannot_be_is_one_line(tiny, tmp_path):
