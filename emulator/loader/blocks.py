@@ -12,15 +12,15 @@ from emulator.storage.base import Blob
 
 
 class Ring:
-    """Buffers of one block each, used again and again; the one that was used last comes first."""
+    """Buffers of the same size, used again and again; the one that was used last comes first."""
 
-    def __init__(self, block: int) -> None:
-        self._block = block
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
         """A buffer; a new one when all are in use."""
-        return self._free.pop() if self._free else aligned_buffer(self._block)
+        return self._free.pop() if self._free else aligned_buffer(self._size)
 
     def give(self, buffer: memoryview) -> None:
         """Back for the next one."""
@@ -64,7 +64,7 @@ class FileBlocks:
         begin = offset - first * block
         if first == last:
             return self._kept[first][begin : begin + length]
-        joined = b"".join(self._kept[number] for number in range(first, last + 1))
+        joined = b"".join(self._kept[number][:block] for number in range(first, last + 1))
         return memoryview(joined)[begin : begin + length]
 
     def drop_within(self, begin: int, end: int) -> None:
@@ -78,8 +78,11 @@ class FileBlocks:
         """Keep no block any longer."""
         self.drop_within(0, self.blob.size)
 
-    def stream(self) -> Iterator[tuple[int, memoryview]]:
-        """(offset, bytes) of every block that was not dropped, each until the next: first those kept."""
+    def stream(self, wanted: Callable[[int, int], bool]) -> Iterator[tuple[int, memoryview]]:
+        """(offset, bytes) of the blocks, each until the next: first those kept, then what was not read.
+
+        Blocks of which `wanted(begin, end)` says that none of their bytes is are read, but left out.
+        """
         unread = [number for number in range(self._count) if number not in self._seen]
         for number in list(self._kept):
             offset, length = self._extent(number)
@@ -88,7 +91,12 @@ class FileBlocks:
         buffer = self._ring.take()
         try:
             for number in unread:
-                yield self._extent(number)[0], self._read(number, buffer)
+                offset, length = self._extent(number)
+                if wanted(offset, offset + length) or not self._whole.can_skim(self.blob):
+                    yield offset, self._read(number, buffer)
+                else:
+                    self._go_on()
+                    self._whole.skim_block(self.part, self.blob, offset, length, buffer)
         finally:
             self._ring.give(buffer)
 
@@ -107,9 +115,12 @@ class FileBlocks:
         offset = number * self._whole.block
         return offset, min(self._whole.block, self.blob.size - offset)
 
-    def _read(self, number: int, buffer: memoryview) -> memoryview:
+    def _go_on(self) -> None:
         if self._cancelled():
             raise StorageError("the loader is closed")
+
+    def _read(self, number: int, buffer: memoryview) -> memoryview:
+        self._go_on()
         offset, length = self._extent(number)
         self._seen.add(number)
         data = self._whole.read_block(self.part, self.blob, offset, length, buffer)

@@ -97,7 +97,7 @@ class DirectLoader:
 
     def _read_tasks(self) -> None:
         """Life of a reader thread."""
-        buffer = aligned_buffer(self._spec.block_bytes)
+        buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
         while (task := self._tasks.get()) is not None:
             slot, index = task
             if slot.cancelled:

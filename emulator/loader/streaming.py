@@ -7,6 +7,7 @@ Where files are packed (nii.gz, deflated npz) there is no way around unpacking t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -35,7 +36,7 @@ class CropReader:
     def __init__(self, whole: WholeReader, edges: tuple[int, ...]) -> None:
         self._whole = whole
         self._edges = edges
-        self._ring = Ring(whole.block)
+        self._ring = Ring(whole.room())
         self._room: memoryview | None = None
 
     def read(
@@ -88,7 +89,11 @@ class CropReader:
         ]
         for file in files:
             mine = [box for box, key in zip(boxes, ("x", "y"), strict=True) if located[key][0] is file]
-            for offset, data in file.stream():
+
+            def wanted(begin: int, end: int, mine: Sequence[_Box] = mine) -> bool:
+                return any(box.reaches(begin, end) for box in mine)
+
+            for offset, data in file.stream(wanted):
                 for box in mine:
                     box.take(offset, np.frombuffer(data, np.uint8))
         for box in boxes:
@@ -123,6 +128,14 @@ class _Box:
         self._bytes = self._kept.view(np.uint8)
         self._shape = (*shape[:-1], shape[-1] * width)
         self._corner = (*corner[:-1], corner[-1] * width)
+
+        plane = math.prod(self._shape[1:])
+        self._begin = span.offset + self._corner[0] * plane
+        self._end = span.offset + (self._corner[0] + target.shape[0]) * plane
+
+    def reaches(self, begin: int, end: int) -> bool:
+        """Whether the bytes `begin` to `end` of the file may hold some of it."""
+        return begin < self._end and self._begin < end
 
     def take(self, offset: int, data: NDArray[np.uint8]) -> None:
         """`data` are bytes of the file from `offset` on."""

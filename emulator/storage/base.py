@@ -7,6 +7,9 @@ from typing import Protocol, Self, runtime_checkable
 
 from emulator.storage.stats import ReadStats
 
+HEAD = 4096
+"""Bytes that `skim` keeps: what a format needs to know a file."""
+
 
 @runtime_checkable
 class Blob(Protocol):
@@ -23,6 +26,14 @@ class Blob(Protocol):
         """Fill `buffer` from byte `offset` on; returns the bytes read, fewer only at the end.
 
         Raises StorageError.
+        """
+        ...
+
+    def skim(self, offset: int, length: int, buffer: memoryview) -> int:
+        """As `read_into` a buffer of `length` bytes, for somebody who wants none of them.
+
+        The first HEAD bytes stay at the start of `buffer`; all others are read over each other in the rest
+        of it, which must be 3 x HEAD long at least. Raises StorageError.
         """
         ...
 

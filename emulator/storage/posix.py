@@ -12,6 +12,7 @@ from typing import Self
 
 from emulator.errors import DatasetError, storage_error
 from emulator.spec.storage import Cache
+from emulator.storage.base import HEAD
 from emulator.storage.pagecache import evict, resident_pages
 from emulator.storage.stats import ReadStats
 
@@ -100,6 +101,20 @@ class PosixBlob:
             raise storage_error(error, "cannot read") from None
         return done
 
+    def skim(self, offset: int, length: int, buffer: memoryview) -> int:
+        """As Blob.skim: the kernel copies all bytes, into memory that stays in the processor's cache."""
+        done = 0
+        try:
+            while done < length:
+                more = os.preadv(self._fd, _over(buffer, done, length), offset + done)
+                done += more
+                if more == 0 or offset + done >= self.size:
+                    break
+        except OSError as error:
+            error.filename = self.name
+            raise storage_error(error, "cannot read") from None
+        return done
+
     def close(self) -> None:
         """Close it, and leave nothing of it in the page cache when that was asked for."""
         if self._fd >= 0:
@@ -115,6 +130,23 @@ class PosixBlob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_MOST_PIECES = 1000
+"""Buffers of one preadv: Linux takes 1024."""
+
+
+def _over(buffer: memoryview, done: int, length: int) -> list[memoryview]:
+    """Where bytes `done` to `length` of a request go: the first HEAD to stay, the others over each other."""
+    pieces = [buffer[done : min(HEAD, length)]] if done < HEAD else []
+    left = length - max(done, HEAD)
+    if left > 0:
+        rest = buffer[HEAD:]
+        whole, ragged = divmod(left, len(rest))
+        pieces += [rest] * min(whole, _MOST_PIECES)
+        if ragged and whole <= _MOST_PIECES:
+            pieces.append(rest[:ragged])
+    return pieces
 
 
 def probe_direct(folder: Path) -> bool:

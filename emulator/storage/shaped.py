@@ -16,14 +16,14 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from emulator.errors import StorageError, storage_error
-from emulator.storage.base import Blob, Storage
+from emulator.storage.base import HEAD, Blob, Storage
 
 _BURST_NS = 10_000_000
 """How far booking may reach back: late wake-ups are made up for, and an idle device saves no more."""
@@ -177,17 +177,32 @@ class ShapedBlob:
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """As the inner blob does, in chunks that are booked one after the other."""
+        return self._in_chunks(
+            offset, len(buffer), lambda at, size: self._inner.read_into(offset + at, buffer[at : at + size])
+        )
+
+    def skim(self, offset: int, length: int, buffer: memoryview) -> int:
+        """As the inner blob does, in chunks that are booked one after the other."""
+
+        def skim(at: int, size: int) -> int:
+            # The chunks after the first must leave what it kept alone.
+            return self._inner.skim(offset + at, size, buffer[HEAD:] if at else buffer)
+
+        return self._in_chunks(offset, length, skim)
+
+    def _in_chunks(self, offset: int, length: int, read: Callable[[int, int], int]) -> int:
+        """`read(bytes since offset, bytes)` chunk by chunk, each as long as the device takes for it."""
         limiter = self._limiter
         if limiter.latency > 0:
             _sleep_until(time.monotonic_ns() + round(limiter.latency * 1e9))
         done = 0
-        while done < len(buffer):
-            chunk = buffer[done : done + limiter.chunk]
-            useful = min(len(chunk), self.size - offset - done)
+        while done < length:
+            size = min(limiter.chunk, length - done)
+            useful = min(size, self.size - offset - done)
             if useful <= 0:
                 break
             with limiter.booked(useful):
-                got = self._inner.read_into(offset + done, chunk)
+                got = read(done, size)
             done += got
             if got < useful:
                 break

@@ -12,7 +12,7 @@ import pytest
 
 from emulator.errors import DatasetError, StorageError
 from emulator.loader.buffers import aligned_buffer, padded
-from emulator.storage.base import Blob, Storage
+from emulator.storage.base import HEAD, Blob, Storage
 
 SIZES = {"empty": 0, "one": 1, "page": 4096, "odd": 10_001, "large": 3 * 2**20 + 17}
 
@@ -72,6 +72,23 @@ class StorageContract:
             assert blob.read_into(8192, buffer) == 10_001 - 8192
         assert bytes(buffer[: 10_001 - 8192]) == content("odd")[8192:]
 
+    @pytest.mark.parametrize("name", SIZES)
+    @pytest.mark.parametrize("room", [3 * HEAD, 2**17, 2**23])
+    def test_skimming_reads_as_much_and_keeps_the_head(self, storage: Storage, name: str, room: int) -> None:
+        buffer = aligned_buffer(room)
+        block = 2**20
+        with storage.open(name) as blob:
+            for offset in range(0, blob.size, block):
+                length = min(block, blob.size - offset)
+                buffer[:HEAD] = bytes(HEAD)
+                assert blob.skim(offset, padded(length, blob.alignment), buffer) == length
+                head = content(name)[offset : offset + length][:HEAD]
+                assert buffer[: len(head)] == head
+
+    def test_skimming_beyond_the_end_is_short(self, storage: Storage) -> None:
+        with storage.open("odd") as blob:
+            assert blob.skim(8192, 16384, aligned_buffer(16384)) == 10_001 - 8192
+
     def test_what_is_not_there_is_the_datasets_fault(self, storage: Storage) -> None:
         with pytest.raises(DatasetError, match="missing.npz"):
             storage.open("missing.npz")
@@ -80,6 +97,8 @@ class StorageContract:
         buffer = aligned_buffer(4096)
         with pytest.raises(StorageError, match="inside"), storage.open("inside") as blob:
             blob.read_into(0, buffer)
+        with pytest.raises(StorageError, match="inside"), storage.open("inside") as blob:
+            blob.skim(0, 4096, aligned_buffer(3 * HEAD))
 
     def test_leaves_no_file_open(self, storage: Storage) -> None:
         with storage.open("one"):
