@@ -91,17 +91,17 @@ def validate(request: Request, trial: Trial, say: Callable[[str], None]) -> list
         prepare(request.device, request.threads)
         batch = real.made_up_batch(request.model, spec.batch_size)
         real.time_steps(trainer, batch, 1, request.warmup)
-        job = _Job(spec, storage, manifest, request, trainer)
+        pairs = Pairs(spec, storage, manifest, request, trainer)
         rounds = []
         for number in range(trial.rounds):
             times = real.time_steps(trainer, batch, request.steps, 1)
             copies = real.time_copies(trainer, batch, COPIES)
-            rounds.append(job.round(number, _replayed(spec.batch_size, times, copies)))
+            rounds.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
             say(line_of(number, rounds[-1]))
     return rounds
 
 
-def _replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
+def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
     """The accelerator to emulate: a real loop copies each batch to the device before it computes."""
     timing = timing_of(batch_size, times, 1, copies, 0)
     return AcceleratorSpec(
@@ -111,8 +111,8 @@ def _replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) 
     )  # fmt: skip
 
 
-class _Job:
-    """Trains for some steps, on a real or on an emulated accelerator."""
+class Pairs:
+    """Trains for some steps on a real and on an emulated accelerator, in turns."""
 
     def __init__(
         self, spec: LoaderSpec, storage: Storage, manifest: Manifest, request: Request, trainer: Trainer
@@ -123,6 +123,7 @@ class _Job:
         self._trainer = trainer
 
     def round(self, number: int, spec: AcceleratorSpec) -> Round:
+        """Both once, the emulated one with the step times of `spec`; in odd rounds it goes first."""
         clock = MonotonicClock()
         emulated = Accelerator(spec.step_seconds, clock, endless(spec, number, 0))
         real = RealAccelerator(self._trainer, clock)
