@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean test-multihost test-sharedfs test-slurm test-device
+.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device
 
 install: $(INSTALLED)
 
@@ -30,6 +30,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check emulator tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What takes minutes: kills by the dozen, clusters, the wheel beside other packages. CI runs it too.
+test-long: $(INSTALLED)
+	$(BIN)/python -m pytest -m long
 
 # As root. Three network namespaces with host names of their own, on one bridge.
 test-multihost: $(INSTALLED)

@@ -75,6 +75,7 @@ def test_same_bytes_from_mpi(small, tmp_path):
     assert "1 files of" in done.one_line()
 
 
+@pytest.mark.long
 def test_same_bytes_from_dask(small, tmp_path):
     pytest.importorskip("distributed")
     done = feedrate("generate", "data", *SAME, "--dask", "local", "--threads", 2, cwd=tmp_path)
@@ -231,6 +232,7 @@ def test_a_folder_that_may_not_be_written(tmp_path):
 FILES = 120
 
 
+@pytest.mark.long
 def test_twenty_kills_lose_and_change_nothing(tmp_path):
     """SIGKILL at random moments, then once to the end: clean, and the bytes of an undisturbed run."""
     options = ["--files", str(FILES), "--subfolders", "4", "--threads", "2"]

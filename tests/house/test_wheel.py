@@ -37,6 +37,7 @@ def test_the_wheel_holds_one_top_level_module_and_the_content(wheel):
     assert "emulator/py.typed" in names
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_wheel_lives_beside_hugging_faces_datasets(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)

@@ -27,9 +27,9 @@ def unless_crowded(point, kind):
 
 @pytest.fixture
 def hogs():
-    """Six busy processes per core, beside the ranks."""
+    """Two busy processes per core, beside the ranks."""
     code = "while True: pass"
-    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(6 * cores())]
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2 * cores())]
     yield
     for hog in started:
         hog.kill()
@@ -38,7 +38,7 @@ def hogs():
 
 def test_cpu_that_others_take_is_named(tiny, tmp_path, hogs):
     point = bound_of(
-        tmp_path / "out", tiny, "-n", 4, "--steps", 60, "--cache", "warm", "--set",
+        tmp_path / "out", tiny, "-n", 4, "--steps", 100, "--cache", "warm", "--set",
         "accelerator.step_seconds=0.002",
     )  # fmt: skip
     assert point.bound.kind == "client-cpu", point.bound

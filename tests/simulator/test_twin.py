@@ -61,6 +61,7 @@ def attempt(tiny: Path, folder: Path) -> tuple[float, float, float]:
     return statistics.median(errors), abs(knee), abs(limit)
 
 
+@pytest.mark.long
 def test_counts_that_were_not_run_are_predicted(tiny, tmp_path):
     """Median error of throughput at most 3 %, knee within 5 %; a second try for a machine that was busy."""
     for number in (1, 2):
