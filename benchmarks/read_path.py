@@ -138,7 +138,7 @@ def _report(
         "",
         f"{len(files.paths)} files, {files.total / 1e9:.2f} GB; queue depth {options.depth}, requests of "
         f"{options.block / 2**20:g} MiB; medians of {options.repeats} and ranges, interleaved.",
-        f"{_machine()}",
+        f"{machine()}",
         "",
         "| reader | cache | GB/s | of fio's best | CPU-s/GB | PSS MB | first batch s |",
         "|---|---|---|---|---|---|---|",
@@ -175,7 +175,7 @@ def _spread(values: Sequence[float], form: str) -> str:
     return f"{middle} [{low}-{high}]"
 
 
-def _machine() -> str:
+def machine() -> str:
     """Processor, cores, memory and kernel of this machine."""
     info = Path("/proc/cpuinfo").read_text()
     model = next((line.split(": ")[1] for line in info.splitlines() if line.startswith("model name")), "?")

@@ -77,15 +77,23 @@ class Done:
     peak_pss: int
 
 
-def watched(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Done:
-    """Run `command` to its end. Exits with its last lines when it fails."""
+def watched(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    period: float = 0.25,
+) -> Done:
+    """Run `command` to its end, looking at its memory every `period` seconds.
+
+    Exits with its last lines when it fails.
+    """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err, env=env, cwd=cwd)
         ended = threading.Event()
         peak = [0]
 
         def watch() -> None:
-            while not ended.wait(0.25):
+            while not ended.wait(period):
                 peak[0] = max(peak[0], sum(_pss(pid) for pid in _tree(process.pid)))
 
         watcher = threading.Thread(target=watch)

@@ -39,7 +39,7 @@ class TestThreads(InProcessContract):
 
 
 class TestProcesses(LoaderContract):
-    stall = 5.0
+    stall = 10.0
     formats = ("npz", "npy")
 
     @pytest.fixture

@@ -1,0 +1,177 @@
+"""How many emulated accelerators this machine holds when storage costs nothing but a copy.
+
+    python benchmarks/accelerators.py FOLDER [--direct 64,96,112,128] [--torch 16,24,32] [--out FILE]
+
+One NVIDIA A100 at 1/16 of the sample size: 7 samples of 9.2 MB (image and label) every 0.636 s, 101 MB/s,
+warm in the page cache. Each count is `feedrate run` as a user starts it: mpirun, a barrier after each
+step, every byte of every file read. A count holds when AU >= 90 %, over all steps but each rank's first.
+Which processes ran beside it matters: the table has the share of CPU that others took.
+
+    AU, X/X_ideal   as `feedrate report` shows them
+    CPU-s/GB        user + system seconds of all ranks and their workers during the loop
+    others          cores that were busy with anything but the ranks
+    overshoot p99   of the emulated compute, as a share of the step
+    start s         from the start of the command to that of the loop, and from its end to the command's
+    PSS MB          of a rank: peak over the run, of all ranks together, per rank
+
+FOLDER takes 64 MB a rank of the largest count, and the page cache has to hold it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from read_path import machine
+from read_path_turn import Files, watched
+
+import emulator
+from emulator.dataset.manifest import read_manifest
+from emulator.record.result import Point
+from emulator.record.store import read_result
+
+PSS_SECONDS = 4.0
+"""Between two looks at the memory of all ranks: a look costs as much as some ranks do."""
+SCALE = 16
+BATCH = 7
+CROP = "[48, 48, 48]"  # 128 voxels at 1/16 of the volume would be 51
+RECIPE = f"""name = "kits19-16th"
+title = "KiTS19's sizes / {SCALE}"
+format = "npz"
+payload = "incompressible"
+
+[size]
+distribution = "lognormal"
+bytes_mean = {146_600_628 // SCALE}
+bytes_sd = {68_341_808 // SCALE}
+bytes_min = {32_000_000 // SCALE}
+bytes_max = {392_500_000 // SCALE}
+min_edge = 48
+aspect = 1.35
+aspect_sigma = 0.31
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One count, run once."""
+
+    loader: str
+    point: Point
+    seconds: float
+    """Of the whole command."""
+    peak_pss: int
+    """Bytes, of all of its processes together."""
+
+
+def main() -> None:
+    options = _options()
+    counts = {kind: _counts(getattr(options, kind)) for kind in ("direct", "torch")}
+    files = _files(options.folder, BATCH * max(n for some in counts.values() for n in some))
+    files.warm()
+    runs = []
+    for _ in range(options.repeats):
+        for kind, some in counts.items():
+            for ranks in some:
+                runs.append(_run(options, kind, ranks))
+                print(_row(runs[-1]), flush=True)
+    text = _report(options, files, runs)
+    print("\n" + text)
+    if options.out:
+        options.out.write_text(text)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--direct", default="64,96,104,112,128", help="counts of the direct loader, or none")
+    parser.add_argument("--torch", default="16,24,32,40", help="counts of the torch loader, or none")
+    parser.add_argument("--steps", type=int, default=30, help="steps of a rank")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], help="as of feedrate run")
+    parser.add_argument("--out", type=Path, help="write the table there as Markdown")
+    return parser.parse_args()
+
+
+def _counts(text: str) -> list[int]:
+    return [] if text == "none" else [int(word) for word in text.split(",")]
+
+
+def _files(folder: Path, least: int) -> Files:
+    """The files of the dataset in `folder`, made where there are fewer than `least`."""
+    with tempfile.TemporaryDirectory() as name:
+        recipe = Path(name, "kits19-16th.toml")
+        recipe.write_text(RECIPE)
+        command = [sys.executable, "-m", "emulator", "generate", folder, "--recipe", recipe]
+        if not (folder / "manifest.json").is_file() or len(read_manifest(folder).names) < least:
+            subprocess.run([*map(str, command), "--files", str(least)], check=True, stdout=sys.stderr)
+    manifest = read_manifest(folder)
+    return Files(folder, tuple(folder / one for one in manifest.names), tuple(manifest.sizes.tolist()))
+
+
+def _run(options: argparse.Namespace, kind: str, ranks: int) -> Held:
+    settings = [f"loader.crop={CROP}", *options.set]
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name, "out")
+        command = [
+            *(sys.executable, "-m", "emulator", "run", options.folder, "--workload", "unet3d-a100"),
+            *("-n", ranks, "--loader", kind, "--cache", "warm", "--steps", options.steps, "--out", out),
+            *(word for setting in settings for word in ("--set", setting)),
+        ]
+        begin = time.monotonic()
+        done = watched([str(word) for word in command], _environment(), period=PSS_SECONDS)
+        return Held(kind, read_result(out).points[0], time.monotonic() - begin, done.peak_pss)
+
+
+def _environment() -> dict[str, str]:
+    """As of an installed feedrate, whose modules are compiled once and not by each rank."""
+    compileall.compile_dir(Path(emulator.__file__).parent, quiet=2)
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+_HEAD = """| loader | ranks | AU | X/X_ideal | GB/s | CPU-s/GB | others | overshoot p99 | start s | PSS MB |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def _row(run: Held) -> str:
+    point = run.point
+    host = point.hosts[0]
+    spent = (host.cpu_seconds or 0.0) / point.seconds
+    others = "?" if host.busy_share is None else f"{host.busy_share * host.cores - spent:.2f}"
+    return (
+        f"| {run.loader} | {point.ranks} | {100 * point.au:.1f} % | {point.x_ideal:.3f} "
+        f"| {point.bytes_per_second / 1e9:.2f} | {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
+        f"| {100 * point.overshoot_p99:.1f} % | {run.seconds - point.seconds:.1f} "
+        f"| {run.peak_pss / point.ranks / 1e6:.0f} |"
+    )
+
+
+def _report(options: argparse.Namespace, files: Files, runs: Sequence[Held]) -> str:
+    held = {
+        kind: max((run.point.ranks for run in runs if run.loader == kind and run.point.au >= 0.9), default=0)
+        for kind in ("direct", "torch")
+    }
+    return (
+        f"# Accelerators on one machine, {time.strftime('%Y-%m-%d')}\n\n"
+        f"`python {' '.join(sys.argv)}`\n\n{len(files.paths)} files of "
+        f"{files.total / len(files.paths) / 1e6:.2f} MB, warm; {options.steps} steps.\n{machine()}\n\n"
+        f"Most that held AU >= 90 %: {held['direct']} with the direct loader, {held['torch']} with torch.\n\n"
+        + _HEAD
+        + "\n".join(_row(run) for run in runs)
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
