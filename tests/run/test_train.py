@@ -65,9 +65,10 @@ def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none"
 @pytest.mark.parametrize("sync", ["none", "step", "epoch"])
 @pytest.mark.parametrize("delay", [0.0, 0.004])
 def test_the_columns_sum_to_the_loop_time(sync, delay):
-    rows, seconds, measured = rows_of(MemoryLoader(delay), sync=sync, barrier=BusyBarrier(0.001))
+    # A second or two, so that 0.1 % of it is more than the calls around the loop.
+    rows, seconds, measured = rows_of(MemoryLoader(delay), samples=400, sync=sync, barrier=BusyBarrier(0.001))
     assert durations(rows).sum() == pytest.approx(seconds, rel=1e-9)
-    assert durations(rows).sum() == pytest.approx(measured, rel=0.001, abs=2e-4)
+    assert durations(rows).sum() == pytest.approx(measured, rel=0.001)
     assert np.allclose(rows["begin"][1:], (rows["begin"] + durations(rows))[:-1], atol=1e-9)
 
 
