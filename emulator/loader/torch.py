@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
 import os
@@ -24,10 +25,14 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from emulator.errors import DatasetError, FeedrateError, RankError, StorageError
 from emulator.loader.base import Batch
 from emulator.loader.reading import WholeReader, stalled
+from emulator.loader.semaphores import name_semaphores
 from emulator.loader.streaming import CropReader
 from emulator.loader.threads import DaemonPool
 from emulator.spec.workload import LoaderSpec
 from emulator.storage.stats import ReadCounts
+
+_END_SECONDS = 2.0
+"""How long workers have to end by themselves."""
 
 Key = tuple[int, int]
 """(epoch, sample index): all that the random state of a sample depends on, beside the seed."""
@@ -250,9 +255,11 @@ class _Processes:
         self._batches = _Batches()
         self._workers: list[Any] = []
         self._iterator: Any = None
+        name_semaphores()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["emulator.loader.torch"])
         self._fetcher = DaemonPool(1, "fetcher")
+        self._closer = DaemonPool(1, "closer")
         with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
                 SampleDataset(reader), batch_sampler=self._batches, collate_fn=_as_it_is,
@@ -284,16 +291,20 @@ class _Processes:
         """Nothing: the workers finish what they were given before they take the next epoch's."""
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()  # at once: a worker that hangs in a read would not listen to anything else
-        # What the iterator does when it is collected; but it is in a cycle, so that may be never.
+        # Workers that are told to end take their sockets in the temporary folder with them.
         shutdown = getattr(self._iterator, "_shutdown_workers", None)
         if shutdown is not None:
-            shutdown()
+            self._closer.submit(shutdown)
+        deadline = time.monotonic() + _END_SECONDS
+        for worker in self._workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+            worker.kill()  # one that hangs in a read does not listen to anything else
+        self._closer.close()
         self._fetcher.close()
         self._workers.clear()  # each holds two open files
         self._iterator = None
         self._loader = None
+        gc.collect()  # both are in cycles, and their semaphores have names that the system keeps
 
 
 @contextmanager

@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Literal
 
 from emulator.errors import LaunchError
+from emulator.loader.semaphores import PREFIX_VARIABLE
 
 Flavour = Literal["openmpi", "mpich"]
 
@@ -88,14 +91,17 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
     """
     command = find_launcher().command(ranks, argv)
     look = _terminal() if sys.stdout.isatty() else {}
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**environment(), **look},
-    ) as process:
+    with (
+        _scratch() as scratch,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**environment(), **look, **scratch},
+        ) as process,
+    ):
         previous = {
             number: signal.signal(number, lambda received, _: process.send_signal(received))
             for number in (signal.SIGTERM, signal.SIGINT)
@@ -109,6 +115,27 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+@contextmanager
+def _scratch() -> Iterator[dict[str, str]]:
+    """Environment that puts what killed ranks leave behind where it goes when they have gone.
+
+    MPI's shared memory, the sockets of DataLoader workers, and the semaphores between them and a rank.
+    """
+    memory = Path("/dev/shm")
+    place = memory if os.access(memory, os.W_OK) else None  # a short path: those of sockets have a limit
+    with TemporaryDirectory(prefix="feedrate-", dir=place, ignore_cleanup_errors=True) as folder:
+        prefix = Path(folder).name
+        try:
+            yield {
+                "TMPDIR": folder,
+                "OMPI_MCA_btl_sm_backing_directory": folder,
+                PREFIX_VARIABLE: prefix,
+            }
+        finally:
+            for semaphore in memory.glob(f"sem.{prefix}-*"):
+                semaphore.unlink(missing_ok=True)
 
 
 def _terminal() -> dict[str, str]:
