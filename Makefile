@@ -18,8 +18,8 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 # Real ranks, real files, the real DataLoader; only the storage's bandwidth is shaped, to a known 400 MB/s.
 demo: $(INSTALLED)
 	$(FEEDRATE) generate demo/data --recipe tiny --files 512
-	$(FEEDRATE) sweep demo/data --workload unet3d-tiny --storage shaped:400MB/s --steps 48 \
-	    --counts 1,2,3,4,5,6,8 --out demo/result --force
+	$(FEEDRATE) sweep demo/data --workload unet3d-tiny --storage shaped:400MB/s --steps 40 \
+	    --counts 1,2,4,5,6,8 --out demo/result --force
 	$(FEEDRATE) report demo/result --html demo/report.html
 
 test: lint
