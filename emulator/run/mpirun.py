@@ -151,10 +151,13 @@ _BANNERS = (
 
 
 def without_banners(lines: IO[str] | Iterable[str]) -> Iterator[str]:
-    """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s."""
+    """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s.
+
+    And less the NUL bytes that it now and then forwards when a rank ends.
+    """
     block: list[str] = []
     dropped = False
-    for line in lines:
+    for line in (line.replace("\0", "") for line in lines):
         rule = re.fullmatch(r"(-{60,}|={60,})\s*", line) is not None
         if not block and not rule:
             if line.strip() or not dropped:  # the empty line after a banner belongs to it

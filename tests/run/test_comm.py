@@ -37,6 +37,11 @@ def test_banners_are_left_out_and_everything_else_stays():
     assert list(without_banners(lines)) == [lines[0], *lines[6:]]
 
 
+def test_nul_bytes_that_mpirun_forwards_are_left_out():
+    """Open MPI 5 was seen to put one before the words of a rank that was ending."""
+    assert list(without_banners(["\0feedrate: error: rank 1\n"])) == ["feedrate: error: rank 1\n"]
+
+
 def test_a_world_of_one():
     comm = SoloComm()
     assert (comm.rank, comm.size, comm.allgather(7), comm.bcast("x")) == (0, 1, [7], "x")
