@@ -1,57 +1,24 @@
 """A real block device with a real cap: the knee is at cap / demand. Needs root: make test-device."""
 
-import os
+from __future__ import annotations
+
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+from capped_device import CAP
 
 from emulator.record.store import read_result
 
 pytestmark = pytest.mark.device
 
-SCRIPT = Path(__file__).parents[1] / "lab" / "device.sh"
-CAP = 200 * 2**20
-
-
-@pytest.fixture(scope="module")
-def device(tmp_path_factory):
-    """Cgroup and dataset folder of a device capped to 200 MiB/s."""
-    if not Path("/sys/fs/cgroup/blkio").is_dir():
-        pytest.skip("this system has no cgroup v1 blkio to cap a device with")
-    folder = tmp_path_factory.mktemp("device")
-    up = subprocess.run([SCRIPT, "up", folder, "2G", str(CAP)], check=True, capture_output=True, text=True)
-    try:
-        data = folder / "mnt" / "data"
-        assert feedrate("generate", data, "--recipe", "tiny", "--files", 512).status == 0
-        yield up.stdout.strip(), data
-    finally:
-        subprocess.run([SCRIPT, "down", folder], check=True)
-
-
-def capped(device, *words: object) -> subprocess.CompletedProcess[str]:
-    group, _ = device
-    return subprocess.run(
-        [SCRIPT, "in", group, sys.executable, "-m", "emulator", *map(str, words)],
-        capture_output=True, text=True, timeout=170, check=False,
-        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-    )  # fmt: skip
+DIRECT = ("--workload", "unet3d-tiny", "--loader", "direct", "--steps", "80", "--set", "loader.prefetch=8")
 
 
 def test_the_knee_is_where_the_cap_is(device, tmp_path):
-    _, data = device
     out = tmp_path / "out"
-    done = capped(
-        device, "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1,2,3,4,5,6",
-        "--steps", "80", "--set", "loader.prefetch=8", "--out", out,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    device.run("sweep", device.data, *DIRECT, "--counts", "1,2,3,4,5,6", "--out", out)
     result = read_result(out)
-    mean = result.dataset["bytes"] / result.dataset["files"]
-    demand = 80 * mean
+    demand = 80 * result.dataset["bytes"] / result.dataset["files"]
     assert result.points[-1].bytes_per_second == pytest.approx(CAP, rel=0.05)
     assert result.knee.n_saturation == pytest.approx(CAP / demand, rel=0.05)
     assert result.points[-1].bound.kind in ("storage", "client-link"), result.points[-1].bound
@@ -60,10 +27,8 @@ def test_the_knee_is_where_the_cap_is(device, tmp_path):
 
 def test_buffered_reads_come_from_the_device_and_not_from_memory(device, tmp_path):
     """The torch loader reads through the page cache and evicts: still the device's speed."""
-    _, data = device
     out = tmp_path / "out"
-    done = capped(device, "run", data, "--workload", "unet3d-tiny", "-n", "4", "--steps", "40", "--out", out)
-    assert done.returncode == 0, done.stderr
+    device.run("run", device.data, "--workload", "unet3d-tiny", "-n", "4", "--steps", "40", "--out", out)
     assert read_result(out).points[0].bytes_per_second == pytest.approx(CAP, rel=0.05)
 
 
@@ -72,28 +37,24 @@ def fio_is_needed() -> None:
         pytest.skip("fio is not installed")
 
 
-def test_sequential_reads_by_fio_equal_the_cap(device, tmp_path):
+def test_sequential_reads_and_writes_by_fio_equal_the_cap(device, tmp_path):
     fio_is_needed()
-    _, data = device
-    done = capped(
-        device, "baseline", data.parent, "--suite", "sequential", "--depths", "16", "--jobs", "4",
+    device.run(
+        "baseline", device.data.parent, "--suite", "sequential", "--depths", "16", "--jobs", "4",
         "--size", "128MiB", "--runtime", "8s", "--ramp", "1s", "--out", tmp_path / "out",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    reads = [corner.read for corner in read_result(tmp_path / "out").baseline if corner.read]
-    assert [read.bytes_per_second for read in reads] == pytest.approx([CAP, CAP], rel=0.02)
+    corners = read_result(tmp_path / "out").baseline
+    rates = [side.bytes_per_second for one in corners for side in (one.read, one.write) if side]
+    assert rates == pytest.approx([CAP] * 4, rel=0.02)
 
 
 def test_beside_noise_the_knee_is_at_what_the_noise_leaves(device, tmp_path):
     fio_is_needed()
-    _, data = device
     taken = 80e6
-    done = capped(
-        device, "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1,2,3,4",
-        "--steps", "80", "--set", "loader.prefetch=8", "--out", tmp_path / "out",
+    device.run(
+        "sweep", device.data, *DIRECT, "--counts", "1,2,3,4", "--out", tmp_path / "out",
         "--noise", f"read:1x1MiB,depth=16,rate={taken / 1e6:.0f}MB/s",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     result = read_result(tmp_path / "out")
     demand = 80 * result.dataset["bytes"] / result.dataset["files"]
     assert result.points[-1].bytes_per_second == pytest.approx(CAP - taken, rel=0.07)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A block device with a known read bandwidth, as root: an ext4 on a loop device, capped by cgroup v1 blkio.
+# A block device with a known bandwidth, as root: an ext4 on a loop device, capped by cgroup v1 blkio, which counts
+# reads and writes apart.
 #   device.sh up FOLDER SIZE BYTES_PER_SECOND    mounts FOLDER/mnt, makes the cgroup; prints the cgroup
 #   device.sh in CGROUP COMMAND...               runs a command under the cap
 #   device.sh down FOLDER
@@ -16,7 +17,9 @@ up)
     mountpoint -q "$folder/mnt"
     group=$(group_of "$folder")
     mkdir -p "$group"
-    echo "$(cat "/sys/block/${loop#/dev/}/dev") $4" >"$group/blkio.throttle.read_bps_device"
+    for kind in read write; do
+        echo "$(cat "/sys/block/${loop#/dev/}/dev") $4" >"$group/blkio.throttle.${kind}_bps_device"
+    done
     echo "$group"
     ;;
 in)
