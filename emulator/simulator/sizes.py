@@ -8,7 +8,8 @@ from statistics import NormalDist
 import numpy as np
 
 from emulator.dataset.sizes import quantiles
-from emulator.plan.epoch import Course, epoch_order
+from emulator.plan.epoch import Course
+from emulator.plan.order import epoch_order
 from emulator.simulator.scene import Floats
 from emulator.spec.workload import SampleSpec
 

@@ -31,6 +31,27 @@ class SampleSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AccessSpec:
+    """In which order, and how much of them, a job reads samples. `emulator.plan` makes the reads of it."""
+
+    pattern: Literal["random", "sequential"] = "random"
+    """random: a shuffle of all samples, each read by itself wherever it lies in its file. sequential: files
+    in shuffled order, each from its start, as tf.data reads TFRecord and readers of Parquet row groups."""
+    streams: int = 1
+    """sequential: files that a rank reads at the same time, a sample of each in turn."""
+    shuffle_buffer: int = 0
+    """sequential: samples that are read before the first is used; the next is drawn out of them."""
+    columns: tuple[str, ...] = ()
+    """Parquet: the columns that are read; empty: all."""
+
+    def __post_init__(self) -> None:
+        at_least("streams", self.streams, 1)
+        at_least("shuffle_buffer", self.shuffle_buffer, 0)
+        if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
+            raise SpecError("pattern = 'random' has no streams and no shuffle_buffer", "use sequential")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpec:
     """How a rank reads: the knobs of the data loader."""
 
@@ -122,6 +143,7 @@ class Workload:
     loader: LoaderSpec
     accelerator: AcceleratorSpec
     training: TrainingSpec = TrainingSpec()
+    access: AccessSpec = AccessSpec()
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import DatasetError
-from emulator.plan.epoch import Course, EpochPlan, batches, epoch_order
+from emulator.plan.epoch import Course, EpochPlan, batches
+from emulator.plan.order import epoch_order
 
 sizes = st.integers(min_value=1, max_value=300)
 
