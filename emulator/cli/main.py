@@ -16,6 +16,7 @@ from emulator.cli.doctor import doctor
 from emulator.cli.efficiency import efficiency
 from emulator.cli.fit import fit
 from emulator.cli.generate import generate
+from emulator.cli.import_ import import_
 from emulator.cli.plan import plan
 from emulator.cli.report import report
 from emulator.cli.run import run
@@ -65,6 +66,7 @@ app.command("efficiency")(efficiency)
 app.command("report")(report)
 app.command("compare")(compare)
 app.command("calibrate")(calibrate)
+app.command("import")(import_)
 app.command("doctor")(doctor)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from emulator.errors import SpecError
 from emulator.spec.checks import at_least, positive
 from emulator.spec.toml import build, read_table
+from emulator.spec.toml_text import toml_text
 from emulator.spec.workload import AcceleratorSpec, Compute
 
 SCHEMA = 1
@@ -202,37 +202,4 @@ def load_profile(path: Path) -> Profile:
 def profile_text(profile: Profile) -> str:
     """`profile` as TOML; `load_profile` reads it back. Numbers keep nine digits."""
     head = "# Measured by feedrate calibrate. Not to be edited: what is not measured is not a profile.\n"
-    return head + "\n".join(_lines(profile, ())) + "\n"
-
-
-def _lines(spec: Any, path: Sequence[str]) -> list[str]:
-    """The plain keys of a dataclass or mapping first, then its tables."""
-    items = spec if isinstance(spec, Mapping) else {one.name: getattr(spec, one.name) for one in fields(spec)}
-    plain: list[str] = []
-    tables: list[str] = []
-    for key, value in items.items():
-        inner = (*path, key)
-        if isinstance(value, Mapping) or is_dataclass(value):
-            tables += ["", f"[{'.'.join(inner)}]", *_lines(value, inner)]
-        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            for one in value:
-                tables += ["", f"[[{'.'.join(inner)}]]", *_lines(one, inner)]
-        elif value is not None:
-            plain.append(f"{key} = {_value(value)}")
-    return plain + tables
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(float(f"{value:.9g}"))
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    parts = [_value(item) for item in value]
-    if len(parts) <= 10:
-        return f"[{', '.join(parts)}]"
-    rows = [", ".join(parts[start : start + 10]) for start in range(0, len(parts), 10)]
-    return "[\n    " + ",\n    ".join(rows) + ",\n]"
+    return head + toml_text(profile, digits=9)

@@ -47,6 +47,7 @@ OWNERS = {
     "numba": {"simulator"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
+    "yaml": {"mlperf/bounded.py"},
 }
 
 

@@ -1,0 +1,117 @@
+"""A configuration of DLIO: from YAML and overrides to one table, and the values in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulator.errors import SpecError
+from emulator.mlperf.bounded import read_yaml
+from emulator.mlperf.overrides import Overrides, apply, parse_overrides
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What DLIO would run with."""
+
+    name: str
+    """File it came from, for errors."""
+    table: Mapping[str, Any]
+    """The sections model, dataset, reader, train ..."""
+    overrides: Overrides
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """Every dotted key with its value; lists and empty tables are values."""
+        yield from _leaves(self.table, "")
+
+    def number(self, key: str, default: float | None = None) -> float | None:
+        """The number under a dotted key, or under its `mean`; `default` when it is not there.
+
+        Raises SpecError when it is no number or below 0.
+        """
+        value = self.at(key)
+        if isinstance(value, Mapping):
+            value = value.get("mean")
+        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+            value = float(value)  # YAML 1.1 takes 1e-3 for text, DLIO's reader does not
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpecError(f"{self.name}: {key} must be a number, not {str(value)[:40]!r}")
+        if not 0 <= value <= 1e18:
+            raise SpecError(f"{self.name}: {key} must be at least 0 and no more than 1e18, not {value:g}")
+        return value
+
+    def whole(self, key: str, default: int | None = None) -> int | None:
+        """As `number`, rounded: record lengths are stated with fractions. Raises SpecError."""
+        value = self.number(key)
+        return default if value is None else round(value)
+
+    def text(self, key: str, default: str = "") -> str:
+        """The text under a dotted key. Raises SpecError."""
+        value = self.at(key)
+        if value is None:
+            return default
+        if not isinstance(value, str | int | float) or isinstance(value, bool) or len(str(value)) > 200:
+            raise SpecError(f"{self.name}: {key} must be a short text, not {str(value)[:40]!r}")
+        return str(value)
+
+    def at(self, key: str) -> Any:
+        """The value under a dotted key; None when it is not there."""
+        value: Any = self.table
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+
+def _leaves(table: Mapping[str, Any], inside: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{inside}{key}.")
+        else:
+            yield f"{inside}{key}", value
+
+
+SECTIONS = ("dataset", "reader", "data_reader", "train", "workflow", "metric", "model", "checkpoint")
+"""At least one of them makes a table a workload."""
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in a YAML file, with Hydra's overrides laid over it.
+
+    The file may be a workload's (unet3d_h100.yaml), a configuration as Hydra saved it (with the workload
+    under `workload`), or the config.yaml of a folder with `workload/NAME.yaml` beside it. Raises SpecError,
+    StorageError.
+    """
+    parsed = parse_overrides(overrides)
+    table = read_yaml(path)
+    if not isinstance(table, Mapping):
+        raise SpecError(f"{path}: no configuration of DLIO", "it should have sections dataset, reader, train")
+    if isinstance(table.get("workload"), Mapping):
+        table = table["workload"]
+    elif "defaults" in table:
+        chosen = _chosen(path, table["defaults"], parsed.workload)
+        return read_config(chosen, overrides)
+    if not any(section in table for section in SECTIONS):
+        raise SpecError(f"{path}: no configuration of DLIO", "it should have sections dataset, reader, train")
+    if "data_reader" in table:  # the name that DLIO reads first
+        rest = {key: value for key, value in table.items() if key not in ("data_reader", "reader")}
+        table = {**rest, "reader": table["data_reader"]}
+    return Config(str(path), apply(table, parsed.changes), parsed)
+
+
+def _chosen(path: Path, defaults: Any, choice: str) -> Path:
+    """The file of the workload that Hydra would choose: never outside of the folder. Raises SpecError."""
+    listed = [item.get("workload") for item in defaults if isinstance(item, Mapping)] if defaults else []
+    names = [choice] if choice else [name for name in listed if isinstance(name, str)]
+    if len(names) != 1:
+        raise SpecError(f"{path} chooses no workload", "add --override workload=NAME, or give its own file")
+    if not _NAME.fullmatch(names[0]):
+        raise SpecError(f"{path}: {names[0][:80]!r} is no name of a workload")
+    return path.parent / "workload" / f"{names[0]}.yaml"

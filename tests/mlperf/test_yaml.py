@@ -1,0 +1,198 @@
+"""`feedrate import` of YAML: what comes along, what is listed, and what is refused before it does harm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from artefacts import UNET3D
+from command import feedrate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.errors import FeedrateError, SpecError
+from emulator.mlperf.bounded import parse_json, parse_yaml
+from emulator.mlperf.config import read_config
+from emulator.mlperf.overrides import parse_overrides
+from emulator.mlperf.workload import Converted, convert
+from emulator.spec.catalog import load_workload
+from emulator.spec.recipe import load_recipe
+
+
+def converted(
+    tmp_path: Path, text: str = UNET3D, *overrides: str, name: str = "unet3d_h100.yaml"
+) -> Converted:
+    """The workload that the YAML `text` becomes."""
+    path = tmp_path / name
+    path.write_text(text)
+    return convert(read_config(path, overrides), "job")
+
+
+def test_a_workload_comes_along(tmp_path):
+    spec = converted(tmp_path).workload
+    known = load_workload("unet3d-h100")
+    assert spec.sample == known.sample and spec.accelerator == known.accelerator
+    assert (spec.loader.batch_size, spec.loader.workers, spec.loader.prefetch) == (7, 4, 4)
+    assert spec.training.epochs == 5 and spec.training.au_threshold == 0.9 and spec.training.sync == "step"
+    assert spec.loader.crop == ()
+
+
+def test_unknown_and_unused_keys_are_listed(tmp_path):
+    listed = {one.key: one.why for one in converted(tmp_path).left_out}
+    assert listed["reader.colour"].startswith("unknown")
+    assert "dataset.num_files_train" in listed and "workflow.train" in listed
+    assert not any(why.startswith("unknown") for key, why in listed.items() if key != "reader.colour")
+    assert not any(key in listed for key in ("reader.batch_size", "train.computation_time", "metric.au"))
+
+
+def test_overrides_lie_over_it(tmp_path):
+    spec = converted(
+        tmp_path, UNET3D, "reader.batch_size=8", "++workload.train.computation_time=0.5",
+        "+reader.prefetch_size=9", "workload=unet3d_a100", "hydra.run.dir=/tmp/x", "~metric.au",
+    ).workload  # fmt: skip
+    assert spec.loader.batch_size == spec.accelerator.step_batch_size == 8
+    assert spec.accelerator.step_seconds == 0.5 and spec.accelerator.provenance == "chosen"
+    assert spec.loader.prefetch == 12, "three batches for each of four workers"
+    assert spec.accelerator.name == "NVIDIA A100" and spec.training.au_threshold == 0.9
+
+
+def test_as_hydra_saves_it_and_as_a_folder_of_configurations(tmp_path):
+    inner = "\n".join("  " + line for line in UNET3D.splitlines())
+    assert converted(tmp_path, f"workload:\n{inner}\nhydra: {{}}\n").workload.loader.batch_size == 7
+    (tmp_path / "workload").mkdir()
+    (tmp_path / "workload" / "unet3d_h100.yaml").write_text(UNET3D)
+    chosen = converted(
+        tmp_path, "defaults:\n - workload: default\n", "workload=unet3d_h100", name="config.yaml"
+    )
+    assert chosen.workload.accelerator.name == "NVIDIA H100"
+    with pytest.raises(SpecError, match="no name of a workload"):
+        converted(tmp_path, "defaults:\n - workload: ../../secret\n", name="config.yaml")
+
+
+def test_the_command_writes_a_workload_and_a_recipe(tmp_path):
+    (tmp_path / "unet3d_h100.yaml").write_text(UNET3D)
+    (tmp_path / "overrides.yaml").write_text("- workload=unet3d_h100\n- ++workload.train.epochs=2\n")
+    out, recipe = tmp_path / "mine.toml", tmp_path / "recipe.toml"
+    done = feedrate(
+        "import", tmp_path / "unet3d_h100.yaml", "--out", out, "--recipe", recipe,
+        "--overrides", tmp_path / "overrides.yaml", "--override", "reader.batch_size=8",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "reader.colour = blue: unknown" in done.out
+    spec = load_workload(str(out))
+    assert (spec.name, spec.loader.batch_size, spec.training.epochs) == ("mine", 8, 2)
+    assert spec.sources["accelerator.step_seconds"] == "unet3d_h100.yaml: train.computation_time"
+    made = load_recipe(str(recipe))
+    assert (made.files, made.format, made.size.bytes_sd) == (168, "npz", 68341808)
+    again = feedrate("import", tmp_path / "unet3d_h100.yaml", "--out", out)
+    assert again.status == 2 and "is there already" in again.one_line()
+
+
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 10)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+HOSTILE = {
+    "bomb": BOMB,
+    "merge bomb": "a: &a {k: 1}\nb: &b {<<: [" + ",".join(["*a"] * 30000) + "]}\n",
+    "itself": "a: &a [*a]\n",
+    "deep flow": "[" * 5000,
+    "deep blocks": "\n".join(" " * n + "a:" for n in range(300)),
+    "python": "model: !!python/object/apply:os.system ['touch pwned']\n",
+    "binary": "model: !!binary aGVsbG8=\n",
+    "date": "model: 2001-99-99\n",
+    "nan": UNET3D.replace("0.323", ".nan"),
+    "infinity": UNET3D.replace("0.323", ".inf"),
+    "huge": UNET3D.replace("146600628", "9" * 400),
+    "large": UNET3D.replace("146600628", "9" * 30),
+    "negative": UNET3D.replace("batch_size: 7", "batch_size: -7"),
+    "zero": UNET3D.replace("batch_size: 7", "batch_size: 0"),
+    "a list": UNET3D.replace("batch_size: 7", "batch_size: [7]"),
+    "interpolation": UNET3D.replace("batch_size: 7", "batch_size: ${oc.env:HOME}"),
+    "sexagesimal": UNET3D.replace("0.323", "99999999:59:59:59:59:59:59:59:59.0"),
+    "empty": "",
+    "text": "hello",
+    "two": "a: 1\n---\nb: 2\n",
+    "nul": UNET3D.replace("model: unet3d", 'model: "a\\0b"'),
+    "a key twice": "model: other\n" + UNET3D,
+    "half a character": "model: \"\\ud800\"\n",
+    "long": "model: " + "x" * 300_000,
+    "table for a value": UNET3D.replace("record_length: 146600628", "record_length: {a: 1}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_yaml_is_refused_in_one_line(tmp_path, case):
+    if case == "table for a value":  # DLIO's default is used, and the key is listed
+        assert "dataset.record_length.a" in [one.key for one in converted(tmp_path, HOSTILE[case]).left_out]
+        return
+    with pytest.raises(FeedrateError) as raised:
+        converted(tmp_path, HOSTILE[case])
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_the_command_refuses_a_bomb_and_writes_nothing(tmp_path):
+    (tmp_path / "bomb.yaml").write_text(BOMB)
+    done = feedrate(
+        "import", tmp_path / "bomb.yaml", "--out", tmp_path / "x.toml", "--recipe", tmp_path / "r.toml"
+    )
+    assert done.status == 2 and "aliases expanded" in done.one_line()
+    assert [path.name for path in tmp_path.iterdir()] == ["bomb.yaml"]
+
+
+def test_an_anchor_used_honestly_is_read(tmp_path):
+    text = UNET3D.replace("batch_size: 7", "batch_size: &b 7\n  batch_size_eval: *b")
+    assert converted(tmp_path, text).workload.loader.batch_size == 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["reader", "=3", "reader.batch_size=${x}", "a..b=1", "a b=1", "reader.batch_size=&a 1", "x=[1,2",
+     "../a=1", "reader.batch_size=.nan"],
+)  # fmt: skip
+def test_overrides_that_are_none(text):
+    with pytest.raises(SpecError):
+        parse_overrides([text])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": ' + "9" * 5000 + "}",
+     '{"a": 1' + "0" * 30 + "}", '{"a": 1, "a": 2}', '{"a": "\\ud800"}', '{"a": "\\u0000"}', "{", ""],
+)  # fmt: skip
+def test_hostile_json_is_refused(text):
+    with pytest.raises(SpecError) as raised:
+        parse_json(text, "x.json")
+    assert len(str(raised.value)) < 400
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_mutated_yaml_gives_a_workload_or_a_clear_error(data, tmp_path_factory):
+    text = UNET3D
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(text)))
+        cut = data.draw(st.integers(0, 12))
+        new = data.draw(
+            st.sampled_from(["&a", "*a", "!!", "{", "[", "]", "}", ":", "- ", "\n", "  ", "<<: ", "|", "%",
+                             "0x", "1e9", "-", "9" * 20, ".inf", "~", "\t", "? "])
+            | st.text(max_size=4)
+        )  # fmt: skip
+        text = text[:at] + new + text[at + cut :]
+    path = tmp_path_factory.getbasetemp() / "mutated.yaml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        convert(read_config(path), "job")
+    except FeedrateError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60))
+def test_any_text_is_plain_yaml_or_refused(text):
+    try:
+        value = parse_yaml(text, "x.yaml")
+    except SpecError:
+        return
+    assert isinstance(value, dict | list | str | int | float | bool | type(None))
