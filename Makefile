@@ -23,7 +23,8 @@ demo: $(INSTALLED)
 	$(FEEDRATE) report demo/result --html demo/report.html
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not alone'
+	$(BIN)/python -m pytest -m alone
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check emulator tests benchmarks

@@ -5,6 +5,17 @@ from pathlib import Path
 import pytest
 from command import feedrate
 
+OPT_IN = ("long", "multihost", "sharedfs", "slurm", "device")
+"""Markers of tests that run only when `-m` names them: see the Makefile."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asked: str = config.option.markexpr
+    left_out = [name for name in OPT_IN if name not in asked]
+    dropped = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = [item for item in items if item not in set(dropped)]
+
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:

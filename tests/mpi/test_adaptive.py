@@ -11,7 +11,7 @@ from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
 from emulator.record.store import read_result, read_steps
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 
 
 def words(tiny, *more):

@@ -9,7 +9,7 @@ from command import feedrate
 from emulator.record.machine import cores
 from emulator.record.store import read_result
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 
 
 def bound_of(out, *words):

@@ -105,8 +105,17 @@ def test_no_mpi(tiny, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("loader", ["torch", "direct"])
-@pytest.mark.parametrize("damage", ["truncated", "garbage", "gone"])
+@pytest.mark.parametrize(
+    ("damage", "loader"),
+    [
+        ("truncated", "torch"),
+        ("garbage", "direct"),
+        ("gone", "torch"),
+        pytest.param("truncated", "direct", marks=pytest.mark.long),
+        pytest.param("garbage", "torch", marks=pytest.mark.long),
+        pytest.param("gone", "direct", marks=pytest.mark.long),
+    ],
+)
 def test_a_damaged_sample_is_named(tiny, tmp_path, damage, loader):
     data = tmp_path / "data"
     shutil.copytree(tiny, data)

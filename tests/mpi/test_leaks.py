@@ -17,7 +17,13 @@ from emulator.record.store import read_steps
 
 pytestmark = pytest.mark.mpi
 
-RUNS = [("direct", "thread"), ("torch", "thread"), ("torch", "process")]
+KINDS = [("direct", "thread"), ("torch", "thread"), ("torch", "process")]
+DEFAULT = [("direct", "thread", signal.SIGINT), ("torch", "process", signal.SIGTERM)]
+OTHERS = [
+    pytest.param(*run, marks=pytest.mark.long)
+    for run in ((*kind, number) for kind in KINDS for number in (None, signal.SIGINT, signal.SIGTERM))
+    if run not in DEFAULT
+]
 
 
 def left(folder: Path) -> set[str]:
@@ -31,8 +37,7 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=15)[1]
 
 
-@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(("loader", "worker_kind"), RUNS)
+@pytest.mark.parametrize(("loader", "worker_kind", "number"), [*DEFAULT, *OTHERS])
 def test_nothing_is_left_behind(tiny, tmp_path, loader, worker_kind, number):
     """Unless `number` is None, the run is stopped with that signal in the middle of it."""
     temporary = tmp_path / "tmp"

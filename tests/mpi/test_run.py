@@ -68,6 +68,7 @@ def test_under_the_users_own_mpirun(tiny, tmp_path):
     assert read_result(out).points[0].ranks == 2
 
 
+@pytest.mark.alone
 def test_waiting_costs_no_cpu(tiny, tmp_path):
     """Compute and barriers sleep: under 3 % of ranks x wall, measured by the ranks themselves."""
     out = tmp_path / "out"
