@@ -35,6 +35,7 @@ from read_path_turn import watched
 from emulator.dataset.measure import measure_payload
 from emulator.dataset.plan import Plan, outlook
 from emulator.spec.recipe import load_recipe
+from emulator.storage.folder import FolderStore
 
 TARGET_RATE = 0.90
 TARGET_CPU = 0.35
@@ -123,7 +124,8 @@ def dlio(folder: Path, files: int, jobs: int) -> Turn:
     seconds = time.monotonic() - begin
     paths = sorted((folder / "data").rglob("*.npz"))
     size = sum(path.stat().st_size for path in paths)
-    unique = measure_payload(paths[:16])["unique_blocks"]
+    names = [str(path.relative_to(folder)) for path in paths[:16]]
+    unique = measure_payload(FolderStore(folder), names)["unique_blocks"]
     return Turn(size, seconds, done.cpu_seconds, done.cpu_seconds, done.peak_pss, unique)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from emulator.dataset.plan import Plan
     from emulator.dataset.site import Site
     from emulator.run.comm import Comm
+    from emulator.storage.base import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +62,25 @@ def generate(
         threads=threads, dask=dask, direct=direct, fsync=fsync, space_check=space_check,
         paranoid=paranoid, force=force, as_json=as_json,
     )  # fmt: skip
+    store = _store(folder)
     if dry_run:
-        _dry_run(folder, plan, as_json)
+        _dry_run(store, plan, as_json)
     else:
-        _generate(folder, plan, seeds, how)
+        _generate(store, plan, seeds, how)
 
 
-def _dry_run(folder: Path, plan: Plan, as_json: bool) -> None:
+def _store(place: str) -> Store:
+    """Raises SpecError, MissingError."""
+    from emulator.spec.place import parse_place
+    from emulator.storage.place import store_at
+
+    return store_at(parse_place(place))
+
+
+def _dry_run(store: Store, plan: Plan, as_json: bool) -> None:
     from emulator.cli.generate_show import say_plan
 
-    say_plan(folder, plan, as_json)
+    say_plan(store, plan, as_json)
 
 
 def _plan(
@@ -91,7 +101,7 @@ def _plan(
     return replace(plan, files=files_for(plan, parse_bytes(size))) if size else plan
 
 
-def _generate(folder: Path, plan: Plan, seeds: Path | None, how: _How) -> None:
+def _generate(store: Store, plan: Plan, seeds: Path | None, how: _How) -> None:
     """Survey, fill, finish: collective over all ranks, each with its share of the files."""
     from emulator.cli.generate_show import say_done
     from emulator.dataset.generate import finish, finished, survey, with_seeds
@@ -99,21 +109,23 @@ def _generate(folder: Path, plan: Plan, seeds: Path | None, how: _How) -> None:
     from emulator.dataset.site import Site, opened
     from emulator.run.comm import world
     from emulator.run.guard import agreed
+    from emulator.storage.folder import FolderStore
 
     comm = world()
     first = comm.rank == 0
-    lock: AbstractContextManager[None] = opened(folder, how.force) if first else nullcontext()
+    lock: AbstractContextManager[None] = opened(store, how.force) if first else nullcontext()
     agreed(comm, lock.__enter__)
     try:
-        site = Site(
-            folder, comm.bcast(agreed(comm, lambda: with_seeds(plan, folder, seeds) if first else plan))
-        )
+        # Seeds are files: one rank of each host makes them where hosts do not share the folder.
+        mine = first or (not isinstance(store, FolderStore) and comm.node().rank == 0)
+        seeded = agreed(comm, lambda: with_seeds(plan, store, seeds) if mine else plan)
+        site = Site(store, comm.bcast(seeded))
         agreed(comm, lambda: site.prepare() if first else None)
         todo = agreed(comm, lambda: survey(site, comm.rank, comm.size, how.paranoid))
         shares = comm.allgather((len(todo.indices), todo.planned))
         files, planned = sum(share[0] for share in shares), sum(share[1] for share in shares)
         progress = _Progress(site, comm, files, planned, how)
-        agreed(comm, lambda: require_space(folder, planned) if first and how.space_check else None)
+        agreed(comm, lambda: require_space(store, planned) if first and how.space_check else None)
         with progress:
             _fill(site, todo, comm, how, progress)
             comm.barrier()
@@ -121,7 +133,7 @@ def _generate(folder: Path, plan: Plan, seeds: Path | None, how: _How) -> None:
     finally:
         lock.__exit__(None, None, None)
     if manifest:
-        say_done(folder, manifest, progress.final, how.as_json)
+        say_done(str(store), manifest, progress.final, how.as_json)
 
 
 def _fill(site: Site, todo: Todo, comm: Comm, how: _How, progress: _Progress) -> None:
@@ -131,8 +143,8 @@ def _fill(site: Site, todo: Todo, comm: Comm, how: _How, progress: _Progress) ->
 
     from emulator.dataset.fill import default_threads
     from emulator.dataset.generate import fill
-    from emulator.dataset.writing import WriteOptions
     from emulator.errors import FeedrateError, SpecError
+    from emulator.storage.base import WriteOptions
 
     cores = len(os.sched_getaffinity(0))
     write = WriteOptions(direct=how.direct, sync=how.fsync)
@@ -177,7 +189,7 @@ class _Progress:
         """Count what is appended from now on to the journals of these workers."""
         from emulator.dataset.journal import JournalWatch
 
-        self._far = JournalWatch(self._site.journal(number) for number in journals)
+        self._far = JournalWatch(self._site.store, journals)
 
     def __enter__(self) -> _Progress:
         self._state = self._shown.__enter__()

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the dataset to be.")]
+Folder = Annotated[
+    str, typer.Argument(metavar="DIR", help="Folder of the dataset to be, or s3://BUCKET/PREFIX.")
+]
 RecipeName = Annotated[str, typer.Option("--recipe", "-r", help="tiny, kits19, or a path.")]
 Files = Annotated[int | None, typer.Option("--files", min=1, help="Files; default: the recipe's.")]
 Size = Annotated[str | None, typer.Option("--size", help="Instead of --files: at least so much, like 2TB.")]

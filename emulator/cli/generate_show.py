@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from emulator.dataset.manifest import Manifest
     from emulator.dataset.plan import Plan
     from emulator.dataset.progress import State
+    from emulator.storage.base import Store
 
 
 def progress_text(state: State) -> None:
@@ -37,7 +37,7 @@ def _print_json(value: dict[str, Any]) -> None:
     print(json.dumps(value), flush=True)
 
 
-def say_done(folder: Path, manifest: Manifest, state: State, as_json: bool) -> None:
+def say_done(place: str, manifest: Manifest, state: State, as_json: bool) -> None:
     """What there is now."""
     from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -46,7 +46,7 @@ def say_done(folder: Path, manifest: Manifest, state: State, as_json: bool) -> N
         _print_json(
             {
                 "event": "done",
-                "folder": str(folder),
+                "folder": place,
                 "files": len(manifest.names),
                 "bytes": manifest.total,
                 "made_files": state.files,
@@ -58,7 +58,7 @@ def say_done(folder: Path, manifest: Manifest, state: State, as_json: bool) -> N
         )
         return
     print(
-        f"{folder}: {len(manifest.names)} files, {show_bytes(manifest.total)} "
+        f"{place}: {len(manifest.names)} files, {show_bytes(manifest.total)} "
         f"({manifest.format}, recipe {manifest.recipe}, seed {manifest.seed})"
     )
     if state.files:
@@ -73,24 +73,23 @@ def say_done(folder: Path, manifest: Manifest, state: State, as_json: bool) -> N
         )
 
 
-def say_plan(folder: Path, plan: Plan, as_json: bool) -> None:
+def say_plan(store: Store, plan: Plan, as_json: bool) -> None:
     """Print the plan; touch nothing."""
     import dataclasses
-    import shutil
 
     from emulator.dataset.plan import outlook
     from emulator.units import show_bytes
 
     look = outlook(plan)
-    place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
-    free = shutil.disk_usage(place).free
+    free = store.free()
     if as_json:
-        _print_json({"event": "plan", "folder": str(folder), "free": free, **dataclasses.asdict(look)})
+        _print_json({"event": "plan", "folder": str(store), "free": free, **dataclasses.asdict(look)})
         return
     recipe = plan.recipe
-    print(f"{folder}: {look.files} files, {show_bytes(look.total)} ({recipe.format}, {recipe.payload})")
+    print(f"{store}: {look.files} files, {show_bytes(look.total)} ({recipe.format}, {recipe.payload})")
     print(
         f"a file: mean {show_bytes(look.mean)}, SD {show_bytes(look.sd)}, "
         f"{show_bytes(look.smallest)} to {show_bytes(look.largest)}"
     )
-    print(f"free:   {show_bytes(free)}" + ("" if free >= look.total else ", NOT ENOUGH"))
+    if free is not None:
+        print(f"free:   {show_bytes(free)}" + ("" if free >= look.total else ", NOT ENOUGH"))

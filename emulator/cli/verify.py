@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the dataset.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://...")],
     sample: Annotated[int | None, typer.Option(min=1, help="Check so many files, evenly spread.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Readers of a process; default: cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Faults and result as lines of JSON.")] = False,
@@ -26,9 +25,10 @@ def verify(
     from emulator.errors import DatasetError
     from emulator.run.comm import world
     from emulator.run.guard import agreed
+    from emulator.spec.place import parse_place
 
     comm = world()
-    dataset = agreed(comm, lambda: open_dataset(folder))
+    dataset = agreed(comm, lambda: open_dataset(parse_place(folder)))
     indices = chosen_files(len(dataset.manifest.names), sample)
     mine = indices[comm.rank :: comm.size]
     pool = threads or min(16, len(os.sched_getaffinity(0)))
@@ -53,7 +53,7 @@ def _progress(files: int, size: int, first: bool) -> tuple[Done, AbstractContext
     return tally.add, shown(tally.now, files, size, show_on_terminal if first else lambda state: None, 1.0)
 
 
-def _show(folder: Path, faults: Sequence[Fault], checked: int, files: int, as_json: bool) -> None:
+def _show(folder: str, faults: Sequence[Fault], checked: int, files: int, as_json: bool) -> None:
     import json
 
     from emulator.dataset.progress import clear_terminal

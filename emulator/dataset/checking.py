@@ -1,65 +1,63 @@
-"""Is a file on storage what it was when it was written? By its size and head, or by every byte."""
+"""Is a sample on storage what it was when it was written? By its size and head, or by every byte."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import Format
 from emulator.errors import DatasetError, storage_error
+from emulator.storage.base import Blob, Store
 
 _HEAD = 4096
-_READ = 1 << 20
 
 
-def looks_right(form: Format, paths: Sequence[tuple[Path, str]], size: int) -> str:
-    """Why the files of a sample (path, name) cannot be it: by size and head. Empty: they can.
+def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> str:
+    """Why the files of a sample cannot be it: by size and head. Empty: they can.
 
     `size` is the bytes of all of them. Raises StorageError when the storage fails.
     """
     total = 0
-    for path, name in paths:
+    head = memoryview(bytearray(_HEAD))
+    for name in parts:
         try:
-            with path.open("rb", buffering=0) as file:
-                length = os.fstat(file.fileno()).st_size
-                form.check_head(memoryview(file.read(_HEAD)), length, name)
-        except FileNotFoundError:
-            return f"{name}: missing"
-        except DatasetError as error:
-            return error.what
+            length = store.size(name)
         except OSError as error:
             raise storage_error(error, "cannot read a sample") from None
+        if length is None:
+            return f"{name}: missing"
+        try:
+            with store.open(name, length) as blob:
+                form.check_head(head[: blob.read_into(0, head)] if length else head[:0], length, name)
+        except DatasetError as error:
+            return error.what
         total += length
     if total != size:
-        names = ", ".join(name for _, name in paths)
+        names = ", ".join(parts)
         return f"{names}: {total} bytes where {size} were written"
     return ""
 
 
-def file_crc(path: Path, value: int = 0, room: bytearray | None = None) -> int:
-    """CRC-32 of the file behind bytes of CRC-32 `value`; the pages it went through are given back.
-
-    Raises OSError.
-    """
-    memory = memoryview(room or bytearray(_READ))
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while count := os.readv(descriptor, [memory]):
-            value = crc32(memory[:count], value)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
+def blob_crc(blob: Blob, room: memoryview, value: int = 0) -> int:
+    """CRC-32 of the whole sample behind bytes of CRC-32 `value`, read through `room`. Raises StorageError."""
+    for offset in range(0, blob.size, len(room)):
+        got = blob.read_into(offset, room[: min(len(room), blob.size - offset)])
+        value = crc32(room[:got], value)
     return value
 
 
-def sums_right(paths: Sequence[tuple[Path, str]], crc: int) -> bool:
-    """True when the CRC-32 over the files of a sample is `crc`. Raises StorageError."""
+def sums(store: Store, parts: Sequence[str], room: memoryview) -> int:
+    """CRC-32 over the files of a sample. Raises DatasetError when one is missing, StorageError."""
     value = 0
+    for part in parts:
+        with store.open(part) as blob:
+            value = blob_crc(blob, room, value)
+    return value
+
+
+def sums_right(store: Store, parts: Sequence[str], crc: int) -> bool:
+    """True when the CRC-32 over the files of a sample is `crc`. Raises StorageError."""
     try:
-        for path, _ in paths:
-            value = file_crc(path, value)
-    except OSError as error:
-        raise storage_error(error, "cannot read a sample") from None
-    return value == crc
+        return sums(store, parts, memoryview(bytearray(store.request))) == crc
+    except DatasetError:
+        return False

@@ -1,4 +1,4 @@
-"""Fill a folder with samples: a pool of threads over a slice of the indices.
+"""Fill a place with samples: a pool of threads over a slice of the indices.
 
 AES, checksums and writes run outside of Python's lock, so a few threads keep a disk busy. Random payloads
 are streamed through 16 MiB a thread; grown ones take the memory of one sample.
@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -22,7 +21,9 @@ from emulator.dataset.journal import Journal
 from emulator.dataset.plan import Plan
 from emulator.dataset.seeds import SeedVolume
 from emulator.dataset.sizes import Index
-from emulator.dataset.writing import REQUEST, Target, WriteOptions, stream, write_encoded
+from emulator.dataset.writing import stream, write_encoded
+from emulator.storage.base import Draft, Store, WriteOptions
+from emulator.storage.files import REQUEST
 
 Done = Callable[[int, int], None]
 """Called with (files, bytes) that were just finished; from many threads."""
@@ -46,7 +47,7 @@ class Job:
     """What every worker of a dataset knows."""
 
     plan: Plan
-    folder: Path
+    store: Store
     volumes: Sequence[SeedVolume] = ()
     options: WriteOptions = field(default_factory=WriteOptions)
 
@@ -62,7 +63,7 @@ def make_file(job: Job, index: int, room: Room, journal: Journal) -> int:
     sources = random_sources(recipe.payload, job.plan.seed, index) if form.streams else None
     with ExitStack() as stack:
         names = form.parts(job.plan.names[index])
-        targets = [stack.enter_context(Target(job.folder / name, job.options)) for name in names]
+        targets = [stack.enter_context(job.store.target(name, job.options)) for name in names]
         if sources is not None:
             written = _stream(form.layouts(shape), targets, sources, room)
         else:
@@ -76,7 +77,7 @@ def make_file(job: Job, index: int, room: Room, journal: Journal) -> int:
 
 
 def _stream(
-    layouts: Sequence[Layout], targets: Sequence[Target], sources: Mapping[Key, RandomSource], room: Room
+    layouts: Sequence[Layout], targets: Sequence[Draft], sources: Mapping[Key, RandomSource], room: Room
 ) -> list[tuple[int, int]]:
     """(CRC-32, bytes) of each part, written through one buffer."""
     buffer = room(0, REQUEST)[:REQUEST]
@@ -86,7 +87,7 @@ def _stream(
     return [(layout.crc(sums), layout.size) for layout in layouts]
 
 
-def _composed(parts: Sequence[Encoded], targets: Sequence[Target]) -> list[tuple[int, int]]:
+def _composed(parts: Sequence[Encoded], targets: Sequence[Draft]) -> list[tuple[int, int]]:
     """(CRC-32, bytes) of each part, written from memory."""
     for part, target in zip(parts, targets, strict=True):
         write_encoded(target, part)
@@ -112,13 +113,13 @@ class _Shared:
             self.stop = True
 
 
-def fill_slice(job: Job, indices: Index, journal: Path, threads: int, done: Done = nothing) -> None:
-    """Make the files `indices`. On an error the files in work are finished, then it is raised.
+def fill_slice(job: Job, indices: Index, worker: int, threads: int, done: Done = nothing) -> None:
+    """Make the files `indices`, and keep the journal of `worker`.
 
-    Raises OSError, FeedrateError.
+    On an error the files in work are finished, then it is raised. Raises OSError, FeedrateError.
     """
     shared = _Shared(indices)
-    with Journal(journal) as log:
+    with Journal(job.store, worker) as log:
 
         def work() -> None:
             room = Room()

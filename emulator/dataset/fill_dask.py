@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,8 @@ from emulator.dataset.fill import Job, fill_slice
 from emulator.dataset.generate import Todo, failure, job_of
 from emulator.dataset.site import Site
 from emulator.dataset.sizes import Index
-from emulator.dataset.writing import WriteOptions
 from emulator.errors import LaunchError, MissingError
+from emulator.storage.base import WriteOptions
 
 _TASKS_PER_WORKER = 8
 _FIRST_JOURNAL = 500_000
@@ -30,8 +28,7 @@ def cut(indices: Index, tasks: int) -> list[Index]:
 def _task(site: Site, options: WriteOptions, indices: Index, number: int) -> int:
     """What a Dask worker does: one part, with one thread (the worker has several)."""
     job: Job = job_of(site, options)
-    journal: Path = site.journal(number)
-    fill_slice(job, indices, journal, 1)
+    fill_slice(job, indices, number, 1)
     return len(indices)
 
 
@@ -66,12 +63,12 @@ def fill_dask(
 ) -> None:  # fmt: skip
     """Make what is to do on the cluster at `address`, or on `workers` processes here ("local").
 
-    The folder must be the same on all workers. `watch` is told the journals of the tasks before they
-    start. Raises StorageError, LaunchError, MissingError; unfinished tasks are cancelled then.
+    The folder must be the same on all workers; where samples are objects, their environment has the
+    keys. `watch` is told the journals of the tasks before they start. Raises StorageError, LaunchError,
+    MissingError; unfinished tasks are cancelled then.
     """
     if not len(todo.indices):
         return
-    site = replace(site, folder=site.folder.resolve())  # workers have other working directories
     with _client(address, workers) as client:
         count = len(client.scheduler_info()["workers"]) or 1
         parts = cut(todo.indices, count * _TASKS_PER_WORKER)

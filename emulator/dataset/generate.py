@@ -15,8 +15,8 @@ from emulator.dataset.plan import Plan, outlook, slice_of
 from emulator.dataset.seeds import load_seeds, prepare_seeds
 from emulator.dataset.site import Site
 from emulator.dataset.sizes import Index
-from emulator.dataset.writing import WriteOptions
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error
+from emulator.storage.base import Store, WriteOptions
 from emulator.units import show_bytes
 
 
@@ -38,10 +38,10 @@ def survey(site: Site, worker: int, workers: int, paranoid: bool) -> Todo:
 def job_of(site: Site, options: WriteOptions) -> Job:
     """What the workers of `site` need to know. Raises DatasetError."""
     volumes = load_seeds(site.seeds, site.plan.seeds)
-    return Job(plan=site.plan, folder=site.folder, volumes=volumes, options=options)
+    return Job(plan=site.plan, store=site.store, volumes=volumes, options=options)
 
 
-def with_seeds(plan: Plan, folder: Path, seeds: Path | None) -> Plan:
+def with_seeds(plan: Plan, store: Store, seeds: Path | None) -> Plan:
     """`plan` with the identity of its seeds, which are prepared when its payload is grown from any.
 
     Raises SpecError, DatasetError, StorageError.
@@ -52,7 +52,7 @@ def with_seeds(plan: Plan, folder: Path, seeds: Path | None) -> Plan:
                 f"--seeds is for the payload ct-realistic, not {plan.recipe.payload}", "leave one out"
             )
         return plan
-    return replace(plan, seeds=prepare_seeds(Site(folder, plan).seeds, seeds, plan.recipe.size))
+    return replace(plan, seeds=prepare_seeds(Site(store, plan).seeds, seeds, plan.recipe.size))
 
 
 def fill(
@@ -60,7 +60,7 @@ def fill(
 ) -> None:
     """Make what is to do. Raises StorageError."""
     try:
-        fill_slice(job_of(site, options), todo.indices, site.journal(worker), threads, done)
+        fill_slice(job_of(site, options), todo.indices, worker, threads, done)
     except OSError as error:
         raise failure(site, error) from None
 
@@ -73,7 +73,7 @@ def failure(site: Site, error: OSError) -> StorageError:
     records = site.recorded()
     missing = max(outlook(site.plan).total - int(records["bytes"].sum()), 0)
     return StorageError(
-        f"no space left in {site.folder}: {len(records)} of {site.plan.files} files are done, "
+        f"no space left in {site.store}: {len(records)} of {site.plan.files} files are done, "
         f"{show_bytes(missing)} are missing",
         "free that much and run the same command again, it resumes",
     )
@@ -81,10 +81,10 @@ def failure(site: Site, error: OSError) -> StorageError:
 
 def finished(site: Site) -> Manifest | None:
     """The manifest when the dataset is complete and has one. Raises StorageError."""
-    if not (site.folder / MANIFEST).exists():
+    if site.store.size(MANIFEST) is None:
         return None
     try:
-        manifest = read_manifest(site.folder)
+        manifest = read_manifest(site.store)
     except DatasetError:
         return None
     same = manifest.identity == site.plan.identity and len(manifest.names) == site.plan.files
@@ -95,5 +95,5 @@ def finish(site: Site) -> Manifest:
     """Measure the files and write the manifest, once every worker is done. Raises FeedrateError."""
     rows = site.table()
     form, names = site.plan.form, site.plan.names
-    paths = [site.folder / part for index in chosen(len(rows)) for part in form.parts(names[index])]
-    return site.finish(rows, measure_payload(paths))
+    parts = [part for index in chosen(len(rows)) for part in form.parts(names[index])]
+    return site.finish(rows, measure_payload(site.store, parts))

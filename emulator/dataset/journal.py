@@ -1,20 +1,25 @@
-"""Which files of an unfinished dataset are done: 24 bytes a file, appended before it gets its name.
+"""Which files of an unfinished dataset are done: 24 bytes a file, kept before it gets its name.
 
-One journal per worker. A record that was cut off by a kill has a wrong check and counts for nothing;
-a file without a record is made again, which gives the same bytes.
+One journal per worker, in one file or in several objects. A record that was cut off by a kill has a wrong
+check and counts for nothing; a file without a record is made again, which gives the same bytes.
 """
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from emulator.dataset.manifest import HIDDEN
+from emulator.errors import DatasetError, StorageError
+from emulator.storage.base import Store
+
+JOURNALS = f"{HIDDEN}/journal-"
+"""What the names of all journals begin with."""
 
 RECORD = np.dtype([("index", "<i8"), ("bytes", "<i8"), ("crc", "<u4"), ("check", "<u4")])
 Records = NDArray[np.void]
@@ -30,60 +35,73 @@ def _whole(size: int) -> int:
     return size // RECORD.itemsize * RECORD.itemsize
 
 
-class Journal:
-    """Appends records. Each is one write, so that threads may share it."""
+def journal_name(worker: int) -> str:
+    """What the names of the journal of worker number `worker` begin with."""
+    return f"{JOURNALS}{worker:06d}"
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        torn = os.fstat(self._descriptor).st_size % RECORD.itemsize
-        if torn:
-            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - torn)
+
+class Journal:
+    """Keeps the records of one worker, whose threads may share it."""
+
+    def __init__(self, store: Store, worker: int) -> None:
+        """Raises OSError, StorageError."""
+        self._appender = store.appender(journal_name(worker), RECORD.itemsize)
 
     def add(self, index: int, size: int, crc: int) -> None:
-        """File `index` has `size` bytes and the CRC-32 `crc`. Raises OSError."""
-        record = _pack(index, size, crc)
-        written = os.write(self._descriptor, record)
-        if written != len(record):  # the disk is full: the torn record counts for nothing
-            os.write(self._descriptor, record[written:])
+        """File `index` has `size` bytes and the CRC-32 `crc`. Raises OSError, StorageError."""
+        self._appender.append(_pack(index, size, crc))
 
     def __enter__(self) -> Self:
+        self._appender.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._descriptor)
+        self._appender.__exit__(kind, error, trace)
 
 
 class JournalWatch:
-    """Counts what other workers append to their journals from now on."""
+    """Counts what other workers add to their journals from now on."""
 
-    def __init__(self, paths: Iterable[Path]) -> None:
-        self._read = {path: _whole(path.stat().st_size) if path.exists() else 0 for path in paths}
+    def __init__(self, store: Store, workers: Iterable[int]) -> None:
+        self._store = store
+        self._names = tuple(journal_name(worker) for worker in workers)
+        self._read = {name: _whole(size) for name, size in self._found()}
         self._files = 0
         self._bytes = 0
 
+    def _found(self) -> list[tuple[str, int]]:
+        if not self._names:
+            return []
+        found = [(entry.name, entry.size) for entry in self._store.list(JOURNALS)]
+        return [pair for pair in found if pair[0].startswith(self._names)]
+
     def now(self) -> tuple[int, int]:
         """(files, bytes) since the beginning of the watch; what cannot be read counts later."""
-        for path, at in self._read.items():
-            try:
-                with path.open("rb") as file:
-                    file.seek(at)
-                    data = file.read()
-            except OSError:
-                continue
-            whole = _whole(len(data))
-            self._read[path] = at + whole
-            self._files += whole // RECORD.itemsize
-            self._bytes += int(np.frombuffer(data[:whole], RECORD)["bytes"].sum())
+        try:
+            for name, size in self._found():
+                at, end = self._read.get(name, 0), _whole(size)
+                if end > at:
+                    self._count(name, at, end)
+        except (OSError, DatasetError, StorageError):
+            pass
         return self._files, self._bytes
 
+    def _count(self, name: str, at: int, end: int) -> None:
+        data = memoryview(bytearray(end - at))
+        with self._store.open(name) as blob:
+            whole = _whole(blob.read_into(at, data))
+        self._read[name] = at + whole
+        self._files += whole // RECORD.itemsize
+        self._bytes += int(np.frombuffer(data[:whole], RECORD)["bytes"].sum())
 
-def read_journals(paths: Iterable[Path]) -> Records:
-    """The valid records of all journals, the last one of each index, by index. Raises OSError."""
+
+def read_journals(store: Store) -> Records:
+    """The valid records of all journals, the last of each index, by index. Raises OSError, StorageError."""
     found = [np.empty(0, RECORD)]
-    for path in sorted(paths):
-        data = path.read_bytes()
+    for name in sorted(entry.name for entry in store.list(JOURNALS)):
+        data = store.get(name) or b""
         records = np.frombuffer(data[: _whole(len(data))], RECORD)
         bodies = data[: len(records) * RECORD.itemsize]
         checks = [zlib.crc32(bodies[at : at + 20]) for at in range(0, len(bodies), RECORD.itemsize)]

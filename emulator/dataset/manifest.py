@@ -11,15 +11,21 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import DatasetError, storage_error
+from emulator.spec.place import Place
+from emulator.storage.base import Store
+from emulator.storage.folder import FolderStore
+from emulator.storage.place import store_at
 
 MANIFEST = "manifest.json"
+HIDDEN = ".feedrate"
+"""Where the state of an unfinished dataset lies, below its place."""
 SCHEMA = 1
 
 ROW = np.dtype([("bytes", "<i8"), ("crc", "<u4"), ("shape", "<u4", (3,))])
@@ -67,9 +73,10 @@ class Manifest:
     names: Sequence[str]
     """Relative to the dataset folder, in index order; of a sample in several files, the first."""
     sizes: NDArray[np.int64]
-    """Bytes of each sample, all its files together."""
+    """Bytes of each file; of a sample in several files, all of them together."""
     subfolders: int = 0
     samples_per_file: int = 1
+    """More than 1: a file holds so many samples."""
     payload: str = ""
     """Payload profile; empty when feedrate did not make the files."""
     identity: str = ""
@@ -80,21 +87,27 @@ class Manifest:
     """What was measured on the files: zstd_ratio, unique_blocks, bytes."""
 
     @property
+    def samples(self) -> int:
+        """Samples of the dataset, in all its files."""
+        return len(self.names) * self.samples_per_file
+
+    @property
     def total(self) -> int:
         """Bytes of the dataset."""
         return int(self.sizes.sum())
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of the dataset in `folder`. Raises DatasetError, StorageError."""
-    head = read_head(folder)
+def read_manifest(place: Place | Store) -> Manifest:
+    """The manifest of the dataset at `place`. Raises DatasetError, StorageError."""
+    store = store_at(place)
+    head = read_head(store)
     try:
-        sizes = np.ascontiguousarray(_read_rows(folder, head)["bytes"])
+        sizes = np.ascontiguousarray(_read_rows(store, head)["bytes"])
         manifest = Manifest(
             format=str(head["format"]),
             recipe=str(head["recipe"]),
             seed=int(head["seed"]),
-            names=_names(folder, head, len(sizes)),
+            names=_names(store, head, len(sizes)),
             sizes=sizes,
             subfolders=int(head.get("subfolders", 0)),
             samples_per_file=int(head.get("samples_per_file", 1)),
@@ -104,86 +117,99 @@ def read_manifest(folder: Path) -> Manifest:
             measured=dict(head.get("measured", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise _corrupt(folder, f"{type(error).__name__} {error}") from None
+        raise _corrupt(store, f"{type(error).__name__} {error}") from None
     if not len(sizes):
-        raise DatasetError(f"the dataset in {folder} is empty", "run feedrate generate")
+        raise DatasetError(f"the dataset in {store} is empty", "run feedrate generate")
     if int(sizes.min()) <= 0:
-        raise _corrupt(folder, "a file without bytes")
+        raise _corrupt(store, "a file without bytes")
     return manifest
 
 
-def read_rows(folder: Path) -> Table:
-    """The table of the dataset in `folder`: sizes, checksums, shapes. Raises DatasetError, StorageError."""
-    return _read_rows(folder, read_head(folder))
+def read_rows(place: Place | Store) -> Table:
+    """The table of the dataset at `place`: sizes, checksums, shapes. Raises DatasetError, StorageError."""
+    store = store_at(place)
+    return _read_rows(store, read_head(store))
 
 
-def read_head(folder: Path) -> dict[str, Any]:
+def read_head(place: Place | Store) -> dict[str, Any]:
     """manifest.json as it is. Raises DatasetError, StorageError."""
-    if not folder.is_dir():
-        raise DatasetError(f"there is no dataset folder {folder}", "run feedrate generate, or check the path")
-    try:
-        text = (folder / MANIFEST).read_bytes()
-    except FileNotFoundError:
-        unfinished = (folder / ".feedrate").is_dir()
-        what = f"the dataset in {folder} is not finished" if unfinished else f"{folder} has no {MANIFEST}"
-        hint = "run the same feedrate generate again, it resumes" if unfinished else "run feedrate generate"
-        raise DatasetError(what, hint) from None
-    except OSError as error:
-        raise storage_error(error, "cannot read the manifest") from None
+    store = store_at(place)
+    text = _get(store, MANIFEST)
+    if text is None:
+        raise _absent(store)
     try:
         head = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _corrupt(folder, str(error)) from None
+        raise _corrupt(store, str(error)) from None
     if not isinstance(head, dict) or head.get("feedrate") != "dataset":
-        raise _corrupt(folder, "it is not a manifest of feedrate")
+        raise _corrupt(store, "it is not a manifest of feedrate")
     if head.get("schema") != SCHEMA:
         raise DatasetError(
-            f"{folder / MANIFEST} has schema {head.get('schema')!r}, this feedrate reads {SCHEMA}",
+            f"{store}/{MANIFEST} has schema {head.get('schema')!r}, this feedrate reads {SCHEMA}",
             "use the feedrate that made it, or generate again",
         )
     return head
 
 
-def _corrupt(folder: Path, why: str) -> DatasetError:
-    return DatasetError(
-        f"{folder / MANIFEST} is corrupt: {why[:120]}", "run the same feedrate generate again"
-    )
+def _get(store: Store, name: str) -> bytes | None:
+    try:
+        return store.get(name)
+    except OSError as error:
+        raise storage_error(error, "cannot read the manifest") from None
 
 
-def _read_rows(folder: Path, head: Mapping[str, Any]) -> Table:
+def _absent(store: Store) -> DatasetError:
+    """Why there is no manifest."""
+    if isinstance(store, FolderStore):
+        if not store.root.is_dir():
+            return DatasetError(
+                f"there is no dataset folder {store}", "run feedrate generate, or check the path"
+            )
+        begun = (store.root / HIDDEN).is_dir()
+    else:
+        begun = next(iter(store.list(f"{HIDDEN}/")), None) is not None
+    if begun:
+        return DatasetError(
+            f"the dataset in {store} is not finished", "run the same feedrate generate again, it resumes"
+        )
+    return DatasetError(f"{store} has no {MANIFEST}", "run feedrate generate")
+
+
+def _corrupt(store: Store, why: str) -> DatasetError:
+    return DatasetError(f"{store}/{MANIFEST} is corrupt: {why[:120]}", "run the same feedrate generate again")
+
+
+def _read_rows(store: Store, head: Mapping[str, Any]) -> Table:
     """The rows that `head` names, checked against its checksum. Raises DatasetError, StorageError."""
     name, crc = head.get("table"), head.get("table_crc32")
     if not isinstance(name, str) or "/" in name or not isinstance(crc, int):
-        raise _corrupt(folder, "it names no table")
-    try:
-        data = (folder / name).read_bytes()
-    except FileNotFoundError:
-        raise _corrupt(folder, f"its table {name} is missing") from None
-    except OSError as error:
-        raise storage_error(error, "cannot read the manifest's table") from None
+        raise _corrupt(store, "it names no table")
+    data = _get(store, name)
+    if data is None:
+        raise _corrupt(store, f"its table {name} is missing")
     if zlib.crc32(data) != crc:
-        raise _corrupt(folder, f"the checksum of its table {name} is wrong")
+        raise _corrupt(store, f"the checksum of its table {name} is wrong")
     try:
         rows: Table = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise _corrupt(folder, str(error)) from None
+        raise _corrupt(store, str(error)) from None
     if rows.dtype != ROW or rows.ndim != 1:
-        raise _corrupt(folder, f"its table {name} has the wrong layout")
+        raise _corrupt(store, f"its table {name} has the wrong layout")
     return rows
 
 
-def _names(folder: Path, head: Mapping[str, Any], files: int) -> Sequence[str]:
+def _names(store: Store, head: Mapping[str, Any], files: int) -> Sequence[str]:
     """Computed names, or those listed in the manifest. Raises DatasetError."""
     listed = head.get("names")
     if listed is None:
         return Names(files, str(head["suffix"]), int(head.get("subfolders", 0)))
     names = tuple(listed)
     if len(names) != files:
-        raise _corrupt(folder, f"{len(names)} names for {files} files")
+        raise _corrupt(store, f"{len(names)} names for {files} files")
     for name in names:
         path = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("..")
         if path.is_absolute() or ".." in path.parts or "\0" in str(path):
-            raise _corrupt(folder, f"the name {name!r} leaves the folder")
+            raise _corrupt(store, f"the name {name!r} leaves the folder")
     return names
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from emulator.errors import storage_error
+from emulator.storage.base import Store
 
 BLOCK = 4096
 _FILES = 16
@@ -31,35 +29,29 @@ def _windows(size: int) -> list[int]:
     return [int(at) // BLOCK * BLOCK for at in np.linspace(0, size - _WINDOW, _WINDOWS)]
 
 
-def measure_payload(paths: Sequence[Path]) -> dict[str, float]:
-    """What zstd level 3 makes of the files `paths`, and the share of 4 KiB blocks that are in them once.
+def measure_payload(store: Store, names: Sequence[str]) -> dict[str, float]:
+    """What zstd level 3 makes of the files `names`, and the share of 4 KiB blocks that are in them once.
 
     zstd_ratio: bytes / compressed bytes. unique_blocks: distinct / all blocks, over all files together
-    (0 to 1). bytes: what was looked at. Windows of large files are looked at. Raises StorageError.
+    (0 to 1). bytes: what was looked at, of large files windows. Raises DatasetError, StorageError.
     """
     import zstandard
 
     compressor = zstandard.ZstdCompressor(level=_LEVEL)
     digests: set[bytes] = set()
     total = packed = blocks = 0
-    try:
-        for path in paths:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                for offset in _windows(os.fstat(descriptor).st_size):
-                    data = os.pread(descriptor, _WINDOW, offset)
-                    total += len(data)
-                    packed += len(compressor.compress(data))
-                    for at in range(0, len(data) - BLOCK + 1, BLOCK):
-                        digests.add(hashlib.blake2b(data[at : at + BLOCK], digest_size=16).digest())
-                        blocks += 1
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-    except OSError as error:
-        raise storage_error(error, "cannot read a sample") from None
+    room = memoryview(bytearray(_WINDOW))
+    for name in names:
+        with store.open(name) as blob:
+            for offset in _windows(blob.size):
+                data = room[: blob.read_into(offset, room[: min(_WINDOW, blob.size - offset)])]
+                total += len(data)
+                packed += len(compressor.compress(data))
+                for at in range(0, len(data) - BLOCK + 1, BLOCK):
+                    digests.add(hashlib.blake2b(data[at : at + BLOCK], digest_size=16).digest())
+                    blocks += 1
     return {
-        "files": len(paths),
+        "files": len(names),
         "bytes": total,
         "zstd_ratio": round(total / packed, 4) if packed else 1.0,
         "unique_blocks": round(len(digests) / blocks, 6) if blocks else 1.0,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +22,7 @@ from emulator.dataset.manifest import Names
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error
 from emulator.spec.recipe import Recipe
+from emulator.storage.base import Store
 from emulator.units import show_bytes
 
 BYTES_VERSION = 1
@@ -140,15 +140,15 @@ def slice_of(indices: Index, worker: int, workers: int) -> Index:
     return indices[worker::workers]
 
 
-def require_space(folder: Path, needed: int) -> None:
-    """Raises StorageError when the file system of `folder` has fewer than `needed` bytes free."""
+def require_space(store: Store, needed: int) -> None:
+    """Raises StorageError when it is known that there are fewer than `needed` bytes free."""
     try:
-        free = shutil.disk_usage(folder).free
+        free = store.free()
     except OSError as error:
         raise storage_error(error, "cannot see the free space") from None
-    if free < needed:
+    if free is not None and free < needed:
         raise StorageError(
-            f"{folder} has {show_bytes(free)} free, {show_bytes(needed)} are needed "
+            f"{store} has {show_bytes(free)} free, {show_bytes(needed)} are needed "
             f"({show_bytes(needed - free)} missing)",
             "free some space, take fewer files, or --no-space-check if the figure is wrong",
         )
@@ -168,7 +168,7 @@ def state(plan: Plan) -> dict[str, Any]:
     }
 
 
-def require_same(plan: Plan, found: Mapping[str, Any], folder: Path) -> None:
+def require_same(plan: Plan, found: Mapping[str, Any], folder: str) -> None:
     """Raises DatasetError when `found`, from a manifest or plan.json, is of another or a larger dataset."""
     if found.get("identity") != plan.identity:
         known = (f"{key} {found.get(key)}" for key in ("recipe", "format", "payload", "seed", "subfolders"))

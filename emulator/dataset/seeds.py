@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from emulator.dataset.formats.nifti import SPACING, read_volume
 from emulator.dataset.phantom import hounsfield, linear, phantom_labels
 from emulator.dataset.sizes import HEADER_BYTES, shapes_from_bytes
-from emulator.dataset.writing import write_small
 from emulator.errors import DatasetError, storage_error
 from emulator.spec.recipe import SizeSpec
+from emulator.storage.files import write_small
 
 SEEDS_VERSION = 1
 PHANTOMS = 2

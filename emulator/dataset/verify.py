@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
-from emulator.dataset.checking import file_crc, looks_right
+from emulator.dataset.checking import looks_right, sums
 from emulator.dataset.formats import format_named
-from emulator.dataset.manifest import MANIFEST, Manifest, Table, read_manifest, read_rows
+from emulator.dataset.manifest import HIDDEN, MANIFEST, Manifest, Table, read_manifest, read_rows
 from emulator.dataset.sizes import Index
-from emulator.errors import storage_error
+from emulator.errors import DatasetError, storage_error
+from emulator.spec.place import Place
+from emulator.storage.base import Store
+from emulator.storage.place import store_at
 
 Done = Callable[[int, int], None]
-_IGNORED = ("lost+found",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class Fault:
 class Checked:
     """A dataset and what its manifest says of every file."""
 
-    folder: Path
+    store: Store
     manifest: Manifest
     rows: Table
 
 
-def open_dataset(folder: Path) -> Checked:
-    """The dataset in `folder`. Raises DatasetError, StorageError."""
-    return Checked(folder, read_manifest(folder), read_rows(folder))
+def open_dataset(place: Place) -> Checked:
+    """The dataset at `place`. Raises DatasetError, StorageError."""
+    return Checked(store_at(place), read_manifest(place), read_rows(place))
 
 
 def chosen_files(files: int, wanted: int | None) -> Index:
@@ -55,17 +55,15 @@ def check_file(dataset: Checked, index: int, room: bytearray) -> Fault | None:
     """What is wrong with file `index`, if anything. Raises StorageError when the storage fails."""
     form = format_named(dataset.manifest.format)
     name = dataset.manifest.names[index]
-    parts = [(dataset.folder / part, part) for part in form.parts(name)]
+    parts = form.parts(name)
     row = dataset.rows[index]
-    wrong = looks_right(form, parts, int(row["bytes"]))
+    wrong = looks_right(dataset.store, form, parts, int(row["bytes"]))
     if wrong:
         return Fault(name, wrong.removeprefix(f"{name}: "))
-    value = 0
     try:
-        for path, _ in parts:
-            value = file_crc(path, value, room)
-    except OSError as error:
-        raise storage_error(error, "cannot read a sample") from None
+        value = sums(dataset.store, parts, memoryview(room))
+    except DatasetError as error:
+        return Fault(name, error.what)
     if value != int(row["crc"]):
         return Fault(name, f"its bytes have changed: CRC-32 {value:08x}, {int(row['crc']):08x} was written")
     return None
@@ -77,7 +75,7 @@ def check_files(dataset: Checked, indices: Index, threads: int, done: Done) -> l
 
     def check(index: int) -> Fault | None:
         if not hasattr(local, "room"):
-            local.room = bytearray(1 << 20)
+            local.room = bytearray(dataset.store.request)
         fault = check_file(dataset, index, local.room)
         done(1, int(dataset.rows[index]["bytes"]))
         return fault
@@ -86,29 +84,18 @@ def check_files(dataset: Checked, indices: Index, threads: int, done: Done) -> l
         return [fault for fault in pool.map(check, indices.tolist()) if fault is not None]
 
 
-def _files(folder: Path, inside: str = "") -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = inside + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if not inside and entry.name in (*_IGNORED, ".feedrate"):
-                    continue
-                yield from _files(Path(entry.path), name + "/")
-            else:
-                yield name
-
-
 def extra_files(dataset: Checked) -> list[Fault]:
-    """Files in the folder that the manifest does not know. Raises StorageError."""
+    """Files at the place that the manifest does not know. Raises StorageError."""
     form = format_named(dataset.manifest.format)
     known = {part for name in dataset.manifest.names for part in form.parts(name)}
     known.add(MANIFEST)
     try:
-        found = sorted(name for name in _files(dataset.folder) if name not in known)
+        found = sorted(entry.name for entry in dataset.store.list() if entry.name not in known)
     except OSError as error:
         raise storage_error(error, "cannot list the dataset") from None
-    return [Fault(name, "extra: not in the manifest") for name in found if not _is_table(name)]
+    return [Fault(name, "extra: not in the manifest") for name in found if not _is_ours(name)]
 
 
-def _is_table(name: str) -> bool:
-    return name.startswith("samples-") and name.endswith(".npy") and len(name) == len("samples-00000000.npy")
+def _is_ours(name: str) -> bool:
+    table = name.startswith("samples-") and name.endswith(".npy") and len(name) == len("samples-00000000.npy")
+    return table or name.startswith(f"{HIDDEN}/")

@@ -1,112 +1,20 @@
-"""Bytes to storage: to a temporary name, O_DIRECT where it works, fsync, rename."""
+"""The bytes of a sample to its target: from memory at once, or streamed through a small buffer."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import mmap
-import os
-import socket
-import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from emulator.dataset.formats.base import PAGE, Encoded
 from emulator.dataset.formats.layout import Hole, Key, Layout
+from emulator.storage.base import Draft, WriteOptions
+from emulator.storage.files import Target, sync_folder, write_small
 
-TEMPORARY = ".part"
-"""End of the name of a file that is being written."""
-
-REQUEST = 16 << 20
-"""Bytes of one write request."""
-
-_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
+__all__ = ["Target", "WriteOptions", "stream", "sync_folder", "write_encoded", "write_small"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
-    """How files are written."""
-
-    direct: bool = True
-    """Past the page cache (O_DIRECT) where the file system can."""
-    sync: bool = True
-    """fsync each file before it gets its name."""
-
-
-def _temporary(path: Path) -> Path:
-    """A name that no other thread, process or host uses: a worker that was given up may still write."""
-    writer = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident():x}"
-    return path.with_name(f"{path.name}.{writer}{TEMPORARY}")
-
-
-class Target:
-    """A file that is written under a temporary name. A context manager: not published, it is removed."""
-
-    def __init__(self, path: Path, options: WriteOptions) -> None:
-        """Raises OSError."""
-        self._path = path
-        self._sync = options.sync
-        self._temporary = _temporary(path)
-        self._descriptor = -1
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        try:
-            self._direct = options.direct
-            self._descriptor = os.open(self._temporary, flags | (os.O_DIRECT if options.direct else 0), 0o644)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED or not options.direct:
-                raise
-            self._direct = False
-            self._descriptor = os.open(self._temporary, flags, 0o644)
-
-    def put(self, memory: memoryview, at: int) -> None:
-        """Write page-aligned memory of whole pages at a multiple of PAGE. Raises OSError."""
-        done = 0
-        while done < len(memory):
-            piece = memory[done : done + REQUEST]
-            try:
-                done += os.pwrite(self._descriptor, piece, at + done)
-            except OSError as error:
-                if error.errno not in _UNSUPPORTED or not self._direct:
-                    raise
-                self._direct = False
-                flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-                fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-
-    def end(self, size: int) -> None:
-        """Cut to `size` bytes; on the disk, when that was asked for. Raises OSError."""
-        if size % PAGE:
-            os.ftruncate(self._descriptor, size)
-        if self._sync:
-            os.fsync(self._descriptor)
-        self._close()
-
-    def publish(self) -> None:
-        """Give the file its name. Raises OSError."""
-        self._temporary.replace(self._path)
-
-    def _close(self) -> None:
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(OSError):
-            self._close()
-        if error is not None:
-            with contextlib.suppress(OSError):
-                self._temporary.unlink()
-
-
-def write_encoded(target: Target, encoded: Encoded) -> None:
+def write_encoded(target: Draft, encoded: Encoded) -> None:
     """A file that was composed in memory. Raises OSError."""
     target.put(encoded.memory[: -(-encoded.size // PAGE) * PAGE], 0)
     target.end(encoded.size)
@@ -123,7 +31,7 @@ class Source(Protocol):
         ...
 
 
-def stream(target: Target, layout: Layout, sources: Mapping[Key, Source], buffer: memoryview) -> None:
+def stream(target: Draft, layout: Layout, sources: Mapping[Key, Source], buffer: memoryview) -> None:
     """Write a file through `buffer`, page-aligned memory of whole pages, however large the file is.
 
     The arrays come from `sources`, in order. Literals that depend on their checksums are written last.
@@ -173,35 +81,10 @@ class _Late:
                 self._kept[block] = mmap.mmap(-1, PAGE)  # page-aligned, as O_DIRECT wants it
                 self._kept[block][:] = buffer[block - base : block - base + PAGE]
 
-    def write(self, target: Target, patches: Mapping[int, int]) -> None:
+    def write(self, target: Draft, patches: Mapping[int, int]) -> None:
         """Write the blocks again with `patches`: offset in the file -> byte. Raises OSError."""
         for block, memory in self._kept.items():
             for at, byte in patches.items():
                 if block <= at < block + PAGE:
                     memory[at - block] = byte
             target.put(memoryview(memory), block)
-
-
-def write_small(path: Path, data: bytes) -> None:
-    """A small file, whole or not at all, on the disk before it gets its name. Raises OSError."""
-    temporary = _temporary(path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """The names in `folder` on the disk, where the file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -52,8 +52,8 @@ class PosixStorage:
         """Those of them that were in the page cache all the same."""
         return self.stats.snapshot().pages_resident
 
-    def open(self, name: str) -> PosixBlob:
-        """The file `name`, open. Raises DatasetError when it is not there, StorageError otherwise."""
+    def open(self, name: str, size: int | None = None) -> PosixBlob:
+        """As Storage.open: the file has the size that it has."""
         try:
             fd = os.open(self._prefix + name, self._flags)
         except (FileNotFoundError, NotADirectoryError):
@@ -62,15 +62,15 @@ class PosixStorage:
             ) from None
         except OSError as error:
             raise storage_error(error, "cannot open") from None
-        size = os.fstat(fd).st_size
+        length = os.fstat(fd).st_size
         cold = self.cache == "cold"
         if cold:
             evict(fd)
             self._opens += 1
             if self._opens % _SAMPLED_OPENS == 1:
-                self.stats.add_pages(*resident_pages(fd, 0, min(size, _SAMPLED_BYTES)))
+                self.stats.add_pages(*resident_pages(fd, 0, min(length, _SAMPLED_BYTES)))
         return PosixBlob(
-            fd, self._prefix + name, size, DIRECT_ALIGNMENT if self.direct else 1, cold and not self.direct
+            fd, self._prefix + name, length, DIRECT_ALIGNMENT if self.direct else 1, cold and not self.direct
         )
 
 

@@ -158,9 +158,9 @@ class ShapedStorage:
         self.limiter = limiter
         self.stats = inner.stats
 
-    def open(self, name: str) -> ShapedBlob:
+    def open(self, name: str, size: int | None = None) -> ShapedBlob:
         """As `inner` does."""
-        return ShapedBlob(self.inner.open(name), self.limiter)
+        return ShapedBlob(self.inner.open(name, size), self.limiter)
 
 
 class ShapedBlob:

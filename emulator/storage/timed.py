@@ -19,9 +19,9 @@ class TimedStorage:
         self.inner = inner
         self.stats = stats or inner.stats
 
-    def open(self, name: str) -> TimedBlob:
+    def open(self, name: str, size: int | None = None) -> TimedBlob:
         """As `inner` does."""
-        return TimedBlob(self.inner.open(name), self.stats)
+        return TimedBlob(self.inner.open(name, size), self.stats)
 
 
 class TimedBlob:

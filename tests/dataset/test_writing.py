@@ -16,6 +16,7 @@ from emulator.dataset.formats.base import PAGE, Room
 from emulator.dataset.grow import filled_from, random_sources
 from emulator.dataset.journal import Journal, JournalWatch, read_journals
 from emulator.dataset.writing import Target, WriteOptions, stream, write_encoded
+from emulator.storage.folder import FolderStore
 
 STREAMED = [name for name, form in FORMATS.items() if form.streams]
 
@@ -70,34 +71,36 @@ def test_what_fails_leaves_nothing_behind(tmp_path):
 
 
 def test_journals_survive_torn_records(tmp_path):
-    path = tmp_path / "journal-0"
-    with Journal(path) as journal:
+    store, path = FolderStore(tmp_path), tmp_path / ".feedrate/journal-000000"
+    path.parent.mkdir()
+    with Journal(store, 0) as journal:
         for index in range(5):
             journal.add(index, 1000 + index, index)
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
-    assert read_journals([path])["index"].tolist() == [0, 1, 2, 3]
-    watch = JournalWatch([path, tmp_path / "journal-1"])
-    with Journal(path) as journal:
+    assert read_journals(store)["index"].tolist() == [0, 1, 2, 3]
+    watch = JournalWatch(store, [0, 1])
+    with Journal(store, 0) as journal:
         journal.add(4, 77, 9)
-    with Journal(tmp_path / "journal-1") as journal:
+    with Journal(store, 1) as journal:
         journal.add(9, 100, 9)
     assert watch.now() == (2, 177)
-    records = read_journals(tmp_path.glob("journal-*"))
+    records = read_journals(store)
     assert records["index"].tolist() == [0, 1, 2, 3, 4, 9] and records["bytes"][4] == 77
 
 
 @given(st.binary(max_size=200), st.integers(0, 119), st.integers(0, 255))
 @settings(deadline=None)
 def test_a_damaged_journal_gives_only_true_records(folder, tail, at, value):
-    path = folder / "journal"
+    store, path = FolderStore(folder), folder / ".feedrate/journal-000000"
+    path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
-    with Journal(path) as journal:
+    with Journal(store, 0) as journal:
         for index in range(5):
             journal.add(index, 1000 + index, index)
     data = bytearray(path.read_bytes())
     data[at] = value
     path.write_bytes(bytes(data) + tail)
-    records = read_journals([path])
+    records = read_journals(store)
     known = records[records["index"] < 5]
     assert np.array_equal(known["bytes"], known["index"] + 1000)
