@@ -10,6 +10,7 @@ import typer
 from emulator import __version__
 from emulator.cli.baseline import baseline
 from emulator.cli.calibrate import calibrate
+from emulator.cli.checkpoint import checkpoint
 from emulator.cli.compare import compare
 from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
@@ -62,6 +63,7 @@ app.command("simulate")(simulate)
 app.command("fit")(fit)
 app.command("plan")(plan)
 app.command("baseline")(baseline)
+app.command("checkpoint")(checkpoint)
 app.command("efficiency")(efficiency)
 app.command("report")(report)
 app.command("compare")(compare)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from emulator.record.result import Kind
     from emulator.run.comm import Comm
     from emulator.run.job import Job, LoaderKind
+    from emulator.spec.storage import Cache
     from emulator.sweep.schedule import Schedule
 
 
@@ -26,16 +27,15 @@ def make_job(
     """The job that the options ask for. Raises SpecError."""
     from emulator.run.job import Job
     from emulator.spec.catalog import load_workload
-    from emulator.spec.storage import Cache, parse_storage
+    from emulator.spec.storage import parse_storage
 
-    _one_of("--cache", cache, get_args(Cache))
     spec = load_workload(workload, settings)
     name = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return Job(
         dataset=dataset,
         workload=spec,
         loader=loader_kind(loader),
-        storage=parse_storage(storage, cast(Cache, cache)),
+        storage=parse_storage(storage, cache_kind(cache)),
         epochs=epochs if epochs or steps else spec.training.epochs,
         steps=steps,
         verify_reads=verify_reads,
@@ -50,6 +50,14 @@ def loader_kind(name: str) -> LoaderKind:
 
     _one_of("--loader", name, get_args(LoaderKind))
     return cast(LoaderKind, name)
+
+
+def cache_kind(name: str) -> Cache:
+    """`name` as what is done about caches. Raises SpecError."""
+    from emulator.spec.storage import Cache
+
+    _one_of("--cache", name, get_args(Cache))
+    return cast(Cache, name)
 
 
 def _one_of(option: str, value: str, choices: Sequence[str]) -> None:

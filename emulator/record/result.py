@@ -12,7 +12,7 @@ from typing import Any, Literal
 SCHEMA = 1
 """Version of the layout of run.json; a reader refuses a newer one."""
 
-Kind = Literal["run", "sweep", "simulated", "baseline", "imported"]
+Kind = Literal["run", "sweep", "simulated", "baseline", "checkpoint", "imported"]
 Status = Literal["complete", "incomplete"]
 
 
@@ -178,6 +178,34 @@ class Corner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint, written or read back by all ranks at once."""
+
+    direction: Literal["write", "read"]
+    number: int
+    """Number of the checkpoint in its folder."""
+    ranks: int
+    hosts: int
+    bytes: int
+    """Bytes of all ranks."""
+    began: float
+    """Seconds since the run began."""
+    seconds: float
+    """Duration: of the slowest rank, with fsync of files and folder, or with the comparison of checksums."""
+    fastest_seconds: float
+    """Duration of the fastest rank."""
+    bytes_per_second: float
+    """Minimum over the ranks of bytes of all ranks / seconds of the rank, as MLPerf Storage defines it."""
+    slowest_rank: int
+    commit_seconds: float = 0.0
+    """Seconds from the end of the slowest rank until the checkpoint was complete; 0 for a read."""
+    cpu_seconds: float = 0.0
+    """User + system seconds of all ranks meanwhile."""
+    resident_share: float | None = None
+    """Share of sampled pages that were in the page cache just before they were read; null: not sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """Everything about one OUT folder except its step log."""
 
@@ -205,5 +233,7 @@ class RunResult:
     knee: Knee | None = None
     baseline: tuple[Corner, ...] = ()
     """What fio measured, in the order it was run; only of kind `baseline`."""
+    checkpoints: tuple[Checkpoint, ...] = ()
+    """Checkpoints in the order they were written and read; only of kind `checkpoint`."""
     flags: tuple[Flag, ...] = ()
     schema: int = SCHEMA

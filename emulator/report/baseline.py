@@ -17,7 +17,6 @@ from emulator.baseline.summary import (
     workloads,
 )
 from emulator.record.result import Corner, RunResult
-from emulator.report import view
 from emulator.report.frames import mean_demand, ordered
 from emulator.report.view import NONE, number, percent
 from emulator.units import show_rate, show_seconds
@@ -113,9 +112,7 @@ def _neighbour(one: Neighbour) -> tuple[str, ...]:
 
 
 def setting(result: RunResult) -> str:
-    """Where and how it was measured, in one line; of a baseline, how fio ran."""
-    if result.kind != "baseline":
-        return view.setting(result)
+    """Where and how fio ran, in one line."""
     clients = len(result.environment.get("clients", ())) or 1
     return " · ".join(
         [
@@ -128,9 +125,7 @@ def setting(result: RunResult) -> str:
 
 
 def answer(result: RunResult) -> str:
-    """The answer in one sentence; of a baseline, what fio says."""
-    if result.kind != "baseline":
-        return view.answer(result)
+    """What fio says, in one sentence."""
     found = [
         f"Readers keep {percent(together / alone)} % of their throughput beside writers."
         for count in sorted({corner.clients for corner in result.baseline if corner.beside})[-1:]

@@ -12,11 +12,12 @@ from emulator import __version__
 from emulator.record.result import RunResult
 from emulator.record.step import Steps
 from emulator.record.store import write_whole
-from emulator.report.baseline import Grid, answer, grids, setting
+from emulator.report.baseline import Grid
 from emulator.report.baseline_plots import drawings
 from emulator.report.extras import extra
 from emulator.report.facts import cards, facts
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
+from emulator.report.kinds import answer, grids, question, setting
 from emulator.report.latency import measured
 from emulator.report.plots import PICTURE, draw
 from emulator.report.style import DARK, NARROW, WIDE, Size
@@ -74,6 +75,7 @@ def page(
         title=title(result),
         setting=setting(result),
         marks=marks(result),
+        question=question(result),
         answer=answer(result),
         cards=cards(result),
         rows=rows(result),

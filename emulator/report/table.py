@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from emulator.record.result import RunResult
-from emulator.report.baseline import Grid, answer, grids, setting
+from emulator.report.baseline import Grid
 from emulator.report.hosts import HostRow, fullest, host_rows, shortened
+from emulator.report.kinds import answer, grids, setting
 from emulator.report.view import (
     NONE,
     Row,

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from emulator.record.result import SCHEMA, Bound, Corner, Flag, HostShare, Knee, Point, RunResult, Side
+from emulator.record.result import (
+    SCHEMA,
+    Bound,
+    Checkpoint,
+    Corner,
+    Flag,
+    HostShare,
+    Knee,
+    Point,
+    RunResult,
+    Side,
+)
 from emulator.record.step import STEP
 from emulator.record.store import FAILURE, RESULT, SPOOL, STEPS
 
@@ -26,7 +37,7 @@ def names_under(heading: str) -> list[str]:
     return [name for row in table_under(heading) for name in re.findall(r"`(\w+)`", row[0])]
 
 
-@pytest.mark.parametrize("kind", [RunResult, Point, HostShare, Flag, Bound, Knee, Corner, Side])
+@pytest.mark.parametrize("kind", [RunResult, Point, HostShare, Flag, Bound, Knee, Corner, Side, Checkpoint])
 def test_every_field_is_described_once(kind: type) -> None:
     described = names_under(f"### {kind.__name__}")
     assert sorted(described) == sorted(field.name for field in fields(kind))

@@ -12,11 +12,12 @@ from emulator.errors import SpecError, StorageError
 from emulator.record.result import Corner, RunResult, Side
 from emulator.record.step import STEP
 from emulator.record.store import write_result
-from emulator.report.baseline import against, answer, grids, setting
+from emulator.report.baseline import against
 from emulator.report.baseline_plots import CAPTIONS, PLOTS, draw
 from emulator.report.baseline_plots import beside as beside_fio
 from emulator.report.frames import mean_demand, ordered
 from emulator.report.gather import beside, gather
+from emulator.report.kinds import answer, grids, setting
 from emulator.report.page import page
 from emulator.report.style import WIDE
 from emulator.report.table import render

@@ -1,0 +1,1 @@
+"""Checkpoints: who writes how much, writing so that nothing unfinished looks complete, reading back."""

@@ -1,0 +1,164 @@
+"""The files of one rank: written with a checksum, read back and compared with it. Nothing is kept in memory.
+
+The bytes are AES-128 in counter mode, keyed by run, checkpoint, rank and file: no storage compresses or
+deduplicates them. A few threads each fill a block, take its checksum while it is in the processor's cache,
+and write it: requests of a rank overlap, and a shard of any size goes through the same few buffers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from emulator.checkpoint.shards import Shard
+from emulator.dataset.checksum import crc32, crc32_join
+from emulator.dataset.formats.base import PAGE, SLACK
+from emulator.dataset.grow import CHUNK, Keystream
+from emulator.dataset.writing import Target, WriteOptions
+from emulator.errors import DatasetError, storage_error
+from emulator.loader.buffers import aligned_buffer, padded
+from emulator.storage.posix import PosixBlob, PosixStorage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One file as it was written: what a marker says of it."""
+
+    name: str
+    size: int
+    """Bytes."""
+    crc: int
+    """CRC-32 of all of them."""
+
+
+def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
+    """32 bytes that belong to this file of this checkpoint of this run alone."""
+    return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
+
+
+class Hands:
+    """The threads and buffers of a rank, made once and used for every block. A context manager."""
+
+    def __init__(self, workers: int, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
+        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        for _ in range(workers):
+            self._buffers.put(aligned_buffer(block_bytes + max(SLACK, PAGE)))
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="checkpoint")
+
+    @contextmanager
+    def buffer(self) -> Iterator[memoryview]:
+        """A buffer of a block and some room behind it, for as long as the body runs."""
+        buffer = self._buffers.get()
+        try:
+            yield buffer
+        finally:
+            self._buffers.put(buffer)
+
+    def each_block(self, size: int, action: Callable[[int, int], int]) -> int:
+        """`action(offset, length)`, which returns a checksum, on every block of `size` bytes; all joined.
+
+        The first error ends it: blocks that have not begun are left out. Raises what `action` does.
+        """
+        blocks = [(at, min(self.block_bytes, size - at)) for at in range(0, size, self.block_bytes)]
+        waiting = [self._pool.submit(action, at, length) for at, length in blocks]
+        try:
+            sums = [one.result() for one in waiting]
+        except BaseException:
+            for one in waiting:
+                one.cancel()
+            for one in waiting:  # nothing may still write to a file that is being given up
+                if not one.cancelled():
+                    one.exception()
+            raise
+        return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+def write_file(
+    folder: Path, shard: Shard, key: bytes, hands: Hands, direct: bool, stopped: Callable[[], bool] = bool
+) -> Written:
+    """Write one file whole, on the disk before it has its name.
+
+    `stopped` is asked before each block. Raises StorageError, Cancelled.
+    """
+    path = folder / shard.name
+    try:
+        with Target(path, WriteOptions(direct=direct, sync=True)) as target:
+
+            def one(at: int, length: int) -> int:
+                if stopped():
+                    raise Cancelled
+                with hands.buffer() as buffer:
+                    crc = _fill(buffer, length, key, at // hands.block_bytes)
+                    end = padded(length, PAGE)
+                    buffer[length:end] = bytes(end - length)
+                    target.put(buffer[:end], at)
+                return crc
+
+            crc = hands.each_block(shard.size, one)
+            target.end(shard.size)
+            target.publish()
+    except OSError as error:
+        error.filename = str(path)
+        raise storage_error(error, "cannot write the checkpoint") from None
+    return Written(name=shard.name, size=shard.size, crc=crc)
+
+
+class Cancelled(Exception):
+    """Whoever asked for the file does not want it any more."""
+
+
+def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
+    """Write the first `length` bytes of a block's stream to the head of `buffer`; their CRC-32."""
+    stream, crc = Keystream(key, block), 0
+    for start in range(0, length, CHUNK):
+        step = min(CHUNK, length - start)
+        stream.into(buffer[start : start + step + SLACK], step)
+        crc = crc32(buffer[start : start + step], crc)
+    return crc
+
+
+def read_file(storage: PosixStorage, folder: str, written: Written, hands: Hands) -> None:
+    """Read one file whole and compare it with what was written.
+
+    Raises DatasetError when a byte differs or is missing, StorageError when it cannot be read.
+    """
+    name = f"{folder}/{written.name}"
+    if not (storage.root / name).is_file():
+        raise damaged(storage.root / name, "it is missing")
+    with storage.open(name) as blob:
+        if blob.size != written.size:
+            raise damaged(storage.root / name, f"it has {blob.size} bytes, {written.size} were written")
+        crc = hands.each_block(written.size, lambda at, length: _read(blob, at, length, hands))
+    if crc != written.crc:
+        raise damaged(storage.root / name, f"its checksum is {crc:08x}, {written.crc:08x} was written")
+
+
+def _read(blob: PosixBlob, at: int, length: int, hands: Hands) -> int:
+    with hands.buffer() as buffer:
+        done = blob.read_into(at, buffer[: padded(length, blob.alignment)])
+        if done < length:
+            raise damaged(Path(blob.name), f"it ends at byte {at + done}")
+        return crc32(buffer[:length])
+
+
+def damaged(path: Path, why: str) -> DatasetError:
+    """The error of a checkpoint that is not what was written."""
+    return DatasetError(
+        f"{path} is not what was written: {why}", "the storage lost or changed it, or somebody else did"
+    )

@@ -1,0 +1,248 @@
+"""All ranks write checkpoints, then read them back; rank 0 makes each complete when all are done."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from emulator.checkpoint import folder as place
+from emulator.checkpoint.book import Book, Report, checkpoint_of
+from emulator.checkpoint.files import Hands, Written, key_of, read_file, write_file
+from emulator.checkpoint.job import CheckpointJob
+from emulator.dataset.writing import sync_folder
+from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
+from emulator.record.machine import cpu_seconds
+from emulator.record.result import Checkpoint, RunResult
+from emulator.record.store import check_out, claim_failure
+from emulator.run.comm import STEP_POLL, Comm
+from emulator.run.guard import Quiet, agreed, guarded
+from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage.stats import ReadStats
+from emulator.units import show_bytes, show_rate, show_seconds
+
+Say = Callable[[str], None]
+Value = TypeVar("Value")
+
+
+def check(job: CheckpointJob, ranks: int, force: bool) -> None:
+    """What can be seen before anything is written. Raises SpecError, StorageError."""
+    size = job.total(ranks)
+    check_out(job.out, force)
+    if not job.folder.is_dir():
+        raise StorageError(f"there is no folder {job.folder}", "mount the storage, or check the path")
+    needed, free = size * job.model.io.writes, shutil.disk_usage(job.folder).free
+    if needed > free:
+        raise SpecError(
+            f"{job.model.io.writes} checkpoints need {show_bytes(needed)}, but {job.folder} has "
+            f"{show_bytes(free)} free",
+            "choose fewer --writes, or a --scale below 1",
+        )
+
+
+def sweep_up(job: CheckpointJob) -> list[str]:
+    """Remove what ranks that were killed left unfinished; what was done, in words. Never raises."""
+    try:
+        with place.locked(job.root):
+            gone = [f"removed {name}, which was unfinished" for name in place.clean(job.root)]
+            kept = place.complete(job.root)
+        place.leave(job.root)
+    except FeedrateError as error:
+        return [str(error)]
+    return [*gone, *([f"{len(kept)} complete checkpoints are in {job.root}"] if kept else [])]
+
+
+def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Say) -> RunResult | None:
+    """Write and read as the job says, write OUT, and return the result on rank 0 (None elsewhere).
+
+    Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
+    """
+    agreed(world, lambda: check(job, world.size, force) if world.rank == 0 else None)
+    with guarded(world, job.out), ExitStack() as stack:
+        if world.rank == 0:  # a run that is refused leaves nothing behind
+            agreed(world, lambda: stack.enter_context(place.locked(job.root)))
+        else:
+            agreed(world, lambda: None)
+        hosts = world.allgather(socket.gethostname())
+        direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
+        book = agreed(world, lambda: Book.open(job, hosts, direct, force) if world.rank == 0 else None)
+        io = job.model.io
+        session = _Session(
+            job, world, stack.enter_context(Hands(io.workers, io.block_bytes)), direct, book, say
+        )
+        session.run()
+        return book.write("complete") if book else None
+
+
+@dataclass
+class _Session:
+    """The world of ranks over the checkpoints; what they measured is in the book of rank 0."""
+
+    job: CheckpointJob
+    world: Comm
+    hands: Hands
+    direct: bool
+    book: Book | None
+    """On rank 0 only."""
+    say: Say
+    written: list[int] = field(default_factory=list)
+    """Numbers of the checkpoints of this run."""
+
+    def __post_init__(self) -> None:
+        self._begin = time.monotonic()
+        self._seed: int = self.world.bcast(secrets.randbits(62))
+
+    def run(self) -> None:
+        io = self.job.model.io
+        self._on_first(self._clean)
+        known: list[int] = self._on_first(lambda: place.complete(self.job.root)) or []
+        known = self.world.bcast(known)
+        first = known[-1] + 1 if known else 0
+        try:
+            for number in range(first, first + io.writes):
+                self._pause(number > first)
+                self._write(number)
+            places = self.written or known
+            for turn in range(io.reads):
+                self._pause(bool(turn or self.written))
+                self._read(self._choose(places, turn))
+        finally:
+            if not self.job.keep and self.book:
+                for number in self.written:
+                    place.remove(self.job.root / place.name_of(number))
+                place.leave(self.job.root)
+
+    def _pause(self, wanted: bool) -> None:
+        if wanted:
+            time.sleep(self.job.model.io.pause)
+
+    def _clean(self) -> None:
+        for name in place.clean(self.job.root):
+            self.say(f"removed {name}: an earlier run left it unfinished")
+
+    def _choose(self, known: list[int], turn: int) -> int:
+        if not known:
+            raise SpecError(
+                f"there is no checkpoint in {self.job.root}", "write some with --writes and --keep"
+            )
+        return known[turn % len(known)]
+
+    def _write(self, number: int) -> None:
+        job, world = self.job, self.world
+        run = f"{self._seed:016x}"[-8:]
+        part: Path = world.bcast(self._on_first(lambda: place.begin(job.root, number, run)))
+        with self._removed_when_failed(part):
+            files, report, began = self._timed(lambda: self._write_files(part, number))
+            told: list[tuple[tuple[Written, ...], Report]] = world.gather((files, report))
+            commit = self._on_first(lambda: self._commit(part, number, [one for one, _ in told]))
+        self.written.append(number)
+        self._keep("write", number, began, [one for _, one in told], commit or 0.0)
+
+    def _write_files(self, part: Path, number: int) -> tuple[tuple[Written, ...], ReadStats]:
+        job, rank = self.job, self.world.rank
+        files = tuple(
+            write_file(part, shard, key_of(self._seed, number, rank, shard.name), self.hands, self.direct)
+            for shard in job.shards(self.world.size, rank)
+        )
+        sync_folder(part)
+        return files, ReadStats()
+
+    def _commit(self, part: Path, number: int, files: list[tuple[Written, ...]]) -> float:
+        begin = time.monotonic()
+        marker = place.Marker(
+            model=self.job.model.name, ranks=self.world.size, data=self.job.data(self.world.size),
+            scale=str(self.job.scale), seed=self._seed, files=tuple(files),
+        )  # fmt: skip
+        place.commit(part, number, marker)
+        return time.monotonic() - begin
+
+    def _read(self, number: int) -> None:
+        marker = self._all(lambda: self._marker(number))
+        _, report, began = self._timed(lambda: self._read_files(number, marker))
+        self._keep("read", number, began, self.world.gather(report), 0.0)
+
+    def _marker(self, number: int) -> place.Marker:
+        marker = place.read_marker(self.job.root, number)
+        ranks = self.world.size
+        mine = (self.job.model.name, ranks, self.job.data(ranks), str(self.job.scale), self.job.total(ranks))
+        if mine != (marker.model, marker.ranks, marker.data, marker.scale, marker.size):
+            raise SpecError(
+                f"{place.name_of(number)} in {self.job.root} is of {marker.model} by {marker.ranks} ranks, "
+                f"{show_bytes(marker.size)}",
+                "read it with the options that it was written with",
+            )
+        if len(marker.files) != ranks:
+            raise DatasetError(f"{place.name_of(number)} lacks the files of a rank", "it is damaged")
+        return marker
+
+    def _read_files(self, number: int, marker: place.Marker) -> tuple[None, ReadStats]:
+        stats = ReadStats()
+        direct = self.direct and self.job.cache == "cold"
+        storage = PosixStorage(self.job.root, direct=direct, cache=self.job.cache, stats=stats)
+        for written in marker.files[self.world.rank]:
+            read_file(storage, place.name_of(number), written, self.hands)
+        return None, stats
+
+    def _timed(self, action: Callable[[], tuple[Value, ReadStats]]) -> tuple[Value, Report, float]:
+        """`action()` on all ranks from a common start on, what it cost here, and when it began."""
+        self.world.barrier(STEP_POLL)
+        begin, cpu = time.monotonic(), cpu_seconds()
+
+        def timed() -> tuple[Value, Report, float]:
+            value, stats = action()
+            seconds, pages = time.monotonic() - begin, stats.snapshot()
+            report = Report(
+                size=sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank)),
+                seconds=seconds, cpu_seconds=cpu_seconds() - cpu,
+                pages_sampled=pages.pages_sampled, pages_resident=pages.pages_resident,
+            )  # fmt: skip
+            return value, report, begin - self._begin
+
+        return self._all(timed)
+
+    def _keep(self, what: str, number: int, began: float, reports: list[Report], commit: float) -> None:
+        if not self.book:
+            return
+        hosts = len(set(self.book.hosts))
+        one = checkpoint_of("write" if what == "write" else "read", number, hosts, began, reports, commit)
+        self._on_book(one)
+
+    def _on_book(self, one: Checkpoint) -> None:
+        assert self.book is not None
+        self.book.add(one)
+        self.say(
+            f"{one.direction:5} {place.name_of(one.number)}: {show_bytes(one.bytes)} in "
+            f"{show_seconds(one.seconds)}, {show_rate(one.bytes_per_second)}"
+        )
+
+    def _on_first(self, action: Callable[[], Value]) -> Value | None:
+        """`action()` on rank 0; its error ends all ranks."""
+        return self._all(lambda: action() if self.world.rank == 0 else None)
+
+    def _all(self, action: Callable[[], Value]) -> Value:
+        """`action()` on every rank; an error is said once, kept in OUT, and ends all of them."""
+
+        def told() -> Value:
+            try:
+                return action()
+            except FeedrateError as error:
+                claim_failure(self.job.out, str(error))
+                raise
+
+        return agreed(self.world, told)
+
+    @contextmanager
+    def _removed_when_failed(self, part: Path) -> Iterator[None]:
+        """Nothing stays of a checkpoint that could not be written. All ranks have stopped by then."""
+        try:
+            yield
+        except Quiet:
+            if self.world.rank == 0:
+                place.remove(part)
+            raise

@@ -1,0 +1,156 @@
+"""Which rank writes which files of a checkpoint, and how large they are. Pure.
+
+The published sizes of MLPerf Storage v2.0 (rules, table 2) are in binary units. What the shapes give:
+
+    model  parameters  these files                published  8 ranks of a host  published
+    8B       8.030e9     104.70 GiB   112.42 GB    105 GB        104.70 GiB        105 GB
+    70B     69.883e9     911.18 GiB   978.38 GB    912 GB        113.90 GiB        114 GB
+    405B   405.853e9   5,291.78 GiB  5,682.01 GB   5.29 TB        98.54 GiB         94 GB
+    1T   1,183.035e9  15,425.11 GiB 16,562.58 GB    18 TB        143.71 GiB        161 GB
+
+- The published 5.29 TB are thousands of GiB. The published 94 GB are 8 mean ranks that write parameters
+  (11.81 GiB each); ranks 0 to 7 also hold the embedding, and a layer more than the last stages.
+- 1T differs by 14 %. The published 161 GB follow when each stage but the last writes a third layer beside its
+  two (160.8 GiB), and the whole is then 17.7 TB. An inference: an early version of DLIO did count so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from emulator.errors import SpecError
+from emulator.spec.checkpoint import CheckpointModel, TransformerShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One file of a checkpoint."""
+
+    name: str
+    size: int
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank stands in tensor x pipeline x data, the tensor rank changing fastest."""
+
+    tensor: int
+    stage: int
+    data: int
+
+
+def place_of(model: CheckpointModel, rank: int) -> Place:
+    """tensor = rank % T, stage = rank // T % P, data = rank // (T P), as Megatron and DLIO number ranks."""
+    tensor, pipeline = model.parallelism.tensor, model.parallelism.pipeline
+    return Place(tensor=rank % tensor, stage=rank // tensor % pipeline, data=rank // (tensor * pipeline))
+
+
+def split(total: int, parts: int, part: int) -> int:
+    """Share number `part` of `total` in `parts` shares that differ by one at most and sum up exactly."""
+    return total * (part + 1) // parts - total * part // parts
+
+
+def layer_matrices(shape: TransformerShape) -> int:
+    """Parameters of a layer's matrices: h (h + 2 k) for Q, K, V; h h for the output; 3 h f, gated.
+
+    k = (hidden // heads) x kv_heads. Source: Llama 3 (grouped-query attention, SwiGLU), as in DLIO 2.0.
+    """
+    kv = shape.hidden // shape.heads * shape.kv_heads
+    return shape.hidden * (shape.hidden + 2 * kv + shape.hidden + 3 * shape.ffn)
+
+
+def parameters(shape: TransformerShape) -> int:
+    """All parameters: layers x (matrices + 2 norms of h) + embedding and head of v h each + the last norm."""
+    layer = layer_matrices(shape) + 2 * shape.hidden
+    return shape.layers * layer + 2 * shape.vocabulary * shape.hidden + shape.hidden
+
+
+def stage_layers(layers: int, stages: int, stage: int) -> range:
+    """Numbers of the layers of a pipeline stage, from 1 on; where stages differ, the first have one more."""
+    fewest, more = divmod(layers, stages)
+    first = 1 + stage * fewest + min(stage, more)
+    return range(first, first + fewest + (stage < more))
+
+
+def model_files(model: CheckpointModel, place: Place) -> list[tuple[str, int]]:
+    """(name, parameters) of what a tensor rank holds of a stage: embedding, layers, last norm and head.
+
+    Matrices, embedding and head are shared among the tensor ranks; every one of them has the norms whole.
+    """
+    shape, spread = model.shape, model.parallelism
+    table = split(shape.vocabulary * shape.hidden, spread.tensor, place.tensor)
+    layer = split(layer_matrices(shape), spread.tensor, place.tensor) + 2 * shape.hidden
+    numbers = stage_layers(shape.layers, spread.pipeline, place.stage)
+    found = [(f"layer_{number:03d}", layer) for number in numbers]
+    if place.stage == 0:
+        found.insert(0, ("layer_000_embedding", table))
+    if place.stage == spread.pipeline - 1:
+        found.append((f"layer_{shape.layers + 1:03d}_head", table + shape.hidden))
+    return found
+
+
+def shards(model: CheckpointModel, data: int, rank: int, scale: Fraction = Fraction(1)) -> tuple[Shard, ...]:
+    """The files that `rank` of tensor x pipeline x `data` ranks writes, each `scale` times its real size.
+
+    Parameters: with ZeRO 3 the copies share them; below, the first copy alone writes them, a file per layer
+    where there are pipeline stages. Optimiser: with ZeRO 1 to 3 every rank has an equal share, without it
+    the ranks of the first copy have. Source: DLIO 2.0, which MLPerf Storage v2.0 pins.
+    """
+    spread, place = model.parallelism, place_of(model, rank)
+    group = rank % (spread.tensor * spread.pipeline)
+    found: list[tuple[str, int]] = []
+    if spread.zero == 3 or place.data == 0:
+        held = model_files(model, place)
+        whole = sum(count for _, count in held)
+        if spread.zero == 3:
+            held = [(f"dp_{place.data:03d}", split(whole, data, place.data))]
+        elif spread.pipeline == 1:
+            held = [("all", whole)]
+        found += [(f"{name}-mp_{group:03d}-model", count * model.state.model_bytes) for name, count in held]
+    if spread.zero or place.data == 0:
+        among = spread.tensor * spread.pipeline * (data if spread.zero else 1)
+        count = split(parameters(model.shape), among, rank)
+        found.append((f"dp_{place.data:03d}-mp_{group:03d}-optimiser", count * model.state.optimiser_bytes))
+    return tuple(Shard(name=name, size=_scaled(size, scale)) for name, size in found if size)
+
+
+def _scaled(size: int, scale: Fraction) -> int:
+    """Rounded up: no file vanishes."""
+    return -(-size * scale.numerator // scale.denominator)
+
+
+def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:
+    """Copies of the model when `ranks` ranks write it; with `subset` they are some of those published.
+
+    Raises SpecError when the ranks do not fill whole copies, or are more than there are.
+    """
+    spread = model.parallelism
+    if subset:
+        if ranks > spread.ranks:
+            raise SpecError(f"{model.name} has {spread.ranks} ranks; a subset of {ranks} is none", "lower -n")
+        return spread.data
+    group = spread.tensor * spread.pipeline
+    if ranks % group:
+        raise SpecError(
+            f"a copy of {model.name} takes {group} ranks, and {ranks} is no multiple",
+            f"start {spread.ranks} ranks, or 8 with --subset",
+        )
+    return ranks // group
+
+
+def total(model: CheckpointModel, data: int, ranks: int, scale: Fraction = Fraction(1)) -> int:
+    """Bytes that the first `ranks` ranks write."""
+    return sum(shard.size for rank in range(ranks) for shard in shards(model, data, rank, scale))
+
+
+def parse_scale(text: str) -> Fraction:
+    """`1/1000`, `0.001` or `1` as a fraction above 0 and at most 1. Raises SpecError."""
+    try:
+        scale = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        scale = Fraction(0)
+    if not 0 < scale <= 1:
+        raise SpecError(f"--scale {text!r} is no share", "write it like 1/1000 or 0.001, at most 1")
+    return scale
