@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.loader.choose import make_loader
+from emulator.plan.reads import whole_files
 from emulator.spec.workload import LoaderSpec
 from emulator.storage.posix import PosixStorage
 from emulator.storage.timed import TimedStorage
@@ -21,6 +22,7 @@ class Listed:
     names: list[str]
     sizes: list[int]
     format: str = "npz"
+    samples_per_file: int = 1
 
 
 def main() -> None:
@@ -35,7 +37,7 @@ def main() -> None:
     )
     samples = Listed(request["names"], request["sizes"])
     indices = range(len(samples.names))
-    batches = [tuple(indices[at : at + batch]) for at in range(0, len(indices), batch)]
+    batches = [whole_files(tuple(indices[at : at + batch])) for at in range(0, len(indices), batch)]
     first = 0.0
     loader = make_loader(request["kind"], spec, storage, samples)
     for epoch in range(2):  # start-up: workers, buffers, and their pages' first use

@@ -108,7 +108,9 @@ def with_data(
     if dataset is not None:
         from emulator.dataset.manifest import read_manifest
 
-        sizes = read_manifest(dataset).sizes.astype("float64")
+        manifest = read_manifest(dataset)
+        each = manifest.samples_per_file
+        sizes = (manifest.sizes.astype("float64") / each).repeat(each)
     else:
         loader, sample = simulation.workload.loader, simulation.workload.sample
         sizes = sample_sizes(sample, files or default_files(loader.batch_size * most, steps))

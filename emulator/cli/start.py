@@ -108,14 +108,13 @@ def _measure(
 def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bool, resume: bool) -> None:
     """Look at what can be seen from here, then start the same command under mpirun."""
     from emulator.dataset.manifest import read_manifest
-    from emulator.plan.epoch import EpochPlan
+    from emulator.plan.epoch import plan_for
     from emulator.record.store import check_out
     from emulator.run.mpirun import launch
 
     schedule(ranks)
     manifest = read_manifest(job.dataset)
-    batch_size = job.workload.loader.batch_size
-    EpochPlan(samples=len(manifest.names), ranks=ranks, batch_size=batch_size).require_a_step()
+    plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file).require_a_step()
     if not resume:
         check_out(job.out, force)
     if job.loader == "torch":
@@ -150,7 +149,7 @@ def _dry_run(job: Job, ranks: int, schedule: Callable[[int], Schedule]) -> None:
     from emulator.run.mpirun import find_launcher, show
 
     manifest = read_manifest(job.dataset)
-    for line in plan_lines(job, len(manifest.names), int(manifest.sizes.sum()), schedule(ranks).planned()):
+    for line in plan_lines(job, manifest, schedule(ranks).planned()):
         _say(line)
     try:
         words = [word for word in sys.argv[1:] if word != "--dry-run"]

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.dataset.formats.base import Span
+from emulator.dataset.formats.index import Index
+from emulator.plan.reads import Portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,12 @@ class Batch:
     samples: int
     """Samples in it."""
     bytes: int
-    """Bytes of the files that were read for it."""
+    """Bytes that were read for it."""
 
 
 @runtime_checkable
 class SampleList(Protocol):
-    """The samples of a dataset, as its manifest lists them."""
+    """The files of a dataset, as its manifest lists them."""
 
     @property
     def format(self) -> str:
@@ -33,12 +35,17 @@ class SampleList(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Names by sample index; of a sample in two files, the first."""
+        """Names by file index; of a sample in two files, the first."""
         ...
 
     @property
     def sizes(self) -> Sequence[int] | NDArray[np.int64]:
-        """Bytes of each sample, all its files together."""
+        """Bytes of each file; of a sample in two files, both together."""
+        ...
+
+    @property
+    def samples_per_file(self) -> int:
+        """Samples in each file."""
         ...
 
 
@@ -69,13 +76,29 @@ class SampleFormat(Protocol):
         """
         ...
 
+    @property
+    def records(self) -> bool:
+        """True when samples are records of bytes, which no loader crops."""
+        ...
+
+    def index(
+        self,
+        peek: Callable[[int, int], memoryview],
+        size: int,
+        name: str,
+        samples: int,
+        columns: Sequence[str],
+    ) -> Index:
+        """Where the `samples` samples of a file of `size` bytes lie. Raises DatasetError."""
+        ...
+
 
 @runtime_checkable
 class Loader(Protocol):
     """Reads batches ahead of the accelerator. Used by one thread at a time."""
 
-    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
-        """The batches, in order, each when all of its samples have been read whole.
+    def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
+        """The batches, in order, each when all that its portion and those before ask for has been read.
 
         An iterator that is left early is closed by the next call, or by `close`. Raises DatasetError
         for a sample that is missing, truncated or corrupt, StorageError for one that cannot be read

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from emulator.dataset.formats import format_named
-from emulator.errors import MissingError
+from emulator.errors import DatasetError, MissingError
 from emulator.loader.base import Loader, SampleList
+from emulator.loader.parts import PartReader
 from emulator.loader.reading import Checksums, WholeReader
 from emulator.spec.workload import LoaderSpec
 from emulator.storage.base import Storage
@@ -46,11 +47,23 @@ def make_loader(
     *,
     seed: int = 0,
     checksums: Checksums | None = None,
+    columns: Sequence[str] = (),
 ) -> Loader:
     """The loader `kind` of one rank over `samples` in `storage`; `seed` is that of the random crops.
 
     With `checksums` every sample is summed as it is read, and one that differs is a DatasetError.
-    Raises DatasetError for a format that is not known, MissingError without PyTorch.
+    `columns` are those that are read of formats that have any; none: all. Raises DatasetError for a format
+    that is not known or does not fit the workload, MissingError without PyTorch.
     """
-    reader = WholeReader(storage, samples, format_named(samples.format), spec.block_bytes, checksums)
-    return LOADERS[kind](spec, reader, seed)
+    form = format_named(samples.format)
+    many = samples.samples_per_file > 1 or bool(columns)
+    if many and spec.crop and kind == "torch":
+        raise DatasetError(
+            f"crops of samples are not read out of files of {samples.samples_per_file}",
+            "--set loader.crop=[] keeps all bytes of a sample, or use --loader direct",
+        )
+    if many or (kind == "torch" and form.records and not spec.crop):
+        return LOADERS[kind](
+            spec, PartReader(storage, samples, form, spec.block_bytes, checksums, columns), seed
+        )
+    return LOADERS[kind](spec, WholeReader(storage, samples, form, spec.block_bytes, checksums), seed)

@@ -1,8 +1,8 @@
 """Reader threads that read every byte and keep none: the client that costs next to nothing.
 
-Samples are read in order by `workers` threads, each in requests of `block_bytes` into a buffer of its
-own, which is overwritten by its next request: memory is workers x block_bytes, whatever the samples'
-size. The queue depth that the storage sees is `workers`.
+What the plan asks for is read in order by `workers` threads, each in requests of `block_bytes` into a
+buffer of its own, which is overwritten by its next request: memory is workers x block_bytes, whatever the
+samples' size. The queue depth that the storage sees is `workers`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from emulator.errors import FeedrateError
 from emulator.loader.base import Batch
 from emulator.loader.buffers import aligned_buffer
 from emulator.loader.reading import WholeReader, stalled
+from emulator.plan.reads import Portion, Read
 from emulator.spec.workload import LoaderSpec
 
 _CLOSE_SECONDS = 1.0
@@ -29,14 +30,14 @@ class _Slot:
 
     __slots__ = ("bytes", "cancelled", "error", "left", "ready", "samples")
 
-    def __init__(self, samples: int) -> None:
+    def __init__(self, samples: int, reads: int) -> None:
         self.samples = samples
-        self.left = samples
+        self.left = reads
         self.bytes = 0
         self.error: BaseException | None = None
         self.cancelled = False
         self.ready = threading.Lock()  # held until the batch is complete or has failed
-        if samples:
+        if reads:
             self.ready.acquire()
 
     def is_cancelled(self) -> bool:
@@ -50,7 +51,7 @@ class DirectLoader:
     def __init__(self, spec: LoaderSpec, reader: WholeReader) -> None:
         self._spec = spec
         self._reader = reader
-        self._tasks: SimpleQueue[tuple[_Slot, int] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[_Slot, Read] | None] = SimpleQueue()
         self._lock = threading.Lock()  # guards the counts of all slots
         self._window: deque[_Slot] = deque()
         self._closed = False
@@ -61,31 +62,31 @@ class DirectLoader:
         for thread in self._threads:
             thread.start()
 
-    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+    def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """As Loader.read; at most `prefetch` batches are read ahead of the consumer."""
         self._abandon()
-        return self._deliver(iter(batches))
+        return self._deliver(iter(portions))
 
-    def _deliver(self, batches: Iterator[tuple[int, ...]]) -> Iterator[Batch]:
+    def _deliver(self, portions: Iterator[Portion]) -> Iterator[Batch]:
         window = self._window = deque()
         try:
-            for indices in islice(batches, self._spec.prefetch):
-                window.append(self._admit(indices))
+            for portion in islice(portions, self._spec.prefetch):
+                window.append(self._admit(portion))
             while window:
                 slot = window[0]
                 self._wait(slot)
                 window.popleft()
-                for indices in islice(batches, 1):
-                    window.append(self._admit(indices))
+                for portion in islice(portions, 1):
+                    window.append(self._admit(portion))
                 yield Batch(slot.samples, slot.bytes)
         finally:
             for slot in window:
                 slot.cancelled = True
 
-    def _admit(self, indices: tuple[int, ...]) -> _Slot:
-        slot = _Slot(len(indices))
-        for index in indices:
-            self._tasks.put((slot, index))
+    def _admit(self, portion: Portion) -> _Slot:
+        slot = _Slot(portion.samples, len(portion.reads))
+        for read in portion.reads:
+            self._tasks.put((slot, read))
         return slot
 
     def _wait(self, slot: _Slot) -> None:
@@ -99,11 +100,11 @@ class DirectLoader:
         """Life of a reader thread."""
         buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
         while (task := self._tasks.get()) is not None:
-            slot, index = task
+            slot, read = task
             if slot.cancelled:
                 continue
             try:
-                self._reader.read(index, buffer, slot.is_cancelled)
+                size = self._reader.fetch(read, buffer, slot.is_cancelled)
             except FeedrateError as error:
                 self._fail(slot, error)
             except BaseException as error:
@@ -111,7 +112,7 @@ class DirectLoader:
                 raise
             else:
                 with self._lock:
-                    slot.bytes += self._reader.size(index)
+                    slot.bytes += size
                     slot.left -= 1
                     if slot.left == 0 and slot.error is None:
                         slot.ready.release()

@@ -11,6 +11,7 @@ from emulator.dataset.checksum import crc32
 from emulator.errors import DatasetError, StorageError
 from emulator.loader.base import SampleFormat, SampleList
 from emulator.loader.buffers import padded
+from emulator.plan.reads import Read
 from emulator.storage.base import HEAD, Blob, Storage
 from emulator.units import show_seconds
 
@@ -22,7 +23,7 @@ SKIM = 2**18
 
 
 class WholeReader:
-    """Reads every byte of samples, in requests of `block` bytes, whatever their format."""
+    """Reads every byte of files of one sample, in requests of `block` bytes, whatever their format."""
 
     def __init__(
         self,
@@ -45,6 +46,14 @@ class WholeReader:
     def size(self, index: int) -> int:
         """Bytes of sample `index`."""
         return int(self.samples.sizes[index])
+
+    def fetch(self, read: Read, buffer: memoryview, cancelled: Callable[[], bool]) -> int:
+        """Read what `read` asks for through `buffer`, which is `room()` long; the bytes of it.
+
+        Raises as `read` does.
+        """
+        self.read(read.file, buffer, cancelled)
+        return self.size(read.file)
 
     def read(self, index: int, buffer: memoryview, cancelled: Callable[[], bool]) -> None:
         """Read sample `index` in order through `buffer`, which is `room()` long, and keep nothing.

@@ -20,10 +20,21 @@ from torch.utils.data import DataLoader
 
 from emulator.errors import FeedrateError, RankError
 from emulator.loader.base import Batch
+from emulator.loader.parts import PartReader
 from emulator.loader.reading import WholeReader, stalled
 from emulator.loader.semaphores import name_semaphores
 from emulator.loader.threads import DaemonPool
-from emulator.loader.torch_samples import Collated, Key, SampleDataset, SampleReader, Tensors, as_it_is
+from emulator.loader.torch_records import RecordReader
+from emulator.loader.torch_samples import (
+    BatchReader,
+    Collated,
+    Request,
+    SampleDataset,
+    SampleReader,
+    Tensors,
+    as_it_is,
+)
+from emulator.plan.reads import Portion
 from emulator.spec.workload import LoaderSpec
 
 _END_SECONDS = 2.0
@@ -39,14 +50,16 @@ class TorchLoader:
         self._epoch = 0
         self._helper_cpu: dict[int, float] = {}
         self._take: Callable[[Tensors], None] | None = None
-        reader = SampleReader(whole, spec.crop, seed)
+        reader: BatchReader = (
+            RecordReader(whole) if isinstance(whole, PartReader) else SampleReader(whole, spec.crop, seed)
+        )
         engine = _Threads if spec.worker_kind == "thread" else _Processes
         self._engine: _Threads | _Processes = engine(spec, reader)
 
-    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
+    def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """As Loader.read. The tensors are dropped when the next batch is asked for."""
         number, self._epoch = self._epoch, self._epoch + 1
-        keys = [[(number, index) for index in indices] for indices in batches]
+        keys = [[(number, portion)] for portion in portions]
         self._engine.abandon(number)
         return map(self._batch, self._engine.read(keys))
 
@@ -82,14 +95,14 @@ class _Threads:
     reading goes on across the borders of batches.
     """
 
-    def __init__(self, spec: LoaderSpec, reader: SampleReader) -> None:
+    def __init__(self, spec: LoaderSpec, reader: BatchReader) -> None:
         self._spec = spec
         self._reader = reader
         self._readers = DaemonPool(spec.workers, "reader")
         self._fetchers = DaemonPool(spec.prefetch, "fetcher")
         self._dataset = SampleDataset(reader, self._readers)
 
-    def read(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
+    def read(self, keys: Sequence[list[Request]]) -> Iterator[Collated | FeedrateError]:
         width = self._spec.prefetch
         window: deque[tuple[Iterator[Any], Future[Any]]] = deque()
         for first in range(min(width, len(keys))):
@@ -119,16 +132,16 @@ class _Batches:
     """A batch sampler whose batches change from epoch to epoch, for workers that stay."""
 
     def __init__(self) -> None:
-        self.keys: Sequence[list[Key]] = ()
+        self.keys: Sequence[list[Request]] = ()
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def __iter__(self) -> Iterator[list[Request]]:
         return iter(self.keys)
 
 
 class _Processes:
     """One DataLoader with `workers` processes from a forkserver: never a fork of a rank that has MPI."""
 
-    def __init__(self, spec: LoaderSpec, reader: SampleReader) -> None:
+    def __init__(self, spec: LoaderSpec, reader: BatchReader) -> None:
         self._spec = spec
         self._batches = _Batches()
         self._workers: list[Any] = []
@@ -145,7 +158,7 @@ class _Processes:
                 prefetch_factor=math.ceil(spec.prefetch / spec.workers),
             )  # fmt: skip
 
-    def read(self, keys: Sequence[list[Key]]) -> Iterator[Collated | FeedrateError]:
+    def read(self, keys: Sequence[list[Request]]) -> Iterator[Collated | FeedrateError]:
         assert self._loader is not None
         self._batches.keys = keys
         before = multiprocessing.active_children()

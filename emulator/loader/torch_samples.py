@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,14 +18,18 @@ from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.reading import WholeReader
 from emulator.loader.streaming import CropReader
 from emulator.loader.threads import DaemonPool
+from emulator.plan.reads import Portion
 from emulator.storage.stats import ReadCounts
 
 Key = tuple[int, int]
 """(epoch, sample index): all that the random state of a sample depends on, beside the seed."""
 
+Request = tuple[int, Portion]
+"""(epoch, step): what the DataLoader is asked for."""
 
-Tensors = tuple[torch.Tensor, torch.Tensor]
-"""Image (float32) and label (uint8), (channel = 1, depth, height, width), or batches of them."""
+Tensors = tuple[torch.Tensor, ...]
+"""Image (float32) and label (uint8), (channel = 1, depth, height, width), or batches of them. Of records
+their bytes, all in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +39,32 @@ class Collated:
     tensors: Tensors
     samples: int
     bytes: int
-    """Bytes of the files that were read."""
+    """Bytes that were read."""
     worker: int
     """Process that made it."""
     cpu_seconds: float
     """User + system seconds of that process so far."""
     counts: ReadCounts | None
     """What its reads cost since the last batch, from a process of its own."""
+
+
+class BatchReader(Protocol):
+    """Reads what a step takes, from any number of threads; can be pickled for a worker process."""
+
+    cancelled_before: int
+    """What earlier epochs asked for is given up."""
+
+    @property
+    def whole(self) -> WholeReader:
+        """What reads the files."""
+        ...
+
+    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int]:
+        """The tensors of a step and the bytes that were read for them, by the pool's threads or this one.
+
+        Raises DatasetError, StorageError, CancelledError.
+        """
+        ...
 
 
 class SampleReader:
@@ -74,6 +97,19 @@ class SampleReader:
         assert tensors is not None
         return tensors
 
+    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int]:
+        """As BatchReader.batch."""
+        epoch, portion = request
+        keys = [(epoch, read.file) for read in portion.reads]
+        size = sum(self.whole.size(file) for _, file in keys)
+        if pool is None:  # a worker process: default_collate puts the batch into shared memory
+            return _stacked([self(key) for key in keys]), size
+        batch = _empty((len(keys), 1, *self.crop)) if self.crop else None
+        places: Iterable[Tensors | None] = zip(*batch, strict=True) if batch else [None] * len(keys)
+        futures = [pool.submit(self, *pair) for pair in zip(keys, places, strict=True)]
+        samples = [future.result() for future in futures]
+        return batch or _stacked(samples), size
+
     def _crops(self) -> CropReader:
         """This thread's."""
         crops: CropReader | None = getattr(self._local, "crops", None)
@@ -87,40 +123,30 @@ def _empty(shape: tuple[int, ...]) -> Tensors:
 
 
 class SampleDataset(Dataset[Tensors]):
-    """Map-style dataset over keys, a batch at a time.
+    """Map-style dataset over requests, a batch at a time.
 
     Errors are returned, not raised: the traceback that DataLoader makes of them helps nobody.
     """
 
-    def __init__(self, reader: SampleReader, pool: DaemonPool | None = None) -> None:
+    def __init__(self, reader: BatchReader, pool: DaemonPool | None = None) -> None:
         self.reader = reader
         self.pool = pool
         self._home = os.getpid()
 
-    def __getitems__(self, keys: Sequence[Key]) -> Collated | FeedrateError:
-        """The samples of a batch, read by the pool's threads or one after the other."""
+    def __getitems__(self, requests: Sequence[Request]) -> Collated | FeedrateError:
+        """What a step takes, read by the pool's threads or in this one. `requests` is one, in a list."""
+        (request,) = requests
         try:
-            tensors = self._tensors(keys)
+            tensors, size = self.reader.batch(request, self.pool)
         except FeedrateError as error:
             return error
         except CancelledError:
             return StorageError("the loader is closed")
-        whole = self.reader.whole
         away = os.getpid() != self._home
         return Collated(
-            tensors, len(keys), sum(whole.size(index) for _, index in keys), os.getpid(),
-            time.process_time() if away else 0.0, whole.storage.stats.drain() if away else None,
+            tensors, request[1].samples, size, os.getpid(), time.process_time() if away else 0.0,
+            self.reader.whole.storage.stats.drain() if away else None,
         )  # fmt: skip
-
-    def _tensors(self, keys: Sequence[Key]) -> Tensors:
-        if self.pool is None:  # a worker process: default_collate puts the batch into shared memory
-            return _stacked([self.reader(key) for key in keys])
-        crop = self.reader.crop
-        batch = _empty((len(keys), 1, *crop)) if crop else None
-        places: Iterable[Tensors | None] = zip(*batch, strict=True) if batch else [None] * len(keys)
-        futures = [self.pool.submit(self.reader, *pair) for pair in zip(keys, places, strict=True)]
-        samples = [future.result() for future in futures]
-        return batch or _stacked(samples)
 
 
 def _stacked(samples: Sequence[Tensors]) -> Tensors:

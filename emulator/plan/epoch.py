@@ -20,7 +20,7 @@ from emulator.errors import DatasetError
 from emulator.plan.order import epoch_order
 from emulator.plan.reads import Portion, Read
 from emulator.plan.sequential import Streams, drawn, samples_in_order, sequential_portions
-from emulator.spec.workload import AccessSpec
+from emulator.spec.workload import AccessSpec, Workload
 
 RANDOM = AccessSpec()
 
@@ -98,6 +98,14 @@ def _streams(plan: EpochPlan, rank: int, seed: int, epoch: int) -> tuple[Streams
     length = plan.steps * plan.batch_size
     streams = Streams(rank * length, length, max(1, min(plan.access.streams, length)))
     return streams, epoch_order(plan.samples // plan.samples_per_file, seed, epoch)
+
+
+def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int = 1) -> EpochPlan:
+    """How `ranks` ranks share an epoch of `workload` over `samples` samples."""
+    return EpochPlan(
+        samples=samples, ranks=ranks, batch_size=workload.loader.batch_size,
+        samples_per_file=samples_per_file, access=workload.access,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

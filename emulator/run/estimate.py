@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from emulator.plan.epoch import Course, EpochPlan
+from emulator.dataset.manifest import Manifest
+from emulator.plan.epoch import Course, plan_for
 from emulator.run.job import Job
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -16,9 +17,9 @@ DIRECT_BYTES = 60e6
 """Resident bytes of a rank with the direct loader, before it reads anything."""
 
 
-def steps_of(job: Job, files: int, ranks: int) -> int:
+def steps_of(job: Job, manifest: Manifest, ranks: int) -> int:
     """Steps of a rank in a point of `ranks` ranks."""
-    plan = EpochPlan(samples=files, ranks=ranks, batch_size=job.workload.loader.batch_size)
+    plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
     plan.require_a_step()
     return Course(plan=plan, seed=0, epochs=job.epochs, steps=job.steps).length
 
@@ -33,13 +34,13 @@ def memory_per_rank(job: Job, sample_bytes: float) -> float:
     return TORCH_BYTES + loader.workers * sample_bytes + (loader.prefetch + 1) * loader.batch_size * kept
 
 
-def plan_lines(job: Job, files: int, size: int, counts: Sequence[int]) -> list[str]:
+def plan_lines(job: Job, manifest: Manifest, counts: Sequence[int]) -> list[str]:
     """The plan for people: bytes, steps, expected seconds, memory per rank. Raises DatasetError."""
-    workload, mean = job.workload, size / files
+    workload, mean = job.workload, manifest.total / manifest.samples
     demand = workload.ideal_samples_per_second * mean
     lines = [
         f"workload:       {workload.name}: {workload.title}",
-        f"dataset:        {job.dataset}: {files} files, {show_bytes(size)}",
+        f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
         f"storage:        {job.storage}",
         f"loader:         {job.loader}; one rank asks {show_rate(demand)}",
         f"memory a rank:  about {show_bytes(memory_per_rank(job, mean))}",
@@ -48,7 +49,7 @@ def plan_lines(job: Job, files: int, size: int, counts: Sequence[int]) -> list[s
     ]
     total = 0.0
     for ranks in counts:
-        steps = steps_of(job, files, ranks)
+        steps = steps_of(job, manifest, ranks)
         read = ranks * steps * workload.loader.batch_size * mean
         seconds = max(steps * workload.accelerator.step_seconds, read / (job.storage.shaped_rate or math.inf))
         total += seconds

@@ -13,7 +13,7 @@ from emulator.clock import MonotonicClock
 from emulator.dataset.manifest import Manifest, read_rows
 from emulator.loader.base import Loader
 from emulator.loader.choose import make_loader
-from emulator.plan.epoch import Course, EpochPlan
+from emulator.plan.epoch import Course, plan_for
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.step import StepLog, Steps
 from emulator.record.store import Spool
@@ -59,7 +59,7 @@ def run_point(
 
     `progress(steps)` is called on rank 0 once a step. Raises DatasetError, StorageError.
     """
-    course = course_of(job, len(manifest.names), number, comm.size)
+    course = course_of(job, manifest, number, comm.size)
     node = comm.node()
     log = StepLog(number, comm.rank)
     keep = _Keeper(log, spool, progress if comm.rank == 0 else lambda _: None)
@@ -69,8 +69,9 @@ def run_point(
         storage = stack.enter_context(_storage(job, node, stats))
         sums = read_rows(job.dataset)["crc"] if job.verify_reads else None
         loader = make_loader(
-            job.loader, job.workload.loader, storage, manifest, seed=course.seed, checksums=sums
-        )
+            job.loader, job.workload.loader, storage, manifest, seed=course.seed, checksums=sums,
+            columns=job.workload.access.columns,
+        )  # fmt: skip
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None
         if probe:
@@ -87,9 +88,9 @@ def run_point(
     return comm.gather(_report(job, log, seconds, cpu, stats, activity))
 
 
-def course_of(job: Job, files: int, number: int, ranks: int) -> Course:
-    """The course of point `number` for `ranks` ranks. Raises DatasetError when there are too few files."""
-    plan = EpochPlan(samples=files, ranks=ranks, batch_size=job.workload.loader.batch_size)
+def course_of(job: Job, manifest: Manifest, number: int, ranks: int) -> Course:
+    """The course of point `number` for `ranks` ranks. Raises DatasetError when there are too few samples."""
+    plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
     plan.require_a_step()
     # A seed of its own for every point: caches behind the mount must not profit from the last point.
     seed = job.workload.training.shuffle_seed + number

@@ -20,6 +20,7 @@ from emulator.errors import storage_error
 from emulator.loader.base import Batch, Loader
 from emulator.loader.choose import make_loader
 from emulator.plan.epoch import Course, EpochPlan
+from emulator.plan.reads import Portion
 from emulator.record.machine import cpu_seconds
 from emulator.record.step import StepLog
 from emulator.run.job import LoaderKind
@@ -54,13 +55,14 @@ class _Files:
     format: str
     names: tuple[str, ...]
     sizes: tuple[int, ...]
+    samples_per_file: int = 1
 
 
 class _Empty:
     """A loader that reads nothing."""
 
-    def read(self, batches: Iterable[tuple[int, ...]]) -> Iterator[Batch]:
-        return (Batch(len(batch), 0) for batch in batches)
+    def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
+        return (Batch(portion.samples, 0) for portion in portions)
 
     def helper_cpu_seconds(self) -> float:
         return 0.0

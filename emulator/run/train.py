@@ -48,7 +48,7 @@ def train(
     """
     start = begin = clock.now()
     held_up = 0.0  # seconds in the last barrier
-    for number, batch in enumerate(loader.read(course.batches(rank))):
+    for number, batch in enumerate(loader.read(course.portions(rank))):
         ready = clock.now()
         meanwhile(ready)
         # What a barrier takes to wake everybody is our own way of waiting, not an accelerator that idles.

@@ -147,7 +147,7 @@ class Pairs:
             loader.close()
 
     def _loop(self, loader: TorchLoader, accelerator: Computing, number: int) -> Throughput:
-        plan = EpochPlan(samples=len(self._manifest.names), ranks=1, batch_size=self._spec.batch_size)
+        plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
         plan.require_a_step()
         course = Course(plan=plan, steps=self._steps + 1, seed=number)
         log = StepLog(0, 0)

@@ -16,7 +16,7 @@ import numpy as np
 
 from emulator.analysis.knee import run_noise
 from emulator.errors import SpecError
-from emulator.plan.epoch import EpochPlan
+from emulator.plan.epoch import plan_for
 from emulator.record.codec import from_plain
 from emulator.record.result import Point, RunResult
 from emulator.record.step import Steps
@@ -79,12 +79,12 @@ def workload_of(result: RunResult) -> Workload:
 def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
     """The measured counts of a result; points that were cut short are left out. Raises SpecError."""
     workload = workload_of(result)
-    files = int(result.dataset.get("files", 0))
+    samples = int(result.dataset.get("samples", result.dataset.get("files", 0)))
     found = []
     for number, point in enumerate(result.points):
         rows = steps[steps["point"] == number]
         if point.ranks * point.steps and len(rows) == point.ranks * point.steps:
-            found.append(_seen(workload, files, point, rows))
+            found.append(_seen(workload, samples, point, rows))
     if not found:
         raise SpecError(
             "the result has no point with all of its steps", "run it to its end, or give another OUT"
@@ -92,15 +92,12 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
     return found
 
 
-def _seen(workload: Workload, files: int, point: Point, rows: Steps) -> Seen:
+def _seen(workload: Workload, samples: int, point: Point, rows: Steps) -> Seen:
     rows = np.sort(rows, order=("rank", "epoch", "step"))
     shape = (point.ranks, point.steps)
     size = np.ascontiguousarray(rows["bytes"].astype(np.float64).reshape(shape).T)
     compute = np.ascontiguousarray(rows["compute"].reshape(shape).T)
-    last = (
-        rows["step"][: point.steps] + 1
-        == EpochPlan(samples=files, ranks=point.ranks, batch_size=workload.loader.batch_size).steps
-    )
+    last = rows["step"][: point.steps] + 1 == plan_for(workload, samples, point.ranks).steps
     last[-1] = True
     sync = workload.training.sync
     gates = np.full(point.steps, sync == "step") | (last & (sync == "epoch"))

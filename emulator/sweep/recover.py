@@ -32,4 +32,4 @@ def recovered(out: Path) -> tuple[RunResult, Steps]:
 def _partial(result: RunResult, rows: Steps) -> Point:
     workload: Workload = from_plain(Workload, result.workload)
     ranks = len(np.unique(rows["rank"]))
-    return point_of(workload, int(result.dataset["files"]), ranks, rows)
+    return point_of(workload, int(result.dataset.get("samples", result.dataset["files"])), ranks, rows)

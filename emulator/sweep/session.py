@@ -86,7 +86,7 @@ class _Session:
         active = set(activation_order(self.hosts)[:count])
         group = self.world.split(0 if self.world.rank in active else 1)
         if self.world.rank in active:
-            length = course_of(self.job, len(self.manifest.names), self._number, count).length
+            length = course_of(self.job, self.manifest, self._number, count).length
             progress = _Progress(say, length)
             reports = run_point(self.job, self.manifest, self._number, group, spool, progress.show)
             if self.book:

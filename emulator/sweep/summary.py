@@ -22,7 +22,7 @@ from emulator.analysis.throughput import (
     throughput,
 )
 from emulator.dataset.manifest import Manifest
-from emulator.plan.epoch import EpochPlan
+from emulator.plan.epoch import plan_for
 from emulator.record.machine import utc_now
 from emulator.record.result import Flag, HostShare, Kind, Point, RunResult, Status
 from emulator.record.step import Steps
@@ -40,7 +40,7 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
     pages = sum(report.pages_sampled for report in reports)
     resident = sum(report.pages_resident for report in reports)
     point = point_of(
-        job.workload, len(manifest.names), ranks, rows,
+        job.workload, manifest.samples, ranks, rows,
         hosts=_hosts(reports),
         resident_share=resident / pages if pages else None,
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
@@ -64,9 +64,12 @@ def _not_direct(job: Job, reports: Sequence[RankReport]) -> Flag | None:
     )
 
 
-def point_of(workload: Workload, files: int, ranks: int, rows: Steps, **more: Any) -> Point:
-    """The point that the step log `rows` of `ranks` ranks shows; `more` are fields that it does not."""
-    plan = EpochPlan(samples=files, ranks=ranks, batch_size=workload.loader.batch_size)
+def point_of(workload: Workload, samples: int, ranks: int, rows: Steps, **more: Any) -> Point:
+    """The point that the step log `rows` of `ranks` ranks shows; `more` are fields that it does not.
+
+    `samples` are those of the dataset.
+    """
+    plan = plan_for(workload, samples, ranks)
     lasting, whole = throughput(steady(rows)), throughput(rows)
     ideal = ranks * workload.ideal_samples_per_second
     return Point(
@@ -152,6 +155,7 @@ def dataset_facts(job: Job, manifest: Manifest) -> dict[str, Any]:
     return {
         "path": str(job.dataset),
         "files": len(manifest.names),
+        "samples": manifest.samples,
         "bytes": int(manifest.sizes.sum()),
         "format": manifest.format,
         "recipe": manifest.recipe,

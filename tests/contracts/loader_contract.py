@@ -17,6 +17,7 @@ from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import FORMATS, Sample
 from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.base import Loader
+from emulator.plan.reads import Portion, whole_files
 from emulator.spec.workload import LoaderSpec
 from emulator.storage.base import Storage
 from emulator.storage.posix import PosixStorage
@@ -35,15 +36,17 @@ class Files:
     names: Sequence[str]
     sizes: Sequence[int]
     checksums: Sequence[int]
+    samples_per_file: int = 1
 
     def storage(self) -> TimedStorage:
         return TimedStorage(PosixStorage(self.folder, direct=False, cache="warm"))
 
-    def batches(self, size: int = 3) -> list[tuple[int, ...]]:
-        return [tuple(range(i, i + size)) for i in range(0, len(self.names) - size + 1, size)]
+    def batches(self, size: int = 3) -> list[Portion]:
+        starts = range(0, len(self.names) - size + 1, size)
+        return [whole_files(tuple(range(i, i + size))) for i in starts]
 
-    def bytes_of(self, batch: tuple[int, ...]) -> int:
-        return sum(self.sizes[index] for index in batch)
+    def bytes_of(self, portion: Portion) -> int:
+        return sum(self.sizes[read.file] for read in portion.reads)
 
 
 def write_files(folder: Path, form: str, count: int = 12) -> Files:
@@ -152,7 +155,7 @@ class LoaderContract:
 
     def test_more_workers_than_batches(self, loader: MakeLoader, files: Files) -> None:
         made = loader(files, replace(SPEC, workers=4, prefetch=8))
-        assert len(list(made.read([(0,), (1, 2)]))) == 2
+        assert len(list(made.read([whole_files((0,)), whole_files((1, 2))]))) == 2
         assert list(made.read([])) == []
 
     def test_an_epoch_may_be_left_early(self, loader: MakeLoader, files: Files) -> None:
@@ -236,7 +239,7 @@ class InProcessContract(LoaderContract):
         storage = files.storage()
         arriving = loader(files, storage=storage).read(files.batches(1))
         next(arriving)
-        ahead = files.bytes_of((0, 1, 2, 3))
+        ahead = files.bytes_of(whole_files((0, 1, 2, 3)))
         wait_for(lambda: storage.stats.snapshot().bytes >= ahead)
         time.sleep(0.1)
         assert storage.stats.snapshot().bytes == ahead

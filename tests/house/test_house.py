@@ -36,7 +36,7 @@ def test_the_readme_fits():
 
 
 OWNERS = {
-    "torch": {"loader/torch.py", "loader/torch_samples.py", "accelerator"},
+    "torch": {"loader/torch.py", "loader/torch_samples.py", "loader/torch_records.py", "accelerator"},
     "nibabel": {"dataset/formats/nifti.py"},
     "h5py": {"dataset/formats/hdf5.py"},
     "mpi4py": {"run/comm.py"},

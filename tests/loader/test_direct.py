@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emulator.loader.buffers import aligned_buffer
+from emulator.plan.reads import whole_files
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.timed import TimedStorage
 
@@ -46,8 +47,9 @@ def test_whatever_the_knobs_every_byte_is_read_once(  # type: ignore[no-untyped-
     storage = TimedStorage(PosixStorage(few.folder, direct=direct and probe_direct(few.folder), cache="cold"))
     spec = replace(SPEC, block_bytes=4096 * pages, workers=workers, prefetch=prefetch)
     made = maker("direct")(few, spec, storage, verify=True)
-    assert [batch.bytes for batch in made.read(order)] == [few.bytes_of(batch) for batch in order]
-    assert storage.stats.snapshot().bytes == sum(few.bytes_of(batch) for batch in order)
+    portions = [whole_files(files) for files in order]
+    assert [batch.bytes for batch in made.read(portions)] == [few.bytes_of(one) for one in portions]
+    assert storage.stats.snapshot().bytes == sum(few.bytes_of(one) for one in portions)
     made.close()
 
 
@@ -64,7 +66,7 @@ def test_memory_stays_where_it_was_over_2000_steps(maker, few: Files) -> None:  
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     made = maker("direct")(few)
-    order = [(step % 6, (step + 1) % 6) for step in range(2000)]
+    order = [whole_files((step % 6, (step + 1) % 6)) for step in range(2000)]
     for _ in made.read(order[:500]):
         pass
     before = resident()
@@ -91,11 +93,12 @@ from contracts.loader_contract import SPEC, Files
 from dataclasses import replace
 from emulator.errors import StorageError
 from emulator.loader.choose import make_loader
+from emulator.plan.reads import whole_files
 
 files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
 loader = make_loader(sys.argv[3], replace(SPEC, stall_timeout=0.3), files.storage(), files)
 try:
-    list(loader.read([(0,)]))
+    list(loader.read([whole_files((0,))]))
 except StorageError as error:
     print(error)
 loader.close()

@@ -27,6 +27,7 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader.reading import WholeReader
 from emulator.loader.torch import SampleReader
+from emulator.plan.reads import whole_files
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]
@@ -77,7 +78,7 @@ def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, worker_k
     limiter.unlink()
     storage = ShapedStorage(files.storage(), limiter)
     made = maker("torch")(files, replace(SPEC, worker_kind=worker_kind), storage)
-    list(made.read([(0,)]))
+    list(made.read([whole_files((0,))]))
     begin = time.monotonic()
     size = sum(batch.bytes for batch in made.read(files.batches()))
     assert time.monotonic() - begin > size / rate - 0.02
@@ -138,7 +139,7 @@ def test_memory_stays_where_it_was(maker, files: Files) -> None:  # type: ignore
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
     made = maker("torch")(files)
-    order = [(step % 12, (step + 1) % 12) for step in range(1000)]
+    order = [whole_files((step % 12, (step + 1) % 12)) for step in range(1000)]
     list(made.read(order))
     before = resident()
     for _ in range(2):

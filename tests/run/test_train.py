@@ -22,12 +22,12 @@ class MemoryLoader:
         self.delay = delay
         self.seen: list[tuple[int, ...]] = []
 
-    def read(self, batches):
-        for batch in batches:
-            self.seen.append(batch)
+    def read(self, portions):
+        for portion in portions:
+            self.seen.append(tuple(read.file for read in portion.reads))
             if self.delay:
                 time.sleep(self.delay)
-            yield Batch(len(batch), 100 * len(batch))
+            yield Batch(portion.samples, 100 * portion.samples)
 
     def helper_cpu_seconds(self) -> float:
         return 0.0

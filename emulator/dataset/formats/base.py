@@ -6,7 +6,7 @@ import math
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.layout import Hole, Key, Layout
 from emulator.errors import DatasetError
+
+if TYPE_CHECKING:
+    from emulator.dataset.formats.index import Index
 
 Array = NDArray[Any]
 Shape = tuple[int, int, int, int]
@@ -147,6 +150,18 @@ class Format(Protocol):
         """
         ...
 
+    @property
+    def records(self) -> bool:
+        """True when samples are records of bytes, which no loader crops; False when they are volumes."""
+        ...
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
+        """Where the `samples` samples of the file `name` lie, or these columns of them.
+
+        Looks at as little of the file as readers of the format do. Raises DatasetError.
+        """
+        ...
+
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         """Check that a file of `size` bytes that begins with `head` can be a sample.
 
@@ -159,9 +174,13 @@ class Laid:
     """What formats whose files are their layouts share."""
 
     streams = True
+    records = False
 
     def layouts(self, shape: Shape) -> tuple[Layout, ...]:
         raise NotImplementedError
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
+        raise bad(name, f"the format holds one sample a file, not {samples}, and no columns")
 
     def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
         return compose(self.layouts(shape), fill, room)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from emulator.dataset.formats.base import PAGE, Array, OneFile, Peek, Shape, Span, bad
+from emulator.dataset.formats.index import Index, stacked
 from emulator.dataset.formats.layout import Hole, Key, Layout
 
 if TYPE_CHECKING:
@@ -145,6 +146,9 @@ class Hdf5(OneFile):
         found = _each(lambda dataset: _span(dataset, size, name), peek, size, name)
         spans = {key: span for key, span in found.items() if span is not None}
         return spans if len(spans) == len(found) else None
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
+        return stacked(self.spans(peek, size, name), samples, name)
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if len(head) < 64 or bytes(head[:8]) != _SIGNATURE or head[8] not in _END_OF_FILE:
