@@ -74,7 +74,7 @@ class JournalWatch:
     def _found(self) -> list[tuple[str, int]]:
         if not self._names:
             return []
-        found = [(entry.name, entry.size) for entry in self._store.list(JOURNALS)]
+        found = [(entry.name, entry.size) for entry in self._store.entries(JOURNALS)]
         return [pair for pair in found if pair[0].startswith(self._names)]
 
     def now(self) -> tuple[int, int]:
@@ -100,7 +100,7 @@ class JournalWatch:
 def read_journals(store: Store) -> Records:
     """The valid records of all journals, the last of each index, by index. Raises OSError, StorageError."""
     found = [np.empty(0, RECORD)]
-    for name in sorted(entry.name for entry in store.list(JOURNALS)):
+    for name in sorted(entry.name for entry in store.entries(JOURNALS)):
         data = store.get(name) or b""
         records = np.frombuffer(data[: _whole(len(data))], RECORD)
         bodies = data[: len(records) * RECORD.itemsize]

@@ -167,7 +167,7 @@ def _absent(store: Store) -> DatasetError:
             )
         begun = (store.root / HIDDEN).is_dir()
     else:
-        begun = next(iter(store.list(f"{HIDDEN}/")), None) is not None
+        begun = next(iter(store.entries(f"{HIDDEN}/")), None) is not None
     if begun:
         return DatasetError(
             f"the dataset in {store} is not finished", "run the same feedrate generate again, it resumes"

@@ -146,8 +146,8 @@ class Site:
             store.settle(self.folders)
             store.put(name, table)
             store.put(MANIFEST, head)
-            old = [entry.name for entry in store.list("samples-") if _TABLE.fullmatch(entry.name)]
-            journals = [entry.name for entry in store.list(JOURNALS)]
+            old = [entry.name for entry in store.entries("samples-") if _TABLE.fullmatch(entry.name)]
+            journals = [entry.name for entry in store.entries(JOURNALS)]
             store.delete([*(other for other in old if other != name), *journals, PLAN])
         except OSError as error:
             raise storage_error(error, "cannot write the manifest") from None
@@ -167,7 +167,7 @@ def opened(store: Store, force: bool) -> Iterator[None]:
         try:
             if isinstance(store, FolderStore):
                 _make_folder(store.root)
-            if store.size(MANIFEST) is None and next(iter(store.list(f"{HIDDEN}/")), None) is None:
+            if store.size(MANIFEST) is None and next(iter(store.entries(f"{HIDDEN}/")), None) is None:
                 _require_empty(store)
             stack.enter_context(store.exclusive(f"{HIDDEN}/lock"))
             if force:
@@ -194,7 +194,7 @@ def _found(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def _require_empty(store: Store) -> None:
-    for entry in store.list():
+    for entry in store.entries():
         raise DatasetError(
             f"{store} is not empty and holds no dataset of feedrate (it has {entry.name.split('/')[0]})",
             "choose a new folder",
@@ -207,7 +207,7 @@ def remove_dataset(store: Store) -> None:
     store.delete([MANIFEST])
     suffixes = "|".join(re.escape(form.suffix).replace("_x", "_.") for form in FORMATS.values())
     sample = re.compile(rf"(\d{{4,}}/)?(sample_\d[^/]*({suffixes})|[^/]*{re.escape(TEMPORARY)})")
-    names = [entry.name for entry in store.list()]
+    names = [entry.name for entry in store.entries()]
     ours = [name for name in names if sample.fullmatch(name) or _TABLE.fullmatch(name)]
     journals = [name for name in names if name.startswith(JOURNALS)]
     store.delete([*ours, *journals, PLAN])

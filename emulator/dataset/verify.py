@@ -90,7 +90,7 @@ def extra_files(dataset: Checked) -> list[Fault]:
     known = {part for name in dataset.manifest.names for part in form.parts(name)}
     known.add(MANIFEST)
     try:
-        found = sorted(entry.name for entry in dataset.store.list() if entry.name not in known)
+        found = sorted(entry.name for entry in dataset.store.entries() if entry.name not in known)
     except OSError as error:
         raise storage_error(error, "cannot list the dataset") from None
     return [Fault(name, "extra: not in the manifest") for name in found if not _is_ours(name)]

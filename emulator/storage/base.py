@@ -132,7 +132,7 @@ class Store(Storage, Protocol):
     request: int
     """Bytes of a request that reading a whole file in order should use."""
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
         """Everything whose name begins with `prefix`."""
         ...
 

@@ -34,8 +34,8 @@ class FolderStore(PosixStorage):
     def __str__(self) -> str:
         return str(self.root)
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        """As Store.list; what is in lost+found is nobody's. Raises OSError."""
+    def entries(self, prefix: str = "") -> Iterator[Entry]:
+        """As Store.entries; what is in lost+found is nobody's. Raises OSError."""
         folder, _, start = prefix.rpartition("/")
         for name, entry in _entries(self.root / folder, folder + "/" if folder else "", start):
             with suppress(FileNotFoundError):

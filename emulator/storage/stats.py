@@ -5,6 +5,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+RetryKind = Literal["timeout", "busy", "cut", "connection"]
+"""Why a request was repeated: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""
+RETRY_KINDS: tuple[RetryKind, ...] = get_args(RetryKind)
 
 PER_DECADE = 8
 EDGES = tuple(sorted({round(10 ** (step / PER_DECADE)) for step in range(9 * PER_DECADE + 1)}))
@@ -25,6 +30,8 @@ class ReadCounts:
     """Pages whose residency was asked for after eviction and before reading."""
     pages_resident: int = 0
     """Pages of these that were in the page cache all the same."""
+    retries: tuple[int, ...] = (0,) * len(RETRY_KINDS)
+    """Requests to an object store that were repeated, in the order of RETRY_KINDS."""
 
     def __add__(self, other: ReadCounts) -> ReadCounts:
         return self._with(other, 1)
@@ -39,6 +46,7 @@ class ReadCounts:
             buckets=tuple(a + sign * b for a, b in zip(self.buckets, other.buckets, strict=True)),
             pages_sampled=self.pages_sampled + sign * other.pages_sampled,
             pages_resident=self.pages_resident + sign * other.pages_resident,
+            retries=tuple(a + sign * b for a, b in zip(self.retries, other.retries, strict=True)),
         )
 
     @property
@@ -49,6 +57,10 @@ class ReadCounts:
     def histogram(self) -> dict[int, int]:
         """Upper edge in microseconds -> requests; empty buckets left out."""
         return {edge: count for edge, count in zip(EDGES, self.buckets, strict=True) if count}
+
+    def repeated(self) -> dict[str, int]:
+        """RetryKind -> requests that were repeated for it; what did not happen is left out."""
+        return {kind: count for kind, count in zip(RETRY_KINDS, self.retries, strict=True) if count}
 
 
 class ReadStats:
@@ -68,6 +80,7 @@ class ReadStats:
         self._buckets = [0] * len(EDGES)
         self._pages_sampled = 0
         self._pages_resident = 0
+        self._retries = [0] * len(RETRY_KINDS)
 
     def __reduce__(self) -> tuple[type[ReadStats], tuple[()]]:
         return (ReadStats, ())
@@ -85,6 +98,11 @@ class ReadStats:
         with self._lock:
             self._pages_sampled += sampled
             self._pages_resident += resident
+
+    def add_retry(self, kind: RetryKind) -> None:
+        """A request that is about to be repeated."""
+        with self._lock:
+            self._retries[RETRY_KINDS.index(kind)] += 1
 
     def snapshot(self) -> ReadCounts:
         """The counts so far."""
@@ -110,8 +128,10 @@ class ReadStats:
             self._buckets = [a + b for a, b in zip(self._buckets, counts.buckets, strict=True)]
             self._pages_sampled += counts.pages_sampled
             self._pages_resident += counts.pages_resident
+            self._retries = [a + b for a, b in zip(self._retries, counts.retries, strict=True)]
 
     def _counts(self) -> ReadCounts:
         return ReadCounts(
-            self._reads, self._bytes, tuple(self._buckets), self._pages_sampled, self._pages_resident
-        )
+            self._reads, self._bytes, tuple(self._buckets), self._pages_sampled, self._pages_resident,
+            tuple(self._retries),
+        )  # fmt: skip

@@ -47,6 +47,11 @@ def folder(tmp_path: Path) -> Path:
 class StorageContract:
     """Tests of a storage. The subclass has a fixture `storage` over the fixture `folder`."""
 
+    block = 4096 * 5
+    """Bytes of the requests of threads."""
+    idle_files = 0
+    """Files that may stay open for the next request, however many there were."""
+
     def test_is_a_storage(self, storage: Storage) -> None:
         assert isinstance(storage, Storage)
         with storage.open("one") as blob:
@@ -107,12 +112,12 @@ class StorageContract:
         for _ in range(20):
             with storage.open("odd") as blob:
                 read_whole(blob)
-        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+        assert abs(len(os.listdir("/proc/self/fd")) - before) <= self.idle_files  # noqa: PTH208
 
     def test_threads_do_not_disturb_each_other(self, storage: Storage) -> None:
         def read(name: str) -> bool:
             with storage.open(name) as blob:
-                return read_whole(blob, 4096 * 5) == content(name)
+                return read_whole(blob, self.block) == content(name)
 
         with ThreadPoolExecutor(8) as pool:
             assert all(pool.map(read, [name for name in SIZES if name != "empty"] * 8))

@@ -45,6 +45,8 @@ OWNERS = {
     "pyarrow": {"record"},
     "altair": {"report"},
     "numba": {"simulator"},
+    "obstore": {"storage/s3.py"},
+    "rados": {"storage/rados.py"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
     "yaml": {"mlperf/bounded.py"},
