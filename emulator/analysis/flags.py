@@ -28,7 +28,8 @@ DRIFT = 0.05
 
 def point_flags(point: Point) -> tuple[Flag, ...]:
     """Every flag that a point carries the evidence for. What was not measured (None) raises none."""
-    found = (overshoot(point), steal(point), runqueue(point), page_cache(point), uneven_hosts(point))
+    checks = (overshoot, steal, runqueue, page_cache, retried, uneven_hosts)
+    found = (check(point) for check in checks)
     return tuple(flag for flag in found if flag is not None)
 
 
@@ -85,6 +86,22 @@ def page_cache(point: Point) -> Flag | None:
         threshold=RESIDENT,
         sentence=f"{point.resident_share:.1%} of the pages were in memory before they were read: "
         "part of the throughput is the page cache's.",
+    )
+
+
+def retried(point: Point) -> Flag | None:
+    """Repeated requests / requests > 0: an object store failed, and reading went on all the same."""
+    count = sum(point.read_retries.values())
+    if not count:
+        return None
+    reads = max(sum(point.read_latency.values()), 1)
+    kinds = ", ".join(f"{kind} {number:,}" for kind, number in point.read_retries.items())
+    return Flag(
+        name="retries",
+        value=count / reads,
+        threshold=0.0,
+        sentence=f"{count:,} requests for {reads:,} reads had to be repeated ({kinds}): "
+        "the object store failed now and then, and the time that it took is in the throughput.",
     )
 
 

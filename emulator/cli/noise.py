@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def noise_beside(job: Job, world: Comm) -> Iterator[None]:
 
     What fio says of it is kept in OUT/noise/HOST.json.
     """
-    if not job.storage.noise:
+    folder = job.dataset
+    if not job.storage.noise or not isinstance(folder, Path):
         yield
         return
     import socket
@@ -30,7 +32,7 @@ def noise_beside(job: Job, world: Comm) -> Iterator[None]:
     first = world.node().rank == 0
     running: list[RunningNoise] = []
     try:
-        agreed(world, lambda: running.append(RunningNoise(noise, job.dataset, host)) if first else None)
+        agreed(world, lambda: running.append(RunningNoise(noise, folder, host)) if first else None)
         yield
         told = agreed(world, lambda: (host, running[0].stop()) if first else ("", ""))
     finally:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-Dataset = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the dataset (feedrate generate).")]
+Dataset = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")]
 OptionalDataset = Annotated[
-    Path | None, typer.Argument(metavar="DIR", help="Folder of the dataset (feedrate generate).")
+    str | None, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")
 ]
 WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 
 def make_job(
-    dataset: Path, workload: str, settings: Sequence[str], loader: str, cache: str, storage: str,
+    dataset: str, workload: str, settings: Sequence[str], loader: str, cache: str, storage: str,
     epochs: int | None, steps: int | None, out: Path | None, verify_reads: bool,
 ) -> Job:  # fmt: skip
     """The job that the options ask for. Raises SpecError."""
     from emulator.run.job import Job
     from emulator.spec.catalog import load_workload
+    from emulator.spec.place import parse_place
     from emulator.spec.storage import parse_storage
 
     spec = load_workload(workload, settings)
     name = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return Job(
-        dataset=dataset,
+        dataset=parse_place(dataset),
         workload=spec,
         loader=loader_kind(loader),
         storage=parse_storage(storage, cache_kind(cache)),

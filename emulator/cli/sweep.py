@@ -78,6 +78,8 @@ def _with_noise(job: Job, noise: str | None) -> Job:
     from emulator.baseline.noise import parse_noise
 
     parse_noise(noise)
+    if not isinstance(job.dataset, Path):
+        raise SpecError("--noise is fio beside a folder", "leave it out where the dataset is objects")
     require_fio()
     return replace(job, storage=replace(job.storage, noise=noise))
 

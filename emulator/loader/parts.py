@@ -49,7 +49,7 @@ class PartReader(WholeReader):
         Raises as WholeReader.read does.
         """
         name = self.samples.names[read.file]
-        with self.storage.open(name) as blob:
+        with self.storage.open(name, self.size(read.file)) as blob:
             self.check_size(read.file, blob.size, blob)
             if self.samples.samples_per_file == 1 and not self.columns:
                 yield from self._whole(read.file, blob, buffer, cancelled)

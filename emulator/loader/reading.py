@@ -55,6 +55,10 @@ class WholeReader:
         self.read(read.file, buffer, cancelled)
         return self.size(read.file)
 
+    def known_size(self, index: int, parts: Sequence[str]) -> int | None:
+        """Bytes that a file of sample `index` should have; None when only the sum of several is known."""
+        return self.size(index) if len(parts) == 1 else None
+
     def read(self, index: int, buffer: memoryview, cancelled: Callable[[], bool]) -> None:
         """Read sample `index` in order through `buffer`, which is `room()` long, and keep nothing.
 
@@ -64,7 +68,7 @@ class WholeReader:
         parts = self.form.parts(self.samples.names[index])
         total = crc = 0
         for number, part in enumerate(parts, start=1):
-            with self.storage.open(part) as blob:
+            with self.storage.open(part, self.known_size(index, parts)) as blob:
                 total += blob.size
                 if number == len(parts):
                     self.check_size(index, total, blob)

@@ -49,8 +49,9 @@ class CropReader:
         whole = self._whole
         with ExitStack() as stack:
             files = []
-            for part in whole.form.parts(whole.samples.names[index]):
-                blob = stack.enter_context(whole.storage.open(part))
+            parts = whole.form.parts(whole.samples.names[index])
+            for part in parts:
+                blob = stack.enter_context(whole.storage.open(part, whole.known_size(index, parts)))
                 files.append(FileBlocks(whole, part, blob, self._ring, cancelled))
                 stack.callback(files[-1].drop_all)
             whole.check_size(index, sum(file.blob.size for file in files), files[-1].blob)

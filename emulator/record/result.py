@@ -115,6 +115,8 @@ class Point:
     """Share of sampled pages that were in the page cache just before they were read (0 to 1)."""
     read_latency: Mapping[str, int] = field(default_factory=dict)
     """Histogram of read requests: upper edge in microseconds -> requests, all ranks."""
+    read_retries: Mapping[str, int] = field(default_factory=dict)
+    """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
     bound: Bound | None = None
     """What limits the point; null where it was not asked."""
     flags: tuple[Flag, ...] = ()

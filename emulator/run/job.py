@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from emulator.spec.place import Place
 from emulator.spec.storage import StorageSpec
 from emulator.spec.workload import Workload
 
@@ -16,7 +17,8 @@ LoaderKind = Literal["torch", "direct"]
 class Job:
     """One workload on one dataset on one storage."""
 
-    dataset: Path
+    dataset: Place
+    """Its folder, or its objects."""
     workload: Workload
     loader: LoaderKind
     storage: StorageSpec

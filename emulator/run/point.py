@@ -21,7 +21,9 @@ from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
 from emulator.run.job import Job
 from emulator.run.train import train
+from emulator.spec.place import ObjectPlace
 from emulator.storage.base import Storage
+from emulator.storage.place import store_at
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 from emulator.storage.timed import ReadStats, TimedStorage
@@ -37,7 +39,7 @@ class RankReport:
     host: str
     cores: int
     direct_io: bool
-    """True when reads by-passed the page cache (O_DIRECT)."""
+    """True when reads by-passed the page cache (O_DIRECT), as those of objects do."""
     loop_seconds: float
     cpu_seconds: float
     """User + system seconds of the rank and its workers, during the loop."""
@@ -48,6 +50,8 @@ class RankReport:
     """Pages looked at just before they were read."""
     pages_resident: int
     """Those of them that were in the page cache."""
+    retries: Mapping[str, int]
+    """Why requests to an object store were repeated -> how many of them."""
     activity: HostActivity | None
     """What the host did; from the first rank of each host."""
 
@@ -113,19 +117,22 @@ def _report(
     return RankReport(
         host=socket.gethostname(),
         cores=cores(),
-        direct_io=wants_direct(job),
+        direct_io=isinstance(job.dataset, ObjectPlace) or wants_direct(job),
         loop_seconds=seconds,
         cpu_seconds=cpu,
         steps=log.rows(),
         read_latency=counts.histogram(),
         pages_sampled=counts.pages_sampled,
         pages_resident=counts.pages_resident,
+        retries=counts.repeated(),
         activity=activity,
     )
 
 
 def wants_direct(job: Job) -> bool:
     """True when reads should by-pass the page cache: cold, by the direct loader, where the mount can."""
+    if isinstance(job.dataset, ObjectPlace):
+        return False
     return job.loader == "direct" and job.storage.cache == "cold" and probe_direct(job.dataset)
 
 
@@ -155,10 +162,15 @@ class _Keeper:
 @contextmanager
 def _storage(job: Job, node: Comm, stats: ReadStats) -> Iterator[Storage]:
     """The job's storage, timed, and shaped where it should be: one limiter for all ranks of the node."""
-    posix = PosixStorage(job.dataset, direct=wants_direct(job), cache=job.storage.cache, stats=stats)
+    place = job.dataset
+    plain: Storage
+    if isinstance(place, ObjectPlace):
+        plain = store_at(place, stats)
+    else:
+        plain = PosixStorage(place, direct=wants_direct(job), cache=job.storage.cache, stats=stats)
     rate, latency = job.storage.shaped_rate, job.storage.shaped_latency
     if rate is None:
-        yield TimedStorage(posix, stats)
+        yield TimedStorage(plain, stats)
         return
     limiter = NodeLimiter.create(rate, latency, node.rank) if node.rank == 0 else None
     path = node.bcast(limiter.path if limiter else None)
@@ -168,6 +180,6 @@ def _storage(job: Job, node: Comm, stats: ReadStats) -> Iterator[Storage]:
     if node.rank == 0:
         limiter.unlink()  # everybody has it open: nothing is left behind, whatever happens next
     try:
-        yield TimedStorage(ShapedStorage(posix, limiter), stats)
+        yield TimedStorage(ShapedStorage(plain, limiter), stats)
     finally:
         limiter.close()

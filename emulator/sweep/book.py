@@ -16,6 +16,8 @@ from emulator.record.store import prepare_out, remove_spools, write_result, writ
 from emulator.run.job import Job
 from emulator.run.point import RankReport
 from emulator.run.selftest import self_test
+from emulator.spec.place import ObjectPlace, Place
+from emulator.storage.place import describe_objects
 from emulator.sweep.resume import reopen
 from emulator.sweep.summary import result_of, summarise
 
@@ -54,7 +56,7 @@ class Book:
             **describe_machine(),
             "ranks_started": len(hosts),
             "hosts": sorted(set(hosts)),
-            "dataset_mount": describe_mount(job.dataset),
+            "dataset_mount": _mount(job.dataset),
             "emulator": asdict(self_test(job.loader, job.workload.loader)),
         }
         book = cls(job, kind, manifest, environment, points, steps)
@@ -84,3 +86,7 @@ class Book:
         )
         write_result(self._job.out, result)
         return result
+
+
+def _mount(place: Place) -> dict[str, str]:
+    return describe_objects(place) if isinstance(place, ObjectPlace) else describe_mount(place)

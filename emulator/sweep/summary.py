@@ -37,6 +37,9 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
     latency: Counter[int] = Counter()
     for report in reports:
         latency.update(report.read_latency)
+    retries: Counter[str] = Counter()
+    for report in reports:
+        retries.update(report.retries)
     pages = sum(report.pages_sampled for report in reports)
     resident = sum(report.pages_resident for report in reports)
     point = point_of(
@@ -44,6 +47,7 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
         hosts=_hosts(reports),
         resident_share=resident / pages if pages else None,
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
+        read_retries=dict(sorted(retries.items())),
     )  # fmt: skip
     drifting = non_stationary(rate_series(steady(rows)))
     raised = (drifting, _not_direct(job, reports), short_run(point, job.workload.loader.prefetch))

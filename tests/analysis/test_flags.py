@@ -47,3 +47,9 @@ def test_dataset_against_memory():
     assert flag.threshold == 5
     assert "100 GB" in flag.sentence
     assert small_dataset(320 * 10**9, 64 * 10**9) is None
+
+
+def test_a_single_repeated_request_is_flagged():
+    (flag,) = point_flags(point(4, 0.9, read_retries={"busy": 2, "cut": 1}, read_latency={"10": 300}))
+    assert (flag.name, flag.value, flag.threshold) == ("retries", 0.01, 0.0)
+    assert "3 requests for 300 reads had to be repeated (busy 2, cut 1)" in flag.sentence

@@ -1,0 +1,170 @@
+"""A dataset of objects as a user makes, checks and reads it: a small S3 endpoint that can fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command import Done, feedrate
+from s3_server import KEY, SECRET, Endpoint, Fault, s3_server
+
+from emulator.record.store import read_result
+
+PLACE = "s3://bucket/data/tiny"
+GENERATE = ("generate", PLACE, "--recipe", "tiny", "--files", 24, "--payload", "ratio=8")
+RUN = ("--workload", "unet3d-tiny", "--loader", "direct", "--set", "accelerator.step_seconds=0.01")
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with s3_server() as running:
+        yield running
+
+
+def ask(endpoint: Endpoint, *words: object, **environment: str) -> Done:
+    done = feedrate(*words, **{**endpoint.environment(), **environment})
+    assert SECRET not in done.out + done.err and KEY not in done.out + done.err
+    return done
+
+
+def files_of(endpoint: Endpoint) -> dict[str, bytes]:
+    return {name.removeprefix("data/tiny/"): data for name, data in endpoint.objects.items()}
+
+
+@pytest.fixture
+def made(endpoint: Endpoint) -> Endpoint:
+    done = ask(endpoint, *GENERATE)
+    assert done.status == 0, done.err
+    return endpoint
+
+
+def test_objects_are_the_files_of_a_folder_byte_for_byte(made: Endpoint, tmp_path: Path) -> None:
+    done = feedrate("generate", tmp_path / "data", *GENERATE[2:])
+    assert done.status == 0, done.err
+    names = (path for path in (tmp_path / "data").rglob("*") if path.is_file())
+    folder = {str(path.relative_to(tmp_path / "data")): path.read_bytes() for path in names}
+    folder.pop(".feedrate/lock")
+    assert files_of(made) == folder
+    again = ask(made, *GENERATE)
+    assert "nothing was made" in again.out
+    done = ask(made, "verify", PLACE)
+    assert (done.status, done.out) == (0, f"{PLACE}: 24 of 24 files checked, 0 faults\n")
+
+
+def test_verify_finds_what_is_wrong_and_paranoid_makes_it_again(made: Endpoint) -> None:
+    whole = dict(made.objects)
+    names = sorted(name for name in made.objects if "sample_" in name)
+    data = bytearray(made.objects[names[3]])
+    data[len(data) // 2] ^= 1
+    made.objects[names[3]] = bytes(data)
+    made.objects[names[5]] = made.objects[names[5]][:-1]
+    del made.objects[names[7]]
+    made.objects["data/tiny/more"] = b""
+    done = ask(made, "verify", PLACE)
+    assert done.status == 3 and "4 files of s3://bucket/data/tiny are wrong" in done.one_line()
+    for number, said in ((3, "have changed"), (5, "where"), (7, "missing")):
+        assert f"sample_{number:07d}.npz" in done.out and said in done.out
+    assert "more: extra" in done.out
+    assert ask(made, *GENERATE, "--paranoid").status == 0
+    del made.objects["data/tiny/more"]
+    assert made.objects == whole
+    assert ask(made, *GENERATE[:-3], 12, "--force").status == 0
+    assert len([name for name in made.objects if "sample_" in name]) == 12
+
+
+def test_an_interrupted_generate_resumes(endpoint: Endpoint) -> None:
+    endpoint.faults.append(Fault("403", 1, "PUT", key="sample_0000020"))
+    done = ask(endpoint, *GENERATE, "--threads", 1)
+    assert done.status == 4 and "sample_0000020" in done.one_line()
+    assert "data/tiny/.feedrate/plan.json" in endpoint.objects
+    unfinished = ask(endpoint, "verify", PLACE)
+    assert unfinished.status == 3 and "not finished" in unfinished.one_line()
+    other = ask(endpoint, *GENERATE, "--seed", 2)
+    assert other.status == 3 and "another dataset" in other.one_line()
+    done = ask(endpoint, *GENERATE, "--json")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert events[-1]["made_files"] == 4, done.err
+    assert not [name for name in endpoint.objects if ".feedrate" in name]
+    assert ask(endpoint, "verify", PLACE).status == 0
+
+
+@pytest.mark.mpi
+def test_ranks_read_objects_through_an_endpoint_that_fails_now_and_then(
+    made: Endpoint, tmp_path: Path
+) -> None:
+    """Every sample against its checksum; every fault is repeated, counted and flagged."""
+    kinds = ("503", "hang", "cut", "short", "reset")
+    made.faults += [Fault(kind, 2, key="sample_") for kind in kinds]  # type: ignore[arg-type]
+    place = f"{PLACE}?timeout=500ms&retries=12"
+    out = tmp_path / "out"
+    done = ask(made, "run", place, *RUN, "-n", 2, "--epochs", 1, "--verify-reads", "--out", out)
+    assert done.status == 0, done.err
+    result = read_result(out)
+    (point,) = result.points
+    assert dict(point.read_retries) == {"busy": 2, "connection": 2, "cut": 4, "timeout": 2}
+    assert "retries" in {flag.name for flag in point.flags} and "had to be repeated" in done.out
+    assert point.bytes == sum(len(data) for name, data in made.objects.items() if "sample_" in name)
+    assert result.environment["dataset_mount"]["source"] == made.url
+    assert result.environment["dataset_mount"]["type"] == "s3"
+    assert "no-o-direct" not in {flag.name for flag in point.flags}
+    kept = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    assert SECRET.encode() not in kept and KEY.encode() not in kept
+
+
+@pytest.mark.mpi
+def test_a_sweep_over_objects_and_a_sample_that_is_damaged(made: Endpoint, tmp_path: Path) -> None:
+    done = ask(made, "sweep", PLACE, *RUN, "--counts", "1,2", "--steps", 4, "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+    assert [point.ranks for point in read_result(tmp_path / "out").points] == [1, 2]
+    name = next(name for name in made.objects if "sample_" in name)
+    data = bytearray(made.objects[name])
+    data[len(data) // 2] ^= 1
+    made.objects[name] = bytes(data)
+    words = ("run", PLACE, *RUN, "--epochs", 1, "--verify-reads", "--out", tmp_path / "bad")
+    done = ask(made, *words, "--loader", "torch")
+    assert done.status == 3 and "CRC-32" in done.one_line()
+
+
+def test_what_cannot_work_is_one_clear_line(endpoint: Endpoint, tmp_path: Path) -> None:
+    run = ("run", PLACE, *RUN, "--out", tmp_path / "out")
+    cases = (
+        (run, {}, 3, "has no manifest.json"),
+        (run, {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, 2, "AWS_ACCESS_KEY_ID"),
+        (run, {"AWS_ACCESS_KEY_ID": "AKOTHER"}, 4, "access denied"),
+        (("verify", "s3://none/x"), {}, 4, "no bucket none"),
+        (("verify", f"{PLACE}?retries=0"), {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 4, "no connection"),
+        (("verify", "gs://bucket/x"), {}, 2, "s3://BUCKET/PREFIX"),
+        (("sweep", PLACE, *RUN, "--noise", "writers"), {}, 2, "--noise"),
+    )  # fmt: skip
+    for words, environment, status, said in cases:
+        done = ask(endpoint, *words, **environment)
+        assert done.status == status and said in done.one_line(), (words, done.err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_another_process_has_done_is_read_from_its_journal(endpoint: Endpoint) -> None:
+    from emulator.dataset.journal import Journal, JournalWatch, read_journals
+    from emulator.spec.place import parse_place
+    from emulator.storage.place import store_at
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in endpoint.environment().items():
+            patch.setenv(name, value)
+        store = store_at(parse_place(PLACE))
+        watch = JournalWatch(store, [1])
+        with Journal(store, 1) as journal:
+            threads = [threading.Thread(target=journal.add, args=(index, 10, 0)) for index in range(20)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            time.sleep(1.01)  # the age at which records become an object
+            journal.add(20, 10, 0)
+            assert watch.now() == (21, 210)
+            journal.add(21, 10, 0)
+        assert watch.now() == (22, 220)
+        assert read_journals(store)["index"].tolist() == list(range(22))
