@@ -8,6 +8,10 @@ for each. Of each network the row that reads most is fitted: the bandwidth at wh
 published one. The other rows of the network are simulated with it (a lone row: with the 3D U-Net's limit of
 the same storage). When the fitted row has one host and others have more, the limit is taken as each host's.
 
+This grouping was not fixed in advance: it was changed after first results had been seen. So the medians below
+are those of a method that was chosen on the rows that it is judged by; how well it predicts other systems, they
+do not say.
+
 Errors are of AU, that is of throughput in the steps that AU counts; published samples/s include first steps.
 A row *shares the limit* when the simulation says that it is bound by it: only there the error is a test.
 Where the simulation says AU 100 %, the published AU has another cause, named as far as the rows show it.

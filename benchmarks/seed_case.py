@@ -1,7 +1,9 @@
-"""The published case of 288 A100s and 45 GB/s: what fits and what does not. Writes the text with its tables.
+"""The published case of 288 A100s and 45 GB/s: what fits and what does not. The text is seed_case.md's.
 
 python benchmarks/seed_case.py > results/seed-case-45GBps.md
 """
+
+from pathlib import Path
 
 from emulator.simulator.engine import choose
 from emulator.simulator.predict import Simulation, predict
@@ -57,11 +59,22 @@ def table(columns: dict[str, dict[int, tuple[float, float]]]) -> str:
 
 
 def main() -> None:
-    hard, bare = simulated(HARD, 0, None), simulated(HARD, 0, 0)
-    clients = simulated(CLIENTS, SPREAD, None)
-    print(f"one process: {DEMAND / 1e6:.1f} MB/s; 288: {288 * DEMAND / 1e9:.1f} GB/s; ", end="")
-    print(f"45 GB/s: {LIMIT / DEMAND:.1f} processes, {LIMIT / 288 / 1e6:.1f} MB/s for each of 288\n")
-    print(table({"hard": hard, "soft": soft(SOFTNESS), "client-bound": clients, "no read-ahead": bare}))
+    columns = {
+        "hard": simulated(HARD, 0, None), "soft": soft(SOFTNESS),
+        "client-bound": simulated(CLIENTS, SPREAD, None), "no read-ahead": simulated(HARD, 0, 0),
+    }  # fmt: skip
+    au = {name: {n: 100 * point[0] for n, point in column.items()} for name, column in columns.items()}
+    rate = {name: {n: point[1] / 1e9 for n, point in column.items()} for name, column in columns.items()}
+    text = Path(__file__).with_suffix(".md").read_text()
+    print(
+        text.format(
+            table=table(columns), one=DEMAND / 1e6, asked=288 * DEMAND / 1e9, each=LIMIT / 288 / 1e6,
+            more=100 * (LIMIT / 288 / DEMAND - 1), processes=LIMIT / DEMAND, whole=LIMIT / DEMAND,
+            hard=au["hard"], soft=au["soft"], clients=au["client-bound"], bare=au["no read-ahead"],
+            soft_rate=rate["soft"], clients_rate=rate["client-bound"],
+        ),
+        end="",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
