@@ -195,7 +195,7 @@ def test_a_million_files_are_planned_in_a_moment(tmp_path):
         (("--seeds", ".", "--payload", "incompressible"), 2, "--seeds is for the payload ct-realistic"),
         (("--recipe", "kits19", "--size", "90TB"), 4, "are needed"),
         (("--recipe", "kits19", "--size", "900PB"), 2, "more than 100000000 files"),
-        (("--dask", "tcp://127.0.0.1:9"), 5, "no Dask scheduler answers"),
+        pytest.param(("--dask", "tcp://127.0.0.1:9"), 5, "no Dask scheduler answers", marks=pytest.mark.long),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, words, status, said):

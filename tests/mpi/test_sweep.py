@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 LIMIT = 200e6
 
 
-@pytest.fixture(scope="module", params=["torch", "direct"])
+@pytest.fixture(scope="module", params=["torch", pytest.param("direct", marks=pytest.mark.long)])
 def swept(request, tiny, tmp_path_factory):
     """One to six ranks of 80 MB/s each on 200 MB/s."""
     out = tmp_path_factory.mktemp("sweep") / "out"

@@ -64,6 +64,7 @@ class OtherDevice:
         return 0.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seconds", "rate", "steps", "au"),
     [(0.040, None, 14, (0.85, 1.05)), (0.004, 100e6, 45, (0.10, 0.45))],

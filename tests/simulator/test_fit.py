@@ -53,6 +53,7 @@ def test_a_bandwidth_is_found_again():
     assert found.system.storage.latency == 0
 
 
+@pytest.mark.long
 def test_the_interval_holds_the_truth():
     """Noise of 1 %, one count beyond saturation, 12 times: a 95 % interval misses at most 2 of them."""
     inside = 0
