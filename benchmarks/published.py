@@ -9,8 +9,8 @@ published one. The other rows of the network are simulated with it (a lone row: 
 the same storage). When the fitted row has one host and others have more, the limit is taken as each host's.
 
 This grouping was not fixed in advance: it was changed after first results had been seen. So the medians below
-are those of a method that was chosen on the rows that it is judged by; how well it predicts other systems, they
-do not say.
+are those of a method that was chosen on the rows that it is judged by; they do not say how well it predicts
+other systems.
 
 Errors are of AU, that is of throughput in the steps that AU counts; published samples/s include first steps.
 A row *shares the limit* when the simulation says that it is bound by it: only there the error is a test.
