@@ -16,6 +16,8 @@ from command import ROOT_AND_OVERSUBSCRIBED, Done, feedrate
 SCRIPT = Path(__file__).parents[1] / "lab" / "device.sh"
 CAP = 200 * 2**20
 """Bytes/s that can be read, and written, on the device."""
+DIRECT = ("--workload", "unet3d-tiny", "--loader", "direct", "--steps", "80", "--set", "loader.prefetch=8")
+"""A training of 80 MB/s a rank, long enough against its read-ahead."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,17 @@ class Device:
 
 
 @contextmanager
-def capped(folder: Path, size: str, files: int) -> Iterator[Device]:
-    """A device of `size` with a dataset of `files` files, capped to CAP for reads and for writes."""
+def capped(folder: Path, size: str, files: int, *kind: str) -> Iterator[Device]:
+    """A device of `size` with a dataset of `files` files, capped to CAP for reads and for writes.
+
+    `kind` "shared": for both together.
+    """
     if not Path("/sys/fs/cgroup/blkio").is_dir():
         pytest.skip("this system has no cgroup v1 blkio to cap a device with")
-    up = subprocess.run([SCRIPT, "up", folder, size, str(CAP)], check=True, capture_output=True, text=True)
+    command = [SCRIPT, "up", folder, size, str(CAP), *kind]
+    up = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHON": sys.executable}
+    )
     try:
         data = folder / "mnt" / "data"
         done = feedrate("generate", data, "--recipe", "tiny", "--files", files)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A block device with a known bandwidth, as root: an ext4 on a loop device, capped by cgroup v1 blkio, which counts
-# reads and writes apart.
-#   device.sh up FOLDER SIZE BYTES_PER_SECOND    mounts FOLDER/mnt, makes the cgroup; prints the cgroup
-#   device.sh in CGROUP COMMAND...               runs a command under the cap
+# reads and writes apart; `shared`: one bandwidth for both (medium.py), the cgroup caps nothing.
+#   device.sh up FOLDER SIZE BYTES_PER_SECOND [shared]   mounts FOLDER/mnt, makes the cgroup; prints the cgroup
+#   device.sh in CGROUP COMMAND...                       runs a command under the cap
 #   device.sh down FOLDER
 set -euo pipefail
 group_of() { echo "/sys/fs/cgroup/blkio/feedrate-$(basename "$1")"; }
@@ -11,6 +11,11 @@ up)
     folder=$2
     mkdir -p "$folder/mnt"
     truncate -s "$3" "$folder/image"
+    if [ "${5:-}" = shared ]; then
+        mv "$folder/image" "$folder/backing"
+        touch "$folder/image"
+        "${PYTHON:-python3}" "$(dirname "$0")/medium.py" "$folder/backing" "$folder/image" "$4"
+    fi
     loop=$(losetup -f --show --direct-io=on "$folder/image")
     mkfs.ext4 -q "$loop"
     mount -o noatime "$loop" "$folder/mnt"
@@ -18,6 +23,7 @@ up)
     group=$(group_of "$folder")
     mkdir -p "$group"
     for kind in read write; do
+        [ "${5:-}" != shared ] || continue
         echo "$(cat "/sys/block/${loop#/dev/}/dev") $4" >"$group/blkio.throttle.${kind}_bps_device"
     done
     echo "$group"
@@ -31,11 +37,12 @@ down)
     loop=$(findmnt -no SOURCE "$2/mnt")
     umount "$2/mnt"
     losetup -d "$loop"
-    rm -f "$2/image"
+    if findmnt "$2/image" >/dev/null; then umount "$2/image"; fi
+    rm -f "$2/image" "$2/backing"
     rmdir "$(group_of "$2")"
     ;;
 *)
-    echo "usage: device.sh up FOLDER SIZE BYTES_PER_SECOND | in CGROUP COMMAND... | down FOLDER" >&2
+    echo "usage: device.sh up FOLDER SIZE BYTES_PER_SECOND [shared] | in CGROUP COMMAND... | down FOLDER" >&2
     exit 2
     ;;
 esac
