@@ -11,8 +11,8 @@ import re
 
 from emulator.errors import SpecError
 
-_PREFIX = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-_SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([kKMGTP]?)(i?)([bB]?)\s*")
+_PREFIX = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([kKMGTPE]?)(i?)([bB]?)\s*")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|min|h|d)\s*")
 
@@ -60,7 +60,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def _scaled(value: float, unit: str) -> str:
-    for prefix, power in (("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3)):
+    for prefix, power in (("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3)):
         if value >= 10**power * 0.9995:
             return f"{value / 10**power:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
