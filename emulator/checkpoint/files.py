@@ -21,9 +21,10 @@ from emulator.checkpoint.shards import Shard
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import PAGE, SLACK
 from emulator.dataset.grow import CHUNK, Keystream
-from emulator.dataset.writing import Target, WriteOptions
 from emulator.errors import DatasetError, storage_error
 from emulator.loader.buffers import aligned_buffer, padded
+from emulator.storage.base import WriteOptions
+from emulator.storage.files import Target
 from emulator.storage.posix import PosixBlob, PosixStorage
 
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.checkpoint.files import Written
-from emulator.dataset.writing import sync_folder, write_small
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error
 from emulator.record.codec import from_plain, to_plain
+from emulator.storage.files import sync_folder, write_small
 
 FOLDER = "feedrate-checkpoints"
 """Folder below DIR with the checkpoints."""

@@ -16,13 +16,13 @@ from emulator.checkpoint import folder as place
 from emulator.checkpoint.book import Book, Report, checkpoint_of
 from emulator.checkpoint.files import Hands, Written, key_of, read_file, write_file
 from emulator.checkpoint.job import CheckpointJob
-from emulator.dataset.writing import sync_folder
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.record.machine import cpu_seconds
 from emulator.record.result import Checkpoint, RunResult
 from emulator.record.store import check_out, claim_failure
 from emulator.run.comm import STEP_POLL, Comm
 from emulator.run.guard import Quiet, agreed, guarded
+from emulator.storage.files import sync_folder
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.stats import ReadStats
 from emulator.units import show_bytes, show_rate, show_seconds
@@ -55,7 +55,8 @@ def sweep_up(job: CheckpointJob) -> list[str]:
         place.leave(job.root)
     except FeedrateError as error:
         return [str(error)]
-    return [*gone, *([f"{len(kept)} complete checkpoints are in {job.root}"] if kept else [])]
+    found = "1 complete checkpoint is" if len(kept) == 1 else f"{len(kept)} complete checkpoints are"
+    return [*gone, *([f"{found} in {job.root}"] if kept else [])]
 
 
 def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Say) -> RunResult | None:

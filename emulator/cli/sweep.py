@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from emulator.sweep.schedule import Schedule
 
 NoiseText = Annotated[
-    str | None, typer.Option(metavar="SPEC", help="fio beside it: writers, or read:2x1MiB,rate=50MB/s.")
+    str | None, typer.Option(metavar="SPEC", help="Beside it: writers, read:2x1MiB,rate=50MB/s, checkpoint.")
 ]
 Precision = Annotated[
     float, typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share.")
@@ -74,13 +74,11 @@ def _with_noise(job: Job, noise: str | None) -> Job:
         return job
     from dataclasses import replace
 
-    from emulator.baseline.fio import require_fio
-    from emulator.baseline.noise import parse_noise
+    from emulator.cli.noise import check_noise
 
-    parse_noise(noise)
     if not isinstance(job.dataset, Path):
-        raise SpecError("--noise is fio beside a folder", "leave it out where the dataset is objects")
-    require_fio()
+        raise SpecError("--noise is beside a folder", "leave it out where the dataset is objects")
+    check_noise(noise)
     return replace(job, storage=replace(job.storage, noise=noise))
 
 

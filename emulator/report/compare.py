@@ -9,7 +9,7 @@ from typing import Any
 
 from emulator.record.result import Point, RunResult
 from emulator.report.reference import Figure, Submission
-from emulator.report.view import computes, marks_line, notes
+from emulator.report.view import computes, marks_line, notes, number
 from emulator.units import show_bytes, show_seconds
 
 
@@ -63,6 +63,8 @@ class Comparison:
     figures: tuple[Figure, ...] = ()
     cautions: tuple[str, ...] = ()
     """What is not comparable, in words."""
+    moves: tuple[str, ...] = ()
+    """How far the knee moves from the first result to each other one, a sentence each."""
 
 
 def _entry(name: str, point: Point) -> Entry:
@@ -116,7 +118,31 @@ def compare(
         published=tuple(sorted(map(_published, rows), key=lambda row: (row.accelerators, row.name))),
         figures=shown,
         cautions=tuple(_cautions(compared, wanted, bool(submissions), rows, shown)),
+        moves=tuple(_moves(compared)),
     )
+
+
+def _moves(compared: Sequence[Compared]) -> list[str]:
+    """From the first knee to those of the others that ran the same workload."""
+    if not compared:
+        return []
+    first, found = compared[0], []
+    for other in compared[1:]:
+        a, b = first.result.knee, other.result.knee
+        if a is None or b is None or _workload_name(first.result) != _workload_name(other.result):
+            continue
+        noise = other.result.storage.get("noise")
+        words = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
+        if a.n_au is None or b.n_au is None:
+            unseen = " and ".join(one.name for one, knee in ((first, a), (other, b)) if knee.n_au is None)
+            found.append(f"{other.name}: how far the knee moves{words} is not known: none seen in {unseen}.")
+            continue
+        share = (b.n_au / a.n_au - 1) * 100
+        found.append(
+            f"{other.name}: the knee moves from {number(a.n_au, 3)} to {number(b.n_au, 3)} accelerators "
+            f"({share:+.0f} %){words}."
+        )
+    return found
 
 
 def _workload_name(result: RunResult) -> str:

@@ -44,6 +44,7 @@ def page(comparison: Comparison) -> str:
             for one in comparison.results
         ],
         cautions=comparison.cautions,
+        moves=comparison.moves,
         figures=figures(CAPTIONS, lambda name, size: draw(name, comparison, size)),
         shared=shared_rows(comparison) if len(comparison.results) > 1 else [],
         measured=_entries(entry for one in comparison.results for entry in one.entries),

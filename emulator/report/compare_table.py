@@ -52,6 +52,10 @@ def _fill(console: Console, comparison: Comparison, width: int) -> None:
     if len(comparison.results) > 1 and common_counts(comparison):
         console.print("\nThe same counts, GB/s, and as a share of the first")
         console.print(_shared(comparison))
+    if comparison.moves:
+        console.print()
+    for sentence in comparison.moves:
+        console.print(sentence, style="bold")
     if comparison.figures:
         console.print("\nFigures of documents")
         for figure in comparison.figures:

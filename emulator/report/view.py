@@ -37,7 +37,9 @@ def marks(result: RunResult) -> tuple[Mark, ...]:
         sentence = f"Emulated storage: {shape}. The figures show that shape, not a real storage."
         found.append(Mark(label=f"emulated storage, {shape}", sentence=sentence, serious=True))
     if result.storage.get("noise"):
-        sentence = f"Beside noise: fio ran on every host at the same time ({result.storage['noise']})."
+        noise = str(result.storage["noise"])
+        what = "a checkpointing job" if noise.startswith("checkpoint") else "fio"
+        sentence = f"Beside noise: {what} ran on every host at the same time ({noise})."
         found.append(Mark(label="beside noise", sentence=sentence, serious=True))
     if result.kind == "simulated":
         sentence = "Simulated: computed in virtual time; nothing was read."

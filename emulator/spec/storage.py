@@ -22,7 +22,7 @@ class StorageSpec:
     shaped_latency: float = 0.0
     """Seconds added to every read request when shaped."""
     noise: str = ""
-    """What fio did on every host at the same time, as `--noise` says it; empty: nothing."""
+    """What ran on every host at the same time, as `--noise` says it; empty: nothing."""
 
     @property
     def emulated(self) -> bool:

@@ -1,0 +1,164 @@
+"""Files of a rank: what is read is what was written, or an error; a folder in which no half looks whole."""
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from emulator.checkpoint import folder as place
+from emulator.checkpoint.files import Hands, Written, key_of, read_file, write_file
+from emulator.checkpoint.shards import Shard
+from emulator.errors import DatasetError, SpecError, StorageError
+from emulator.storage.posix import PosixStorage
+
+BLOCK = 1 << 20
+KEY = key_of(1, 2, 3, "any")
+
+
+@pytest.fixture(scope="module")
+def hands():
+    with Hands(2, BLOCK) as found:
+        yield found
+
+
+def storage(folder: Path) -> PosixStorage:
+    return PosixStorage(folder, direct=False, cache="cold")
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.one_of(st.integers(1, 9000), st.integers(BLOCK - 9, 3 * BLOCK + 9), st.just(2 * BLOCK)))
+def test_what_is_written_is_read(tmp_path, hands, size, direct):
+    (tmp_path / "c").mkdir(exist_ok=True)
+    written = write_file(tmp_path / "c", Shard(name="shard", size=size), KEY, hands, direct)
+    data = (tmp_path / "c" / "shard").read_bytes()
+    assert (len(data), zlib.crc32(data)) == (size, written.crc)
+    read_file(storage(tmp_path), "c", written, hands)
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["shard"]
+
+
+def test_nothing_compresses_and_no_block_is_there_twice(tmp_path, hands):
+    blocks: set[bytes] = set()
+    for number in range(2):
+        shard = Shard(name=f"s{number}", size=3 * BLOCK)
+        write_file(tmp_path, shard, key_of(1, number, 0, "same"), hands, True)
+        data = (tmp_path / shard.name).read_bytes()
+        assert len(zlib.compress(data, 1)) > 0.99 * len(data)
+        blocks |= {data[at : at + 4096] for at in range(0, len(data), 4096)}
+    assert len(blocks) == 2 * 3 * BLOCK // 4096
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 76])
+def test_a_flipped_bit_is_never_read(tmp_path, hands, at, direct):
+    (tmp_path / "c").mkdir()
+    written = write_file(tmp_path / "c", Shard(name="shard", size=2 * BLOCK + 77), KEY, hands, True)
+    with (tmp_path / "c" / "shard").open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(DatasetError, match="checksum"):
+        read_file(PosixStorage(tmp_path, direct=direct, cache="cold"), "c", written, hands)
+
+
+@pytest.mark.parametrize("size", [0, BLOCK, 2 * BLOCK + 1])
+def test_another_size_is_never_read(tmp_path, hands, size):
+    (tmp_path / "c").mkdir()
+    written = write_file(tmp_path / "c", Shard(name="shard", size=2 * BLOCK), KEY, hands, True)
+    os.truncate(tmp_path / "c" / "shard", size)
+    with pytest.raises(DatasetError, match="bytes"):
+        read_file(storage(tmp_path), "c", written, hands)
+
+
+def test_a_missing_file_and_one_of_another_checkpoint_are_never_read(tmp_path, hands):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    shard = Shard(name="shard", size=5000)
+    first = write_file(tmp_path / "a", shard, key_of(1, 0, 0, "shard"), hands, True)
+    write_file(tmp_path / "b", shard, key_of(1, 1, 0, "shard"), hands, True)
+    (tmp_path / "b" / "shard").replace(tmp_path / "a" / "shard")
+    with pytest.raises(DatasetError, match="checksum"):
+        read_file(storage(tmp_path), "a", first, hands)
+    with pytest.raises(DatasetError, match="missing"):
+        read_file(storage(tmp_path), "b", first, hands)
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, hands):
+    with pytest.raises(StorageError, match="gone"):
+        write_file(tmp_path / "gone", Shard(name="shard", size=9), KEY, hands, True)
+    code = (  # a limit of the process, which a full disk resembles: the write of a later block fails
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from emulator.checkpoint.files import *\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "with Hands(2, 1 << 18) as hands:\n"
+        "    try: write_file(Path(sys.argv[1]), Shard(name='s', size=4 << 20), b'k' * 32, hands, True)\n"
+        "    except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("StorageError") and "File too large" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def marker(files: tuple[tuple[Written, ...], ...] = ()) -> place.Marker:
+    return place.Marker(model="any", ranks=1, data=1, scale="1", seed=7, files=files)
+
+
+def test_a_checkpoint_is_complete_only_after_the_commit(tmp_path):
+    part = place.begin(tmp_path, 7, "run")
+    (part / "shard").write_bytes(b"x")
+    assert place.complete(tmp_path) == [] and place.unfinished(tmp_path) == [part]
+    said = marker(((Written(name="shard", size=1, crc=2),),))
+    place.commit(part, 7, said)
+    assert place.complete(tmp_path) == [7] and place.unfinished(tmp_path) == []
+    assert place.read_marker(tmp_path, 7) == said and said.size == 1
+    place.remove(tmp_path / place.name_of(7))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_are_named_and_removed_and_nothing_else(tmp_path):
+    place.commit(place.begin(tmp_path, 1, "a"), 1, marker())
+    for number in (2, 3):
+        (place.begin(tmp_path, number, "b") / "shard").write_bytes(b"half")
+    (tmp_path / "mine.part").mkdir()
+    assert place.clean(tmp_path) == ["checkpoint-000002.b.part", "checkpoint-000003.b.part"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-000001", "mine.part"]
+
+
+def test_a_folder_without_a_marker_is_not_complete(tmp_path):
+    (tmp_path / "checkpoint-000004").mkdir()
+    assert place.complete(tmp_path) == []
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    root = tmp_path / "root"
+    with place.locked(root), pytest.raises(SpecError, match="another run"), place.locked(root):
+        pass
+    with place.locked(root):
+        pass
+    place.leave(root)
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", "[" * 5000, '{"model": "x"}',
+        json.dumps({"model": "x", "ranks": 1, "data": 1, "scale": "1", "seed": 1,
+                    "files": [[{"name": "../../etc/passwd", "size": 1, "crc": 1}]]}),
+        json.dumps({"model": "x", "ranks": "1", "data": 1, "scale": "1", "seed": 1, "files": []}),
+    ],
+)  # fmt: skip
+def test_markers_that_cannot_be(tmp_path, text):
+    place.commit(place.begin(tmp_path, 0, "a"), 0, marker())
+    (tmp_path / place.name_of(0) / place.MARKER).write_text(text)
+    with pytest.raises(DatasetError) as error:
+        place.read_marker(tmp_path, 0)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500

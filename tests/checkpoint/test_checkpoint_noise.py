@@ -1,0 +1,107 @@
+"""A checkpointing job beside training: it runs, says what it did, ends with its starter, leaves nothing."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from command import feedrate
+
+from emulator.checkpoint.beside import (
+    FOLDER,
+    CheckpointNoise,
+    RunningCheckpoints,
+    checkpoints_line,
+    parse_checkpoint_noise,
+)
+from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.record.result import Knee
+from emulator.record.store import read_result
+from emulator.report.compare import compare
+
+SMALL = CheckpointNoise(scale="1/20000", ranks=2)
+
+
+def test_specs():
+    assert parse_checkpoint_noise("checkpoint") == CheckpointNoise()
+    found = parse_checkpoint_noise("checkpoint:llama3-70b,scale=1/5000,ranks=4,pause=500ms")
+    assert (found.model, found.scale, found.ranks, found.pause) == ("llama3-70b", "1/5000", 4, 0.5)
+    for wrong in (
+        "checkpoint:", "checkpoints", "checkpoint,ranks=0", "checkpoint,ranks=x", "checkpoint,size=3",
+        "checkpoint,scale=7", "checkpoint:lama", "checkpoint,ranks=9", "checkpoint,pause=soon",
+    ):  # fmt: skip
+        with pytest.raises(SpecError) as error:
+            parse_checkpoint_noise(wrong)
+        assert "\n" not in str(error.value)
+
+
+def test_it_writes_until_it_is_stopped_and_leaves_nothing(tmp_path):
+    running = RunningCheckpoints(SMALL, tmp_path, "host")
+    assert list((tmp_path / FOLDER / "host").glob("checkpoint-*"))
+    while not list((tmp_path / FOLDER / "host").glob("checkpoint-??????")):
+        time.sleep(0.005)
+    told = running.stop()
+    said = json.loads(told)
+    assert said["bytes"] == pytest.approx(14 * 8_030_261_248 / 8 * 2 / 20000, rel=1e-3)
+    assert said["checkpoints"] and all(one["seconds"] > 0 for one in said["checkpoints"])
+    assert "checkpoints of 1.41 MB" in checkpoints_line(told) or "1 checkpoints" in checkpoints_line(told)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_ends_when_whoever_started_it_is_killed(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from emulator.checkpoint.beside import *\n"
+        "RunningCheckpoints(CheckpointNoise(scale='1/20000', ranks=2), Path(sys.argv[1]), 'host')\n"
+        "print('begun', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while (tmp_path / FOLDER).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_goes_wrong_is_one_line(tmp_path):
+    (tmp_path / FOLDER).write_text("in the way")
+    with pytest.raises(StorageError, match="noise's folder"):
+        RunningCheckpoints(SMALL, tmp_path, "host")
+    (tmp_path / FOLDER).unlink()
+    with pytest.raises(FeedrateError) as error:
+        RunningCheckpoints(replace(SMALL, model="nothing"), tmp_path, "host")
+    assert "there is no model 'nothing'" in str(error.value) and "Traceback" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.mpi
+def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "out"
+    shutil.copytree(tiny, data)
+    noise = "checkpoint:llama3-8b,scale=1/20000,ranks=2"
+    done = feedrate(
+        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "8",
+        "--noise", noise, "--out", out,
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "checkpoints of 1.41 MB" in done.out
+    result = read_result(out)
+    assert (result.status, result.storage["noise"]) == ("complete", noise)
+    (told,) = (out / "noise").glob("*.json")
+    assert json.loads(told.read_text())["checkpoints"]
+    assert not (data / FOLDER).exists()
+    assert "a checkpointing job ran on every host" in feedrate("report", out).out
+
+    knee = Knee(
+        n_au=8.0, n_98=6.0, n_saturation=9.0, peak_samples_per_second=None, interval=None, sentence=""
+    )
+    quiet = replace(result, knee=knee, storage={**result.storage, "noise": ""})
+    noisy = replace(result, knee=replace(knee, n_au=5.0))
+    moves = compare([("quiet", quiet), ("noisy", noisy)]).moves
+    assert moves == (f"noisy: the knee moves from 8.00 to 5.00 accelerators (-38 %) beside {noise}.",)
+    unseen = compare([("quiet", quiet), ("noisy", replace(noisy, knee=replace(knee, n_au=None)))]).moves
+    assert unseen[0].endswith("is not known: none seen in noisy.")

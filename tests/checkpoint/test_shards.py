@@ -1,0 +1,167 @@
+"""Sizes: what the shapes give, against what was published; and that shards add up whatever the spread."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.checkpoint.shards import (
+    data_parallel,
+    layer_matrices,
+    model_files,
+    parameters,
+    parse_scale,
+    place_of,
+    shards,
+    split,
+    stage_layers,
+    total,
+)
+from emulator.errors import SpecError
+from emulator.spec.checkpoint import (
+    CheckpointModel,
+    Parallelism,
+    TransformerShape,
+    checkpoint_models,
+    load_checkpoint_model,
+)
+
+GIB = 2**30
+
+EXPECTED = {
+    "llama3-8b": (8_030_261_248, 105, 0.01, 105, 0.01),
+    "llama3-70b": (69_882_617_856, 912, 0.01, 114, 0.01),
+    "llama3-405b": (405_853_388_800, 5_290, 0.001, 94, 0.05),
+    "llama3-1t": (1_183_035_102_480, 18_000, 0.15, 161, 0.11),  # the table contradicts its own shape
+}
+"""Parameters; published GiB of the whole and of 8 ranks, each with how far the shapes may be from it."""
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_published_sizes(name):
+    count, whole, near, subset, near_subset = EXPECTED[name]
+    model = load_checkpoint_model(name)
+    data, ranks = model.parallelism.data, model.parallelism.ranks
+    assert parameters(model.shape) == count
+    assert total(model, data, ranks) / GIB == pytest.approx(whole, rel=near)
+    assert total(model, data, 8) / GIB == pytest.approx(subset, rel=near_subset)
+    assert model.published.size == whole * GIB
+    for key in ("shape.hidden", "shape.vocabulary", "parallelism.zero", "published.size"):
+        assert model.sources[key]
+
+
+def test_every_model_of_the_catalogue_is_expected():
+    assert checkpoint_models() == sorted(EXPECTED)
+
+
+def test_8b_is_metas_own_count():
+    """8,030,261,248: the model card of Llama 3 8B. What its weights alone take is on the hub: 16.06 GB."""
+    assert 2 * parameters(load_checkpoint_model("llama3-8b").shape) == 16_060_522_496
+
+
+def test_1t_is_as_published_if_stages_overlap_by_a_layer():
+    model = load_checkpoint_model("llama3-1t")
+    layer = 2 * (layer_matrices(model.shape) + 2 * 8 * model.shape.hidden)
+    assert (total(model, 2, 8) + layer) / GIB == pytest.approx(161, rel=0.002)
+    assert (total(model, 2, 1024) + 63 * layer) / 1e12 == pytest.approx(17.7, abs=0.05)
+
+
+def test_rules_example_of_405b():
+    """Rules v2.0, 2.2.2.1: "256x 11.8GB, 256x 8.85GB" (GiB): with and without parameters."""
+    model = load_checkpoint_model("llama3-405b")
+    sizes = [sum(shard.size for shard in shards(model, 2, rank)) / GIB for rank in range(512)]
+    assert sum(sizes[:256]) / 256 == pytest.approx(11.8, abs=0.05)
+    assert sizes[256:] == pytest.approx([8.85] * 256, abs=0.02)
+
+
+small = st.integers(1, 6)
+
+
+@st.composite
+def models(draw) -> tuple[CheckpointModel, int]:
+    zero = draw(st.sampled_from([0, 1, 2, 3]))
+    shape = TransformerShape(
+        hidden=draw(st.integers(4, 200)), ffn=draw(st.integers(1, 300)), heads=draw(st.integers(1, 4)),
+        kv_heads=draw(st.integers(1, 4)), layers=draw(st.integers(1, 30)),
+        vocabulary=draw(st.integers(1, 999)),
+    )  # fmt: skip
+    pipeline = 1 if zero == 3 else draw(small)
+    spread = Parallelism(tensor=draw(small), pipeline=pipeline, data=draw(small), zero=zero)
+    return CheckpointModel(name="any", title="any", shape=shape, parallelism=spread), spread.data
+
+
+@given(models())
+def test_every_parameter_is_written_once_and_every_optimiser_state_too(drawn):
+    model, data = drawn
+    spread, shape = model.parallelism, model.shape
+    copies = (spread.tensor - 1) * (2 * shape.layers + 1) * shape.hidden  # norms: whole on each tensor rank
+    wanted = 14 * parameters(shape) + 2 * copies
+    assert total(model, data, spread.ranks) == wanted
+
+
+@given(models(), st.fractions(Fraction(1, 10**6), 1))
+def test_names_are_unique_and_scaled_files_are_not_empty(drawn, scale):
+    model, data = drawn
+    names = []
+    for rank in range(model.parallelism.ranks):
+        whole = {shard.name: shard.size for shard in shards(model, data, rank)}
+        for shard in shards(model, data, rank, scale):
+            assert shard.size > 0 and 0 <= shard.size - whole[shard.name] * scale < 1
+            names.append(shard.name)
+    assert len(set(names)) == len(names)
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_stages_have_every_layer_once_in_order(layers, stages):
+    found = [layer for stage in range(stages) for layer in stage_layers(layers, stages, stage)]
+    assert found == list(range(1, layers + 1))
+
+
+@given(st.integers(0, 10**13), st.integers(1, 2048))
+def test_shares_add_up_and_are_even(whole, parts):
+    found = [split(whole, parts, part) for part in range(parts)]
+    assert sum(found) == whole and max(found) - min(found) <= 1
+
+
+def test_ranks_are_numbered_tensor_first():
+    model = load_checkpoint_model("llama3-405b")
+    place = place_of(model, 8 * 32 + 8 + 3)
+    assert (place.tensor, place.stage, place.data) == (3, 1, 1)
+    first, last = place_of(model, 0), place_of(model, 255)
+    assert model_files(model, first)[0][0] == "layer_000_embedding"
+    assert model_files(model, last)[-1][0] == "layer_127_head"
+
+
+def test_rank_counts_that_cannot_be():
+    model = load_checkpoint_model("llama3-70b")
+    assert data_parallel(model, 16, subset=False) == 2
+    assert data_parallel(model, 8, subset=True) == 8
+    for ranks, subset in ((12, False), (65, True)):
+        with pytest.raises(SpecError) as error:
+            data_parallel(model, ranks, subset)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "2", "1/0", "much", "", "nan"])
+def test_scales_that_cannot_be(text):
+    with pytest.raises(SpecError, match="1/1000"):
+        parse_scale(text)
+
+
+def test_scales():
+    assert parse_scale("1/1000") == parse_scale("0.001") == Fraction(1, 1000)
+
+
+def test_models_that_cannot_be():
+    with pytest.raises(SpecError, match="did you mean 'llama3-8b'"):
+        load_checkpoint_model("lama3-8b")
+    with pytest.raises(SpecError, match=r"parallelism\.zero"):
+        load_checkpoint_model("llama3-8b", ["parallelism.zero=4"])
+    with pytest.raises(SpecError, match="pipeline must be 1"):
+        load_checkpoint_model("llama3-8b", ["parallelism.pipeline=2"])
+    with pytest.raises(SpecError, match=r"io\.block_bytes"):
+        load_checkpoint_model("llama3-8b", ["io.block_bytes=1000"])
+    model = load_checkpoint_model("llama3-8b", ["io.pause=2s"])
+    assert model.io.pause == 2 and replace(model, title="x").title == "x"
