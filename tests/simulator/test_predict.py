@@ -139,6 +139,37 @@ def test_small_reads_get_a_share_of_the_bandwidth():
     assert read_share(storage, 2**22) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("system", "limit"),
+    [
+        (System(clients=ClientSystem(hosts=2, nic=4 * DEMAND)), 8 * DEMAND),
+        (System(clients=ClientSystem(hosts=2, cores=8, cpu_seconds_per_gb=2e9 / DEMAND)), 8 * DEMAND),
+        (System(storage=StorageSystem(nodes=6, node_bandwidth=DEMAND, protection="4+2")), 6 * DEMAND),
+        (
+            System(
+                storage=StorageSystem(bandwidth=16 * DEMAND, read_efficiency=((2**20, 0.25), (2**22, 0.5)))
+            ),
+            8 * DEMAND,
+        ),
+    ],
+    ids=["NIC", "CPU", "nodes", "read size"],
+)
+def test_throughput_saturates_at_what_the_system_file_says(system, limit):
+    """14 accelerators: a knee of the clients' NICs or processors, of the nodes, of the size of reads."""
+    found = predict(simulation(system, prefetch=1, steps=40), 14).point
+    assert found.bytes_per_second == pytest.approx(limit, rel=0.01)
+    below = predict(simulation(system, prefetch=2, steps=40), 4).point
+    assert below.au == pytest.approx(1, abs=0.005)
+
+
+def test_a_stripe_is_read_from_its_data_nodes():
+    """Nodes at 0.4 of a demand: one rank gets 2 x 0.4 with stripes of 2+1, all it asks for with 4+2."""
+    for protection, au in (("2+1", 0.8), ("4+2", 1.0)):
+        storage = StorageSystem(nodes=6, node_bandwidth=0.4 * DEMAND, protection=protection)
+        found = predict(simulation(System(storage=storage), prefetch=1, steps=100), 1).point
+        assert found.au == pytest.approx(au, abs=0.01)
+
+
 def test_counts_with_an_ellipsis():
     assert parse_progression("1,10,...,100000") == (1, 10, 100, 1000, 10_000, 100_000)
     assert parse_progression("4,8,...,20,64") == (4, 8, 12, 16, 20, 64)
