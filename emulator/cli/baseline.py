@@ -1,4 +1,4 @@
-"""`feedrate baseline`: the storage's own limits, measured by fio."""
+"""`feedrate baseline`: the storage's own limits, measured by fio; a Ceph pool's, by rados bench."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ QUICK_SECONDS, FULL_SECONDS = "2s", "30s"
 QUICK_RAMP, FULL_RAMP = "200ms", "5s"
 
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder on the storage.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder on the storage; or the word rados, for a Ceph pool.")
+]
 SuiteName = Annotated[
     str, typer.Option("--suite", help="four-corners, mixed, sequential, weka2023 or noisy-neighbour.")
 ]
@@ -32,7 +34,10 @@ Size = Annotated[str | None, typer.Option(help=f"Size of a job's file; default {
 Runtime = Annotated[str | None, typer.Option(help=f"Measured time of one test; default {FULL_SECONDS}.")]
 Ramp = Annotated[str | None, typer.Option(help=f"Time before it, not counted; default {FULL_RAMP}.")]
 Engine = Annotated[str, typer.Option(help="fio's ioengine.")]
-Keep = Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR.")]
+Keep = Annotated[bool, typer.Option("--keep", help="Leave fio's files in DIR, or the pool's objects.")]
+Pool = Annotated[str | None, typer.Option("--pool", help="With rados: the pool.")]
+CephConf = Annotated[Path, typer.Option("--ceph-conf", help="With rados: the cluster's ceph.conf.")]
+CephUser = Annotated[str, typer.Option("--ceph-user", help="With rados: client.NAME.")]
 
 
 def baseline(
@@ -48,11 +53,17 @@ def baseline(
     ramp: Ramp = None,
     engine: Engine = "libaio",
     keep: Keep = False,
+    pool: Pool = None,
+    ceph_conf: CephConf = Path("/etc/ceph/ceph.conf"),
+    ceph_user: CephUser = "",
     out: options.Out = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
-    """What fio reads and writes here: IOPS, GB/s and latency over queue depths, one fio per host."""
+    """What fio reads and writes here: IOPS, GB/s and latency over queue depths, one fio per host.
+
+    `feedrate baseline rados --pool P --ceph-conf F` runs rados bench on a pool instead.
+    """
     import sys
     import time
 
@@ -60,6 +71,14 @@ def baseline(
     from emulator.baseline.suites import QUICK_DEPTHS, find_suite, tuned
     from emulator.units import parse_bytes, parse_seconds
 
+    if pool is not None or folder == Path("rados"):
+        from emulator.cli.baseline_rados import RadosOptions, baseline_rados
+
+        baseline_rados(
+            folder, pool, RadosOptions(ceph_conf, ceph_user, quick, depths, size, runtime, keep, out),
+            per_host, force, dry_run,
+        )  # fmt: skip
+        return
     found = find_suite(suite)
     usual = QUICK_DEPTHS if quick and found.depths else None
     wanted = parse_list("--depths", depths) if depths else usual

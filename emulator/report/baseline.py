@@ -54,7 +54,8 @@ def _depths(result: RunResult) -> tuple[Grid, ...]:
         for name, corners in workloads(result.baseline).items()
         for corner in corners
     )
-    return (Grid(caption="Every queue depth", heads=("workload", *_HEADS), rows=rows),)
+    slowest = "" if tool(result) == "fio" else "; 99.99 %: the slowest request"
+    return (Grid(caption=f"Every queue depth{slowest}", heads=("workload", *_HEADS), rows=rows),)
 
 
 def _figures(corner: Corner) -> tuple[str, str, str, str]:
@@ -111,21 +112,31 @@ def _neighbour(one: Neighbour) -> tuple[str, ...]:
     )
 
 
+def tool(result: RunResult) -> str:
+    """Name of what measured a baseline: fio, or rados bench."""
+    return result.loader or "fio"
+
+
 def setting(result: RunResult) -> str:
-    """Where and how fio ran, in one line."""
+    """Where and how the tool ran, in one line."""
     clients = len(result.environment.get("clients", ())) or 1
+    many = f"{clients} client{'s' if clients > 1 else ''}"
+    place = str(result.dataset.get("path", ""))
+    if tool(result) != "fio":
+        version = " ".join(str(result.environment.get("rados", "")).split()[:3])
+        return " · ".join([place, f"{tool(result)}, {version}", many])
     return " · ".join(
         [
-            str(result.dataset.get("path", "")),
+            place,
             f"{result.environment.get('fio', 'fio')}, {result.workload.get('engine', '')}",
             "O_DIRECT" if result.storage.get("direct") else "through the page cache",
-            f"{clients} client{'s' if clients > 1 else ''} x {result.workload.get('jobs', 1)} jobs",
+            f"{many} x {result.workload.get('jobs', 1)} jobs",
         ]
     )
 
 
 def answer(result: RunResult) -> str:
-    """What fio says, in one sentence."""
+    """What the tool says, in one sentence."""
     found = [
         f"Readers keep {percent(together / alone)} % of their throughput beside writers."
         for count in sorted({corner.clients for corner in result.baseline if corner.beside})[-1:]
@@ -136,8 +147,8 @@ def answer(result: RunResult) -> str:
         return found[0]
     limit = read_limit(result.baseline)
     if limit is None or limit.read is None:
-        return "fio measured no reads." if result.baseline else "Nothing was measured."
-    return f"fio reads up to {show_rate(limit.read.bytes_per_second)} ({_where(limit)})."
+        return f"{tool(result)} measured no reads." if result.baseline else "Nothing was measured."
+    return f"{tool(result)} reads up to {show_rate(limit.read.bytes_per_second)} ({_where(limit)})."
 
 
 def _where(corner: Corner) -> str:
@@ -146,18 +157,19 @@ def _where(corner: Corner) -> str:
 
 
 def against(training: RunResult, baseline: RunResult) -> Grid:
-    """What fio read and what training reached, on one axis; no rows where there is nothing to compare."""
+    """What fio (or another tool) read and what training reached; no rows where nothing can be compared."""
     limit, points = read_limit(baseline.baseline), ordered(training)
-    caption = "Training beside fio"
-    heads = ("", "GB/s", "% of fio", "accelerators'\nworth")
+    name = tool(baseline)
+    caption = f"Training beside {name}"
+    heads = ("", "GB/s", f"% of {name}", "accelerators'\nworth")
     if limit is None or limit.read is None or not points:
         return Grid(caption=caption, heads=heads, rows=())
     one, top = mean_demand(points), limit.read.bytes_per_second
     reads = [corner for corner in maxima(baseline.baseline).values() if corner.read_share == 1]
-    rates = [(f"fio, {_where(corner)}", corner.read.bytes_per_second) for corner in reads if corner.read]
+    rates = [(f"{name}, {_where(corner)}", corner.read.bytes_per_second) for corner in reads if corner.read]
     most = max(points, key=lambda point: point.bytes_per_second)
     if most.bytes_per_second > 1.05 * top:
-        caption += ": fio read less, so its figure is not the storage's limit"
+        caption += f": {name} read less, so its figure is not the storage's limit"
     rates.append((f"training at most, {most.ranks:,} ranks", most.bytes_per_second))
     rates += _at_knee(training, one)
     rows = sorted(((name, *_shares(rate, top, one)) for name, rate in rates), key=lambda row: -float(row[-1]))

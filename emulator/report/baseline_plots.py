@@ -9,6 +9,7 @@ from emulator.baseline.summary import bytes_per_second, iops, maxima, sides, wor
 from emulator.record.result import Corner, RunResult
 from emulator.report import frames, style
 from emulator.report import plotkit as kit
+from emulator.report.baseline import tool
 from emulator.report.extras import extra
 from emulator.report.frames import Rows
 from emulator.report.plotkit import Chart, Key
@@ -118,15 +119,15 @@ def beside(training: RunResult, baseline: RunResult, size: Size) -> Chart | None
     for number, (name, rate) in enumerate(levels.items(), start=1):
         rule = alt.Chart(kit.data([{"value": rate}]))
         layers.append(rule.mark_rule(color=_colour(number), strokeWidth=1.6, strokeDash=[5, 3]).encode(y=y))
-        keys.append(Key(f"fio, {name}", _colour(number), "dash"))
+        keys.append(Key(f"{tool(baseline)}, {name}", _colour(number), "dash"))
     layers.append(kit.line(frames.line_rows(rows, "value"), x, y, style.MEASURED))
     layers += kit.dots(rows, x, y, style.MEASURED)
-    text = "Training beside fio"
+    text = f"Training beside {tool(baseline)}"
     return kit.finished(layers, keys + kit.flagged_key(rows), text, marks_line(training), size)
 
 
 CAPTIONS = {
-    "beside": "What training reads, all processes together. Dashed: the most that fio reads.",
+    "beside": "What training reads, all processes together. Dashed: the most that the baseline read.",
     "sequential": "All clients together, at the largest number of clients.",
     "random": "Reads and writes of all clients together, at the largest number of clients.",
     "latency": "Solid: mean. Dashed: within which 99.99 % of the requests completed. Mixes: the slower side.",

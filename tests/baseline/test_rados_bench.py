@@ -1,0 +1,83 @@
+"""`feedrate baseline rados`: what rados bench printed, added up. A real pool: tests/ceph."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command import feedrate
+
+from emulator.baseline.rados import RadosPlan, corner_of
+from emulator.baseline.rados_bench import Bench, Cluster, parse_bench
+from emulator.errors import StorageError
+
+# As Ceph 16.2.15 printed them, less the figures of single seconds.
+WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",
+"total_time_run":"2.175692","total_writes_made":"191","write_size":"4194304","object_size":"4194304",
+"bandwidth":"351.152676","stddev_bandwidth":"82.024387","average_iops":"87","average_latency":"0.179705",
+"stddev_latency":"0.091848","max_latency":"0.418611","min_latency":"0.007650"}"""
+SEQ = """{"total_time_run":"0.905175","total_reads_made":"191","read_size":"4194304","object_size":"4194304",
+"bandwidth":"844.035922","average_iops":"211","average_latency":"0.072850","max_latency":"0.150337",
+"min_latency":"0.003279"}"""
+BENCH = Bench(phase="write", depth=16, seconds=2.0, run_name="x", objects=64)
+
+
+@pytest.mark.parametrize(("phase", "text"), [("write", WRITE), ("seq", SEQ), ("rand", SEQ)])
+def test_figures_are_those_of_rados_bench(phase, text):
+    corner = corner_of(replace(BENCH, phase=phase), [text], ("a.json",))
+    side = corner.write if phase == "write" else corner.read
+    told = json.loads(text)
+    assert side.bytes_per_second == pytest.approx(float(told["bandwidth"]) * 2**20, rel=1e-5)
+    assert int(side.iops) == int(told["average_iops"])
+    assert side.latency_mean == pytest.approx(float(told["average_latency"]))
+    assert side.latency_p9999 == float(told["max_latency"])
+    assert corner.pattern == ("random" if phase == "rand" else "sequential")
+    assert (corner.read is None, corner.write is None) == (phase == "write", phase != "write")
+
+
+def test_clients_add_up():
+    one = corner_of(replace(BENCH, phase="seq"), [SEQ], ()).read
+    two = corner_of(replace(BENCH, phase="seq"), [SEQ, SEQ.replace("0.150337", "0.9")], ()).read
+    assert (two.requests, two.iops) == (2 * one.requests, pytest.approx(2 * one.iops))
+    assert (two.latency_mean, two.latency_p9999) == (pytest.approx(one.latency_mean), 0.9)
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "{}", '{"total_time_run": "x"}', "[]"])
+def test_what_is_no_result_is_one_line(text):
+    with pytest.raises(StorageError, match="cannot be read"):
+        parse_bench(text)
+
+
+def test_every_depth_writes_before_any_reads_what_it_wrote():
+    plan = RadosPlan(
+        cluster=Cluster(pool="p", conf=Path("c")), depths=(1, 16), seconds=2.0, most_bytes=10_000_000,
+        keep=False, out=Path("o"), command=(),
+    )  # fmt: skip
+    benches = plan.benches("host")
+    assert [(bench.phase, bench.depth) for bench in benches] == [
+        ("write", 1), ("write", 16), ("seq", 1), ("seq", 16), ("rand", 1), ("rand", 16),
+    ]  # fmt: skip
+    assert {bench.run_name for bench in benches if bench.depth == 16} == {"feedrate-host-t16"}
+    assert benches[0].objects == 3
+
+
+def test_what_cannot_work_is_one_clear_line(tmp_path):
+    out = tmp_path / "out"
+    for words, status, said in (
+        (("rados",), 2, "needs a pool"),
+        ((tmp_path, "--pool", "p"), 2, "baseline rados --pool p"),
+        (("rados", "--pool", "p", "--depths", "x"), 2, "--depths"),
+    ):
+        done = feedrate("baseline", *words, "--out", out)
+        assert done.status == status and said in done.one_line(), done.err
+    conf = tmp_path / "ceph.conf"
+    conf.write_text("[global]\n")
+    done = feedrate("baseline", "rados", "--pool", "p", "--ceph-conf", conf, "--out", out, PATH="/nowhere")
+    assert done.status == 7 and "apt install ceph-common" in done.one_line()
+    if shutil.which("rados"):
+        done = feedrate("baseline", "rados", "--pool", "p", "--ceph-conf", tmp_path / "none", "--out", out)
+        assert done.status == 4 and "--ceph-conf" in done.one_line()
+    assert not out.exists()
