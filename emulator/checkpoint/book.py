@@ -102,18 +102,19 @@ class Book:
         return result
 
     def _flags(self) -> list[Flag]:
-        found = [_departs(departures(self.job, len(self.hosts)))]
+        found = [_departs(departures(self.job, len(self.hosts), len(set(self.hosts))))]
         found.append(_resident(self.found) if self.job.cache == "cold" else None)
         return [flag for flag in found if flag]
 
 
-def departures(job: CheckpointJob, ranks: int) -> list[str]:
-    """In what a run departs from MLPerf Storage v2.0's rules for a CLOSED result."""
+def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
+    """In what a run on `hosts` hosts departs from MLPerf Storage v2.0's rules for a CLOSED result."""
     io, spread = job.model.io, job.model.parallelism
     wanted = 8 if job.subset else spread.ranks
     said = {
         f"sizes are scaled to {job.scale}": job.scale != 1,
         f"{ranks} ranks instead of {wanted}": ranks != wanted,
+        f"a subset on {hosts} hosts instead of one": job.subset and hosts > 1,
         f"{io.writes} writes and {io.reads} reads instead of 10 and 10": (io.writes, io.reads) != (10, 10),
         "what was read may come from the page cache": job.cache == "warm",
     }

@@ -51,7 +51,11 @@ class Hands:
         self.block_bytes = block_bytes
         self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         for _ in range(workers):
-            self._buffers.put(aligned_buffer(block_bytes + max(SLACK, PAGE)))
+            buffer = aligned_buffer(block_bytes + max(SLACK, PAGE))
+            _fill(
+                buffer, block_bytes, bytes(32), 0
+            )  # pages come into being, and the cipher, before it counts
+            self._buffers.put(buffer)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="checkpoint")
 
     @contextmanager

@@ -12,6 +12,7 @@ from emulator import __version__
 from emulator.record.result import RunResult
 from emulator.record.step import Steps
 from emulator.record.store import write_whole
+from emulator.report import checkpoint_plots
 from emulator.report.baseline import Grid
 from emulator.report.baseline_plots import drawings
 from emulator.report.extras import extra
@@ -128,7 +129,8 @@ def _figures(result: RunResult, steps: Steps, names: tuple[str, ...]) -> list[di
 
 
 def _baselines(result: RunResult, baselines: Sequence[RunResult]) -> list[dict[str, Any]]:
-    return [one for captions, drawn in drawings(result, baselines) for one in figures(captions, drawn)]
+    found = [*drawings(result, baselines), *checkpoint_plots.drawings(result)]
+    return [one for captions, drawn in found for one in figures(captions, drawn)]
 
 
 def figures(captions: Mapping[str, str], draw: Callable[[str, Size], str | None]) -> list[dict[str, Any]]:
