@@ -8,6 +8,7 @@ import sys
 import typer
 
 from emulator import __version__
+from emulator.cli.adopt import adopt
 from emulator.cli.baseline import baseline
 from emulator.cli.calibrate import calibrate
 from emulator.cli.checkpoint import checkpoint
@@ -54,6 +55,7 @@ def _options(
 
 
 app.command("generate")(generate)
+app.command("adopt")(adopt)
 app.command("verify")(verify)
 app.command("datasize")(datasize)
 app.command("workloads")(workloads)

@@ -26,6 +26,8 @@ from emulator.storage.place import store_at
 MANIFEST = "manifest.json"
 HIDDEN = ".feedrate"
 """Where the state of an unfinished dataset lies, below its place."""
+ADOPTED = "adopted"
+"""The recipe of files that feedrate did not make."""
 SCHEMA = 1
 
 ROW = np.dtype([("bytes", "<i8"), ("crc", "<u4"), ("shape", "<u4", (3,))])

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import numpy as np
 
 from emulator.dataset.checking import looks_right, sums
 from emulator.dataset.formats import format_named
-from emulator.dataset.manifest import HIDDEN, MANIFEST, Manifest, Table, read_manifest, read_rows
+from emulator.dataset.manifest import ADOPTED, HIDDEN, MANIFEST, Manifest, Table, read_manifest, read_rows
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, storage_error
 from emulator.spec.place import Place
@@ -85,7 +86,10 @@ def check_files(dataset: Checked, indices: Index, threads: int, done: Done) -> l
 
 
 def extra_files(dataset: Checked) -> list[Fault]:
-    """Files at the place that the manifest does not know. Raises StorageError."""
+    """Files at the place that the manifest does not know. Raises StorageError.
+
+    Beside adopted files only those of their kind count: what else lies in the folder is somebody else's.
+    """
     form = format_named(dataset.manifest.format)
     known = {part for name in dataset.manifest.names for part in form.parts(name)}
     known.add(MANIFEST)
@@ -93,7 +97,16 @@ def extra_files(dataset: Checked) -> list[Fault]:
         found = sorted(entry.name for entry in dataset.store.entries() if entry.name not in known)
     except OSError as error:
         raise storage_error(error, "cannot list the dataset") from None
+    if dataset.manifest.recipe == ADOPTED:
+        kinds = {_kind(name) for name in known}
+        found = [name for name in found if _kind(name) in kinds]
     return [Fault(name, "extra: not in the manifest") for name in found if not _is_ours(name)]
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """Folder and suffix."""
+    path = PurePosixPath(name)
+    return str(path.parent), path.suffix
 
 
 def _is_ours(name: str) -> bool:

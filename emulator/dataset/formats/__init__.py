@@ -5,12 +5,12 @@ from __future__ import annotations
 from emulator.dataset.formats.base import Format, Sample
 from emulator.dataset.formats.hdf5 import Hdf5
 from emulator.dataset.formats.nifti import Nifti, NiftiGz
-from emulator.dataset.formats.npy import NpyPair
+from emulator.dataset.formats.npy import NpyArray, NpyPair
 from emulator.dataset.formats.npz import Npz
 from emulator.dataset.formats.raw import Raw
 from emulator.errors import DatasetError
 
-__all__ = ["FORMATS", "Format", "Sample", "format_named"]
+__all__ = ["ADOPTED", "FORMATS", "Format", "Sample", "format_named"]
 
 FORMATS: dict[str, Format] = {
     "npz": Npz(),
@@ -20,11 +20,15 @@ FORMATS: dict[str, Format] = {
     "hdf5": Hdf5(),
     "raw": Raw(),
 }
-"""Every format by its name."""
+"""Every format that can be written, by its name."""
+
+ADOPTED: dict[str, Format] = {"npy-array": NpyArray()}
+"""Formats of files that others made: they are read, not written."""
 
 
 def format_named(name: str) -> Format:
     """The format of that name. Raises DatasetError."""
-    if name not in FORMATS:
-        raise DatasetError(f"the format {name!r} is not known", "known: " + ", ".join(FORMATS))
-    return FORMATS[name]
+    form = FORMATS.get(name) or ADOPTED.get(name)
+    if form is None:
+        raise DatasetError(f"the format {name!r} is not known", "known: " + ", ".join((*FORMATS, *ADOPTED)))
+    return form

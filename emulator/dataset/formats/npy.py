@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import Array, Peek, Shape, Span, TwoFiles, bad
+from emulator.dataset.formats.base import Array, OneFile, Peek, Shape, Span, TwoFiles, bad
 from emulator.dataset.formats.layout import Hole, Key, Layout
 
 MAGIC = b"\x93NUMPY"
@@ -121,6 +121,25 @@ class NpyPair(TwoFiles):
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         _alone(head, size, name)
+
+
+class NpyArray(OneFile):
+    """One `NAME.npy` a sample, whatever array of numbers it holds: DLIO's. Read only; there is no label."""
+
+    suffix = ".npy"
+
+    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
+        return {"x": npy_array(data, name), "y": np.zeros(0, np.uint8)}
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        _alone(peek(0, min(size, HEAD)), size, name)
+        return None
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        _alone(head, size, name)
+
+    def planned_bytes(self, voxels: Any) -> Any:
+        return voxels + 128
 
 
 def _alone(head: memoryview, size: int, name: str) -> NpyHeader:
