@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from emulator.analysis.warmup import Floats, drift
@@ -24,6 +25,24 @@ LONG = 5
 """Times the batches of read-ahead that a point should have steps."""
 DRIFT = 0.05
 """Relative change of throughput over a point, when it is certain at 99 %."""
+FALSE = {"page-cache": 0.05, "steal": 0.05}
+"""Flags whose value is the share of throughput that is not the storage's, and from where they invalidate."""
+
+
+def invalid(point: Point) -> bool:
+    """Whether a flag says that the throughput is another's than the storage's: more than 5 % from memory, or
+    taken by a hypervisor. All other flags inform: they say what to think about, or what the clients are.
+    """
+    return any(flag.value > FALSE.get(flag.name, math.inf) for flag in point.flags)
+
+
+def usable(points: Sequence[Point]) -> list[Point]:
+    """The points that a knee, its curve and a fitted system are made from, in their order.
+
+    Those that are not `invalid`; all of them where fewer than two process counts would be left.
+    """
+    valid = [point for point in points if not invalid(point)]
+    return valid if len({point.ranks for point in valid}) > 1 else list(points)
 
 
 def point_flags(point: Point) -> tuple[Flag, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from emulator.analysis.flags import invalid, usable
 from emulator.analysis.isotonic import Crossing, Where, crossing, means
 from emulator.analysis.search import Belief, Search, believe, observe
 from emulator.record.result import Knee, Point
@@ -101,11 +102,13 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
 
     N_AU, N_98 and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
     interval, so it stands for one run per count too. A number is None when it lies outside the counts that
-    were run; N* also when no point is saturated (`saturated`). A workload without compute has no knee. Raises
-    ValueError when `points` is empty.
+    were run; N* also when no point is saturated (`saturated`). Points that a flag invalidates are left out
+    (`emulator.analysis.flags.usable`), and the sentence says so. A workload without compute has no knee.
+    Raises ValueError when `points` is empty.
     """
     if not points:
         raise ValueError("no point to find a knee in")
+    every, points = points, usable(points)
     if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
         return NO_KNEE
     runs = [observe(point) for point in points]
@@ -121,7 +124,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
         n_saturation=limit,
         peak_samples_per_second=peak(ranks, [point.samples_per_second for point in points], now.noise),
         interval=(now.n_au[0], now.n_au[2]) if where == "inside" else None,
-        sentence=_sentence(points, now, limit, threshold, subject),
+        sentence=_sentence(points, now, limit, threshold, subject) + _flagged(points, every) + ".",
     )
 
 
@@ -154,7 +157,7 @@ def _sentence(
             f"{subject} feeds {_accelerators(whole)} at {_percent(threshold)} of their demand "
             f"(knee at {_count(middle)}, 95 % interval {_count(low)} to {_count(high)})"
         )
-    return start + _limit(points, limit) + _flagged(points) + "."
+    return start + _limit(points, limit)
 
 
 def _limit(points: Sequence[Point], limit: float | None) -> str:
@@ -165,12 +168,20 @@ def _limit(points: Sequence[Point], limit: float | None) -> str:
     return f"; throughput saturates at {show_rate(limit * one * size)}"
 
 
-def _flagged(points: Sequence[Point]) -> str:
-    names = sorted({flag.name for point in points for flag in point.flags})
-    if not names:
-        return ""
-    count = sum(bool(point.flags) for point in points)
-    return f"; flagged runs: {count} of {len(points)} ({', '.join(names)})"
+def _flagged(used: Sequence[Point], every: Sequence[Point]) -> str:
+    """Which flags the runs that were `used` carry, and how many of `every` run were not used."""
+    text = ""
+    raised = [point for point in used if point.flags]
+    if raised:
+        text += f"; flagged runs: {len(raised)} of {len(every)} ({_names(raised)})"
+    if len(used) < len(every):
+        dropped = [point for point in every if invalid(point)]
+        text += f"; runs left out: {len(dropped)} of {len(every)} ({_names(dropped)})"
+    return text
+
+
+def _names(points: Sequence[Point]) -> str:
+    return ", ".join(sorted({flag.name for point in points for flag in point.flags}))
 
 
 def _accelerators(count: int) -> str:

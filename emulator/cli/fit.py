@@ -37,6 +37,7 @@ def fit(
 
 def _seen(results: list[Path], counts: str | None) -> tuple[Workload, list[Seen]]:
     """The counts of all results, which must be of one workload. Raises SpecError, StorageError."""
+    from emulator.analysis.flags import usable
     from emulator.record.store import read_result, read_steps
     from emulator.simulator.counts import parse_progression
     from emulator.simulator.fit import seen_in, workload_of
@@ -46,6 +47,9 @@ def _seen(results: list[Path], counts: str | None) -> tuple[Workload, list[Seen]
     for path in results:
         result = read_result(path)
         workloads.append(workload_of(result))
+        used = usable(result.points)
+        if dropped := [str(point.ranks) for point in result.points if point not in used]:
+            typer.echo(f"{path}: points that a flag invalidates are left out: {', '.join(dropped)}")
         seen += [one for one in seen_in(result, read_steps(path)) if wanted is None or one.ranks in wanted]
     if any(workload != workloads[0] for workload in workloads):
         raise SpecError("the results are of different workloads", "fit each of them by itself")

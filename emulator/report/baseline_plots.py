@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from emulator.analysis.flags import usable
 from emulator.baseline.summary import bytes_per_second, iops, maxima, sides, workloads
 from emulator.record.result import Corner, RunResult
 from emulator.report import frames, style
@@ -112,7 +113,11 @@ def beside(training: RunResult, baseline: RunResult, size: Size) -> Chart | None
     if not points or not levels:
         return None
     most = max([point.bytes_per_second for point in points] + list(levels.values()))
-    rows: Rows = [{"ranks": p.ranks, "value": p.bytes_per_second, "flagged": bool(p.flags)} for p in points]
+    used = usable(points)
+    rows: Rows = [
+        {"ranks": p.ranks, "value": p.bytes_per_second, "flagged": bool(p.flags), "used": p in used}
+        for p in points
+    ]
     x = kit.processes(points[0].ranks, points[-1].ranks)
     y = kit.upright_rate("value", most * 1.15, show_rate)
     layers, keys = [], [Key("training", style.MEASURED, "line")]

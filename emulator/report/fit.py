@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from emulator.analysis.flags import usable
 from emulator.analysis.posterior import posterior
 from emulator.record.result import RunResult
 from emulator.report.frames import Rows, Unit, logarithmic, mean_demand, ordered
@@ -19,19 +20,19 @@ PLACES = 60
 def fit_rows(result: RunResult, unit: Unit, top: float) -> Rows:
     """The curve where it stays below `top` units: ranks, and rate and each with low and high ends.
 
-    [] without an interval of the knee: then nothing was fitted. Flagged points are not used.
+    [] without an interval of the knee: then nothing was fitted. From the same points as the knee.
     """
     points = ordered(result)
     one = mean_demand(points)
-    trusted = [point for point in points if computes(point) and not point.flags]
-    if result.knee is None or result.knee.interval is None or one is None or len(trusted) < 3:
+    used = [point for point in usable(points) if computes(point)]
+    if result.knee is None or result.knee.interval is None or one is None:
         return []
     first, last = points[0].ranks, points[-1].ranks
     space = np.geomspace if logarithmic(first, last) else np.linspace
     counts = tuple(space(first, last, PLACES).tolist())
     band = _band(
-        tuple(point.ranks for point in trusted),
-        tuple(point.samples_per_second / point.ideal_samples_per_second for point in trusted),
+        tuple(point.ranks for point in used),
+        tuple(point.samples_per_second / point.ideal_samples_per_second for point in used),
         result.workload.get("training", {}).get("au_threshold", 0.9),
         counts,
     )

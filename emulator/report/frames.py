@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.analysis.flags import usable
 from emulator.record.result import Point, RunResult
 from emulator.record.step import Steps
 from emulator.report.latency import PERCENTILES, measured
@@ -55,7 +56,8 @@ def logarithmic(least: int, most: int) -> bool:
 
 
 def throughput_rows(points: list[Point], unit: Unit) -> Rows:
-    """ranks, rate in `unit`, rate per process in `unit`, AU and X/X_ideal in percent, flagged."""
+    """ranks, rate in `unit`, rate per process in `unit`, AU and X/X_ideal in percent, flagged, used."""
+    used = usable(points)
     return [
         {
             "ranks": point.ranks,
@@ -64,17 +66,16 @@ def throughput_rows(points: list[Point], unit: Unit) -> Rows:
             "au": point.au * 100,
             "x_ideal": point.x_ideal * 100,
             "flagged": bool(point.flags),
+            "used": point in used,
         }
         for point in points
     ]
 
 
 def line_rows(found: Rows, column: str) -> Rows:
-    """The mean of `column` per rank count; flagged points do not bend the line unless all are flagged."""
-    trusted = [row for row in found if not row["flagged"]]
-    used = trusted if len({row["ranks"] for row in trusted}) > 1 else found
+    """The mean of `column` per rank count; points that the knee is not made from do not bend the line."""
     groups: dict[float, list[float]] = {}
-    for row in used:
+    for row in (row for row in found if row.get("used", True)):
         groups.setdefault(float(row["ranks"]), []).append(float(row[column]))
     return [{"ranks": ranks, column: sum(values) / len(values)} for ranks, values in sorted(groups.items())]
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.analysis.flags import usable
 from emulator.analysis.knee import run_noise
 from emulator.errors import SpecError
 from emulator.plan.epoch import plan_for
@@ -77,13 +78,17 @@ def workload_of(result: RunResult) -> Workload:
 
 
 def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
-    """The measured counts of a result; points that were cut short are left out. Raises SpecError."""
+    """The measured counts of a result. Raises SpecError.
+
+    Points that were cut short are left out, and those that a flag invalidates (`analysis.flags.usable`).
+    """
     workload = workload_of(result)
     samples = int(result.dataset.get("samples", result.dataset.get("files", 0)))
     found = []
+    used = usable(result.points)
     for number, point in enumerate(result.points):
         rows = steps[steps["point"] == number]
-        if point.ranks * point.steps and len(rows) == point.ranks * point.steps:
+        if point in used and point.ranks * point.steps and len(rows) == point.ranks * point.steps:
             found.append(_seen(workload, samples, point, rows))
     if not found:
         raise SpecError(

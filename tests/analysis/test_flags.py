@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from points import host, point
 
-from emulator.analysis.flags import point_flags, small_dataset
+from emulator.analysis.flags import point_flags, small_dataset, usable
+from emulator.record.result import Flag
 
 
 def test_a_clean_point_raises_nothing():
@@ -53,3 +54,14 @@ def test_a_single_repeated_request_is_flagged():
     (flag,) = point_flags(point(4, 0.9, read_retries={"busy": 2, "cut": 1}, read_latency={"10": 300}))
     assert (flag.name, flag.value, flag.threshold) == ("retries", 0.01, 0.0)
     assert "3 requests for 300 reads had to be repeated (busy 2, cut 1)" in flag.sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "left"),
+    [("page-cache", 0.02, 3), ("page-cache", 0.06, 2), ("steal", 0.06, 2), ("runqueue", 9.0, 3)],
+)
+def test_flags_invalidate_only_where_the_throughput_is_not_the_storages(name, value, left):
+    flag = Flag(name=name, value=value, threshold=0.01, sentence="...")
+    points = [point(1, 1.0), point(2, 0.9, flags=(flag,)), point(4, 0.5)]
+    assert len(usable(points)) == left
+    assert usable(points[1:]) == points[1:], "two process counts at least"

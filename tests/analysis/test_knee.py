@@ -96,9 +96,19 @@ def test_high_noise_gives_a_wide_interval():
 
 
 def test_flags_are_never_silent():
-    flag = Flag(name="steal", value=0.1, threshold=0.02, sentence="...")
+    flag = Flag(name="overshoot", value=0.1, threshold=0.01, sentence="...")
     points = [point(4, 1.0), point(8, 0.62, flags=(flag,)), point(16, 0.31)]
-    assert "flagged runs: 1 of 3 (steal)" in find_knee(points).sentence
+    assert "flagged runs: 1 of 3 (overshoot)" in find_knee(points).sentence
+
+
+def test_what_a_flag_invalidates_is_left_out_and_said():
+    from_memory = Flag(name="page-cache", value=0.4, threshold=0.01, sentence="...")
+    good = [point(4, 1.0), point(8, 0.62), point(16, 0.31)]
+    wild = point(12, 1.0, flags=(from_memory,))
+    found, expected = find_knee([*good, wild]), find_knee(good)
+    assert (found.n_au, found.interval) == (expected.n_au, expected.interval)
+    assert found.sentence.endswith("runs left out: 1 of 4 (page-cache).")
+    assert "left out" not in find_knee([good[0], wild]).sentence, "fewer than two counts would be left"
 
 
 def test_no_point_is_an_error():

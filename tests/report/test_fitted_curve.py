@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, plain_sweep, repeated_sweep, soft_min
 
+from emulator.analysis.flags import invalid
+from emulator.analysis.knee import find_knee
 from emulator.record.step import STEP
 from emulator.report.fit import fit_rows
 from emulator.report.frames import Unit
@@ -26,10 +28,12 @@ def test_the_curve_goes_through_what_made_the_points_and_the_band_holds_it() -> 
         assert row["each"] == pytest.approx(float(row["rate"]) / float(row["ranks"]))
 
 
-def test_flagged_points_are_not_used() -> None:
+def test_the_curve_is_made_from_the_same_points_as_the_knee() -> None:
     made = flagged_sweep()
-    wild = [replace(at, samples_per_second=1.0) if at.flags else at for at in made.points]
+    wild = [replace(at, samples_per_second=1.0) if invalid(at) else at for at in made.points]
+    assert wild != list(made.points)
     assert fit_rows(replace(made, points=tuple(wild)), BYTES, 1e15) == fit_rows(made, BYTES, 1e15)
+    assert find_knee(wild).n_au == find_knee(made.points).n_au
 
 
 def test_the_curve_stays_within_the_plot() -> None:
