@@ -46,13 +46,13 @@ def dying_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
     return prepare
 
 
-def run_fio(text: str, seconds: float | None = None) -> str:
+def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-",)) -> str:
     """Run the job file `text`; fio's JSON (json+, with whole histograms), as fio wrote it.
 
-    `seconds` is the time that it should measure; None: it ends when its work is done.
-    Raises MissingError, StorageError.
+    `seconds` is the time that it should measure; None: it ends when its work is done. Other `words` than
+    `-` name other job files. Raises MissingError, StorageError.
     """
-    command = [require_fio(), "--output-format=json+", "-"]
+    command = [require_fio(), "--output-format=json+", *words]
     limit = None if seconds is None else seconds + GRACE_SECONDS
     try:
         done = subprocess.run(

@@ -63,7 +63,7 @@ def measure(plan: Plan, crew: Clients, client: str, *, force: bool, say: Say) ->
             together(crew, lambda n=number, t=turn, k=kept: book.add(n, t, k, say) if book else None)  # type: ignore[misc]
     finally:
         if not plan.keep:
-            _remove(setting, files_needed(planned))
+            remove_files(setting, files_needed(planned))
     return book.write("complete") if book else None
 
 
@@ -110,19 +110,24 @@ def check(plan: Plan, clients: int, force: bool) -> None:
 def _lay_out(setting: Setting, files: int, say: Say) -> None:
     """Write every file whole: the first pattern meets written blocks."""
     say(f"laying out {files} files of {show_bytes(setting.file_bytes)} a client")
+    make_folder(setting)
+    parse(run_fio(layout_file(setting, files)))
+
+
+def make_folder(setting: Setting) -> None:
+    """The folder of a client. Raises StorageError."""
     try:
         setting.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error(error, "cannot create the folder") from None
-    parse(run_fio(layout_file(setting, files)))
 
 
 def _run(plan: Plan, text: str) -> str:
     return run_fio(text, plan.seconds + plan.ramp_seconds)
 
 
-def _remove(setting: Setting, files: int) -> None:
-    """Remove the files of this client, and its folder where nothing else is in it."""
+def remove_files(setting: Setting, files: int) -> None:
+    """Remove the files of a client, and its folder where nothing else is in it."""
     try:
         for number in range(files):
             (setting.folder / FILE_NAME.format(number)).unlink(missing_ok=True)

@@ -36,7 +36,7 @@ class Plan:
         if self.clients and max(self.clients) > clients:
             raise SpecError(
                 f"--clients asks for {max(self.clients)}, but there are {clients}",
-                "start one rank a host: mpirun --map-by ppr:1:node feedrate baseline ...",
+                "start one rank a host, mpirun --map-by ppr:1:node feedrate ..., or name more --servers",
             )
         return turns(self.suite, self.clients or (clients,))
 

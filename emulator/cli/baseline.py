@@ -29,6 +29,10 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="fio jobs of a client.")]
 ClientCounts = Annotated[
     str | None, typer.Option(help="Numbers of clients to sweep over: 1,2,4. Default: all at once.")
 ]
+Servers = Annotated[
+    str | None,
+    typer.Option(help="Hosts that run fio --server, instead of mpirun: node1,node2:8766. DIR is there too."),
+]
 PerHost = Annotated[int, typer.Option(min=1, help="Clients on a host, where it has as many ranks.")]
 Size = Annotated[str | None, typer.Option(help=f"Size of a job's file; default {FULL_BYTES}.")]
 Runtime = Annotated[str | None, typer.Option(help=f"Measured time of one test; default {FULL_SECONDS}.")]
@@ -47,6 +51,7 @@ def baseline(
     depths: Depths = None,
     jobs: Jobs = None,
     clients: ClientCounts = None,
+    servers: Servers = None,
     per_host: PerHost = 1,
     size: Size = None,
     runtime: Runtime = None,
@@ -91,7 +96,26 @@ def baseline(
         engine=engine, keep=keep, command=("feedrate", *sys.argv[1:]),
         out=out or Path("feedrate-results") / f"{suite}-{time.strftime('%Y%m%d-%H%M%S')}",
     )  # fmt: skip
-    _measure(plan, per_host, force, dry_run)
+    if servers:
+        _on_servers(plan, servers, force, dry_run)
+    else:
+        _measure(plan, per_host, force, dry_run)
+
+
+def _on_servers(plan: Plan, text: str, force: bool, dry_run: bool) -> None:
+    """This process speaks with the fio of every host."""
+    from emulator.baseline.measure import check
+    from emulator.baseline.remote import measure_remote, parse_servers, reach
+    from emulator.report.table import print_table
+
+    servers = parse_servers(text)
+    if dry_run:
+        _show(plan, len(servers))
+        return
+    check(plan, len(servers), force)
+    reach(servers)
+    print_table(measure_remote(plan, servers, force=force, say=_say))
+    _say(f"\nresult: {plan.out}   (feedrate report {plan.out})")
 
 
 def _measure(plan: Plan, per_host: int, force: bool, dry_run: bool) -> None:
