@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device
+.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph
 
 install: $(INSTALLED)
 
@@ -55,6 +55,12 @@ test-slurm: $(INSTALLED)
 # As root. An ext4 on a loop device that cgroup v1 caps to 200 MiB/s.
 test-device: $(INSTALLED)
 	$(BIN)/python -m pytest -m device tests/device
+
+# As root. Installs Ceph from Debian and starts one of its own on loopback, with radosgw.
+test-ceph: $(INSTALLED)
+	tests/lab/ceph.sh install
+	tests/lab/ceph.sh bind $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+	$(BIN)/python -m pytest -m ceph tests/ceph
 
 clean:
 	rm -rf demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

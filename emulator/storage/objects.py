@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar
 
 from emulator.errors import DatasetError, StorageError
 from emulator.spec.place import ObjectPlace
-from emulator.storage.base import HEAD, WriteOptions
+from emulator.storage.base import HEAD, Entry, WriteOptions
 from emulator.storage.stats import ReadStats, RetryKind
 
 Value = TypeVar("Value")
@@ -206,6 +206,14 @@ class ObjectDraft:
         self._data = bytearray()
 
 
+class Listed(Protocol):
+    """What an appender needs of a store."""
+
+    def put(self, name: str, data: bytes | memoryview) -> None: ...
+
+    def entries(self, prefix: str = "") -> Iterator[Entry]: ...
+
+
 class ObjectAppender:
     """Records in objects `NAME.000000`, `NAME.000001`, ...: those of a second or so in each."""
 
@@ -217,6 +225,12 @@ class ObjectAppender:
         self._records: list[bytes] = []
         self._lock = threading.Lock()
         self._next = time.monotonic() + _FLUSH_SECONDS
+
+    @classmethod
+    def behind(cls, store: Listed, name: str) -> ObjectAppender:
+        """Goes on behind the objects that are there. Raises StorageError."""
+        numbers = [entry.name.rpartition(".")[2] for entry in store.entries(name)]
+        return cls(store.put, name, max((int(n) for n in numbers if n.isdigit()), default=-1) + 1)
 
     def append(self, record: bytes) -> None:
         """As Appender.append. Raises StorageError."""

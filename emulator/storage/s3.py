@@ -179,8 +179,7 @@ class S3Store(ObjectStore):
 
     def appender(self, name: str, unit: int) -> ObjectAppender:
         """As Store.appender. Raises StorageError."""
-        numbers = [entry.name.rpartition(".")[2] for entry in self.entries(name)]
-        return ObjectAppender(self.put, name, max((int(n) for n in numbers if n.isdigit()), default=-1) + 1)
+        return ObjectAppender.behind(self, name)
 
 
 class _Reader:

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # A Ceph of its own on loopback, as root, without systemd: one monitor, one manager, two OSDs in memory, radosgw.
-#   ceph.sh install | up FOLDER PORT | down FOLDER
-# `up` leaves FOLDER/ceph.conf with FOLDER/keyring, a pool `bench`, and radosgw on 127.0.0.1:PORT with a bucket's
-# owner whose keys are AKLAB and SKLAB. What it starts has its pid in FOLDER/*.pid; `down` ends those.
+#   ceph.sh install | bind SITE | up FOLDER PORT | down FOLDER
+# `bind` lets the Python of SITE (its site-packages) see Ceph's binding; it must be of the system's version.
+# `up` leaves FOLDER/ceph.conf with FOLDER/keyring, a pool `bench`, client.weak that may only look at the cluster,
+# and radosgw on 127.0.0.1:PORT with a bucket `bucket` whose owner's keys are AKLAB and SKLAB. What it starts has
+# its pid in FOLDER/*.pid; `down` ends those.
 set -euo pipefail
 export LC_ALL=C
 
@@ -48,6 +50,7 @@ CONF
 keys() {
     ceph-authtool --create-keyring keyring --gen-key -n mon. --cap mon 'allow *' >/dev/null
     ceph-authtool keyring --gen-key -n client.admin --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *' >/dev/null
+    ceph-authtool keyring --gen-key -n client.weak --cap mon 'allow r' >/dev/null
     ceph-authtool keyring --gen-key -n mgr.x --cap mon 'allow *' --cap osd 'allow *' >/dev/null
     ceph-authtool keyring --gen-key -n client.rgw.a --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *' >/dev/null
     for i in 0 1; do
@@ -58,11 +61,14 @@ keys() {
 
 case ${1:-} in
 install)
-    command -v ceph-mon >/dev/null && command -v ceph-osd >/dev/null && command -v radosgw >/dev/null &&
+    command -v curl >/dev/null && command -v ceph-mon >/dev/null && command -v ceph-osd >/dev/null && command -v radosgw >/dev/null &&
         command -v rados >/dev/null && exit
     apt-get update -q
     DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends \
-        ceph-mon ceph-mgr ceph-osd ceph-common radosgw python3-rados
+        ceph-mon ceph-mgr ceph-osd ceph-common radosgw python3-rados curl
+    ;;
+bind)
+    ln -sf /usr/lib/python3/dist-packages/rados.*.so "$2"/
     ;;
 up)
     folder=$2 port=$3 id=$(cat /proc/sys/kernel/random/uuid)
@@ -92,7 +98,10 @@ up)
         (echo >/dev/tcp/127.0.0.1/"$port") 2>/dev/null && break
         sleep 0.2
     done
-    radosgw-admin "${conf[@]}" user create --uid=lab --display-name=lab --access-key=AKLAB --secret-key=SKLAB >/dev/null 2>&1
+    radosgw-admin "${conf[@]}" user create --uid=lab --display-name=lab --access-key=AKLAB --secret-key=SKLAB \
+        >/dev/null 2>&1
+    curl -sf --aws-sigv4 aws:amz:us-east-1:s3 --user AKLAB:SKLAB -X PUT "http://127.0.0.1:$port/bucket" \
+        -H "x-amz-content-sha256: $(sha256sum </dev/null | cut -d' ' -f1)"
     ;;
 down)
     for file in "$2"/*.pid; do kill "$(cat "$file")" 2>/dev/null || true; done
@@ -100,7 +109,7 @@ down)
     for file in "$2"/*.pid; do kill -9 "$(cat "$file")" 2>/dev/null || true; done
     ;;
 *)
-    echo "usage: ceph.sh install | up FOLDER PORT | down FOLDER" >&2
+    echo "usage: ceph.sh install | bind SITE | up FOLDER PORT | down FOLDER" >&2
     exit 2
     ;;
 esac
