@@ -180,7 +180,10 @@ class _Loop:
 
     def run(self) -> None:
         with ExitStack() as stack:
-            hands = [stack.enter_context(Hands(1, self._io.block_bytes)) for _ in range(self.noise.ranks)]
+            hands = [
+                stack.enter_context(Hands(self._io.workers, self._io.block_bytes))
+                for _ in range(self.noise.ranks)
+            ]
             pool = stack.enter_context(ThreadPoolExecutor(self.noise.ranks))
             begin = time.monotonic()
             for number in self._numbers():

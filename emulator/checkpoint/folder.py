@@ -71,22 +71,33 @@ def locked(root: Path) -> Iterator[None]:
     Raises SpecError when another run is in it, StorageError.
     """
     try:
-        root.mkdir(exist_ok=True)
-        descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _lock(root)
+    except BlockingIOError:
+        raise SpecError(
+            f"another run writes checkpoints in {root}", "wait for it, or choose another folder"
+        ) from None
     except OSError as error:
         raise storage_error(error, "cannot make the folder of checkpoints") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SpecError(
-                f"another run writes checkpoints in {root}", "wait for it, or choose another folder"
-            ) from None
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise storage_error(error, "cannot lock the folder of checkpoints") from None
         yield
     finally:
+        os.close(descriptor)
+
+
+def _lock(root: Path) -> int:
+    """A descriptor that holds the lock. Raises BlockingIOError where another one does, OSError."""
+    while True:
+        root.mkdir(exist_ok=True)
+        descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:  # else its last holder removed it since it was opened
+                return descriptor
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return descriptor
+            os.close(descriptor)
+            raise
         os.close(descriptor)
 
 

@@ -31,6 +31,8 @@ class CheckpointJob:
     """cold: what is read back comes from the storage; warm: the page cache may serve."""
     keep: bool
     """Leave the checkpoints of this run where they are."""
+    shift: bool
+    """Each rank reads what a rank of the next host wrote, so that no client's cache can serve."""
     out: Path
     command: tuple[str, ...]
     """The command line that repeats it."""

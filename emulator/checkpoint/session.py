@@ -75,7 +75,7 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Say) -> RunRes
         book = agreed(world, lambda: Book.open(job, hosts, direct, force) if world.rank == 0 else None)
         io = job.model.io
         session = _Session(
-            job, world, stack.enter_context(Hands(io.workers, io.block_bytes)), direct, book, say
+            job, world, hosts, stack.enter_context(Hands(io.workers, io.block_bytes)), direct, book, say
         )
         session.run()
         return book.write("complete") if book else None
@@ -87,6 +87,8 @@ class _Session:
 
     job: CheckpointJob
     world: Comm
+    hosts: list[str]
+    """Host of every rank."""
     hands: Hands
     direct: bool
     book: Book | None
@@ -145,14 +147,14 @@ class _Session:
         self.written.append(number)
         self._keep("write", number, began, [one for _, one in told], commit or 0.0)
 
-    def _write_files(self, part: Path, number: int) -> tuple[tuple[Written, ...], ReadStats]:
+    def _write_files(self, part: Path, number: int) -> tuple[tuple[Written, ...], int, ReadStats]:
         job, rank = self.job, self.world.rank
         files = tuple(
             write_file(part, shard, key_of(self._seed, number, rank, shard.name), self.hands, self.direct)
             for shard in job.shards(self.world.size, rank)
         )
         sync_folder(part)
-        return files, ReadStats()
+        return files, sum(one.size for one in files), ReadStats()
 
     def _commit(self, part: Path, number: int, files: list[tuple[Written, ...]]) -> float:
         begin = time.monotonic()
@@ -182,25 +184,30 @@ class _Session:
             raise DatasetError(f"{place.name_of(number)} lacks the files of a rank", "it is damaged")
         return marker
 
-    def _read_files(self, number: int, marker: place.Marker) -> tuple[None, ReadStats]:
+    def _read_files(self, number: int, marker: place.Marker) -> tuple[None, int, ReadStats]:
         stats = ReadStats()
         direct = self.direct and self.job.cache == "cold"
         storage = PosixStorage(self.job.root, direct=direct, cache=self.job.cache, stats=stats)
-        for written in marker.files[self.world.rank]:
+        files = marker.files[self._reads_of()]
+        for written in files:
             read_file(storage, place.name_of(number), written, self.hands)
-        return None, stats
+        return None, sum(one.size for one in files), stats
 
-    def _timed(self, action: Callable[[], tuple[Value, ReadStats]]) -> tuple[Value, Report, float]:
+    def _reads_of(self) -> int:
+        """The rank whose files this rank reads."""
+        shift = self.hosts.count(self.hosts[0]) if self.job.shift else 0
+        return (self.world.rank + shift) % self.world.size
+
+    def _timed(self, action: Callable[[], tuple[Value, int, ReadStats]]) -> tuple[Value, Report, float]:
         """`action()` on all ranks from a common start on, what it cost here, and when it began."""
         self.world.barrier(STEP_POLL)
         begin, cpu = time.monotonic(), cpu_seconds()
 
         def timed() -> tuple[Value, Report, float]:
-            value, stats = action()
+            value, size, stats = action()
             seconds, pages = time.monotonic() - begin, stats.snapshot()
             report = Report(
-                size=sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank)),
-                seconds=seconds, cpu_seconds=cpu_seconds() - cpu,
+                size=size, seconds=seconds, cpu_seconds=cpu_seconds() - cpu,
                 pages_sampled=pages.pages_sampled, pages_resident=pages.pages_resident,
             )  # fmt: skip
             return value, report, begin - self._begin

@@ -22,6 +22,7 @@ ScaleText = Annotated[str, typer.Option("--scale", help="Share of the real sizes
 Writes = Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")]
 Reads = Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")]
 Pause = Annotated[str | None, typer.Option(help="Between two of them; default 5s.")]
+Shift = Annotated[bool, typer.Option("--shift", help="Read back on another host than the one that wrote.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")]
 
 
@@ -37,6 +38,7 @@ def checkpoint(
     cache: options.CacheName = "cold",
     settings: options.Settings = None,
     keep: Keep = False,
+    shift: Shift = False,
     models: Models = False,
     out: options.Out = None,
     dry_run: options.DryRun = False,
@@ -63,7 +65,8 @@ def checkpoint(
     own = [f"io.{key}={value}" for key, value in given.items() if value is not None]
     job = CheckpointJob(
         folder=folder, model=load_checkpoint_model(model, [*(settings or []), *own]), subset=subset,
-        scale=parse_scale(scale), cache=cache_kind(cache), keep=keep, command=("feedrate", *sys.argv[1:]),
+        scale=parse_scale(scale), cache=cache_kind(cache), keep=keep, shift=shift,
+        command=("feedrate", *sys.argv[1:]),
         out=out or Path("feedrate-results") / f"checkpoint-{time.strftime('%Y%m%d-%H%M%S')}",
     )  # fmt: skip
     needed = ranks or (min(8, job.model.parallelism.ranks) if subset else job.model.parallelism.ranks)

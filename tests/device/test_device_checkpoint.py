@@ -25,9 +25,9 @@ def test_a_checkpoint_takes_the_time_that_its_bytes_take(device: Device, tmp_pat
 
 
 def test_the_knee_beside_checkpoints_is_at_what_they_leave(tmp_path_factory, tmp_path):
-    """One bandwidth for reads and writes: what training and checkpoints move together is all of it."""
+    """One bandwidth for reads and writes: checkpoints take their share of it, and training has the rest."""
     with capped(tmp_path_factory.mktemp("medium"), "3G", 512, "shared") as medium:
-        for out, more in (("quiet", ()), ("noisy", ("--noise", "checkpoint,scale=1/2000,ranks=2"))):
+        for out, more in (("quiet", ()), ("noisy", ("--noise", "checkpoint"))):
             medium.run("sweep", medium.data, *DIRECT, "--counts", "1,2,3,4", "--out", tmp_path / out, *more)
         said = medium.run("compare", tmp_path / "quiet", tmp_path / "noisy").out
     quiet, noisy = (read_result(tmp_path / out) for out in ("quiet", "noisy"))
@@ -39,5 +39,6 @@ def test_the_knee_beside_checkpoints_is_at_what_they_leave(tmp_path_factory, tmp
     )
     print([one.knee.n_au for one in (quiet, noisy)], said)
     assert most[0] == pytest.approx(CAP, rel=0.05)
-    assert most[1] < 0.8 * CAP
-    assert "the knee moves from" in said
+    assert most[1] < 0.85 * CAP
+    assert noisy.knee.n_au < 0.9 * quiet.knee.n_au
+    assert "noisy: the knee moves from" in said

@@ -1,0 +1,49 @@
+"""Checkpoints by ranks on three hosts. Needs root: make test-multihost."""
+
+import json
+import shutil
+
+import pytest
+from hosts import HOSTS, lab, on_hosts
+
+from emulator.record.store import read_result
+
+pytestmark = pytest.mark.multihost
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    """Three hosts on one bridge; gone afterwards."""
+    lab("hosts.sh", "down", len(HOSTS))
+    lab("hosts.sh", "up", len(HOSTS))
+    yield list(HOSTS)
+    lab("hosts.sh", "down", len(HOSTS))
+
+
+def test_each_host_reads_what_another_one_wrote(hosts, tmp_path):
+    (tmp_path / "data").mkdir()
+    done = on_hosts(
+        2, "checkpoint", tmp_path / "data", "-m", "llama3-8b", "--scale", "1/4000", "--writes", 2,
+        "--reads", 2, "--pause", "0s", "--shift", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = read_result(tmp_path / "out")
+    assert result.environment["hosts"] == hosts
+    assert [(one.direction, one.ranks, one.hosts) for one in result.checkpoints] == [
+        ("write", 6, 3), ("write", 6, 3), ("read", 6, 3), ("read", 6, 3),
+    ]  # fmt: skip
+    assert len({one.bytes for one in result.checkpoints}) == 1
+    assert not list((tmp_path / "data").iterdir())
+
+
+def test_every_host_has_a_checkpointing_job_beside_its_ranks(hosts, tiny, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(tiny, data)
+    done = on_hosts(
+        1, "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "3", "--steps", 8,
+        "--noise", "checkpoint,scale=1/20000,ranks=2", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out" / "noise").glob("*.json")}
+    assert sorted(told) == hosts and all(one["checkpoints"] for one in told.values())
+    assert not (data / ".feedrate-noise").exists()
