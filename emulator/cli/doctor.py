@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,13 +9,14 @@ import typer
 
 def doctor(
     folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="Folder on the storage that will be measured.")
-    ] = Path(),
+        str, typer.Argument(metavar="[DIR]", help="Folder on the storage, s3://BUCKET or rados://POOL.")
+    ] = ".",
 ) -> None:
     """Check MPI, torch, the storage and the limits of this machine."""
     from emulator.run.doctor import examine
+    from emulator.spec.place import parse_place
 
-    findings = examine(folder)
+    findings = examine(parse_place(folder))
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         mark = "ok     " if finding.good else ("MISSING" if finding.required else "note   ")

@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from emulator.errors import FeedrateError, LaunchError
 from emulator.record.machine import cores, describe_mount, memory_bytes
 from emulator.run.mpirun import environment, find_launcher
+from emulator.spec.place import ObjectPlace, Place
+from emulator.storage.place import rados_hint, store_at
 from emulator.storage.posix import probe_direct
 from emulator.units import show_bytes
 
@@ -34,12 +37,17 @@ class Finding:
     """Nothing runs without it."""
 
 
-def examine(folder: Path) -> list[Finding]:
-    """Everything that is worth knowing before a run on `folder`."""
-    checks: tuple[Callable[[Path], Finding], ...] = (
-        _mpirun, _ranks, _torch, _report, _folder, _direct, _shared_memory, _open_files, _host, _fio,
+def examine(place: Place) -> list[Finding]:
+    """Everything that is worth knowing before a run on `place`."""
+    if isinstance(place, ObjectPlace):
+        folder, storage = Path(), [_objects(place)]
+    else:
+        folder, storage = place, [_folder(place), _direct(place)]
+    first: tuple[Callable[[Path], Finding], ...] = (_mpirun, _ranks, _torch, _report)
+    last: tuple[Callable[[Path], Finding], ...] = (
+        _shared_memory, _open_files, _host, _fio, _s3, _rados, _rados_bench,
     )  # fmt: skip
-    return [check(folder) for check in checks]
+    return [*(check(folder) for check in first), *storage, *(check(folder) for check in last)]
 
 
 def _mpirun(folder: Path) -> Finding:
@@ -136,4 +144,31 @@ def _fio(folder: Path) -> Finding:
     return Finding(
         what="fio", good=path is not None, found=path or "not installed",
         advice="the storage's own limits need it: apt install fio, or dnf install fio",
+    )  # fmt: skip
+
+
+def _objects(place: ObjectPlace) -> Finding:
+    """Whether the objects can be listed: endpoint, keys and bucket, or cluster, user and pool."""
+    try:
+        some = next(iter(store_at(place).entries()), None)
+    except FeedrateError as error:
+        return Finding(what="storage", good=False, found=error.what, advice=error.hint, required=True)
+    return Finding(what="storage", good=True, found=f"{place} answers, {'with' if some else 'no'} objects")
+
+
+def _s3(folder: Path) -> Finding:
+    return _package("s3://", "obstore", "pip install 'feedrate[s3]'; folders work without")
+
+
+def _rados(folder: Path) -> Finding:
+    good = find_spec("rados") is not None
+    found = "python3-rados" if good else "python3-rados is not visible here"
+    return Finding(what="rados://", good=good, found=found, advice=rados_hint())
+
+
+def _rados_bench(folder: Path) -> Finding:
+    path = shutil.which("rados")
+    return Finding(
+        what="rados", good=path is not None, found=path or "not installed",
+        advice="baseline rados needs it: apt install ceph-common",
     )  # fmt: skip

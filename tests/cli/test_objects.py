@@ -129,6 +129,12 @@ def test_a_sweep_over_objects_and_a_sample_that_is_damaged(made: Endpoint, tmp_p
     assert done.status == 3 and "CRC-32" in done.one_line()
 
 
+@pytest.mark.mpi
+def test_doctor_says_whether_the_objects_answer(endpoint: Endpoint) -> None:
+    done = ask(endpoint, "doctor", PLACE)
+    assert f"{PLACE} answers, no objects" in done.out
+
+
 def test_what_cannot_work_is_one_clear_line(endpoint: Endpoint, tmp_path: Path) -> None:
     run = ("run", PLACE, *RUN, "--out", tmp_path / "out")
     cases = (
