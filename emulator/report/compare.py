@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from emulator.analysis.flags import usable
 from emulator.record.result import Point, RunResult
 from emulator.report.reference import Figure, Submission
 from emulator.report.view import computes, marks_line, notes, number
@@ -28,6 +29,8 @@ class Entry:
     x_ideal: float | None
     published: bool = False
     flagged: bool = False
+    used: bool = True
+    """False: a flag invalidates it, and lines do not go through it."""
 
     @property
     def per_accelerator(self) -> float:
@@ -51,7 +54,8 @@ class Compared:
     def entries(self) -> list[Entry]:
         """Its points, by process count."""
         points = sorted(self.result.points, key=lambda point: point.ranks)
-        return [_entry(self.name, point) for point in points if point.ranks]
+        used = usable(points)
+        return [_entry(self.name, point, point in used) for point in points if point.ranks]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +71,12 @@ class Comparison:
     """How far the knee moves from the first result to each other one, a sentence each."""
 
 
-def _entry(name: str, point: Point) -> Entry:
+def _entry(name: str, point: Point, used: bool) -> Entry:
     known = computes(point)
     return Entry(
         name=name, accelerators=point.ranks, hosts=len(point.hosts) or None,
         bytes_per_second=point.bytes_per_second, au=point.au if known else None,
-        x_ideal=point.x_ideal if known else None, flagged=bool(point.flags),
+        x_ideal=point.x_ideal if known else None, flagged=bool(point.flags), used=used,
     )  # fmt: skip
 
 

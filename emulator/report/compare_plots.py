@@ -50,7 +50,8 @@ def _rows(entries: list[Entry], measure: Measure) -> Rows:
     for entry in entries:
         value = measure(entry)
         if value is not None and value > 0:
-            rows.append({"ranks": entry.accelerators, "value": value, "flagged": entry.flagged})
+            row = {"ranks": entry.accelerators, "value": value, "flagged": entry.flagged}
+            rows.append({**row, "used": entry.used})
     return rows
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -26,11 +27,34 @@ OTHERS = [
 ]
 
 
-def left(folder: Path) -> set[str]:
-    """What is in /dev/shm that a run may have put there, and in the run's own folder for temporary files."""
-    ours = ("torch_", "psm_", "sem.", "sm_segment", "feedrate-")
-    shared = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if name.startswith(ours)}  # noqa: PTH208
-    return shared | {str(path) for path in folder.rglob("*") if not path.is_dir()}
+MEMORY = "/dev/shm/"
+
+
+def held(pid: int) -> set[str]:
+    """What a process has in /dev/shm: open, mapped, or as its temporary folder. Nobody else's is counted."""
+    place, found = Path("/proc") / str(pid), set()
+    with suppress(OSError):  # it has ended
+        found |= {line.split(None, 5)[-1].strip() for line in (place / "maps").read_text().splitlines()}
+        found |= set((place / "environ").read_text(errors="replace").replace("TMPDIR=", "").split("\0"))
+        for descriptor in (place / "fd").iterdir():
+            with suppress(OSError):
+                found.add(str(descriptor.readlink()))
+    return {path.removesuffix(" (deleted)") for path in found if path.startswith(MEMORY)}
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The command and everything below it."""
+    with suppress(psutil.NoSuchProcess):
+        command = psutil.Process(process.pid)
+        return [command, *command.children(recursive=True)]
+    return []
+
+
+def left(seen: set[str], folder: Path) -> set[str]:
+    """What of `seen` is still there, and what is in the run's own folder for temporary files."""
+    return {path for path in seen if Path(path).exists()} | {
+        str(path) for path in folder.rglob("*") if not path.is_dir()
+    }
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -42,7 +66,6 @@ def test_nothing_is_left_behind(tiny, tmp_path, loader, worker_kind, number):
     """Unless `number` is None, the run is stopped with that signal in the middle of it."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    before = left(temporary)
     out = tmp_path / "out"
     epochs = 1 if number is None else 500
     words = (
@@ -50,37 +73,41 @@ def test_nothing_is_left_behind(tiny, tmp_path, loader, worker_kind, number):
         "--set", f"loader.worker_kind={worker_kind}", "--set", "accelerator.step_seconds=0.01",
         "--storage", "shaped:400MB/s", "--out", out,
     )  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "emulator", *map(str, words)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, "TMPDIR": str(temporary)},
-    )  # fmt: skip
-    try:
-        if number is not None:
-            wait_for_steps(out)
-            family = psutil.Process(process.pid).children(recursive=True)
-            process.send_signal(number)
-            _, err = process.communicate(timeout=30)
-            assert process.returncode != 0
+    with (tmp_path / "said").open("w+") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "emulator", *map(str, words)],
+            stdout=subprocess.DEVNULL, stderr=said, text=True, start_new_session=True,
+            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, "TMPDIR": str(temporary)},
+        )  # fmt: skip
+        try:
+            seen = watch(process, out if number is not None else None)
+            if number is not None:
+                below = family(process)[1:]
+                process.send_signal(number)
+                assert process.wait(timeout=30) != 0
+                assert gone(below)
+            err = (tmp_path / "said").read_text()
             assert "Traceback" not in err
-            assert gone(family)
-        else:
-            _, err = process.communicate(timeout=120)
-            assert process.returncode == 0, err
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            assert number is not None or process.returncode == 0, err
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    assert any("feedrate-" in path for path in seen)
     deadline = time.monotonic() + 10  # multiprocessing's resource tracker cleans up after its rank
-    while left(temporary) > before and time.monotonic() < deadline:
+    while left(seen, temporary) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert left(temporary) <= before
+    assert not left(seen, temporary)
 
 
-def wait_for_steps(out: Path) -> None:
-    deadline = time.monotonic() + 90
+def watch(process: subprocess.Popen[str], out: Path | None) -> set[str]:
+    """What the run has had in /dev/shm until it ended; with `out`, until it has taken steps."""
+    seen: set[str] = set()
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        if out.is_dir() and len(read_steps(out)) > 10:
-            return
-        time.sleep(0.2)
-    pytest.fail("no steps within 90 s")
+        for one in family(process):
+            seen |= held(one.pid)
+        if process.poll() is not None or (out is not None and out.is_dir() and len(read_steps(out)) > 10):
+            return seen
+        time.sleep(0.3)
+    pytest.fail("no steps, or no end, within 120 s")
