@@ -34,10 +34,12 @@ def datasize(
     if as_json:
         print(json.dumps({**dataclasses.asdict(size), "seconds": size.bytes / speed}))
         return
-    print(f"{size.files} files, {show_bytes(size.bytes)}")
-    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} files")
+    unit = "files" if size.samples == size.files else "samples"
+    each = "" if unit == "files" else f" of {spec.sample.samples_per_file} samples"
+    print(f"{size.files} files{each}, {show_bytes(size.bytes)}")
+    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} {unit}")
     print(
         f"  500 steps x batch size {spec.loader.batch_size} x {accelerators} accelerators: "
-        f"{size.by_steps} files"
+        f"{size.by_steps} {unit}"
     )
     print(f"generating takes {show_seconds(size.bytes / speed)} at {show_rate(speed)}")

@@ -10,11 +10,13 @@ import typer
 Folder = Annotated[
     str, typer.Argument(metavar="DIR", help="Folder of the dataset to be, or s3://BUCKET/PREFIX.")
 ]
-RecipeName = Annotated[str, typer.Option("--recipe", "-r", help="tiny, kits19, or a path.")]
+RecipeName = Annotated[str, typer.Option("--recipe", "-r", help="tiny, kits19, resnet50, ..., or a path.")]
 Files = Annotated[int | None, typer.Option("--files", min=1, help="Files; default: the recipe's.")]
 Size = Annotated[str | None, typer.Option("--size", help="Instead of --files: at least so much, like 2TB.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Other seeds, other bytes.")]
-FormatName = Annotated[str | None, typer.Option("--format", help="npz, npy, nii, nii.gz, hdf5 or raw.")]
+FormatName = Annotated[
+    str | None, typer.Option("--format", help="npz, npy, nii, nii.gz, hdf5, raw, tfrecord, jpeg, parquet.")
+]
 Payload = Annotated[str | None, typer.Option("--payload", help="incompressible, ct-realistic or ratio=R.")]
 Seeds = Annotated[
     Path | None,

@@ -21,13 +21,13 @@ def _list() -> None:
     from emulator.spec.catalog import load_workload, names
     from emulator.units import show_rate, show_seconds
 
-    typer.echo(f"{'NAME':14} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
+    typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
     for name in names("workloads"):
         spec = load_workload(name)
         demand = show_rate(spec.ideal_samples_per_second * spec.sample.bytes_mean)
         step = show_seconds(spec.accelerator.step_seconds)
         typer.echo(
-            f"{name:14} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
+            f"{name:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
             f"{spec.accelerator.provenance:10} {spec.title}"
         )
 
@@ -41,7 +41,7 @@ def _show(name: str) -> None:
     typer.echo(f"{spec.name}: {spec.title}")
     if spec.accelerator.provenance == "scaled":
         typer.echo("NOTE: the step time was scaled from another accelerator, not measured.")
-    for section in ("sample", "loader", "accelerator", "training"):
+    for section in ("sample", "access", "loader", "accelerator", "training"):
         typer.echo(f"\n[{section}]")
         for key, value in asdict(getattr(spec, section)).items():
             if value in (None, ""):

@@ -22,14 +22,16 @@ class DataSize:
     files: int
     bytes: int
     """At the workload's mean bytes per sample."""
+    samples: int
+    """In all files; as many as files where a file holds one."""
     by_memory: int
-    """Files that the rule of memory asks for."""
+    """Samples that the rule of memory asks for."""
     by_steps: int
-    """Files that the rule of steps asks for."""
+    """Samples that the rule of steps asks for."""
 
 
 def datasize(workload: Workload, accelerators: int, hosts: int, host_memory: int) -> DataSize:
-    """Files and bytes for `accelerators` in all on `hosts` hosts of `host_memory` bytes each.
+    """Files, samples and bytes for `accelerators` in all on `hosts` hosts of `host_memory` bytes each.
 
     max(500 x batch size x accelerators, 5 x memory of all hosts / bytes of a sample), as MLPerf Storage's
     rules say. Raises SpecError.
@@ -38,7 +40,9 @@ def datasize(workload: Workload, accelerators: int, hosts: int, host_memory: int
         raise SpecError("accelerators and hosts must be at least 1, host memory at least 0")
     by_memory = math.ceil(hosts * host_memory * MEMORY_FACTOR / workload.sample.bytes_mean)
     by_steps = MIN_STEPS * workload.loader.batch_size * accelerators
-    files = max(by_memory, by_steps)
+    each = workload.sample.samples_per_file
+    files = -(-max(by_memory, by_steps) // each)
     return DataSize(
-        files=files, bytes=files * workload.sample.bytes_mean, by_memory=by_memory, by_steps=by_steps
-    )
+        files=files, bytes=files * each * workload.sample.bytes_mean, samples=files * each,
+        by_memory=by_memory, by_steps=by_steps,
+    )  # fmt: skip

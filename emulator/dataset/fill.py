@@ -21,7 +21,7 @@ from emulator.dataset.journal import Journal
 from emulator.dataset.plan import Plan
 from emulator.dataset.seeds import SeedVolume
 from emulator.dataset.sizes import Index
-from emulator.dataset.writing import stream, write_encoded
+from emulator.dataset.writing import pour, stream, write_encoded
 from emulator.storage.base import Draft, Store, WriteOptions
 from emulator.storage.files import REQUEST
 
@@ -60,11 +60,14 @@ def make_file(job: Job, index: int, room: Room, journal: Journal) -> int:
     form, recipe = job.plan.form, job.plan.recipe
     depth, height, width = (int(edge) for edge in job.plan.shapes(np.array([index]))[0])
     shape = (recipe.samples_per_file, depth, height, width)
-    sources = random_sources(recipe.payload, job.plan.seed, index) if form.streams else None
+    streams = form.streams or form.serial
+    sources = random_sources(recipe.payload, job.plan.seed, index) if streams else None
     with ExitStack() as stack:
         names = form.parts(job.plan.names[index])
         targets = [stack.enter_context(job.store.target(name, job.options)) for name in names]
-        if sources is not None:
+        if sources is not None and form.serial:
+            written = [pour(targets[0], form.blocks(shape, sources), room(0, REQUEST)[:REQUEST])]
+        elif sources is not None:
             written = _stream(form.layouts(shape), targets, sources, room)
         else:
             fill = fill_for(recipe.payload, job.plan.seed, index, shape, job.volumes)

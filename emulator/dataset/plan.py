@@ -69,7 +69,9 @@ class Plan:
     @cached_property
     def identity(self) -> str:
         """SHA-256 over what determines the bytes."""
-        size = dataclasses.asdict(self.recipe.size)
+        size = {
+            key: value for key, value in dataclasses.asdict(self.recipe.size).items() if value != "volume"
+        }
         if self.recipe.size.distribution == "empirical":
             size["cases"] = hashlib.sha256(Path(size["cases"]).read_bytes()).hexdigest()
         else:
@@ -92,8 +94,11 @@ class Plan:
 
     def planned_bytes(self, indices: Index) -> Index:
         """Bytes of the files `indices`; an upper estimate for compressed formats."""
-        voxels = self.shapes(indices).prod(axis=1) * self.recipe.samples_per_file
-        planned: Index = self.form.planned_bytes(voxels)
+        voxels, each = self.shapes(indices).prod(axis=1), self.recipe.samples_per_file
+        form = self.form
+        planned: Index = (
+            form.planned_bytes(voxels) * each if form.records else form.planned_bytes(voxels * each)
+        )
         return planned
 
 

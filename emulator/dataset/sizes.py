@@ -167,6 +167,9 @@ class Sizes:
             return self.cases[(quantile * len(self.cases)).astype(np.int64)]
         grid = np.linspace(0, 1, _STEPS + 1)
         size = np.interp(quantile, grid, self.bytes_table)
+        if self.spec.shape == "flat":
+            voxels = np.maximum(size // VOXEL_BYTES, 1).astype(np.int64)
+            return np.stack([np.ones_like(voxels), np.ones_like(voxels), voxels], axis=1)
         aspect = np.interp(quantiles(indices, self.seed, "aspect", _SILVER), grid, self.aspect_table)
         return shapes_from_bytes(size, aspect, self.spec.min_edge)
 

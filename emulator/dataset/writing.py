@@ -1,34 +1,26 @@
-"""The bytes of a sample to its target: from memory at once, or streamed through a small buffer."""
+"""The bytes of a file to its target: from memory at once, or streamed through a small buffer."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import PAGE, Encoded
-from emulator.dataset.formats.layout import Hole, Key, Layout
+from emulator.dataset.formats.layout import Hole, Key, Layout, Source
 from emulator.storage.base import Draft, WriteOptions
 from emulator.storage.files import Target, sync_folder, write_small
 
-__all__ = ["Target", "WriteOptions", "stream", "sync_folder", "write_encoded", "write_small"]
+__all__ = ["Target", "WriteOptions", "pour", "stream", "sync_folder", "write_encoded", "write_small"]
 
 
 def write_encoded(target: Draft, encoded: Encoded) -> None:
     """A file that was composed in memory. Raises OSError."""
     target.put(encoded.memory[: -(-encoded.size // PAGE) * PAGE], 0)
     target.end(encoded.size)
-
-
-class Source(Protocol):
-    """The bytes of an array, one after another."""
-
-    crc: int
-    """CRC-32 of what it has given so far."""
-
-    def into(self, memory: memoryview, size: int) -> None:
-        """Write the next `size` bytes to the head of `memory`."""
-        ...
 
 
 def stream(target: Draft, layout: Layout, sources: Mapping[Key, Source], buffer: memoryview) -> None:
@@ -62,6 +54,29 @@ def stream(target: Draft, layout: Layout, sources: Mapping[Key, Source], buffer:
     target.put(buffer[:end], base)
     late.write(target, patches)
     target.end(layout.size)
+
+
+def pour(target: Draft, blocks: Iterable[NDArray[np.uint8]], buffer: memoryview) -> tuple[int, int]:
+    """Write a file that comes in blocks, one behind the other, through `buffer`; its (CRC-32, bytes).
+
+    `buffer` is page-aligned memory of whole pages. Raises OSError.
+    """
+    base = used = crc = 0
+    for block in blocks:
+        data = block.reshape(-1).data
+        crc = crc32(data, crc)
+        while len(data):
+            step = min(len(data), len(buffer) - used)
+            buffer[used : used + step] = data[:step]
+            data, used = data[step:], used + step
+            if used == len(buffer):
+                target.put(buffer, base)
+                base, used = base + used, 0
+    end = -(-used // PAGE) * PAGE
+    buffer[used:end] = bytes(end - used)
+    target.put(buffer[:end], base)
+    target.end(base + used)
+    return crc, base + used
 
 
 class _Late:

@@ -12,7 +12,9 @@ from emulator.spec.checks import at_least, positive
 from emulator.spec.toml import Bytes, build, override, read_table
 
 Distribution = Literal["lognormal", "mlperf", "empirical", "fixed"]
-FormatName = Literal["npz", "npy", "nii", "nii.gz", "hdf5", "raw"]
+FormatName = Literal["npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "jpeg", "parquet"]
+MANY = ("hdf5", "tfrecord", "parquet")
+"""Formats of files that hold many samples."""
 
 VOXEL_BYTES = 5
 """Bytes of one voxel: a float32 of the image and a uint8 of the label."""
@@ -33,6 +35,8 @@ class SizeSpec:
     """Bytes of the smallest sample."""
     bytes_max: Bytes = 2**32 - 2**20
     """Bytes of the largest sample; below 4 GiB, where zip members end."""
+    shape: Literal["volume", "flat"] = "volume"
+    """flat: a sample is a row of so many bytes, less the up to 4 that are no whole voxel."""
     min_edge: int = 1
     """Voxels of the shortest edge: the crop of the job has to fit."""
     aspect: float = 1.35
@@ -84,7 +88,7 @@ class Recipe:
     files: int = 168
     """Files that are generated when neither --files nor --size is given."""
     samples_per_file: int = 1
-    """hdf5 only: samples of the same shape in one file."""
+    """hdf5, tfrecord and parquet: samples of the same shape in one file."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 
@@ -92,9 +96,11 @@ class Recipe:
         at_least("files", self.files, 1)
         at_least("samples_per_file", self.samples_per_file, 1)
         payload_ratio(self.payload)
-        if self.samples_per_file > 1 and self.format != "hdf5":
+        if self.samples_per_file > 1 and self.format not in MANY:
             raise SpecError(
-                f"samples_per_file of {self.samples_per_file} needs the format hdf5, not {self.format}"
+                f"samples_per_file of {self.samples_per_file} needs a format for many samples, "
+                f"not {self.format}",
+                "formats for many samples are " + ", ".join(MANY),
             )
 
 

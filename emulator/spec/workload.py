@@ -24,10 +24,13 @@ class SampleSpec:
     """Mean bytes of a stored sample."""
     bytes_sd: Bytes = 0
     """Population standard deviation of the bytes of a stored sample."""
+    samples_per_file: int = 1
+    """Samples in a file of the published dataset; the manifest says how many a generated one has."""
 
     def __post_init__(self) -> None:
         positive("bytes_mean", self.bytes_mean)
         at_least("bytes_sd", self.bytes_sd, 0)
+        at_least("samples_per_file", self.samples_per_file, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

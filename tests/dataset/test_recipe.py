@@ -26,7 +26,7 @@ def test_every_number_has_a_source(name):
         ("format=zarr", "must be one of 'npz'"),
         ("payload=zeros", "payload 'zeros' is not known"),
         ("payload=ratio=900", "ratio=R"),
-        ("samples_per_file=4", "needs the format hdf5"),
+        ("samples_per_file=4", "formats for many samples are hdf5"),
         ("size.bytes_max=5GiB", "below 4 GiB"),
         ("size.bytes_min=100", "min_edge of 32 voxels"),
         ("size.distribution=normal", "must be one of"),

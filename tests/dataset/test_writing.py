@@ -15,7 +15,7 @@ from emulator.dataset.formats import FORMATS, format_named
 from emulator.dataset.formats.base import PAGE, Room
 from emulator.dataset.grow import filled_from, random_sources
 from emulator.dataset.journal import Journal, JournalWatch, read_journals
-from emulator.dataset.writing import Target, WriteOptions, stream, write_encoded
+from emulator.dataset.writing import Target, WriteOptions, pour, stream, write_encoded
 from emulator.storage.folder import FolderStore
 
 STREAMED = [name for name, form in FORMATS.items() if form.streams]
@@ -48,6 +48,25 @@ def test_streamed_through_any_buffer_it_is_what_is_composed(folder, name, edges,
     sums = {key: source.crc for key, source in sources.items()}
     assert [layout.crc(sums) for layout in form.layouts(shape)] == [part.crc for part in composed]
     assert zlib.crc32(data) == composed[-1].crc
+
+
+SERIAL = [name for name, form in FORMATS.items() if form.serial]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(SERIAL), st.integers(1, 9), st.tuples(*[st.integers(1, 20)] * 3), st.integers(1, 5),
+    st.booleans(),
+)  # fmt: skip
+def test_poured_through_any_buffer_it_is_what_is_composed(folder, name, samples, edges, pages, direct):
+    form, shape = format_named(name), (samples, *edges)
+    (composed,) = form.encode(shape, filled_from(random_sources("incompressible", 5, 7)), Room())
+    buffer = memoryview(mmap.mmap(-1, pages * PAGE))
+    with Target(folder / "poured", WriteOptions(direct=direct, sync=False)) as target:
+        done = pour(target, form.blocks(shape, random_sources("incompressible", 5, 7)), buffer)
+        target.publish()
+    assert done == (composed.crc, composed.size)
+    assert (folder / "poured").read_bytes() == bytes(composed.memory[: composed.size])
 
 
 @pytest.mark.parametrize("options", [WriteOptions(), WriteOptions(direct=False, sync=False)], ids=str)

@@ -16,10 +16,16 @@ def test_every_number_of_a_shipped_workload_has_a_source(name):
     spec = asdict(load_workload(name))
     numbers = {
         f"{section}.{key}"
-        for section in ("sample", "loader", "accelerator", "training")
+        for section in ("sample", "access", "loader", "accelerator", "training")
         for key, value in spec[section].items()
         if isinstance(value, int | float | tuple) and not isinstance(value, bool)
     }
+    if spec["sample"]["samples_per_file"] == 1:
+        numbers.remove("sample.samples_per_file")
+    if spec["access"]["pattern"] == "random":
+        numbers -= {"access.streams", "access.shuffle_buffer"}
+    if not spec["access"]["columns"]:
+        numbers.remove("access.columns")
     assert numbers - CHOICES_WITHOUT_A_SOURCE == set(spec["sources"])
     assert spec["name"] == name
 
@@ -36,6 +42,21 @@ def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second)
     assert spec.training.au_threshold == 0.90
     demand = spec.ideal_samples_per_second * spec.sample.bytes_mean / 1e6
     assert demand == pytest.approx(megabytes_per_second, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sample_bytes", "per_file", "batch_size", "step_seconds", "threshold"),
+    [("resnet50-a100", 114_660, 1251, 400, 0.435, 0.90), ("resnet50-h100", 114_660, 1251, 400, 0.224, 0.90),
+     ("cosmoflow-a100", 2_828_486, 1, 1, 0.00551, 0.70), ("cosmoflow-h100", 2_828_486, 1, 1, 0.00350, 0.70),
+     ("bert-v100", 2_500, 313_532, 48, 0.968, 0.90), ("retinanet-b200", 322_957, 1, 24, 0.04755, 0.85),
+     ("retinanet-mi355", 322_957, 1, 32, 0.0634, 0.85),
+     ("unet3d-a100-v04", 146_313_216, 1, 4, 4.59, 0.90)],
+)  # fmt: skip
+def test_published_numbers_of_the_others(name, sample_bytes, per_file, batch_size, step_seconds, threshold):
+    spec = load_workload(name)
+    assert (spec.sample.bytes_mean, spec.sample.samples_per_file) == (sample_bytes, per_file)
+    assert (spec.loader.batch_size, spec.accelerator.step_seconds) == (batch_size, step_seconds)
+    assert spec.training.au_threshold == threshold
 
 
 def test_a_number_that_was_scaled_says_so():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from emulator.dataset.formats.base import Format, Sample
 from emulator.dataset.formats.hdf5 import Hdf5
+from emulator.dataset.formats.jpeg import Jpeg
 from emulator.dataset.formats.nifti import Nifti, NiftiGz
 from emulator.dataset.formats.npy import NpyArray, NpyPair
 from emulator.dataset.formats.npz import Npz
 from emulator.dataset.formats.raw import Raw
+from emulator.dataset.formats.tfrecord import TfRecord
 from emulator.errors import DatasetError
 
 __all__ = ["ADOPTED", "FORMATS", "Format", "Sample", "format_named"]
@@ -19,6 +21,8 @@ FORMATS: dict[str, Format] = {
     "nii.gz": NiftiGz(),
     "hdf5": Hdf5(),
     "raw": Raw(),
+    "tfrecord": TfRecord(),
+    "jpeg": Jpeg(),
 }
 """Every format that can be written, by its name."""
 

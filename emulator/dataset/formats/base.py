@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.layout import Hole, Key, Layout
+from emulator.dataset.formats.layout import Hole, Key, Layout, Source
 from emulator.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Shape = tuple[int, int, int, int]
-"""Samples (1 but for hdf5 with many a file), depth, height, width in voxels."""
+"""Samples (1 but for formats with many a file), depth, height, width in voxels."""
 
 PAGE = 4096
 SLACK = 64
@@ -125,7 +125,16 @@ class Format(Protocol):
         ...
 
     def layouts(self, shape: Shape) -> tuple[Layout, ...]:
-        """The files of a sample, before compression."""
+        """The files of a sample, before compression. Not of serial formats."""
+        ...
+
+    @property
+    def serial(self) -> bool:
+        """True for a format of one file that is written from its first byte to its last: by `blocks`."""
+        ...
+
+    def blocks(self, shape: Shape, sources: Mapping[Key, Source]) -> Iterator[NDArray[np.uint8]]:
+        """The bytes of a serial file, in order, made of those of `sources`; `encode` makes the same."""
         ...
 
     def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
@@ -133,7 +142,11 @@ class Format(Protocol):
         ...
 
     def planned_bytes(self, voxels: Any) -> Any:
-        """Bytes of a sample of so many voxels, all parts; an upper estimate for compressed formats."""
+        """Bytes of a sample of so many voxels, all parts; an upper estimate for compressed formats.
+
+        Of records, so many samples take so many times as much; of volumes, a file takes as much as one with
+        all their voxels.
+        """
         ...
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
@@ -175,6 +188,10 @@ class Laid:
 
     streams = True
     records = False
+    serial = False
+
+    def blocks(self, shape: Shape, sources: Mapping[Key, Source]) -> Iterator[NDArray[np.uint8]]:
+        raise NotImplementedError
 
     def layouts(self, shape: Shape) -> tuple[Layout, ...]:
         raise NotImplementedError

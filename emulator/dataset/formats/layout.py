@@ -8,13 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from emulator.dataset.checksum import crc32, crc32_join
 
 Key = Literal["x", "y"]
 Patches = Mapping[int, bytes]
 """Offset in the file -> the bytes that belong there."""
+
+
+class Source(Protocol):
+    """The bytes of an array, one after another."""
+
+    crc: int
+    """CRC-32 of what it has given so far."""
+
+    def into(self, memory: memoryview, size: int) -> None:
+        """Write the next `size` bytes to the head of `memory`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

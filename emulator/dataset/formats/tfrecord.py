@@ -1,0 +1,174 @@
+"""TFRecord: records of tf.train.Example as TensorFlow's TFRecordWriter frames them, without TensorFlow.
+
+A record: length (uint64), masked CRC-32C of it, data, masked CRC-32C of the data; little-endian. The data
+is an Example with the features `shape` (bytes of three uint32), `size` (int64) and `image` (bytes), the
+latter two as DLIO has them: the image, float32, and the label, uint8, behind it. All records of a file have
+the same length, so that the n-th one lies where arithmetic says.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.dataset.checksum import crc32
+from emulator.dataset.formats.base import (
+    SLACK,
+    Array,
+    Encoded,
+    Fill,
+    OneFile,
+    Peek,
+    Place,
+    Room,
+    Shape,
+    Span,
+    bad,
+)  # fmt: skip
+from emulator.dataset.formats.index import Even, Index
+from emulator.dataset.formats.layout import Key, Source
+from emulator.dataset.formats.wire import example_bytes, example_head, parse_example
+
+_LENGTH = struct.Struct("<QL")
+_FOOT = 4
+_FRAME = _LENGTH.size + _FOOT
+_AT_ONCE = 1 << 20
+"""Bytes of records that are framed at once, at least one record."""
+_MASK = 0xA282EAD8
+_HEAD = 4096
+_ALL = 0xFFFFFFFF
+
+
+def _crc32c(data: NDArray[np.uint8] | bytes) -> int:
+    import google_crc32c
+
+    return int(google_crc32c.value(data))
+
+
+def masked_crc32c(data: NDArray[np.uint8] | bytes) -> int:
+    """CRC-32C of `data`, rotated and shifted as TFRecord stores it: sums of sums are no sums then."""
+    crc = _crc32c(data)
+    return ((crc >> 15 | crc << 17) + _MASK) & _ALL
+
+
+def _length_of(head: memoryview, room: int, name: str) -> int:
+    """Bytes of the data of the record that `head` begins; the file has `room` for it. Raises DatasetError."""
+    if len(head) < _LENGTH.size:
+        raise bad(name, "not a TFRecord file, or its end is missing")
+    length, crc = _LENGTH.unpack_from(head)
+    if masked_crc32c(bytes(head[:8])) != crc:
+        raise bad(name, "not a TFRecord file: the checksum of a record's length is wrong")
+    if length + _FRAME > room:
+        raise bad(name, f"a record of {length} bytes where {max(room - _FRAME, 0)} are left")
+    return int(length)
+
+
+def wrong_record(data: memoryview) -> str:
+    """What is wrong with a framed record, its checksums compared; empty: nothing."""
+    length, crc = _LENGTH.unpack_from(data) if len(data) >= _FRAME else (0, 0)
+    if length + _FRAME != len(data) or masked_crc32c(bytes(data[:8])) != crc:
+        return "the frame of a record is broken"
+    body = np.frombuffer(data[_LENGTH.size : -_FOOT], np.uint8)
+    if masked_crc32c(body) != int.from_bytes(data[-_FOOT:], "little"):
+        return "the CRC-32C of a record differs from its data's"
+    return ""
+
+
+class TfRecord(OneFile):
+    """One .tfrecord file, of one sample or many."""
+
+    suffix = ".tfrecord"
+    records = True
+    streams = False
+    serial = True
+
+    def planned_bytes(self, voxels: Any) -> Any:
+        return _FRAME + example_bytes(voxels)
+
+    def blocks(self, shape: Shape, sources: Mapping[Key, Source]) -> Iterator[NDArray[np.uint8]]:
+        voxels = math.prod(shape[1:])
+        many = max(1, min(shape[0], _AT_ONCE // (5 * voxels)))
+        x, y = (memoryview(bytearray(many * size * voxels + SLACK)) for size in (4, 1))
+        for first in range(0, shape[0], many):
+            count = min(many, shape[0] - first)
+            sources["x"].into(x, 4 * count * voxels)
+            sources["y"].into(y, count * voxels)
+            yield _frame(shape[1:], _rows(x, count, 4 * voxels), _rows(y, count, voxels))
+
+    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
+        samples, voxels = shape[0], math.prod(shape[1:])
+        places = [
+            Place(room(part, samples * size * voxels), 0, samples * size * voxels)
+            for part, size in ((1, 4), (2, 1))
+        ]
+        fill(places[0], places[1])
+        framed = _frame(
+            shape[1:], _rows(places[0].data, samples, 4 * voxels), _rows(places[1].data, samples, voxels)
+        )
+        memory = room(0, framed.size)
+        memory[: framed.size] = framed.reshape(-1).data
+        memory[framed.size :] = bytes(len(memory) - framed.size)
+        return (Encoded(memory, framed.size, crc32(memory[: framed.size])),)
+
+    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
+        found = list(self._samples(data, name))
+        if len({x.shape for x, _ in found}) != 1:
+            raise bad(name, "its records are not of one shape")
+        if len(found) == 1:
+            return {"x": found[0][0], "y": found[0][1]}
+        return {"x": np.concatenate([x for x, _ in found]), "y": np.concatenate([y for _, y in found])}
+
+    def _samples(self, data: memoryview, name: str) -> Iterator[tuple[Array, Array]]:
+        """Image and label of each record, as views. Raises DatasetError."""
+        at = 0
+        while at < len(data) or at == 0:
+            length = _length_of(data[at : at + _LENGTH.size], len(data) - at, name)
+            body = data[at + _LENGTH.size : at + _LENGTH.size + length]
+            head = parse_example(body, length, name)
+            voxels = math.prod(head.shape)
+            image = body[head.image :]
+            x = np.frombuffer(image, "<f4", voxels).reshape(1, *head.shape)
+            yield x, np.frombuffer(image, np.uint8, voxels, 4 * voxels).reshape(1, *head.shape)
+            at += length + _FRAME
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        length = _length_of(peek(0, min(size, _LENGTH.size)), size, name)
+        if length + _FRAME != size:
+            return None  # many records: their arrays do not lie one behind the other
+        head = parse_example(peek(_LENGTH.size, min(length, _HEAD)), length, name)
+        start, shape = _LENGTH.size + head.image, (1, *head.shape)
+        label = start + 4 * math.prod(shape)
+        return {"x": Span(start, np.dtype("<f4"), shape), "y": Span(label, np.dtype("|u1"), shape)}
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
+        if columns:
+            raise bad(name, "a TFRecord file has no columns")
+        return Even(name, size, samples, wrong_record)
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        _length_of(head, size, name)
+
+
+def _rows(memory: memoryview, count: int, size: int) -> NDArray[np.uint8]:
+    return np.frombuffer(memory, np.uint8, count * size).reshape(count, size)
+
+
+def _frame(shape: Sequence[int], x: NDArray[np.uint8], y: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A record a row, of image bytes `x` and label bytes `y`."""
+    head = example_head((shape[0], shape[1], shape[2]))
+    length = len(head) + x.shape[1] + y.shape[1]
+    opening = length.to_bytes(8, "little")
+    opening += masked_crc32c(opening).to_bytes(4, "little") + head
+    rows = np.empty((len(x), length + _FRAME), np.uint8)
+    rows[:, : len(opening)] = np.frombuffer(opening, np.uint8)
+    middle = len(opening) + x.shape[1]
+    rows[:, len(opening) : middle] = x
+    rows[:, middle:-_FOOT] = y
+    sums = [masked_crc32c(row[_LENGTH.size : -_FOOT]) for row in rows]
+    rows[:, -_FOOT:] = np.array(sums, "<u4").view(np.uint8).reshape(-1, _FOOT)
+    return rows

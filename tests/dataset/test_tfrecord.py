@@ -1,0 +1,132 @@
+"""TFRecord files: framed as TensorFlow frames them, read whole, by records and by blocks."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from contracts.format_contract import FormatContract, make_sample, parts_of, peek_into
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.dataset.formats import Sample, format_named
+from emulator.dataset.formats.index import Even
+from emulator.dataset.formats.tfrecord import TfRecord, wrong_record
+from emulator.dataset.formats.wire import example_bytes, example_head
+from emulator.dataset.grow import random_sources
+from emulator.errors import DatasetError
+from emulator.plan.reads import Read
+
+
+def records_of(data: bytes) -> list[bytes]:
+    """The data of each record, as the format's definition says, checksums compared."""
+
+    def masked(part: bytes) -> int:
+        crc = google_crc32c.value(part)
+        return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+    found, at = [], 0
+    while at < len(data):
+        length, crc = struct.unpack_from("<QL", data, at)
+        assert crc == masked(data[at : at + 8])
+        body = data[at + 12 : at + 12 + length]
+        assert struct.unpack_from("<L", data, at + 12 + length) == (masked(body),)
+        found.append(body)
+        at += 16 + length
+    return found
+
+
+class TestTfRecord(FormatContract):
+    name = "tfrecord"
+
+    def open_elsewhere(self, files: list[Path], sample: Sample) -> None:
+        (body,) = records_of(files[0].read_bytes())
+        assert body.endswith(sample.x.tobytes() + sample.y.tobytes())
+        assert len(body) == example_bytes(sample.x.size)
+
+    def test_many_samples_a_file(self) -> None:
+        sample = make_sample((4, 9, 8, 7))
+        (data,) = parts_of(TfRecord(), sample).values()
+        found = TfRecord().arrays(memoryview(data), "a.tfrecord")
+        assert np.array_equal(found["x"], sample.x) and np.array_equal(found["y"], sample.y)
+        assert len(data) == 4 * TfRecord().planned_bytes(9 * 8 * 7)
+
+
+def test_an_empty_record_has_the_bytes_that_tensorflow_writes():
+    assert wrong_record(memoryview(bytes(8) + bytes.fromhex("29039807d8ea82a2"))) == ""
+    assert wrong_record(memoryview(bytes(8) + bytes.fromhex("29039807d8ea82a3"))) != ""
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 3000))
+def test_the_bytes_of_a_record_depend_on_its_voxels_alone(depth, height, width):
+    shape = (depth, height, width)
+    voxels = depth * height * width
+    assert (
+        len(example_head(shape)) + 5 * voxels == example_bytes(voxels) == example_bytes(np.array([voxels]))[0]
+    )
+
+
+def test_what_is_streamed_is_framed_record_by_record():
+    sources = random_sources("incompressible", 3, 5)
+    streamed = b"".join(bytes(block.data) for block in TfRecord().blocks((700, 1, 1, 500), sources))
+    assert len({body[-2500:] for body in records_of(streamed)}) == 700
+
+
+@pytest.fixture(scope="module")
+def forty() -> bytes:
+    (data,) = parts_of(TfRecord(), make_sample((40, 1, 3, 50))).values()
+    return data
+
+
+def index_of(data: bytes) -> Even:
+    found = format_named("tfrecord").index(peek_into(data), len(data), "a.tfrecord", 40, ())
+    assert isinstance(found, Even)
+    return found
+
+
+def test_single_records_are_read_alone(forty):
+    bodies = records_of(forty)
+    for number in (0, 7, 39):
+        ((offset, size),) = index_of(forty).extents(Read(0, number, 1), 4096)
+        assert records_of(forty[offset : offset + size]) == [bodies[number]]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 40), max_size=8), st.integers(0, 39), st.integers(1, 40))
+def test_streams_read_whole_blocks_and_each_of_them_once(forty, cuts, first, length):
+    last = min(first + length, 40)
+    places = sorted({first, last, *(cut for cut in cuts if first < cut < last)})
+    index, block = index_of(forty), 4096
+    read = [
+        extent
+        for number, (begin, end) in enumerate(pairwise(places))
+        for extent in index.extents(Read(0, begin, end - begin, "on" if number else "start"), block)
+    ]
+    assert all(offset % block == 0 and size for offset, size in read)
+    assert all(one.offset + one.size == two.offset for one, two in pairwise(read))
+    each = len(forty) // 40
+    assert read[0].offset <= first * each and read[-1].offset + read[-1].size >= last * each
+    assert read[0].offset > first * each - block and read[-1].offset < last * each
+
+
+def test_a_flipped_bit_is_found_in_its_record(forty):
+    index, each = index_of(forty), len(forty) // 40
+    broken = bytearray(forty)
+    broken[11 * each + 300] ^= 4
+    read = Read(0, 10, 3)
+    (extent,) = index.checked(read)
+    pieces = [(extent, memoryview(broken)[extent.offset : extent.offset + extent.size])]
+    with pytest.raises(DatasetError, match=r"a\.tfrecord: the CRC-32C of a record differs.*sample 11"):
+        index.check(read, pieces)
+    index.check(read, [(extent, memoryview(forty)[extent.offset : extent.offset + extent.size])])
+
+
+def test_records_of_different_sizes_are_read_as_streams_alone():
+    index = Even("b.tfrecord", 1001, 10, wrong_record)
+    with pytest.raises(DatasetError, match=r"access\.pattern=sequential"):
+        index.extents(Read(0, 3, 1), 4096)
+    assert index.extents(Read(0, 0, 10, "start"), 4096) == [(0, 1001)]

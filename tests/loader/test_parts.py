@@ -1,0 +1,136 @@
+"""Samples out of files that hold many: both loaders read what the plan asks for, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.format_contract import make_sample, parts_of
+from contracts.loader_contract import SPEC, Files
+
+from emulator.dataset.checksum import crc32
+from emulator.dataset.formats import format_named
+from emulator.errors import DatasetError
+from emulator.loader.choose import make_loader
+from emulator.plan.epoch import EpochPlan, portions
+from emulator.spec.workload import AccessSpec
+from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage.timed import TimedStorage
+
+EACH = 20
+RECORDS = replace(SPEC, crop=(), block_bytes=4096, prefetch=4)
+SEQUENTIAL = AccessSpec(pattern="sequential", streams=3, shuffle_buffer=8)
+
+
+def write_many(folder: Path, form: str, count: int = 5) -> Files:
+    """`count` files of 20 samples of 1200 bytes."""
+    names, sizes, sums = [], [], []
+    for number in range(count):
+        (data,) = parts_of(format_named(form), make_sample((EACH, 4, 5, 12), seed=number)).values()
+        names.append(f"many{number}{format_named(form).suffix}")
+        (folder / names[-1]).write_bytes(data)
+        sizes.append(len(data))
+        sums.append(crc32(data))
+    return Files(folder, form, tuple(names), tuple(sizes), tuple(sums), EACH)
+
+
+def read_all(kind, files, access, *, ranks=1, verify=False, direct=False, spec=RECORDS):
+    """Batches of each rank over one epoch, and what the storage was asked for."""
+    plan = EpochPlan(
+        samples=len(files.names) * EACH, ranks=ranks, batch_size=5, samples_per_file=EACH, access=access
+    )
+    storage = TimedStorage(PosixStorage(files.folder, direct=direct, cache="warm"))
+    found = []
+    for rank in range(ranks):
+        loader = make_loader(
+            kind, spec, storage, files, checksums=files.checksums if verify else None, columns=access.columns
+        )
+        found.append(list(loader.read(portions(plan, rank, 7, 0))))
+        loader.close()
+    return found, storage.stats.snapshot()
+
+
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+@pytest.mark.parametrize("form", ["tfrecord", "hdf5"])
+def test_single_samples_are_read_to_the_byte(kind, form, tmp_path):
+    files = write_many(tmp_path, form)
+    ((batches), counts) = read_all(kind, files, AccessSpec())
+    each = sum(files.sizes) // 100 if form == "tfrecord" else 1200
+    assert [(batch.samples, batch.bytes) for batch in batches[0]] == [(5, 5 * each)] * 20
+    if form == "tfrecord":
+        assert counts.bytes == sum(files.sizes) and counts.reads == 100
+
+
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+def test_streams_read_every_block_once_and_ahead_of_the_buffer(kind, tmp_path):
+    files = write_many(tmp_path, "tfrecord")
+    (batches,), counts = read_all(kind, files, SEQUENTIAL)
+    assert sum(batch.samples for batch in batches) == 100
+    blocks = sum(-(-size // 4096) for size in files.sizes)
+    assert blocks <= counts.reads <= blocks + SEQUENTIAL.streams, "a stream may begin within a block"
+    assert sum(batch.bytes for batch in batches) == counts.bytes
+    assert sum(batch.bytes for batch in batches[:1]) > 10 * 1200, "the buffer is filled first"
+    assert batches[-1].bytes == 0, "the last are drawn from what is there"
+
+
+def test_ranks_share_the_files(tmp_path):
+    files = write_many(tmp_path, "tfrecord")
+    found, _ = read_all("direct", files, SEQUENTIAL, ranks=4)
+    assert [sum(batch.samples for batch in batches) for batches in found] == [25] * 4
+
+
+@pytest.mark.parametrize("access", [AccessSpec(), SEQUENTIAL], ids=["random", "sequential"])
+def test_o_direct_reads_the_same(access, tmp_path):
+    if not probe_direct(tmp_path):
+        pytest.skip("no O_DIRECT here")
+    files = write_many(tmp_path, "tfrecord")
+    with_direct, counts = read_all("direct", files, access, direct=True)
+    without, _ = read_all("direct", files, access)
+    assert with_direct == without
+    assert counts.bytes >= sum(batch.bytes for batch in with_direct[0])
+
+
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+@pytest.mark.parametrize("access", [AccessSpec(), SEQUENTIAL], ids=["random", "sequential"])
+def test_a_flipped_bit_is_found_in_its_record(kind, access, tmp_path):
+    files = write_many(tmp_path, "tfrecord")
+    (batches,), _ = read_all(kind, files, access, verify=True)
+    assert sum(batch.bytes for batch in batches) == sum(files.sizes)
+    data = bytearray((tmp_path / files.names[2]).read_bytes())
+    data[len(data) // 2 + 500] ^= 1
+    (tmp_path / files.names[2]).write_bytes(data)
+    with pytest.raises(DatasetError, match=r"many2\.tfrecord: the CRC-32C of a record"):
+        read_all(kind, files, access, verify=True)
+
+
+def test_worker_processes_read_parts_too(tmp_path):
+    files = write_many(tmp_path, "tfrecord")
+    (batches,), counts = read_all("torch", files, SEQUENTIAL, spec=replace(RECORDS, worker_kind="process"))
+    assert sum(batch.bytes for batch in batches) == counts.bytes >= sum(files.sizes)
+
+
+def test_what_cannot_be_done_is_one_line(tmp_path):
+    files = write_many(tmp_path, "hdf5")
+    with pytest.raises(DatasetError, match="keeps no checksums of single samples"):
+        read_all("direct", files, AccessSpec(), verify=True)
+    with pytest.raises(DatasetError, match=r"loader\.crop=\[\]"):
+        read_all("torch", files, AccessSpec(), spec=SPEC)
+    (tmp_path / files.names[1]).write_bytes(b"short")
+    with pytest.raises(DatasetError, match=r"many1\.h5 has 5 bytes, but the manifest says"):
+        read_all("direct", files, AccessSpec())
+
+
+@pytest.mark.parametrize("form", ["tfrecord", "jpeg"])
+def test_whole_files_of_records_become_tensors_of_their_bytes(form, tmp_path):
+    from emulator.loader.parts import PartReader
+    from emulator.loader.torch_records import RecordReader
+    from emulator.plan.reads import whole_files
+
+    (data,) = parts_of(format_named(form), make_sample((1, 9, 9, 9))).values()
+    (tmp_path / "one").write_bytes(data)
+    files = Files(tmp_path, form, ("one",), (len(data),), (crc32(data),))
+    reader = RecordReader(PartReader(files.storage(), files, format_named(form), 4096, files.checksums))
+    (tensor,), size = reader.batch((0, whole_files((0, 0))), None)
+    assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)
