@@ -145,7 +145,7 @@ def checkpoints_line(told: str) -> str:
         return f"no checkpoint of {size} was completed"
     mean, share = sum(seconds) / len(seconds), sum(seconds) / said["seconds"]
     return (
-        f"{len(seconds)} checkpoints of {size}, {show_seconds(mean)} each "
+        f"{len(seconds)} checkpoint{'s' if len(seconds) > 1 else ''} of {size}, {show_seconds(mean)} each "
         f"({show_rate(said['bytes'] / mean)}), {100 * share:.0f} % of the time"
     )
 

@@ -128,25 +128,27 @@ def compare(
 
 def _moves(compared: Sequence[Compared]) -> list[str]:
     """From the first knee to those of the others that ran the same workload."""
-    if not compared:
-        return []
-    first, found = compared[0], []
+    found = []
     for other in compared[1:]:
-        a, b = first.result.knee, other.result.knee
+        first, a, b = compared[0], compared[0].result.knee, other.result.knee
         if a is None or b is None or _workload_name(first.result) != _workload_name(other.result):
             continue
         noise = other.result.storage.get("noise")
-        words = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
-        if a.n_au is None or b.n_au is None:
-            unseen = " and ".join(one.name for one, knee in ((first, a), (other, b)) if knee.n_au is None)
-            found.append(f"{other.name}: how far the knee moves{words} is not known: none seen in {unseen}.")
-            continue
-        share = (b.n_au / a.n_au - 1) * 100
-        found.append(
-            f"{other.name}: the knee moves from {number(a.n_au, 3)} to {number(b.n_au, 3)} accelerators "
-            f"({share:+.0f} %){words}."
-        )
+        beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
+        share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a.n_au and b.n_au else ""
+        where = f"from {_place(first)} to {_place(other)} accelerators"
+        found.append(f"{other.name}: the knee moves {where}{share}{beside}.")
     return found
+
+
+def _place(one: Compared) -> str:
+    """`5.5`, or on which side of the counts the knee is."""
+    knee, points = one.result.knee, sorted(one.result.points, key=lambda point: point.ranks)
+    if knee is not None and knee.n_au is not None:
+        return number(knee.n_au, 3)
+    threshold = float(one.result.workload.get("training", {}).get("au_threshold", 0.9))
+    below = points[0].x_ideal < threshold
+    return f"below {points[0].ranks}" if below else f"beyond {points[-1].ranks}"
 
 
 def _workload_name(result: RunResult) -> str:

@@ -21,9 +21,11 @@ def recovered(out: Path) -> tuple[RunResult, Steps]:
     Raises StorageError, SpecError.
     """
     result, steps = read_result(out), read_steps(out)
-    if result.status == "complete" or result.kind not in ("run", "sweep"):
+    if result.status == "complete":
         return result, steps
     reason = read_failure(out) or result.reason
+    if result.kind not in ("run", "sweep"):
+        return replace(result, reason=reason), steps
     torn = steps[steps["point"] >= len(result.points)]
     points = result.points + ((_partial(result, torn),) if len(torn) else ())
     return replace(result, points=points, reason=reason), steps
