@@ -26,11 +26,17 @@ def import_(
     recipe: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a recipe for the YAML's dataset, too.")
     ] = None,
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="What a result without a configuration ran.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """A workload from a DLIO YAML with overrides, or results from MLPerf Storage's folders."""
     from emulator.mlperf.overrides import read_overrides
 
+    if path.is_dir():
+        _results(path, out, workload, force)
+        return
     texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
     _workload(path, out, texts, recipe, force)
 
@@ -74,3 +80,19 @@ def _say(converted: Converted, out: Path, recipe: Path | None) -> None:
     if recipe is not None:
         folders = f" --subfolders {converted.subfolders}" if converted.subfolders > 1 else ""
         typer.echo(f"dataset: feedrate generate DIR --recipe {recipe}{folders}")
+
+
+def _results(path: Path, out: Path, workload: str, force: bool) -> None:
+    """Every run is read before anything is written."""
+    import sys
+
+    from emulator.mlperf.originals import write_imported
+    from emulator.mlperf.results import import_folder
+
+    groups = import_folder(path, workload)
+    places = {group.name: out / group.name if len(groups) > 1 else out for group in groups}
+    write_imported(groups, places, ("feedrate", *sys.argv[1:]), force)
+    for group in groups:
+        typer.echo(f"{places[group.name]}: {group.name}, {len(group.runs)} runs")
+        for one in group.runs:
+            typer.echo(f"  {one.said.accelerators} accelerators, {one.run.name}: {one.figures.verdict}")

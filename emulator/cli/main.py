@@ -16,6 +16,7 @@ from emulator.cli.compare import compare
 from emulator.cli.datasize import datasize
 from emulator.cli.doctor import doctor
 from emulator.cli.efficiency import efficiency
+from emulator.cli.export import export
 from emulator.cli.fit import fit
 from emulator.cli.generate import generate
 from emulator.cli.import_ import import_
@@ -71,6 +72,7 @@ app.command("report")(report)
 app.command("compare")(compare)
 app.command("calibrate")(calibrate)
 app.command("import")(import_)
+app.command("export")(export)
 app.command("doctor")(doctor)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from emulator.errors import SpecError
 from emulator.mlperf.bounded import read_yaml
-from emulator.mlperf.overrides import Overrides, apply, parse_overrides
+from emulator.mlperf.overrides import apply, parse_overrides
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
@@ -24,7 +24,10 @@ class Config:
     """File it came from, for errors."""
     table: Mapping[str, Any]
     """The sections model, dataset, reader, train ..."""
-    overrides: Overrides
+    choice: str = ""
+    """Name of the workload that was chosen, as unet3d_h100: the file's, or an override's."""
+    others: tuple[str, ...] = ()
+    """Overrides that are of Hydra, not of the workload."""
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
         """Every dotted key with its value; lists and empty tables are values."""
@@ -92,18 +95,23 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     parsed = parse_overrides(overrides)
     table = read_yaml(path)
     if not isinstance(table, Mapping):
-        raise SpecError(f"{path}: no configuration of DLIO", "it should have sections dataset, reader, train")
-    if isinstance(table.get("workload"), Mapping):
-        table = table["workload"]
-    elif "defaults" in table:
+        table = {}
+    if "defaults" in table and "workload" not in table:
         chosen = _chosen(path, table["defaults"], parsed.workload)
         return read_config(chosen, overrides)
-    if not any(section in table for section in SECTIONS):
-        raise SpecError(f"{path}: no configuration of DLIO", "it should have sections dataset, reader, train")
-    if "data_reader" in table:  # the name that DLIO reads first
-        rest = {key: value for key, value in table.items() if key not in ("data_reader", "reader")}
-        table = {**rest, "reader": table["data_reader"]}
-    return Config(str(path), apply(table, parsed.changes), parsed)
+    inner = apply(workload_table(table, str(path)), parsed.changes)
+    return Config(str(path), inner, parsed.workload or path.stem, parsed.others)
+
+
+def workload_table(table: Any, name: str) -> Mapping[str, Any]:
+    """The workload in a configuration, which may lie under `workload`. Raises SpecError."""
+    inner = table.get("workload", table) if isinstance(table, Mapping) else None
+    if not isinstance(inner, Mapping) or not any(section in inner for section in SECTIONS):
+        raise SpecError(f"{name}: no configuration of DLIO", "it should have sections dataset, reader, train")
+    if "data_reader" in inner:  # the name that DLIO reads first
+        rest = {key: value for key, value in inner.items() if key not in ("data_reader", "reader")}
+        inner = {**rest, "reader": inner["data_reader"]}
+    return inner
 
 
 def _chosen(path: Path, defaults: Any, choice: str) -> Path:

@@ -133,7 +133,7 @@ def _block(transfer: int | None) -> int:
 
 def _accelerator(config: Config) -> str:
     """By the file's name or the override that chose it, as unet3d_h100: YAML has no key for it."""
-    said = f"{config.overrides.workload} {config.name}".lower()
+    said = config.choice.lower()
     found = [name for short, name in _ACCELERATORS.items() if re.search(rf"[_-]{short}(?![a-z0-9])", said)]
     return found[0] if found else "accelerator not stated"
 
@@ -173,5 +173,5 @@ def _left_out(config: Config, workload: Workload) -> list[LeftOut]:
     if transfer and transfer != workload.loader.block_bytes:
         used = workload.loader.block_bytes
         found.append(LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {used} is used"))
-    group = config.overrides.others
-    return found + [LeftOut(text.partition("=")[0], text, "of Hydra, not of the workload") for text in group]
+    others = config.others
+    return found + [LeftOut(text.partition("=")[0], text, "of Hydra, not of the workload") for text in others]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
 UNET3D = """\
 model: unet3d
 framework: pytorch
@@ -30,3 +35,131 @@ metric:
   au: 0.90
 """
 """A workload file of DLIO, with one key that nobody knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run whose truth is known. Seconds; every rank and epoch is the same."""
+
+    ranks: int = 2
+    hosts: int = 1
+    epochs: int = 2
+    steps: int = 20
+    batch: int = 4
+    step: float = 0.1
+    first: float = 1.5
+    """Wait for the first batch of an epoch."""
+    wait: float = 0.005
+    """Wait for each other."""
+    barrier: float = 0.002
+    oversleep: float = 0.0
+    """What a sleep takes beyond its step."""
+    record: int = 1_000_000
+    """Bytes of a sample."""
+
+    @property
+    def seconds(self) -> float:
+        """Of an epoch."""
+        return self.first + self.wait * (self.steps - 1) + self.steps * (
+            self.step + self.oversleep + self.barrier
+        )  # fmt: skip
+
+    @property
+    def rest(self) -> float:
+        """Of an epoch without its first step; a barrier is no part of a step, as DLIO counts."""
+        return self.seconds - self.first - self.step - self.oversleep
+
+    @property
+    def x_ideal(self) -> float:
+        """Over the steps of AU."""
+        return (self.steps - 1) * self.step / self.rest
+
+    @property
+    def x_ideal_first(self) -> float:
+        """Over all steps."""
+        return self.steps * self.step / self.seconds
+
+    def write(self, folder: Path, layout: str, *, logs: bool = True, seed: int | None = None) -> Path:
+        """As MLPerf Storage `layout` would have published it: v2.0 counts the measured sleep as compute."""
+        newer = layout == "v2.0"
+        slept = self.step + (self.oversleep if newer else 0.0)
+        au = 100 * (self.steps - 1) * slept / self.rest
+        rate = self.batch * ((self.steps - 2) / self.rest if newer else self.steps / self.seconds)
+        place = folder / ("dlio_config" if newer else "configs")
+        place.mkdir(parents=True)
+        waits = [self.first, *[self.wait] * (self.steps - 1)]
+        log = {
+            str(epoch): {
+                "load": {"block1": waits},
+                "proc": {"block1": [wait + self.step + self.oversleep for wait in waits]},
+                "compute": {"block1": [slept] * self.steps},
+                "au": {"block1": au},
+                "throughput": {"block1": rate},
+            }
+            for epoch in range(1, self.epochs + 1)
+        }
+        names = [f"host{rank * self.hosts // self.ranks}" for rank in range(self.ranks)]
+        for rank in range(self.ranks):
+            if logs:
+                _dump(folder / f"{rank}_output.json", {**log, "hostname": names[rank]})
+            if newer:
+                _dump(folder / f"{rank}_per_epoch_stats.json", self._stats())
+        if not newer:
+            _dump(folder / "per_epoch_stats.json", self._stats())
+        _dump(folder / "summary.json", self._summary(au, rate * self.ranks, names[0]))
+        (place / "config.yaml").write_text(self._config(seed))
+        (place / "overrides.yaml").write_text("- workload=unet3d_h100\n")
+        return folder
+
+    def _stats(self) -> dict[str, object]:
+        start = datetime(2026, 1, 1)
+        stats: dict[str, object] = {}
+        for epoch in range(1, self.epochs + 1):
+            end = start + timedelta(seconds=self.seconds)
+            span = {"start": start.isoformat(), "end": end.isoformat(), "duration": f"{self.seconds:.2f}"}
+            stats[str(epoch)] = {**span, "block1": span}
+            start = end
+        return stats
+
+    def _summary(self, au: float, rate: float, host: str) -> dict[str, object]:
+        size = self.record / 2**20
+        metric = {
+            "train_au_percentage": [au] * self.epochs,
+            "train_au_mean_percentage": au,
+            "train_au_meet_expectation": "success" if au >= 90 else "fail",
+            "train_au_stdev_percentage": 0.0,
+            "train_throughput_samples_per_second": [rate] * self.epochs,
+            "train_throughput_mean_samples_per_second": rate,
+            "train_throughput_stdev_samples_per_second": 0.0,
+            "train_io_mean_MB_per_second": rate * size,
+            "train_io_stdev_MB_per_second": 0.0,
+        }
+        return {
+            "start": "2026-01-01T00:00:00",
+            "num_accelerators": self.ranks,
+            "num_hosts": self.hosts,
+            "hostname": host,
+            "metric": metric,
+            "num_files_train": self.steps * self.batch * self.ranks,
+            "num_files_eval": 0,
+            "num_samples_per_file": 1,
+            "host_cpu_count": [8] * self.hosts,
+            "host_processor_name": "",
+            "potential_caching": [1] * self.hosts,
+            "host_cpuinfo": {"model name": "AMD EPYC"},
+            "host_meminfo": {"MemTotal": "24684092 kB"},
+            "host_memory_GB": [16.0] * self.hosts,
+            "data_size_per_host_GB": 0.1,
+            "epochs": self.epochs,
+            "end": "2026-01-01T01:00:00",
+        }
+
+    def _config(self, seed: int | None) -> str:
+        text = UNET3D.replace("146600628", str(self.record)).replace("68341808", "0")
+        text = text.replace("batch_size: 7", f"batch_size: {self.batch}").replace("0.323", str(self.step))
+        text = text.replace("\ntrain:\n", f"\ntrain:\n  seed: {seed}\n") if seed is not None else text
+        return "workload:\n" + "\n".join("  " + line for line in text.splitlines()) + "\n"
+
+
+def _dump(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=4))

@@ -1,0 +1,287 @@
+"""Result folders in and out: the truth behind published figures, identity, and what is damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from artefacts import Run
+from command import feedrate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.errors import FeedrateError, SpecError
+from emulator.mlperf.export import export
+from emulator.mlperf.folder import RunFolder, find_runs, read_run, write_run
+from emulator.mlperf.originals import write_imported
+from emulator.mlperf.results import import_folder, understand
+from emulator.mlperf.rules import self_check
+from emulator.record.result import RunResult
+from emulator.record.store import read_result, read_steps
+
+LAYOUTS = pytest.mark.parametrize("layout", ["v1.0", "v2.0"])
+LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
+
+
+def imported(folder: Path, out: Path, workload: str = "") -> RunResult:
+    """As the command does it, of one workload."""
+    groups = import_folder(folder, workload)
+    write_imported(groups, {group.name: out for group in groups}, ("feedrate", "import"), False)
+    return read_result(out)
+
+
+@LAYOUTS
+@LOGS
+def test_every_way_of_publishing_gives_the_same_truth(tmp_path, layout, logs):
+    truth = Run()
+    (point,) = imported(truth.write(tmp_path / "run", layout, logs=logs), tmp_path / "out").points
+    assert point.x_ideal == pytest.approx(truth.x_ideal, rel=1e-6)
+    assert point.au == pytest.approx(truth.x_ideal, rel=1e-6), "nominal compute: the same thing"
+    assert point.x_ideal_first == pytest.approx(truth.x_ideal_first, rel=1e-4)
+    assert point.samples_per_second == pytest.approx(truth.x_ideal * 2 * 4 / 0.1, rel=1e-6)
+    assert (point.ranks, point.steps, point.samples, point.epochs) == (2, 40, 320, 2)
+    assert point.bytes == 320 * 1_000_000, "bytes of a sample, not MiB called MB"
+    assert point.seconds == pytest.approx(2 * truth.seconds, rel=1e-6)
+
+
+@LOGS
+def test_the_two_steps_that_throughput_leaves_out_are_undone(tmp_path, logs):
+    truth = Run(steps=10)
+    run = understand(read_run(truth.write(tmp_path / "run", "v2.0", logs=logs)))
+    published = sum(run.said.samples_per_second) / 2
+    assert published == pytest.approx(truth.x_ideal * 80 * 8 / 9), "8 of 10 steps over the time of 9"
+    assert run.figures.skips == 2 and run.figures.x_ideal == pytest.approx(truth.x_ideal)
+
+
+@LOGS
+def test_oversleep_is_no_utilisation(tmp_path, logs):
+    truth = Run(oversleep=0.005)
+    run = understand(read_run(truth.write(tmp_path / "run", "v2.0", logs=logs)))
+    assert run.figures.au == pytest.approx(truth.x_ideal)
+    assert run.figures.au_published == pytest.approx(truth.x_ideal * 1.05)
+    assert "oversleep counted as compute adds" in run.figures.verdict
+
+
+def test_logs_tell_the_formula_whatever_the_layout(tmp_path):
+    truth = Run()
+    folder = truth.write(tmp_path / "run", "v2.0")
+    newer = truth.write(tmp_path / "older", "v1.0")
+    for rank in range(2):
+        (folder / f"{rank}_output.json").write_bytes((newer / f"{rank}_output.json").read_bytes())
+    assert understand(read_run(folder)).figures.skips == 0
+
+
+def test_the_verdict_names_what_au_hides(tmp_path):
+    truth = Run(first=5.0, wait=0.001, barrier=0.0)
+    run = understand(read_run(truth.write(tmp_path / "run", "v1.0", logs=False)))
+    assert (round(truth.x_ideal * 1000), round(truth.x_ideal_first * 1000)) == (990, 285)
+    assert run.figures.verdict == (
+        "AU 99.0 %, X/X_ideal 28.5 %: start-up and the excluded first step hide 71 points"
+    )
+    calm = Run(first=0.0, wait=0.001, barrier=0.0)
+    run = understand(read_run(calm.write(tmp_path / "calm", "v1.0")))
+    assert run.figures.verdict.endswith("they agree")
+
+
+def test_rows_of_logs_are_whole(tmp_path):
+    truth = Run()
+    imported(truth.write(tmp_path / "run", "v1.0"), tmp_path / "out")
+    rows = read_steps(tmp_path / "out")
+    assert len(rows) == 2 * 2 * 20 and (rows["compute"] == 0.1).all()
+    seconds = rows["wait"] + rows["compute"] + rows["overshoot"] + rows["barrier"]
+    assert seconds[rows["rank"] == 0].sum() == pytest.approx(2 * truth.seconds)
+    assert rows["step"].max() == 19 and set(rows["epoch"].tolist()) == {0, 1}
+
+
+def test_the_command_imports_compares_exports_and_imports_again(tmp_path):
+    for number, first in enumerate((0.5, 0.6)):
+        Run(first=first, ranks=4, hosts=2).write(tmp_path / "in" / f"run{number}", "v1.0")
+    done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+    assert "2 runs" in done.out and "4 accelerators, run1: AU 93.4 %" in done.out
+    shown = feedrate("report", tmp_path / "out")
+    assert shown.status == 0 and "Imported: measured by another tool." in shown.out
+    compared = feedrate("compare", tmp_path / "out", tmp_path / "out", "--html", tmp_path / "page.html")
+    assert compared.status == 0, compared.err
+    exported = feedrate("export", "--mlperf", tmp_path / "out", "--out", tmp_path / "exported")
+    assert exported.status == 0, exported.err
+    assert "NOT MET  steps an epoch: 20 (asked: at least 500" in exported.out
+    assert "not an official" in (tmp_path / "exported" / "NOT_A_SUBMISSION.txt").read_text()
+    again = feedrate("import", tmp_path / "exported", "--out", tmp_path / "again")
+    assert again.status == 0, again.err
+    before, after = (read_result(tmp_path / name).points for name in ("out", "again"))
+    assert repr(before) == repr(after)
+
+
+ONE = Run(ranks=1, epochs=1, steps=3)
+NUMBER = st.floats(0, 1e6, allow_nan=False)
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=8)
+DOCUMENT = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**15), 10**15) | NUMBER | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    layout=st.sampled_from(["v1.0", "v2.0"]),
+    logs=st.booleans(),
+    more=st.dictionaries(TEXT, DOCUMENT, max_size=4),
+    au=st.floats(0, 100),
+    rate=NUMBER,
+    hydra=st.dictionaries(TEXT, DOCUMENT, max_size=3),
+)
+def test_import_export_import_is_the_identity(tmp_path_factory, layout, logs, more, au, rate, hydra):
+    folder = tmp_path_factory.mktemp("identity")
+    ONE.write(folder / "in", layout, logs=logs)
+    summary = json.loads((folder / "in" / "summary.json").read_text())
+    summary["metric"] |= {"train_au_percentage": [au], "train_throughput_samples_per_second": [rate]}
+    (folder / "in" / "summary.json").write_text(json.dumps(more | summary))
+    run = read_run(folder / "in")
+    write_run(
+        RunFolder(**{**_fields(run), "configs": {**run.configs, "hydra.yaml": hydra}}), folder / "first"
+    )
+    imported(folder / "first", folder / "out")
+    export(folder / "out", folder / "exported")
+    (back,) = map(read_run, find_runs(folder / "exported"))
+    assert _fields(back, "name") == _fields(read_run(folder / "first"), "name")
+    again = imported(folder / "exported", folder / "again")
+    assert repr(again.points) == repr(read_result(folder / "out").points), "repr: NaN is NaN"
+
+
+def _fields(run: RunFolder, *without: str) -> dict[str, object]:
+    return {name: getattr(run, name) for name in RunFolder.__slots__ if name not in without}
+
+
+def test_what_feedrate_measured_comes_back(tiny, tmp_path):
+    done = feedrate(
+        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "-n", 2, "--epochs", 1, "--cache", "warm",
+        "--set", "accelerator.step_seconds=0.02", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    export(tmp_path / "out", tmp_path / "exported")
+    (folder,) = find_runs(tmp_path / "exported")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert "not an official" in summary["feedrate"]
+    metric = summary["metric"]
+    rate = metric["train_throughput_mean_samples_per_second"]
+    before, after = read_result(tmp_path / "out"), imported(tmp_path / "exported", tmp_path / "back")
+    (one,), (two,) = before.points, after.points
+    size = one.bytes / one.samples
+    assert metric["train_io_mean_MB_per_second"] == pytest.approx(rate * size / 2**20)
+    assert (two.ranks, two.steps, two.samples, two.epochs) == (one.ranks, one.steps, one.samples, one.epochs)
+    assert two.bytes == pytest.approx(one.bytes, rel=1e-5) and two.seconds == pytest.approx(one.seconds)
+    assert two.x_ideal_first == pytest.approx(one.x_ideal_first, rel=1e-6)
+    assert two.overshoot_p99 == pytest.approx(one.overshoot_p99, rel=1e-6)
+    assert after.environment["imported"][0]["steps_left_out_of_throughput"] == 2
+    rules = {rule.name: rule for rule in self_check(before)[0].rules}
+    assert rules["accelerators on a host"].met and rules["shuffle seeds"].met
+    assert rules["steps an epoch"].met is False and rules["parameters of the workload"].met is False
+
+
+def test_the_rules_that_runs_meet(tmp_path):
+    good = Run(steps=500, ranks=2, hosts=2, first=0.1, wait=0.0, barrier=0.0, epochs=1, record=100_000_000)
+    for number in range(6):
+        good.write(tmp_path / "in" / f"run{number}", "v2.0", logs=False, seed=number)
+    (check,) = self_check(imported(tmp_path / "in", tmp_path / "out"))
+    assert check.open and not check.closed
+    assert [rule.name for rule in check.rules if not rule.met] == ["parameters of the workload"]
+    poor = Run(steps=499, ranks=3, hosts=2, first=0.1, wait=0.02, barrier=0.0, epochs=1)
+    poor.write(tmp_path / "poor" / "run1", "v2.0")
+    (check,) = self_check(imported(tmp_path / "poor", tmp_path / "out2"))
+    met = {rule.name: rule.met for rule in check.rules}
+    assert met == {
+        "steps an epoch": False, "dataset / memory of all client hosts": False, "runs": False,
+        "warm-up run before them": None, "AU of every run": False, "spread of the runs' throughput": None,
+        "shuffle seeds": None, "accelerators on a host": False, "storage": True,
+        "parameters of the workload": False,
+    }  # fmt: skip
+
+
+def test_a_result_without_a_configuration_needs_to_be_told(tmp_path):
+    folder = Run().write(tmp_path / "run", "v1.0", logs=False)
+    for path in (folder / "configs").iterdir():
+        path.unlink()
+    with pytest.raises(SpecError, match="--workload NAME"):
+        import_folder(folder)
+    result = imported(folder, tmp_path / "out", "unet3d-h100")
+    assert result.workload["name"] == "unet3d-h100"
+    (folder / "configs" / "overrides.yaml").write_text("- workload=unet3d_a100\n")
+    assert imported(folder, tmp_path / "a100").workload["name"] == "unet3d-a100"
+
+
+DAMAGES = {
+    "no accelerators": {"num_accelerators": None},
+    "half an accelerator": {"num_accelerators": 1.5},
+    "a billion accelerators": {"num_accelerators": 10**9},
+    "text": {"num_files_train": "many"},
+    "no epochs": {"metric": {"train_au_percentage": [], "train_throughput_samples_per_second": []}},
+    "uneven epochs": {"metric": {"train_au_percentage": [1, 2], "train_throughput_samples_per_second": [1]}},
+    "negative": {"metric": {"train_au_percentage": [-1], "train_throughput_samples_per_second": [1]}},
+    "a checkpoint run": {"metric": {"save_checkpoint_io_mean_GB_per_second": 1}},
+    "no metric": {"metric": 3},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_summary_is_one_clear_line(tmp_path, damage):
+    folder = Run().write(tmp_path / "run", "v1.0")
+    summary = json.loads((folder / "summary.json").read_text()) | DAMAGES[damage]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(SpecError) as raised:
+        import_folder(tmp_path)
+    assert "summary.json" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_the_command_writes_nothing_when_one_of_many_is_damaged(tmp_path):
+    for number in range(3):
+        Run().write(tmp_path / "in" / f"run{number}", "v1.0")
+    log = tmp_path / "in" / "run2" / "1_output.json"
+    log.write_text(log.read_text()[:500])
+    done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out")
+    assert done.status == 2 and "1_output.json: no JSON that can be read" in done.one_line()
+    assert not (tmp_path / "out").exists()
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_mutated_folders_are_understood_or_refused(data, tmp_path_factory):
+    base = tmp_path_factory.getbasetemp() / "mutated"
+    folder = base / "run"
+    if not folder.is_dir():
+        ONE.write(folder, "v2.0")
+    names = ["summary.json", "0_output.json", "0_per_epoch_stats.json", "dlio_config/config.yaml",
+             "dlio_config/overrides.yaml"]  # fmt: skip
+    path = folder / data.draw(st.sampled_from(names))
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole)))
+    cut = data.draw(st.integers(0, 20))
+    new = data.draw(
+        st.sampled_from([b"", b"null", b"-1", b"NaN", b"1e400", b"[", b"{}", b'"x"', b"0", b"9" * 30])
+    )
+    try:
+        path.write_bytes(whole[:at] + new + whole[at + cut :])
+        understood = understand(read_run(folder))
+        assert math.isfinite(understood.figures.au_published)
+    except FeedrateError as error:
+        assert "\n" not in str(error)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_links_and_names_lead_nowhere(tmp_path):
+    Run().write(tmp_path / "in" / "run0", "v1.0")
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    assert len(find_runs(tmp_path / "in")) == 1
+    imported(tmp_path / "in", tmp_path / "out")
+    text = (tmp_path / "out" / "run.json").read_text()
+    (tmp_path / "out" / "run.json").write_text(text.replace('"run": "run0"', '"run": "../../../../escaped"'))
+    export(tmp_path / "out", tmp_path / "exported")
+    assert not [path for path in tmp_path.rglob("escaped") if tmp_path / "exported" not in path.parents]
+    assert not list(tmp_path.parent.glob("escaped"))
+    assert len(find_runs(tmp_path / "exported")) == 1
+    with pytest.raises(SpecError, match="is not empty"):
+        export(tmp_path / "out", tmp_path / "exported")
