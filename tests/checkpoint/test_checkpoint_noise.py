@@ -103,7 +103,8 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     noisy = replace(result, knee=replace(knee, n_au=5.0))
     moves = compare([("quiet", quiet), ("noisy", noisy)]).moves
     assert moves == (f"noisy: the knee moves from 8.00 to 5.00 accelerators (-38 %) beside {noise}.",)
-    unseen = compare([("quiet", quiet), ("noisy", replace(noisy, knee=replace(knee, n_au=None)))]).moves
-    assert "from 8.00 to beyond 1 accelerators beside" in unseen[0]
-    starved = replace(noisy, knee=replace(knee, n_au=None), points=(replace(noisy.points[0], x_ideal=0.7),))
-    assert "to below 1 accelerators" in compare([("quiet", quiet), ("noisy", starved)]).moves[0]
+    for x_ideal, where in ((1.0, "beyond 1"), (0.7, "below 1")):
+        point = replace(noisy.points[0], x_ideal=x_ideal)
+        unseen = replace(noisy, knee=replace(knee, n_au=None), points=(point,))
+        said = compare([("quiet", quiet), ("noisy", unseen)]).moves[0]
+        assert f"from 8.00 to {where} accelerators beside" in said
