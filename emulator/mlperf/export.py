@@ -2,6 +2,7 @@
 
 FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
 FOLDER/results/training/NAME/run/YYYYMMDD_HHmmss/     one folder a run; imported ones in their layout
+FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from emulator.errors import SpecError, storage_error
+from emulator.mlperf.checkpoints import checkpoint_check, checkpoint_run
 from emulator.mlperf.documents import LEAST, run_of
 from emulator.mlperf.files import write_text
 from emulator.mlperf.folder import MARK, RunFolder, write_json, write_run
@@ -34,17 +36,18 @@ CHECK = "self-check.json"
 def export(out: Path, folder: Path) -> list[Check]:
     """Write the result in `out` to the new folder `folder`. Raises SpecError, StorageError."""
     result = read_result(out)
-    if result.status != "complete" or not result.points:
+    if result.status != "complete" or not (result.points or result.checkpoints):
         raise SpecError(f"{out} is incomplete", "only whole results are exported")
     check_out(folder, force=False)
-    runs = _imported(out, result) if result.kind == "imported" else _measured(out, result)
-    checks = self_check(result)
+    runs, checks = _documents(out, result)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error(error, "cannot make the folder") from None
     workload = str(result.workload["name"]).replace("-", "_")
     place = folder / "results" / "training" / _plain(workload) / "run"
+    if result.kind == "checkpoint":
+        place = folder / "results" / "checkpointing" / _plain(str(result.workload["name"]))
     taken: set[str] = set()
     for number, run in enumerate(runs):
         name = _plain(run.name.rpartition("/")[2])
@@ -58,6 +61,14 @@ def export(out: Path, folder: Path) -> list[Check]:
     return checks
 
 
+def _documents(out: Path, result: RunResult) -> tuple[Sequence[RunFolder], list[Check]]:
+    """The runs of a result, and what the rules say of them. Raises SpecError, StorageError."""
+    if result.kind == "checkpoint":
+        return [checkpoint_run(result)], [checkpoint_check(result)]
+    runs = _imported(out, result) if result.kind == "imported" else _measured(out, result)
+    return runs, self_check(result)
+
+
 def _imported(out: Path, result: RunResult) -> list[RunFolder]:
     about = result.environment.get("imported")
     if not isinstance(about, list) or len(about) != len(result.points):
@@ -68,7 +79,9 @@ def _imported(out: Path, result: RunResult) -> list[RunFolder]:
 def _measured(out: Path, result: RunResult) -> list[RunFolder]:
     """Points of a run or a sweep as documents, in the order they were run."""
     if result.kind not in ("run", "sweep"):
-        raise SpecError(f"{out} is of the kind {result.kind}", "only runs, sweeps and imports are exported")
+        raise SpecError(
+            f"{out} is of the kind {result.kind}", "only runs, sweeps, checkpoints and imports are exported"
+        )
     workload: Workload = from_plain(Workload, result.workload)
     if not workload.accelerator.step_seconds:
         raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")

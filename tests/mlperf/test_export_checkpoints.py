@@ -1,0 +1,87 @@
+"""A checkpoint run out in MLPerf Storage's layout and units."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import yaml
+
+from emulator.checkpoint.book import Report, checkpoint_of
+from emulator.errors import SpecError
+from emulator.mlperf.export import export
+from emulator.record.result import RunResult
+from emulator.record.store import write_result
+from emulator.spec.checkpoint import load_checkpoint_model
+
+GIB = 2**30
+
+
+def run(count: int = 10, ranks: int = 8, **workload: object) -> RunResult:
+    """Every rank 2 GiB; writes take 4 and 2 s in turn, reads 1 s."""
+    found = [
+        checkpoint_of(
+            direction, number, 1, 10.0 * number,
+            [Report(size=2 * GIB, seconds=slow, cpu_seconds=0) for _ in range(ranks)],
+        )
+        for direction, times in (("write", (4.0, 2.0)), ("read", (1.0, 1.0)))
+        for number, slow in enumerate(times * (count // 2))
+    ]  # fmt: skip
+    model = asdict(load_checkpoint_model("llama3-8b"))
+    return RunResult(
+        kind="checkpoint", status="complete", version="0", created="2026-11-21T00:00:00Z",
+        command=("feedrate",),
+        workload={**model, "scale": "1", "subset": False, "data_parallel": 8, **workload},
+        loader="checkpoint",
+        dataset={"path": "/mnt"}, storage={"cache": "cold", "direct": True},
+        environment={"hosts": ["a"], "memory_bytes": 4 * GIB, "cores": 3}, checkpoints=tuple(found),
+    )  # fmt: skip
+
+
+def exported(result: RunResult, tmp_path):
+    (tmp_path / "out").mkdir()
+    write_result(tmp_path / "out", result)
+    checks = export(tmp_path / "out", tmp_path / "folder")
+    (place,) = (tmp_path / "folder" / "results" / "checkpointing" / "llama3-8b").iterdir()
+    return checks, place
+
+
+def test_the_summary_is_in_dlios_fields_and_units(tmp_path):
+    (check,), place = exported(run(), tmp_path)
+    summary = json.loads((place / "summary.json").read_text())
+    assert summary["metric"] == {
+        "save_checkpoint_io_mean_GB_per_second": pytest.approx((16 / 4 + 16 / 2) / 2),
+        "save_checkpoint_io_stdev_GB_per_second": pytest.approx(2),
+        "save_checkpoint_duration_mean_seconds": pytest.approx(3),
+        "save_checkpoint_duration_stdev_seconds": pytest.approx(1),
+        "load_checkpoint_io_mean_GB_per_second": pytest.approx(16),
+        "load_checkpoint_io_stdev_GB_per_second": pytest.approx(0),
+        "load_checkpoint_duration_mean_seconds": pytest.approx(1),
+        "load_checkpoint_duration_stdev_seconds": pytest.approx(0),
+        "checkpoint_size_GB": pytest.approx(16),
+    }
+    assert (summary["num_accelerators"], summary["num_hosts"], summary["host_memory_GB"]) == (8, 1, [4])
+    assert "not an official" in summary["feedrate"] and (place / "made_by_feedrate.json").is_file()
+    config = yaml.safe_load((place / "dlio_config" / "config.yaml").read_text())
+    assert config["model"]["transformer"]["vocab_size"] == 128_256
+    assert config["checkpoint"]["num_checkpoints_write"] == 10
+    assert check.open and check.closed
+
+
+@pytest.mark.parametrize(
+    ("result", "broken"),
+    [
+        (run(scale="1/1000"), "sizes"),
+        (run(count=4), "checkpoints"),
+        (run(ranks=16), "ranks"),
+        (replace(run(), storage={"cache": "warm"}), "caches"),
+    ],
+)
+def test_rules_that_are_not_met_are_named(result, broken, tmp_path):
+    (check,), _ = exported(result, tmp_path)
+    assert [rule.name for rule in check.rules if not rule.met] == [broken]
+    assert not check.closed and check.open == (broken == "ranks")
+
+
+def test_one_that_was_cut_off_is_not_exported(tmp_path):
+    with pytest.raises(SpecError, match="incomplete"):
+        exported(replace(run(), status="incomplete"), tmp_path)
