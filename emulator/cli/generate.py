@@ -117,7 +117,8 @@ def _generate(store: Store, plan: Plan, seeds: Path | None, how: _How) -> None:
     agreed(comm, lock.__enter__)
     try:
         # Seeds are files: one rank of each host makes them where hosts do not share the folder.
-        mine = first or (not isinstance(store, FolderStore) and comm.node().rank == 0)
+        leads = comm.node().rank == 0
+        mine = leads if not isinstance(store, FolderStore) else first
         seeded = agreed(comm, lambda: with_seeds(plan, store, seeds) if mine else plan)
         site = Site(store, comm.bcast(seeded))
         agreed(comm, lambda: site.prepare() if first else None)

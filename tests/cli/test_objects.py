@@ -130,6 +130,15 @@ def test_a_sweep_over_objects_and_a_sample_that_is_damaged(made: Endpoint, tmp_p
 
 
 @pytest.mark.mpi
+def test_ranks_share_the_making_and_the_checking(made: Endpoint) -> None:
+    whole = dict(made.objects)
+    made.objects.clear()
+    assert feedrate(*GENERATE, mpirun=2, **made.environment()).status == 0
+    assert made.objects == whole
+    assert feedrate("verify", PLACE, mpirun=2, **made.environment()).status == 0
+
+
+@pytest.mark.mpi
 def test_doctor_says_whether_the_objects_answer(endpoint: Endpoint) -> None:
     done = ask(endpoint, "doctor", PLACE)
     assert f"{PLACE} answers, no objects" in done.out
