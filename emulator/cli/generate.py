@@ -42,6 +42,7 @@ def generate(
     payload: options.Payload = None,
     seeds: options.Seeds = None,
     subfolders: options.Subfolders = 0,
+    layout: options.Layout = "flat",
     threads: options.Threads = None,
     dask: options.Dask = None,
     settings: options.Settings = None,
@@ -57,7 +58,7 @@ def generate(
     chosen = [f"{key}={value}" for key, value in (("format", form), ("payload", payload)) if value]
     if seeds and not payload:
         chosen.append("payload=ct-realistic")
-    plan = _plan(recipe, [*(settings or []), *chosen], files, size, seed, subfolders)
+    plan = _plan(recipe, [*(settings or []), *chosen], files, size, seed, subfolders, layout)
     how = _How(
         threads=threads, dask=dask, direct=direct, fsync=fsync, space_check=space_check,
         paranoid=paranoid, force=force, as_json=as_json,
@@ -84,11 +85,13 @@ def _dry_run(store: Store, plan: Plan, as_json: bool) -> None:
 
 
 def _plan(
-    recipe: str, settings: list[str], files: int | None, size: str | None, seed: int, subfolders: int
-) -> Plan:
+    recipe: str, settings: list[str], files: int | None, size: str | None, seed: int, subfolders: int,
+    layout: str,
+) -> Plan:  # fmt: skip
     """The plan that the options ask for. Raises SpecError."""
     from dataclasses import replace
 
+    from emulator.dataset.manifest import TRAINING
     from emulator.dataset.plan import Plan, files_for
     from emulator.errors import SpecError
     from emulator.spec.recipe import load_recipe
@@ -97,7 +100,10 @@ def _plan(
     spec = load_recipe(recipe, settings)
     if files and size:
         raise SpecError("--files and --size were both given", "leave one of them out")
-    plan = Plan(recipe=spec, seed=seed, files=files or spec.files, subfolders=subfolders)
+    if layout not in ("flat", "dlio"):
+        raise SpecError(f"--layout {layout!r} is not known", "use flat or dlio")
+    folder = TRAINING if layout == "dlio" else ""
+    plan = Plan(recipe=spec, seed=seed, files=files or spec.files, subfolders=subfolders, folder=folder)
     return replace(plan, files=files_for(plan, parse_bytes(size))) if size else plan
 
 

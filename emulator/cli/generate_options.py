@@ -25,6 +25,9 @@ Seeds = Annotated[
 Subfolders = Annotated[
     int, typer.Option("--subfolders", min=0, help="Deal the files to so many sub-folders.")
 ]
+Layout = Annotated[
+    str, typer.Option("--layout", help="flat, or dlio: in train/ beside an empty valid/, as DLIO reads them.")
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="Writers of a process; default: a few more than cores.")
 ]

@@ -26,6 +26,10 @@ from emulator.storage.place import store_at
 MANIFEST = "manifest.json"
 HIDDEN = ".feedrate"
 """Where the state of an unfinished dataset lies, below its place."""
+TRAINING = "train"
+"""Folder that DLIO wants the files in."""
+VALIDATION = "valid"
+"""Folder that DLIO wants to find beside it; it may be empty."""
 ADOPTED = "adopted"
 """The recipe of files that feedrate did not make."""
 SCHEMA = 1
@@ -45,6 +49,8 @@ class Names(Sequence[str]):
     suffix: str
     subfolders: int = 0
     """Sub-folders that the files are dealt to in turn; 0: none."""
+    folder: str = ""
+    """Folder that all of them lie in, below the dataset's; empty: none."""
 
     def __len__(self) -> int:
         return self.files
@@ -60,7 +66,8 @@ class Names(Sequence[str]):
         if not 0 <= number < self.files:
             raise IndexError(index)
         name = f"sample_{number:07d}{self.suffix}"
-        return f"{number % self.subfolders:04d}/{name}" if self.subfolders else name
+        dealt = f"{number % self.subfolders:04d}/{name}" if self.subfolders else name
+        return f"{self.folder}/{dealt}" if self.folder else dealt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +211,10 @@ def _names(store: Store, head: Mapping[str, Any], files: int) -> Sequence[str]:
     """Computed names, or those listed in the manifest. Raises DatasetError."""
     listed = head.get("names")
     if listed is None:
-        return Names(files, str(head["suffix"]), int(head.get("subfolders", 0)))
+        inside = head.get("folder", "")
+        if inside not in ("", TRAINING):
+            raise _corrupt(store, "its files lie in a folder of an unknown name")
+        return Names(files, str(head["suffix"]), int(head.get("subfolders", 0)), inside)
     names = tuple(listed)
     if len(names) != files:
         raise _corrupt(store, f"{len(names)} names for {files} files")
@@ -236,6 +246,7 @@ def manifest_files(manifest: Manifest, rows: Table) -> tuple[str, bytes, bytes]:
         "identity": manifest.identity,
         "samples_per_file": manifest.samples_per_file,
         "subfolders": manifest.subfolders,
+        **({"folder": names.folder} if isinstance(names, Names) and names.folder else {}),
         "suffix": names.suffix if isinstance(names, Names) else "",
         "names": None if isinstance(names, Names) else list(names),
         "table": f"samples-{crc:08x}.npy",

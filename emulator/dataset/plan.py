@@ -42,6 +42,8 @@ class Plan:
     seed: int
     files: int
     subfolders: int = 0
+    folder: str = ""
+    """Folder that all files lie in, below the dataset's: `train` for DLIO."""
     seeds: Sequence[Mapping[str, str]] = ()
     """name and sha256 of the seed volumes that samples are grown from; none for synthetic payloads."""
 
@@ -59,7 +61,7 @@ class Plan:
     @property
     def names(self) -> Names:
         """File names by index."""
-        return Names(self.files, self.form.suffix, self.subfolders)
+        return Names(self.files, self.form.suffix, self.subfolders, self.folder)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -85,6 +87,7 @@ class Plan:
             "seed": self.seed,
             "subfolders": self.subfolders,
             "seeds": [dict(seed) for seed in self.seeds],
+            **({"folder": self.folder} if self.folder else {}),
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 

@@ -26,6 +26,8 @@ from emulator.dataset.manifest import (
     HIDDEN,
     MANIFEST,
     ROW,
+    TRAINING,
+    VALIDATION,
     Manifest,
     Table,
     manifest_files,
@@ -59,8 +61,10 @@ class Site:
 
     @property
     def folders(self) -> list[str]:
-        """The sub-folders that samples are dealt to."""
-        return [f"{number:04d}" for number in range(min(self.plan.subfolders, self.plan.files))]
+        """The folders that samples lie in, the outer ones first; and the empty one beside DLIO's."""
+        inside = self.plan.folder
+        dealt = [f"{number:04d}" for number in range(min(self.plan.subfolders, self.plan.files))]
+        return [inside, VALIDATION, *(f"{inside}/{name}" for name in dealt)] if inside else dealt
 
     def prepare(self) -> None:
         """Make the place ready for the plan, or refuse. Raises DatasetError, StorageError."""
@@ -206,12 +210,15 @@ def remove_dataset(store: Store) -> None:
     require_own(store)
     store.delete([MANIFEST])
     suffixes = "|".join(re.escape(form.suffix).replace("_x", "_.") for form in FORMATS.values())
-    sample = re.compile(rf"(\d{{4,}}/)?(sample_\d[^/]*({suffixes})|[^/]*{re.escape(TEMPORARY)})")
+    name = rf"sample_\d[^/]*({suffixes})|[^/]*{re.escape(TEMPORARY)}"
+    sample = re.compile(rf"({TRAINING}/)?(\d{{4,}}/)?({name})")
     names = [entry.name for entry in store.entries()]
     ours = [name for name in names if sample.fullmatch(name) or _TABLE.fullmatch(name)]
     journals = [name for name in names if name.startswith(JOURNALS)]
     store.delete([*ours, *journals, PLAN])
-    store.clear(sorted({name.split("/")[0] for name in ours if "/" in name}))
+    inner = {name.rpartition("/")[0] for name in ours if "/" in name}
+    dlio = {TRAINING, VALIDATION} if any(name.split("/")[0] == TRAINING for name in inner) else set()
+    store.clear(sorted(inner | dlio, reverse=True))
 
 
 def require_own(store: Store) -> None:

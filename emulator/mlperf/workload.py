@@ -30,6 +30,7 @@ USED = {
     "dataset.record_length_bytes": "sample.bytes_mean",
     "dataset.record_length_stdev": "sample.bytes_sd",
     "dataset.record_length_bytes_stdev": "sample.bytes_sd",
+    "dataset.num_samples_per_file": "sample.samples_per_file",
     "reader.batch_size": "loader.batch_size",
     "reader.read_threads": "loader.workers",
     "reader.prefetch_size": "loader.prefetch",
@@ -90,12 +91,14 @@ def _table(config: Config, name: str) -> dict[str, Any]:
             "format": config.text("dataset.format", "tfrecord"),
             "bytes_mean": _first(config, "record_length_bytes", "record_length", 65536),
             "bytes_sd": _first(config, "record_length_bytes_stdev", "record_length_stdev", 0),
+            "samples_per_file": config.whole("dataset.num_samples_per_file", 1) or 0,
         },
+        "access": _access(config, workers),
         "loader": {
             "batch_size": batch,
             "workers": workers,
-            "prefetch": _prefetch(workers, config.whole("reader.prefetch_size", 2) or 0),
-            "block_bytes": _block(config.whole("reader.transfer_size")),
+            "prefetch": _prefetch(config, workers),
+            "block_bytes": _block(config),
             "crop": [],
         },
         "accelerator": {
@@ -121,14 +124,34 @@ def _first(config: Config, new: str, old: str, default: int) -> int:
     return default if found is None else found
 
 
-def _prefetch(workers: int, size: int) -> int:
-    """Batches read ahead: DLIO gives each worker ceil(prefetch_size / workers) of them, and 2 for 0."""
+def _streams(config: Config) -> bool:
+    """TFRecords through tf.data: files from their start, interleaved, through a shuffle buffer."""
+    loader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
+    return config.text("dataset.format", "tfrecord") == "tfrecord" and loader == "tensorflow"
+
+
+def _access(config: Config, workers: int) -> dict[str, Any]:
+    """The order in which DLIO reads samples of such files."""
+    if not _streams(config):
+        return {"pattern": "random"}
+    shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
+    buffer = (config.whole("reader.shuffle_size", 1024) or 0) if shuffled else 0
+    return {"pattern": "sequential", "streams": workers, "shuffle_buffer": buffer}
+
+
+def _prefetch(config: Config, workers: int) -> int:
+    """Batches read ahead: tf.data takes prefetch_size; PyTorch gives a worker ceil of its share, 2 for 0."""
+    size = config.whole("reader.prefetch_size", 2) or 0
+    if _streams(config):
+        return max(1, size)
     return workers * (math.ceil(size / workers) if size else 2)
 
 
-def _block(transfer: int | None) -> int:
-    """Bytes of a read request: transfer_size in whole pages; feedrate's own where DLIO leaves it open."""
-    return 4 << 20 if not transfer else max(_PAGE, transfer // _PAGE * _PAGE)
+def _block(config: Config) -> int:
+    """Bytes of a read request: transfer_size in whole pages; else tf.data's buffer, or feedrate's own."""
+    transfer = config.whole("reader.transfer_size")
+    own = 256 << 10 if _streams(config) else 4 << 20
+    return own if not transfer else max(_PAGE, transfer // _PAGE * _PAGE)
 
 
 def _accelerator(config: Config) -> str:
@@ -158,7 +181,10 @@ def _sources(config: Config) -> dict[str, str]:
         "training.sync": "DLIO: a barrier after every step",
     }
     if "loader.block_bytes" not in given:
-        own["loader.block_bytes"] = "feedrate's default: DLIO leaves it to its reader"
+        own["loader.block_bytes"] = "not stated: 256 KiB as in tf.data, elsewhere feedrate's own"
+    if _streams(config):
+        own["access.streams"] = f"{file}: reader.read_threads, files that tf.data interleaves"
+        own["access.shuffle_buffer"] = f"{file}: reader.shuffle_size where sample_shuffle asks for it"
     return dict(sorted({**defaults, **given, **own}.items()))
 
 

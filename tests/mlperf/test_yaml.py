@@ -37,6 +37,25 @@ def test_a_workload_comes_along(tmp_path):
     assert spec.loader.crop == ()
 
 
+RESNET50 = """\
+model: resnet50
+framework: tensorflow
+dataset: {num_files_train: 1024, num_samples_per_file: 1251, record_length: 114660.07, format: tfrecord}
+reader: {data_loader: tensorflow, read_threads: 8, computation_threads: 8, batch_size: 400}
+train: {computation_time: 0.224, epochs: 5}
+metric: {au: 0.90}
+"""
+
+
+def test_tfrecords_are_read_as_tf_data_reads_them(tmp_path):
+    spec = converted(tmp_path, RESNET50, name="resnet50_h100.yaml").workload
+    known = load_workload("resnet50-h100")
+    for section in ("sample", "access", "loader", "accelerator"):
+        assert getattr(spec, section) == getattr(known, section)
+    shuffled = RESNET50.replace("batch_size: 400", "batch_size: 400, sample_shuffle: seed, shuffle_size: 2")
+    assert converted(tmp_path, shuffled).workload.access.shuffle_buffer == 2
+
+
 def test_unknown_and_unused_keys_are_listed(tmp_path):
     listed = {one.key: one.why for one in converted(tmp_path).left_out}
     assert listed["reader.colour"].startswith("unknown")
