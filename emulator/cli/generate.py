@@ -110,6 +110,7 @@ def _plan(
 def _generate(store: Store, plan: Plan, seeds: Path | None, how: _How) -> None:
     """Survey, fill, finish: collective over all ranks, each with its share of the files."""
     from emulator.cli.generate_show import say_done
+    from emulator.cli.repeated import say_repeated
     from emulator.dataset.generate import finish, finished, survey, with_seeds
     from emulator.dataset.plan import require_space
     from emulator.dataset.site import Site, opened
@@ -139,6 +140,7 @@ def _generate(store: Store, plan: Plan, seeds: Path | None, how: _How) -> None:
         manifest = agreed(comm, lambda: ((not files and finished(site)) or finish(site)) if first else None)
     finally:
         lock.__exit__(None, None, None)
+    say_repeated(comm, store, how.as_json)
     if manifest:
         say_done(str(store), manifest, progress.final, how.as_json)
 

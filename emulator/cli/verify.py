@@ -21,6 +21,7 @@ def verify(
     """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any."""
     import os
 
+    from emulator.cli.repeated import say_repeated
     from emulator.dataset.verify import check_files, chosen_files, extra_files, open_dataset
     from emulator.errors import DatasetError
     from emulator.run.comm import world
@@ -37,6 +38,7 @@ def verify(
         found = agreed(comm, lambda: check_files(dataset, mine, pool, tally))
         found += agreed(comm, lambda: extra_files(dataset) if comm.rank == 0 else [])
     faults: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
+    say_repeated(comm, dataset.store, as_json)
     if comm.rank == 0:
         _show(folder, faults, len(indices), len(dataset.manifest.names), as_json)
     if faults:

@@ -42,7 +42,8 @@ class Checked:
 
 def open_dataset(place: Place) -> Checked:
     """The dataset at `place`. Raises DatasetError, StorageError."""
-    return Checked(store_at(place), read_manifest(place), read_rows(place))
+    store = store_at(place)
+    return Checked(store, read_manifest(store), read_rows(store))
 
 
 def chosen_files(files: int, wanted: int | None) -> Index:

@@ -51,6 +51,9 @@ def test_objects_are_the_files_of_a_folder_byte_for_byte(made: Endpoint, tmp_pat
     assert files_of(made) == folder
     again = ask(made, *GENERATE)
     assert "nothing was made" in again.out
+    made.faults += [Fault("503", 2, key="sample_"), Fault("cut", 1, key="sample_")]
+    done = ask(made, "verify", PLACE)
+    assert done.status == 0 and "3 requests had to be repeated (busy 2, cut 1)" in done.out
     done = ask(made, "verify", PLACE)
     assert (done.status, done.out) == (0, f"{PLACE}: 24 of 24 files checked, 0 faults\n")
 
