@@ -106,8 +106,12 @@ def _on_servers(plan: Plan, text: str, force: bool, dry_run: bool) -> None:
     """This process speaks with the fio of every host."""
     from emulator.baseline.measure import check
     from emulator.baseline.remote import measure_remote, parse_servers, reach
+    from emulator.errors import SpecError
     from emulator.report.table import print_table
+    from emulator.run.comm import world
 
+    if world().size > 1:
+        raise SpecError("--servers is for one process, not for ranks", "leave mpirun or --servers out")
     servers = parse_servers(text)
     if dry_run:
         _show(plan, len(servers))
