@@ -54,5 +54,5 @@ def _fed(system: System, workload: str | None, result: Path | None) -> float | N
     if workload is None:
         return None
     spec = load_workload(workload)
-    demand = spec.ideal_samples_per_second * spec.sample.bytes_mean
+    demand = spec.ideal_samples_per_second * spec.sample_read.bytes_mean
     return accelerators_fed(system.storage.bandwidth, demand)

@@ -123,7 +123,7 @@ def _picture(found: Feeds, system: System, engine: Chosen, out: Path) -> None:
     job, counts = found.workload, around(found.accelerators)
     files = default_files(job.loader.batch_size * max(counts), STEPS)
     simulation = Simulation(
-        workload=job, system=system, sizes=sample_sizes(job.sample, files), engine=engine, steps=STEPS
+        workload=job, system=system, sizes=sample_sizes(job.sample_read, files), engine=engine, steps=STEPS
     )
     begin = cpu_seconds()
     points, rows, played = sweep(simulation, counts, lambda line: None)

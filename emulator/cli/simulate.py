@@ -112,6 +112,6 @@ def with_data(
         each = manifest.samples_per_file
         sizes = (manifest.sizes.astype("float64") / each).repeat(each)
     else:
-        loader, sample = simulation.workload.loader, simulation.workload.sample
+        loader, sample = simulation.workload.loader, simulation.workload.sample_read
         sizes = sample_sizes(sample, files or default_files(loader.batch_size * most, steps))
     return replace(simulation, sizes=sizes, epochs=epochs, steps=steps)

@@ -24,7 +24,7 @@ def _list() -> None:
     typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
     for name in names("workloads"):
         spec = load_workload(name)
-        demand = show_rate(spec.ideal_samples_per_second * spec.sample.bytes_mean)
+        demand = show_rate(spec.ideal_samples_per_second * spec.sample_read.bytes_mean)
         step = show_seconds(spec.accelerator.step_seconds)
         typer.echo(
             f"{name:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
@@ -44,7 +44,7 @@ def _show(name: str) -> None:
     for section in ("sample", "access", "loader", "accelerator", "training"):
         typer.echo(f"\n[{section}]")
         for key, value in asdict(getattr(spec, section)).items():
-            if value in (None, ""):
+            if value in (None, "") or (key == "columns" and not value):
                 continue
             source = spec.sources.get(f"{section}.{key}", "")
             shown = list(value) if isinstance(value, tuple) else value

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats import Format, format_named
+from emulator.dataset.formats import Format, form_of
 from emulator.dataset.manifest import Names
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error
@@ -56,7 +56,7 @@ class Plan:
     @property
     def form(self) -> Format:
         """How samples are written."""
-        return format_named(self.recipe.format)
+        return form_of(self.recipe)
 
     @property
     def names(self) -> Names:
@@ -89,6 +89,9 @@ class Plan:
             "seeds": [dict(seed) for seed in self.seeds],
             **({"folder": self.folder} if self.folder else {}),
         }
+        if self.recipe.format == "parquet":
+            about["columns"] = [dataclasses.asdict(column) for column in self.recipe.columns]
+            about["row_group"] = self.recipe.row_group
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
     def shapes(self, indices: Index) -> Index:
@@ -97,12 +100,9 @@ class Plan:
 
     def planned_bytes(self, indices: Index) -> Index:
         """Bytes of the files `indices`; an upper estimate for compressed formats."""
-        voxels, each = self.shapes(indices).prod(axis=1), self.recipe.samples_per_file
-        form = self.form
-        planned: Index = (
-            form.planned_bytes(voxels) * each if form.records else form.planned_bytes(voxels * each)
-        )
-        return planned
+        voxels = self.shapes(indices).prod(axis=1)
+        planned = self.form.file_bytes(voxels, self.recipe.samples_per_file)
+        return np.broadcast_to(planned, voxels.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,8 @@ def memory_per_rank(job: Job, sample_bytes: float) -> float:
 
 def plan_lines(job: Job, manifest: Manifest, counts: Sequence[int]) -> list[str]:
     """The plan for people: bytes, steps, expected seconds, memory per rank. Raises DatasetError."""
-    workload, mean = job.workload, manifest.total / manifest.samples
+    workload = job.workload
+    mean = manifest.total / manifest.samples * workload.sample_read.bytes_mean / workload.sample.bytes_mean
     demand = workload.ideal_samples_per_second * mean
     lines = [
         f"workload:       {workload.name}: {workload.title}",

@@ -65,7 +65,7 @@ class Needs:
 
 def demand(workload: Workload) -> float:
     """Bytes/s of one accelerator that never waits."""
-    return workload.ideal_samples_per_second * workload.sample.bytes_mean
+    return workload.ideal_samples_per_second * workload.sample_read.bytes_mean
 
 
 def utilisation(workload: Workload, system: System, ranks: int, engine: Chosen) -> float:
@@ -74,7 +74,7 @@ def utilisation(workload: Workload, system: System, ranks: int, engine: Chosen) 
     simulation = Simulation(
         workload=workload,
         system=system,
-        sizes=sample_sizes(workload.sample, files),
+        sizes=sample_sizes(workload.sample_read, files),
         engine=engine,
         steps=STEPS,
     )

@@ -73,6 +73,30 @@ class SizeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSpec:
+    """A column of a Parquet file, filled with random bytes."""
+
+    name: str
+    dtype: Literal["float16", "float32", "float64", "int8", "uint8"]
+    """Type of a value."""
+    size: int = 0
+    """Values of a row, as a list of fixed size; 0: one, and no list."""
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 0)
+        if not self.name or "." in self.name:
+            raise SpecError(f"name of a column must be text without dots, not {self.name!r}")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row."""
+        return _DTYPE_BYTES[self.dtype] * max(self.size, 1)
+
+
+_DTYPE_BYTES = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A kind of dataset."""
 
@@ -89,13 +113,22 @@ class Recipe:
     """Files that are generated when neither --files nor --size is given."""
     samples_per_file: int = 1
     """hdf5, tfrecord and parquet: samples of the same shape in one file."""
+    row_group: int = 0
+    """parquet: rows of a row group; 0: all of a file in one."""
+    columns: tuple[ColumnSpec, ...] = ()
+    """parquet: its columns; none: `x` and `y` of volumes."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 
     def __post_init__(self) -> None:
         at_least("files", self.files, 1)
         at_least("samples_per_file", self.samples_per_file, 1)
+        at_least("row_group", self.row_group, 0)
         payload_ratio(self.payload)
+        if self.columns and (self.format != "parquet" or self.payload == "ct-realistic"):
+            raise SpecError("columns need the format parquet and a payload of random bytes")
+        if len({column.name for column in self.columns}) < len(self.columns):
+            raise SpecError("columns must have different names")
         if self.samples_per_file > 1 and self.format not in MANY:
             raise SpecError(
                 f"samples_per_file of {self.samples_per_file} needs a format for many samples, "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from emulator.errors import SpecError
@@ -46,10 +46,13 @@ class AccessSpec:
     """sequential: samples that are read before the first is used; the next is drawn out of them."""
     columns: tuple[str, ...] = ()
     """Parquet: the columns that are read; empty: all."""
+    bytes_read: Bytes = 0
+    """Bytes of a sample in these columns; 0: all of it."""
 
     def __post_init__(self) -> None:
         at_least("streams", self.streams, 1)
         at_least("shuffle_buffer", self.shuffle_buffer, 0)
+        at_least("bytes_read", self.bytes_read, 0)
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
             raise SpecError("pattern = 'random' has no streams and no shuffle_buffer", "use sequential")
 
@@ -157,6 +160,12 @@ class Workload:
                 f"batch size {self.accelerator.step_batch_size}",
                 "set accelerator.step_seconds and accelerator.step_batch_size along with it",
             )
+
+    @property
+    def sample_read(self) -> SampleSpec:
+        """As much of a sample as is read."""
+        read = self.access.bytes_read
+        return replace(self.sample, bytes_mean=read, bytes_sd=0) if read else self.sample
 
     @property
     def ideal_samples_per_second(self) -> float:

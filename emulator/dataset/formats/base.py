@@ -142,11 +142,11 @@ class Format(Protocol):
         ...
 
     def planned_bytes(self, voxels: Any) -> Any:
-        """Bytes of a sample of so many voxels, all parts; an upper estimate for compressed formats.
+        """Bytes of a sample of so many voxels, all parts; an upper estimate for compressed formats."""
+        ...
 
-        Of records, so many samples take so many times as much; of volumes, a file takes as much as one with
-        all their voxels.
-        """
+    def file_bytes(self, voxels: Any, samples: int) -> Any:
+        """Bytes of a file of `samples` samples of so many voxels each, as `planned_bytes`."""
         ...
 
     def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
@@ -201,6 +201,12 @@ class Laid:
 
     def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
         return compose(self.layouts(shape), fill, room)
+
+    def planned_bytes(self, voxels: Any) -> Any:
+        raise NotImplementedError
+
+    def file_bytes(self, voxels: Any, samples: int) -> Any:
+        return self.planned_bytes(voxels * samples)
 
     def write(self, file: BinaryIO, sample: Sample) -> None:
         shape = sample.x.shape

@@ -90,6 +90,9 @@ class TfRecord(OneFile):
     def planned_bytes(self, voxels: Any) -> Any:
         return _FRAME + example_bytes(voxels)
 
+    def file_bytes(self, voxels: Any, samples: int) -> Any:
+        return samples * self.planned_bytes(voxels)
+
     def blocks(self, shape: Shape, sources: Mapping[Key, Source]) -> Iterator[NDArray[np.uint8]]:
         voxels = math.prod(shape[1:])
         many = max(1, min(shape[0], _AT_ONCE // (5 * voxels)))

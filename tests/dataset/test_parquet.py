@@ -1,0 +1,156 @@
+"""Parquet files: any reader opens them, and a read is the chunks of the wanted columns."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from contracts.format_contract import FormatContract, make_sample, parts_of, peek_into
+
+from emulator.dataset.formats import Sample, form_of, format_named
+from emulator.dataset.formats.index import Extent
+from emulator.dataset.formats.rowgroups import RowGroups
+from emulator.dataset.grow import random_sources
+from emulator.errors import DatasetError, SpecError
+from emulator.plan.reads import Read
+from emulator.spec.catalog import load_workload
+from emulator.spec.recipe import load_recipe
+
+
+class TestParquet(FormatContract):
+    name = "parquet"
+    exact = False
+    zero_copy = False
+    head_knows_the_size = False
+
+    def open_elsewhere(self, files: list[Path], sample: Sample) -> None:
+        table = pq.read_table(files[0])
+        assert np.array_equal(table["x"][0].as_py(), sample.x.reshape(-1))
+        assert np.array_equal(table["y"][0].as_py(), sample.y.reshape(-1))
+
+    def test_many_samples_a_file(self) -> None:
+        sample = make_sample((4, 9, 8, 7))
+        (data,) = parts_of(format_named("parquet"), sample).values()
+        found = format_named("parquet").arrays(memoryview(data), "a.parquet")
+        assert np.array_equal(found["x"], sample.x) and np.array_equal(found["y"], sample.y)
+
+
+def file_of(recipe_name: str, settings: list[str], samples: int) -> tuple[bytes, object]:
+    recipe = load_recipe(recipe_name, [*settings, f"samples_per_file={samples}"])
+    form = form_of(recipe)
+    blocks = form.blocks((samples, 1, 1, 1), random_sources("incompressible", 1, 2))
+    data = b"".join(bytes(block.data) for block in blocks)
+    assert len(data) <= form.file_bytes(1, samples)
+    return data, form
+
+
+@pytest.fixture(scope="module")
+def clicks() -> bytes:
+    return file_of("dlrm", ["row_group=100"], 450)[0]
+
+
+def chunks_of(data: bytes, groups: range, names: list[str]) -> list[tuple[int, int]]:
+    """Where pyarrow says that the chunks are."""
+    metadata = pq.read_metadata(io.BytesIO(data))
+    found = []
+    for group in groups:
+        for number in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(number)
+            if chunk.path_in_schema.partition(".")[0] in names:
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                found.append((start, chunk.total_compressed_size))
+    return found
+
+
+def test_the_published_columns():
+    spec, recipe = load_workload("dlrm-b200"), load_recipe("dlrm")
+    assert len(recipe.columns) == 200 and sum(column.bytes for column in recipe.columns) == 761
+    read = [column for column in recipe.columns if column.name in spec.access.columns]
+    assert len(read) == len(spec.access.columns) == 40
+    assert sum(column.bytes for column in read) == spec.access.bytes_read
+    flux = load_recipe("flux")
+    assert sum(column.bytes for column in flux.columns) == load_workload("flux-b200").sample.bytes_mean
+
+
+def test_clicks_are_read_by_other_programs(clicks):
+    file = pq.ParquetFile(io.BytesIO(clicks), page_checksum_verification=True)
+    assert [file.metadata.row_group(group).num_rows for group in range(5)] == [100] * 4 + [50]
+    assert [str(field.type) for field in file.schema_arrow][:4] == [
+        "halffloat",
+        "halffloat",
+        "double",
+        "double",
+    ]
+    assert file.read().num_rows == 450
+
+
+def test_values_do_not_compress(clicks):
+    import zstandard
+
+    data = bytes(file_of("dlrm", [], 6144)[0])
+    assert len(data) < 1.05 * len(zstandard.ZstdCompressor(level=3).compress(data))
+    assert len(data) == pytest.approx(761 * 6144, rel=0.02)
+
+
+def index_of(data: bytes, samples: int, columns: tuple[str, ...]) -> RowGroups:
+    found = format_named("parquet").index(peek_into(data), len(data), "a.parquet", samples, columns)
+    assert isinstance(found, RowGroups)
+    return found
+
+
+def test_a_read_is_the_chunks_of_the_columns_of_whole_row_groups(clicks):
+    columns = load_workload("dlrm-b200").access.columns
+    index = index_of(clicks, 450, columns)
+    for read, groups in [
+        (Read(0, 0, 100, "start"), range(1)), (Read(0, 100, 200, "on"), range(1, 3)),
+        (Read(0, 110, 80, "on"), range(0)), (Read(0, 110, 91, "on"), range(2, 3)),
+        (Read(0, 110, 80, "start"), range(1, 2)), (Read(0, 449, 1), range(4, 5)),
+    ]:  # fmt: skip
+        assert index.extents(read, 4096) == chunks_of(clicks, groups, list(columns)), read
+
+
+def test_a_footer_is_read_in_two_requests(clicks):
+    asked = []
+
+    def peek(offset: int, length: int) -> memoryview:
+        asked.append((offset, length))
+        return memoryview(clicks)[offset : offset + length]
+
+    format_named("parquet").index(peek, len(clicks), "a.parquet", 450, ())
+    assert len(asked) == 2 and asked[0] == (len(clicks) - 8, 8)
+
+
+def test_a_flipped_bit_is_found_in_the_columns_that_are_read(clicks):
+    columns = load_workload("dlrm-b200").access.columns
+    index, read = index_of(clicks, 450, columns), Read(0, 100, 100, "on")
+
+    def pieces(data: bytes) -> list[tuple[Extent, memoryview]]:
+        return [(one, memoryview(data)[one.offset : one.offset + one.size]) for one in index.checked(read)]
+
+    index.check(read, pieces(clicks))
+    broken = bytearray(clicks)
+    broken[index.checked(read)[7].offset + 100] ^= 1
+    with pytest.raises(DatasetError, match=r"a\.parquet: a page is not what was written.*CRC"):
+        index.check(read, pieces(bytes(broken)))
+
+
+def test_encodings_are_lists_of_fixed_size():
+    settings = ["row_group=2", 'columns=[{name="a", dtype="float32", size=3000}, {name="b", dtype="int8"}]']
+    data, _ = file_of("flux", settings, 5)
+    table = pq.read_table(io.BytesIO(data))
+    assert table.num_rows == 5 and len(table["a"][0]) == 3000
+    assert index_of(data, 5, ("a",)).starts.tolist() == [0, 2, 4, 5]
+
+
+def test_what_does_not_fit_is_one_line(clicks):
+    with pytest.raises(DatasetError, match=r"no column 'feature_200', which access\.columns names"):
+        index_of(clicks, 450, ("feature_200",))
+    with pytest.raises(DatasetError, match="450 rows where the manifest says 460"):
+        index_of(clicks, 460, ())
+    with pytest.raises(DatasetError, match="its footer is missing"):
+        index_of(clicks[:-100], 450, ())
+    with pytest.raises(SpecError, match="columns need the format parquet"):
+        load_recipe("dlrm", ["format=tfrecord"])
