@@ -65,9 +65,11 @@ def main() -> None:
         "feedrate checkpoint": _feedrate, "fio, 16 MiB, O_DIRECT": _fio, "torch.save, torch.load": _torch,
     }  # fmt: skip
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
-    for _ in range(given.repeats):
-        for name, run in contestants.items():
-            turns[name].append(run(given.folder, given.ranks, given.bytes))
+    names = list(contestants)
+    for turn in range(given.repeats):
+        for place in range(len(names)):  # each is first, second and last in turn
+            name = names[(turn + place) % len(names)]
+            turns[name].append(contestants[name](given.folder, given.ranks, given.bytes))
     text = _report(given, turns)
     print(text)
     if given.out:

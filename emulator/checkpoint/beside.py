@@ -181,7 +181,9 @@ class _Loop:
     def run(self) -> None:
         with ExitStack() as stack:
             hands = [
-                stack.enter_context(Hands(self._io.workers, self._io.block_bytes))
+                stack.enter_context(
+                    Hands(self._io.workers, self._io.block_bytes, self._io.stall_timeout, _given_up)
+                )
                 for _ in range(self.noise.ranks)
             ]
             pool = stack.enter_context(ThreadPoolExecutor(self.noise.ranks))
@@ -221,6 +223,12 @@ class _Loop:
         place.commit(part, number, marker)
         if number:
             place.remove(self.root / place.name_of(number - 1))
+
+
+def _given_up(error: StorageError) -> None:
+    """The storage hangs: no thread can be waited for."""
+    print(error, file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
 
 
 def _until_stdin_ends(stop: threading.Event) -> None:

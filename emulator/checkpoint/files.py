@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import queue
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from emulator.checkpoint.shards import Shard
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import PAGE, SLACK
 from emulator.dataset.grow import CHUNK, Keystream
-from emulator.errors import DatasetError, storage_error
+from emulator.errors import DatasetError, StorageError, storage_error
 from emulator.loader.buffers import aligned_buffer, padded
 from emulator.storage.base import WriteOptions
 from emulator.storage.files import Target
@@ -47,14 +47,21 @@ def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
 class Hands:
     """The threads and buffers of a rank, made once and used for every block. A context manager."""
 
-    def __init__(self, workers: int, block_bytes: int) -> None:
+    def __init__(
+        self,
+        workers: int,
+        block_bytes: int,
+        patience: float = 300.0,
+        stalled: Callable[[StorageError], None] = print,
+    ) -> None:
+        """`stalled` is called when no block was done for `patience` seconds; it should end the process."""
         self.block_bytes = block_bytes
+        self._patience = patience
+        self._stalled = stalled
         self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         for _ in range(workers):
             buffer = aligned_buffer(block_bytes + max(SLACK, PAGE))
-            _fill(
-                buffer, block_bytes, bytes(32), 0
-            )  # pages come into being, and the cipher, before it counts
+            _fill(buffer, block_bytes, bytes(32), 0)  # its pages and the cipher exist before time counts
             self._buffers.put(buffer)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="checkpoint")
 
@@ -75,7 +82,7 @@ class Hands:
         blocks = [(at, min(self.block_bytes, size - at)) for at in range(0, size, self.block_bytes)]
         waiting = [self._pool.submit(action, at, length) for at, length in blocks]
         try:
-            sums = [one.result() for one in waiting]
+            sums = [self._sum(one) for one in waiting]
         except BaseException:
             for one in waiting:
                 one.cancel()
@@ -84,6 +91,18 @@ class Hands:
                     one.exception()
             raise
         return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
+
+    def _sum(self, one: Future[int]) -> int:
+        try:
+            return one.result(self._patience)
+        except TimeoutError:
+            if one.done():  # the storage said so itself
+                raise
+            error = StorageError(
+                f"no block was read or written for {self._patience:g} s", "the storage hangs"
+            )
+            self._stalled(error)
+            raise error from None
 
     def __enter__(self) -> Self:
         return self

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -73,12 +75,24 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Say) -> RunRes
         hosts = world.allgather(socket.gethostname())
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
         book = agreed(world, lambda: Book.open(job, hosts, direct, force) if world.rank == 0 else None)
-        io = job.model.io
-        session = _Session(
-            job, world, hosts, stack.enter_context(Hands(io.workers, io.block_bytes)), direct, book, say
-        )
-        session.run()
+        io, stalled = job.model.io, _given_up(job, world)
+        hands = stack.enter_context(Hands(io.workers, io.block_bytes, io.stall_timeout, stalled))
+        _Session(job, world, hosts, hands, direct, book, say).run()
         return book.write("complete") if book else None
+
+
+def _given_up(job: CheckpointJob, world: Comm) -> Callable[[StorageError], None]:
+    """What ends all ranks when this one's storage hangs: no thread of it can be waited for."""
+
+    def end(error: StorageError) -> None:
+        if claim_failure(job.out, str(error)):
+            print(f"feedrate: error: rank {world.rank}: {error}", file=sys.stderr, flush=True)
+        try:
+            world.abort(error.exit_code)
+        finally:
+            os._exit(error.exit_code)
+
+    return end
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from emulator.errors import SpecError
 from emulator.spec.catalog import content_folder
-from emulator.spec.checks import at_least
+from emulator.spec.checks import at_least, positive
 from emulator.spec.toml import Bytes, Seconds, build, override, read_table
 
 
@@ -93,10 +93,13 @@ class CheckpointIO:
     """Requests that a rank keeps in flight."""
     direct: bool = True
     """Past the page cache (O_DIRECT), where the file system takes it."""
+    stall_timeout: Seconds = 300.0
+    """Seconds without a block read or written after which a run is given up: the storage hangs."""
 
     def __post_init__(self) -> None:
         _whole(self, 0, "writes", "reads", "pause")
         at_least("workers", self.workers, 1)
+        positive("stall_timeout", self.stall_timeout)
         at_least("block_bytes", self.block_bytes, 4096)
         if self.block_bytes % 4096:
             raise SpecError(f"block_bytes must be a multiple of 4096 (O_DIRECT), not {self.block_bytes}")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import zlib
 from pathlib import Path
 
@@ -105,6 +106,18 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, hands):
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("StorageError") and "File too large" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_that_hangs_is_given_up():
+    told, go_on = [], threading.Event()
+
+    def stalled(error: StorageError) -> None:
+        told.append(str(error))
+        go_on.set()
+
+    with Hands(1, 100, patience=0.05, stalled=stalled) as hands, pytest.raises(StorageError, match="hangs"):
+        hands.each_block(300, lambda at, length: int(go_on.wait(20)))
+    assert told == ["no block was read or written for 0.05 s: the storage hangs"]
 
 
 def marker(files: tuple[tuple[Written, ...], ...] = ()) -> place.Marker:

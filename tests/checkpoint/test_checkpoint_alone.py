@@ -1,0 +1,124 @@
+"""A checkpoint run of one rank in this process: what it refuses, what it finds, what it leaves."""
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from emulator.checkpoint import folder as place
+from emulator.checkpoint.job import CheckpointJob
+from emulator.checkpoint.session import check, measure, sweep_up
+from emulator.errors import FeedrateError
+from emulator.record.store import read_result
+from emulator.report.table import render
+from emulator.run.comm import SoloComm
+from emulator.spec.checkpoint import load_checkpoint_model
+from emulator.sweep.recover import recovered
+
+
+@pytest.fixture
+def job(tmp_path) -> CheckpointJob:
+    (tmp_path / "data").mkdir()
+    return CheckpointJob(
+        folder=tmp_path / "data", model=model(1, 1), subset=False, scale=Fraction(1, 50_000), cache="cold",
+        keep=False, shift=False, out=tmp_path / "out", command=("feedrate",),
+    )  # fmt: skip
+
+
+def model(writes: int, reads: int, name: str = "llama3-8b"):
+    return load_checkpoint_model(name, [f"io.writes={writes}", f"io.reads={reads}", "io.pause=0s"])
+
+
+def run(job: CheckpointJob, out: Path | None = None):
+    return measure(replace(job, out=out or job.out), SoloComm(), force=False, say=lambda _: None)
+
+
+def refused(job: CheckpointJob, capsys, out: Path | None = None) -> str:
+    with pytest.raises(SystemExit):
+        run(job, out)
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_it_leaves_nothing_unless_it_is_told_to(job):
+    assert run(job).status == "complete"
+    assert list(job.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+@pytest.mark.parametrize("direct", [True, False])
+def test_what_was_kept_is_restored_by_a_later_run(job, tmp_path, direct, cache):
+    kept = replace(
+        job, model=replace(model(2, 0), io=replace(job.model.io, direct=direct, writes=2, reads=0))
+    )
+    first = run(replace(kept, keep=True))
+    again = run(replace(job, model=model(0, 3), keep=True, cache=cache), tmp_path / "again")
+    assert [one.number for one in first.checkpoints] == [0, 1]
+    assert [(one.direction, one.number) for one in again.checkpoints] == [
+        ("read", 0),
+        ("read", 1),
+        ("read", 0),
+    ]
+    assert again.storage["cache"] == cache
+    more = run(replace(job, keep=True), tmp_path / "more")
+    assert [one.number for one in more.checkpoints] == [2, 2]
+    assert place.complete(job.root) == [0, 1, 2]
+
+
+def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, capsys):
+    run(replace(job, model=model(2, 0), keep=True))
+    damaged = next(path for path in (job.root / "checkpoint-000001").iterdir() if "optimiser" in path.name)
+    with damaged.open("r+b") as file:
+        file.seek(5000)
+        file.write(b"wrong")
+    out = tmp_path / "again"
+    line = refused(replace(job, model=model(0, 2), keep=True), capsys, out)
+    assert damaged.name in line and "checksum" in line
+    result, _ = recovered(out)
+    assert (result.status, [one.number for one in result.checkpoints]) == ("incomplete", [0])
+    assert "is not what was written" in result.reason and "Incomplete" in render(result)
+
+
+def test_another_runs_checkpoint_is_not_read_as_ones_own(job, tmp_path, capsys):
+    run(replace(job, keep=True))
+    for changes in ({"scale": Fraction(1, 40_000)}, {"model": model(0, 1, "llama3-70b"), "subset": True}):
+        other = replace(job, **({"model": model(0, 1)} | changes))
+        line = refused(other, capsys, tmp_path / f"out-{len(changes)}")
+        assert "is of llama3-8b by 1 ranks" in line and "options" in line
+
+
+def test_there_is_nothing_to_read(job, capsys):
+    assert "write some with --writes and --keep" in refused(replace(job, model=model(0, 1)), capsys)
+    assert list(job.folder.iterdir()) == []
+
+
+def test_leftovers_are_swept_up_and_said(job):
+    run(replace(job, keep=True))
+    (job.root / "checkpoint-000009.x.part").mkdir()
+    lines = sweep_up(job)
+    assert lines[0] == "removed checkpoint-000009.x.part, which was unfinished"
+    assert lines[1].startswith("1 complete checkpoint is in")
+    with place.locked(job.root):
+        assert "another run" in sweep_up(job)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"scale": Fraction(1), "model": model(10**6, 1)}, "choose fewer --writes, or a --scale below 1"),
+        ({"model": model(1, 1, "llama3-70b")}, "a copy of llama3-70b takes 8 ranks"),
+        ({"folder": Path("/nowhere/at/all")}, "there is no folder /nowhere/at/all"),
+    ],
+)
+def test_what_cannot_be_is_seen_before_anything_is_written(job, changes, said):
+    with pytest.raises(FeedrateError, match=said) as error:
+        check(replace(job, **changes), 1, force=False)
+    assert "\n" not in str(error.value)
+    assert list(job.folder.iterdir()) == []
+
+
+def test_a_result_is_never_overwritten(job, capsys):
+    run(job)
+    assert "--force" in refused(job, capsys)
+    assert read_result(job.out).status == "complete"
