@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from emulator.analysis.warmup import Floats, drift
@@ -25,15 +24,17 @@ LONG = 5
 """Times the batches of read-ahead that a point should have steps."""
 DRIFT = 0.05
 """Relative change of throughput over a point, when it is certain at 99 %."""
-FALSE = {"page-cache": 0.05, "steal": 0.05}
-"""Flags whose value is the share of throughput that is not the storage's, and from where they invalidate."""
+FROM_MEMORY = 0.05
+"""Value of the flag `page-cache` from which it invalidates: more than the precision of a knee."""
 
 
 def invalid(point: Point) -> bool:
-    """Whether a flag says that the throughput is another's than the storage's: more than 5 % from memory, or
-    taken by a hypervisor. All other flags inform: they say what to think about, or what the clients are.
+    """Whether a flag says that the throughput is not the storage's: more than 5 % of it came from memory.
+
+    All other flags inform. Late wake-ups, stolen CPU or a crowded run queue need not show in throughput:
+    points at a device's cap stay there while 6 % of the CPU is stolen, and a knee without them is worse.
     """
-    return any(flag.value > FALSE.get(flag.name, math.inf) for flag in point.flags)
+    return any(flag.name == "page-cache" and flag.value > FROM_MEMORY for flag in point.flags)
 
 
 def usable(points: Sequence[Point]) -> list[Point]:

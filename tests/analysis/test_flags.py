@@ -58,7 +58,7 @@ def test_a_single_repeated_request_is_flagged():
 
 @pytest.mark.parametrize(
     ("name", "value", "left"),
-    [("page-cache", 0.02, 3), ("page-cache", 0.06, 2), ("steal", 0.06, 2), ("runqueue", 9.0, 3)],
+    [("page-cache", 0.02, 3), ("page-cache", 0.06, 2), ("steal", 0.2, 3), ("runqueue", 9.0, 3)],
 )
 def test_flags_invalidate_only_where_the_throughput_is_not_the_storages(name, value, left):
     flag = Flag(name=name, value=value, threshold=0.01, sentence="...")
