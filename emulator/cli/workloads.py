@@ -48,6 +48,8 @@ def _show(name: str) -> None:
                 continue
             source = spec.sources.get(f"{section}.{key}", "")
             shown = list(value) if isinstance(value, tuple) else value
+            if key == "columns":
+                shown = f"{len(value)} columns"
             if key == "quantiles":
                 shown = f"{len(value)} times"
             typer.echo(f"{key:16} {shown!s:18} {source}".rstrip())

@@ -100,7 +100,8 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
 def _seen(workload: Workload, samples: int, point: Point, rows: Steps) -> Seen:
     rows = np.sort(rows, order=("rank", "epoch", "step"))
     shape = (point.ranks, point.steps)
-    size = np.ascontiguousarray(rows["bytes"].astype(np.float64).reshape(shape).T)
+    asked = np.maximum(rows["bytes"].astype(np.float64), 1.0)  # a step may draw from what was read before
+    size = np.ascontiguousarray(asked.reshape(shape).T)
     compute = np.ascontiguousarray(rows["compute"].reshape(shape).T)
     last = rows["step"][: point.steps] + 1 == plan_for(workload, samples, point.ranks).steps
     last[-1] = True

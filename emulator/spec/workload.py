@@ -54,7 +54,10 @@ class AccessSpec:
         at_least("shuffle_buffer", self.shuffle_buffer, 0)
         at_least("bytes_read", self.bytes_read, 0)
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
-            raise SpecError("pattern = 'random' has no streams and no shuffle_buffer", "use sequential")
+            raise SpecError(
+                "pattern = 'random' has no streams and no shuffle_buffer",
+                "--set access.streams=1 --set access.shuffle_buffer=0 beside it",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
