@@ -7,6 +7,10 @@ from typing import Annotated
 import typer
 
 
+_USUAL = (("sample", "samples_per_file", 1), ("access", "columns", ()), ("access", "bytes_read", 0))
+"""(section, key, value) that says nothing."""
+
+
 def workloads(
     name: Annotated[str | None, typer.Argument(help="Name or path of one workload.")] = None,
 ) -> None:
@@ -41,10 +45,13 @@ def _show(name: str) -> None:
     typer.echo(f"{spec.name}: {spec.title}")
     if spec.accelerator.provenance == "scaled":
         typer.echo("NOTE: the step time was scaled from another accelerator, not measured.")
-    for section in ("sample", "access", "loader", "accelerator", "training"):
+    sections = ["sample", "access", "loader", "accelerator", "training"]
+    if spec.access.pattern == "random" and not spec.access.columns:
+        sections.remove("access")
+    for section in sections:
         typer.echo(f"\n[{section}]")
         for key, value in asdict(getattr(spec, section)).items():
-            if value in (None, "") or (key == "columns" and not value):
+            if value in (None, "") or (section, key, value) in _USUAL:
                 continue
             source = spec.sources.get(f"{section}.{key}", "")
             shown = list(value) if isinstance(value, tuple) else value
