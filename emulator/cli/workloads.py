@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-
 _USUAL = (("sample", "samples_per_file", 1), ("access", "columns", ()), ("access", "bytes_read", 0))
 """(section, key, value) that says nothing."""
 
