@@ -48,13 +48,16 @@ class PartReader(WholeReader):
 
         Raises as WholeReader.read does.
         """
+        known = self._kept(read.file)
+        if known is not None and self.checksums is None and not known.extents(read, self.block):
+            return  # a stream whose next block has not been reached: nothing is opened
         name = self.samples.names[read.file]
         with self.storage.open(name, self.size(read.file)) as blob:
             self.check_size(read.file, blob.size, blob)
             if self.samples.samples_per_file == 1 and not self.columns:
                 yield from self._whole(read.file, blob, buffer, cancelled)
                 return
-            index = self._index(read.file, blob, name)
+            index = known or self._index(read.file, blob, name)
             if self.checksums is not None:
                 yield from self._checked(index, read, blob, buffer, cancelled)
                 return
@@ -97,13 +100,15 @@ class PartReader(WholeReader):
                 self.form.check_head(data[:HEAD] if blob.size > HEAD else data, blob.size, blob.name)
             yield data
 
-    def _index(self, file: int, blob: Blob, name: str) -> Index:
-        """Of an open file; read from it once, and again when many others have been read since."""
+    def _kept(self, file: int) -> Index | None:
         with self._lock:
             found = self._indices.get(file)
             if found is not None:
                 self._indices.move_to_end(file)
-                return found
+            return found
+
+    def _index(self, file: int, blob: Blob, name: str) -> Index:
+        """Of an open file; read from it once, and again when many others have been read since."""
 
         def peek(offset: int, length: int) -> memoryview:
             return request(blob, offset, length, aligned_buffer(padded(length, PAGE) + 2 * PAGE))
