@@ -165,6 +165,7 @@ def on_a_tmpfs(data: Path, size: str, script: str, *more: object) -> subprocess.
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_full_disk_is_one_line_and_what_was_begun_is_removed(tmp_path):
     """There is room for four when it is looked at; after the first one somebody else takes it."""
     (tmp_path / "data").mkdir()
