@@ -35,7 +35,7 @@ from emulator.units import show_seconds
 
 Value = TypeVar("Value")
 
-_CHUNK = 1 << 20
+_CHUNK = 256 << 10
 """Bytes after which a body is handed on while the rest of it arrives."""
 _PART = 16 << 20
 """Bytes of one part of an upload; what is smaller is put at once."""

@@ -69,7 +69,6 @@ def test_what_cannot_work_is_one_clear_line(tmp_path):
     for words, status, said in (
         (("rados",), 2, "needs a pool"),
         ((tmp_path, "--pool", "p"), 2, "baseline rados --pool p"),
-        (("rados", "--pool", "p", "--depths", "x"), 2, "--depths"),
     ):
         done = feedrate("baseline", *words, "--out", out)
         assert done.status == status and said in done.one_line(), done.err
