@@ -5,20 +5,11 @@ import sys
 from collections import Counter
 
 import pytest
-from hosts import HOSTS, lab, on_hosts
+from hosts import on_hosts
 
 from emulator.record.store import read_result
 
 pytestmark = pytest.mark.multihost
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    """Three hosts on one bridge; gone afterwards."""
-    lab("hosts.sh", "down", len(HOSTS))
-    lab("hosts.sh", "up", len(HOSTS))
-    yield list(HOSTS)
-    lab("hosts.sh", "down", len(HOSTS))
 
 
 def test_ranks_run_on_three_hosts_and_the_table_says_so(hosts, tiny, tmp_path):

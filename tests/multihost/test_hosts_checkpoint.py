@@ -4,20 +4,11 @@ import json
 import shutil
 
 import pytest
-from hosts import HOSTS, lab, on_hosts
+from hosts import on_hosts
 
 from emulator.record.store import read_result
 
 pytestmark = pytest.mark.multihost
-
-
-@pytest.fixture(scope="module")
-def hosts():
-    """Three hosts on one bridge; gone afterwards."""
-    lab("hosts.sh", "down", len(HOSTS))
-    lab("hosts.sh", "up", len(HOSTS))
-    yield list(HOSTS)
-    lab("hosts.sh", "down", len(HOSTS))
 
 
 def test_each_host_reads_what_another_one_wrote(hosts, tmp_path):
