@@ -117,6 +117,7 @@ def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
         f"a subset on {hosts} hosts instead of one": job.subset and hosts > 1,
         f"{io.writes} writes and {io.reads} reads instead of 10 and 10": (io.writes, io.reads) != (10, 10),
         "what was read may come from the page cache": job.cache == "warm",
+        "checkpoints were read more than once": 0 < io.writes < io.reads,
     }
     return [words for words, holds in said.items() if holds]
 

@@ -185,7 +185,7 @@ def _own(one: Compared) -> list[str]:
     raised = [note.name for note in notes(one.result)]
     if raised:
         found.append(f"{one.name}: flagged ({', '.join(raised)}).")
-    if not one.result.points:
+    if not (one.result.points or one.result.checkpoints):
         found.append(f"{one.name}: nothing was measured.")
     return found
 

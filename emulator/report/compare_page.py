@@ -10,8 +10,9 @@ from emulator.record.store import write_whole
 from emulator.report.compare import Comparison, Entry
 from emulator.report.compare_plots import draw
 from emulator.report.compare_table import cells, shared_rows
+from emulator.report.kinds import answer, setting
 from emulator.report.page import figures, render
-from emulator.report.view import answer, marks, setting, title
+from emulator.report.view import marks, title
 
 CAPTIONS = {
     "throughput": "All accelerators together.",

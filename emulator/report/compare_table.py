@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from emulator.report.compare import Comparison, Entry, common_counts, mean_rate
+from emulator.report.kinds import answer
 from emulator.report.table import PLAIN_WIDTH, as_text, plain_table, to_stdout
-from emulator.report.view import NONE, answer, number, percent
+from emulator.report.view import NONE, number, percent
 
 if TYPE_CHECKING:
     from rich.console import Console

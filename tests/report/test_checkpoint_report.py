@@ -9,6 +9,8 @@ from emulator.record.result import RunResult
 from emulator.record.step import STEP
 from emulator.record.store import write_result
 from emulator.report.checkpoint_plots import drawings, rates
+from emulator.report.compare import compare
+from emulator.report.compare_table import render as comparison_text
 from emulator.report.gather import beside, gather
 from emulator.report.kinds import answer, grids, question, setting
 from emulator.report.page import page
@@ -69,6 +71,12 @@ def test_the_page_has_its_own_question_and_plot():
     assert question(result) in text and "Checkpoints written and read" in text
     assert all(rates(result, size) for size in (WIDE, NARROW))
     assert rates(run(of(1.0)), WIDE) is None and drawings(plain_sweep()) == []
+
+
+def test_two_runs_are_compared_by_their_answers():
+    results = [("ssd", run(of(2.0, 4.0))), ("hdd", run(of(9.0, 9.0)))]
+    text = comparison_text(compare(results))
+    assert "in 4 s (500 MB/s)" in text and "in 9 s (222 MB/s)" in text and "nothing was measured" not in text
 
 
 def test_nothing_completed():
