@@ -1,6 +1,6 @@
 """`python -m emulator` is the command `feedrate`."""
 
-from emulator.cli.main import entry
+from emulator.cli.entry import entry
 
 if __name__ == "__main__":
     entry()

@@ -76,17 +76,20 @@ app.command("export")(export)
 app.command("doctor")(doctor)
 
 
-def entry() -> None:
-    """Run the command line; every error that is the user's to read becomes one line on stderr."""
+def command() -> int:
+    """Run the command line and return its exit status; an error of the user is one line on stderr."""
     try:
         app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except FeedrateError as error:
         if rank_hint() == 0:  # what is wrong before ranks meet is wrong on every rank: say it once
             print(f"feedrate: error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        return error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output is gone
-        raise SystemExit(1) from None
+        return 1
     except KeyboardInterrupt:
         print("feedrate: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        return 130
+    return 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import typer
 
+from emulator.cli.follow import say
 from emulator.errors import LaunchError, SpecError
 
 if TYPE_CHECKING:
@@ -88,22 +89,18 @@ def _measure(
     job: Job, kind: Kind, world: Comm, ranks: int | None, schedule: Callable[[int], Schedule], force: bool,
     resume: bool,
 ) -> None:  # fmt: skip
-    from dataclasses import replace
-
-    from emulator.cli.noise import noise_beside
-    from emulator.sweep.session import measure
+    from emulator.cli.follow import Task, carry_out
 
     if ranks is not None and ranks != world.size:
         raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
     plan = schedule(world.size)
-    job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
-    with noise_beside(job, world):
-        result = measure(job, kind, plan, world, force=force, resume=resume, say=_say)
+    task: Task = world.bcast(Task(job, kind, force, resume))  # one clock decides on the default name
+    result = carry_out(task, plan, world)
     if result is not None:
         from emulator.report.table import print_table
 
         print_table(result)
-        _say(f"\nresult: {job.out}   (feedrate report {job.out} --html page.html)")
+        say(f"\nresult: {task.job.out}   (feedrate report {task.job.out} --html page.html)")
 
 
 def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bool, resume: bool) -> None:
@@ -151,13 +148,9 @@ def _dry_run(job: Job, ranks: int, schedule: Callable[[int], Schedule]) -> None:
 
     manifest = read_manifest(job.dataset)
     for line in plan_lines(job, manifest, schedule(ranks).planned()):
-        _say(line)
+        say(line)
     try:
         words = [word for word in sys.argv[1:] if word != "--dry-run"]
-        _say("command:        " + show(find_launcher().command(ranks, words)))
+        say("command:        " + show(find_launcher().command(ranks, words)))
     except LaunchError as error:
-        _say(f"command:        {error}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+        say(f"command:        {error}")

@@ -166,7 +166,7 @@ def test_json_is_for_machines(tmp_path):
 
 def test_a_million_files_are_planned_in_a_moment(tmp_path):
     code = (
-        "import re, sys; from pathlib import Path; from emulator.cli.main import entry\n"
+        "import re, sys; from pathlib import Path; from emulator.cli.entry import entry\n"
         f"sys.argv = ['feedrate', 'generate', {str(tmp_path / 'd')!r}, '--recipe', 'kits19', '--dry-run',"
         " '--files', '1000000']\n"
         "try:\n    entry()\nfinally:\n"
