@@ -30,6 +30,7 @@ class PartReader(WholeReader):
         self.columns = columns
         self._indices: OrderedDict[int, Index] = OrderedDict()
         self._lock = threading.Lock()
+        self._making = [threading.Lock() for _ in range(_KEPT)]  # no footer is read by two at the same time
 
     def __reduce__(self) -> tuple[object, ...]:
         given = (self.storage, self.samples, self.form, self.block, self.checksums, self.columns)
@@ -113,11 +114,14 @@ class PartReader(WholeReader):
         def peek(offset: int, length: int) -> memoryview:
             return request(blob, offset, length, aligned_buffer(padded(length, PAGE) + 2 * PAGE))
 
-        made = self.form.index(peek, blob.size, name, self.samples.samples_per_file, self.columns)
-        with self._lock:
-            self._indices[file] = made
-            if len(self._indices) > _KEPT:
-                self._indices.popitem(last=False)
+        with self._making[file % len(self._making)]:
+            made = self._kept(file) or self.form.index(
+                peek, blob.size, name, self.samples.samples_per_file, self.columns
+            )
+            with self._lock:
+                self._indices[file] = made
+                if len(self._indices) > _KEPT:
+                    self._indices.popitem(last=False)
         return made
 
 

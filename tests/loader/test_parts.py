@@ -11,10 +11,12 @@ from contracts.format_contract import make_sample, parts_of
 from contracts.loader_contract import SPEC, Files
 
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats import format_named
+from emulator.dataset.formats import form_of, format_named
+from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader.choose import make_loader
 from emulator.plan.epoch import EpochPlan, portions
+from emulator.spec.recipe import load_recipe
 from emulator.spec.workload import AccessSpec
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.timed import TimedStorage
@@ -103,6 +105,28 @@ def test_a_flipped_bit_is_found_in_its_record(kind, access, tmp_path):
     (tmp_path / files.names[2]).write_bytes(data)
     with pytest.raises(DatasetError, match=r"many2\.tfrecord: the CRC-32C of a record"):
         read_all(kind, files, access, verify=True)
+
+
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+def test_columns_of_row_groups_are_read_once(kind, tmp_path):
+    columns = [f'{{name="c{number}", dtype="float32", size=50}}' for number in range(5)]
+    recipe = load_recipe("dlrm", [f"columns=[{','.join(columns)}]", "row_group=5", "samples_per_file=20"])
+    names, sizes = [], []
+    for number in range(4):
+        blocks = form_of(recipe).blocks((EACH, 1, 1, 1), random_sources("incompressible", 0, number))
+        names.append(f"rows{number}.parquet")
+        (tmp_path / names[-1]).write_bytes(b"".join(bytes(block.data) for block in blocks))
+        sizes.append((tmp_path / names[-1]).stat().st_size)
+    files = Files(tmp_path, "parquet", tuple(names), tuple(sizes), (0,) * 4, EACH)
+    access = AccessSpec(pattern="sequential", columns=("c1", "c3"))
+    for verify in (False, True):
+        (batches,), counts = read_all(kind, files, access, verify=verify)
+        assert [batch.samples for batch in batches] == [5] * 16
+        assert len({batch.bytes for batch in batches}) == 1, "a row group a step"
+        assert 2 * 5 * 200 <= batches[0].bytes < 2 * 5 * 200 + 2 * 100, "two columns, and their pages' heads"
+        assert counts.reads == 4 * 2 + 16 * 2, "two requests for a footer, one for a column chunk"
+    with pytest.raises(DatasetError, match="no column 'c9'"):
+        read_all(kind, files, replace(access, columns=("c9",)))
 
 
 def test_worker_processes_read_parts_too(tmp_path):

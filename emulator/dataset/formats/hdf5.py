@@ -5,7 +5,6 @@ h5py writes and reads the metadata only; the data are composed and viewed in pla
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ import numpy as np
 from emulator.dataset.formats.base import PAGE, Array, OneFile, Peek, Shape, Span, bad
 from emulator.dataset.formats.index import Index, stacked
 from emulator.dataset.formats.layout import Hole, Key, Layout
+from emulator.dataset.formats.seekable import Seekable
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -24,34 +24,7 @@ _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 """Version of the superblock -> offset of the end-of-file address."""
 
 
-class _Seekable(io.RawIOBase):
-    """What h5py wants of a file besides reading and writing."""
-
-    size = 0
-    _at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        return self._at
-
-    def truncate(self, size: int | None = None) -> int:
-        self.size = self._at if size is None else size
-        return self.size
-
-
-class _Peeked(_Seekable):
+class _Peeked(Seekable):
     """A file whose bytes somebody else has."""
 
     def __init__(self, peek: Peek, size: int) -> None:
@@ -60,14 +33,14 @@ class _Peeked(_Seekable):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
-        length = max(0, min(len(target), self.size - self._at))
+        length = max(0, min(len(target), self.size - self.at))
         if length:
-            target[:length] = self._peek(self._at, length)
-        self._at += length
+            target[:length] = self._peek(self.at, length)
+        self.at += length
         return length
 
 
-class _Metadata(_Seekable):
+class _Metadata(Seekable):
     """A file that keeps what was written where, and takes no memory for the rest."""
 
     def __init__(self) -> None:
@@ -75,16 +48,16 @@ class _Metadata(_Seekable):
 
     def write(self, data: ReadableBuffer) -> int:
         source = bytes(data)
-        self.writes.append((self._at, source))
-        self._at += len(source)
-        self.size = max(self.size, self._at)
+        self.writes.append((self.at, source))
+        self.at += len(source)
+        self.size = max(self.size, self.at)
         return len(source)
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
-        length = max(0, min(len(target), self.size - self._at))
-        target[:length] = self.between(self._at, self._at + length)
-        self._at += length
+        length = max(0, min(len(target), self.size - self.at))
+        target[:length] = self.between(self.at, self.at + length)
+        self.at += length
         return length
 
     def between(self, start: int, end: int) -> bytes:

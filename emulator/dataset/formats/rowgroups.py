@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from emulator.dataset.formats.base import bad
 from emulator.dataset.formats.index import Extent, Pieces
+from emulator.dataset.formats.seekable import Seekable
 from emulator.plan.reads import Read
 
 if TYPE_CHECKING:
@@ -85,35 +85,21 @@ def _place(chunk: Any) -> tuple[int, int]:
     return offset, chunk.total_compressed_size
 
 
-class _Pieces(io.RawIOBase):
+class _Pieces(Seekable):
     """A file of which only some extents are there; what is between them reads as zeros."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        end = max((extent.offset + extent.size for extent, _ in self._pieces), default=0)
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: end}[whence]
-        return self._at
+        self.size = max((extent.offset + extent.size for extent, _ in pieces), default=0)
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
         target[:] = bytes(len(target))
         for extent, data in self._pieces:
-            first = max(self._at, extent.offset)
-            last = min(self._at + len(target), extent.offset + extent.size)
+            first = max(self.at, extent.offset)
+            last = min(self.at + len(target), extent.offset + extent.size)
             if first < last:
                 part = data[first - extent.offset : last - extent.offset]
-                target[first - self._at : last - self._at] = part
-        self._at += len(target)
+                target[first - self.at : last - self.at] = part
+        self.at += len(target)
         return len(target)
