@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from emulator.dataset.formats import format_named
+from emulator.dataset.manifest import ADOPTED
 from emulator.errors import DatasetError, MissingError
-from emulator.loader.base import Loader, SampleList
+from emulator.loader.base import Loader, SampleFormat, SampleList
 from emulator.loader.parts import PartReader
 from emulator.loader.reading import Checksums, WholeReader
 from emulator.spec.workload import LoaderSpec
@@ -39,6 +40,11 @@ def _direct(spec: LoaderSpec, reader: WholeReader, seed: int) -> Loader:
 LOADERS: Mapping[LoaderKind, Make] = {"torch": _torch, "direct": _direct}
 
 
+def _foreign(samples: SampleList, form: SampleFormat) -> bool:
+    """Files that feedrate did not make: arrays of any shape, which make no batch. Their bytes are kept."""
+    return getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
+
+
 def make_loader(
     kind: LoaderKind,
     spec: LoaderSpec,
@@ -62,7 +68,7 @@ def make_loader(
             f"crops of samples are not read out of files of {samples.samples_per_file}",
             "--set loader.crop=[] keeps all bytes of a sample, or use --loader direct",
         )
-    if many or (kind == "torch" and form.records and not spec.crop):
+    if many or (kind == "torch" and not spec.crop and (form.records or _foreign(samples, form))):
         return LOADERS[kind](
             spec, PartReader(storage, samples, form, spec.block_bytes, checksums, columns), seed
         )

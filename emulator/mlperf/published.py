@@ -45,6 +45,13 @@ class Published:
         return self.bytes_per_second / mean if mean else 0.0
 
 
+def trains(run: RunFolder) -> bool:
+    """False for a run of checkpoints alone."""
+    metric = run.summary.get("metric")
+    keys = list(metric) if isinstance(metric, Mapping) else []
+    return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
+
+
 def published(run: RunFolder) -> Published:
     """The figures of `run`. Raises SpecError naming the key that is missing or wrong."""
     summary = _Reader(run.summary, f"{run.name}/summary.json")

@@ -21,7 +21,7 @@ from emulator.mlperf.figures import HIDDEN, OVERSLEPT, Figures, figures, steps_p
 from emulator.mlperf.folder import RunFolder, find_runs, read_run
 from emulator.mlperf.logs import blocks_of, epoch_seconds, step_rows
 from emulator.mlperf.overrides import parse_overrides
-from emulator.mlperf.published import Published, published
+from emulator.mlperf.published import Published, published, trains
 from emulator.mlperf.workload import convert
 from emulator.record.machine import utc_now
 from emulator.record.result import Flag, HostShare, Point, RunResult
@@ -53,7 +53,7 @@ class Group:
 
 
 def import_folder(folder: Path, workload: str = "") -> list[Group]:
-    """The runs at or below `folder`, by workload. Raises SpecError, StorageError.
+    """The training runs at or below `folder`, by workload. Raises SpecError, StorageError.
 
     `workload` names the workload where a run has no configuration beside it.
     """
@@ -61,10 +61,15 @@ def import_folder(folder: Path, workload: str = "") -> list[Group]:
     keys: dict[str, Any] = {}
     for path in find_runs(folder):
         name = path.relative_to(folder).as_posix() if path != folder else folder.resolve().name
-        one = understand(read_run(path, name), workload)
+        run = read_run(path, name)
+        if not trains(run):
+            continue
+        one = understand(run, workload)
         key = repr((one.workload.sample, one.workload.loader.batch_size, one.workload.accelerator))
         keys.setdefault(key, one.workload.name)
         grouped.setdefault(key, []).append(one)
+    if not grouped:
+        raise SpecError(f"{folder} holds runs of checkpoints alone", "only training runs are imported")
     used: dict[str, int] = {}
     found = []
     for key, runs in grouped.items():

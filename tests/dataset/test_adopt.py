@@ -73,6 +73,11 @@ def test_run_and_verify_take_them(tmp_path):
         "--set", "accelerator.step_batch_size=2", "--out", tmp_path / "out",
     )  # fmt: skip
     assert ran.status == 0, ran.err
+    whole = feedrate(
+        "run", folder, "-w", "unet3d-tiny", "--loader", "torch", "-n", 1, "--steps", 2, "--verify-reads",
+        "--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]", "--out", tmp_path / "torch",
+    )  # fmt: skip
+    assert whole.status == 0, whole.err
     assert feedrate("verify", folder).status == 0
     damaged = folder / "train" / "img_05_of_12.npz"
     data = bytearray(damaged.read_bytes())

@@ -221,7 +221,6 @@ DAMAGES = {
     "no epochs": {"metric": {"train_au_percentage": [], "train_throughput_samples_per_second": []}},
     "uneven epochs": {"metric": {"train_au_percentage": [1, 2], "train_throughput_samples_per_second": [1]}},
     "negative": {"metric": {"train_au_percentage": [-1], "train_throughput_samples_per_second": [1]}},
-    "a checkpoint run": {"metric": {"save_checkpoint_io_mean_GB_per_second": 1}},
     "no metric": {"metric": 3},
 }
 
@@ -234,6 +233,18 @@ def test_a_damaged_summary_is_one_clear_line(tmp_path, damage):
     with pytest.raises(SpecError) as raised:
         import_folder(tmp_path)
     assert "summary.json" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_runs_of_checkpoints_are_left_out(tmp_path):
+    for number in range(2):
+        Run().write(tmp_path / f"run{number}", "v2.0", logs=False)
+    path = tmp_path / "run1" / "summary.json"
+    metric = {"save_checkpoint_io_mean_GB_per_second": [1.0]}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": metric}))
+    (group,) = import_folder(tmp_path)
+    assert [one.run.name for one in group.runs] == ["run0"]
+    with pytest.raises(SpecError, match="checkpoints alone"):
+        import_folder(tmp_path / "run1")
 
 
 def test_the_command_writes_nothing_when_one_of_many_is_damaged(tmp_path):
