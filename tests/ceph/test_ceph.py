@@ -221,6 +221,20 @@ def test_rados_bench_is_kept_whole_and_shown(cluster: Path, tmp_path: Path) -> N
     assert "benchmark_data" not in left
 
 
+def test_two_clients_write_objects_of_their_own_and_add_up(cluster: Path, tmp_path: Path) -> None:
+    words = ("rados", "--pool", "bench", "--ceph-conf", cluster / "ceph.conf", "--quick", "--runtime", "1s")
+    out = tmp_path / "out"
+    done = feedrate("baseline", *words, "--per-host", 2, "--out", out, mpirun=3)
+    assert done.status == 0, done.err
+    for corner in read_result(out).baseline:
+        assert corner.clients == len(corner.files) == 2
+        told = [json.loads((out / file).read_text()) for file in corner.files]
+        side = corner.read or corner.write
+        assert side is not None
+        both = sum(float(one["bandwidth"]) for one in told) * 2**20
+        assert side.bytes_per_second == pytest.approx(both, rel=1e-4)
+
+
 def test_no_pool_no_permission_no_cluster_are_one_clear_line(cluster: Path, tmp_path: Path) -> None:
     conf = cluster / "ceph.conf"
     elsewhere = tmp_path / "ceph.conf"
