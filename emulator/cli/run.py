@@ -50,7 +50,7 @@ def _self_test(workload: str, settings: Sequence[str], loader: str) -> None:
     from emulator.units import show_bytes, show_seconds
 
     spec = load_workload(workload, settings)
-    cost = self_test(loader_kind(loader), spec.loader)
+    cost = self_test(loader_kind(loader), spec)
     typer.echo(f"loader {loader}, {spec.loader.workers} workers, one rank, files in RAM, no compute")
     typer.echo(f"loop of a step      {show_seconds(cost.step_seconds)}, without reading")
     typer.echo(f"CPU                 {cost.cpu_seconds_per_gb:.3f} s per GB, reading")

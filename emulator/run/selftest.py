@@ -1,6 +1,7 @@
 """What the emulator itself costs, measured: nothing of it is subtracted from any result.
 
-An empty loader and zero compute leave the loop; RAM files and zero compute leave loop and loader.
+An empty loader and zero compute leave the loop; RAM files and zero compute leave loop and loader. The files
+hold samples of the workload's kind, read in its pattern: small requests cost more than large ones.
 """
 
 from __future__ import annotations
@@ -12,26 +13,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from emulator.accelerator.occupy import Accelerator
 from emulator.clock import MonotonicClock
-from emulator.errors import storage_error
 from emulator.loader.base import Batch, Loader
 from emulator.loader.choose import make_loader
 from emulator.plan.epoch import Course, EpochPlan
 from emulator.plan.reads import Portion
 from emulator.record.machine import cpu_seconds
-from emulator.record.step import StepLog
+from emulator.record.step import StepLog, Steps
 from emulator.run.job import LoaderKind
+from emulator.run.ramfiles import FILES, RamFiles, ram_files
 from emulator.run.train import train
-from emulator.spec.workload import LoaderSpec, TrainingSpec
+from emulator.spec.workload import LoaderSpec, TrainingSpec, Workload
 from emulator.storage.posix import PosixStorage
 from emulator.storage.timed import TimedStorage
 
-FILES = 16
-EDGE = 92
-"""Voxels per axis of a RAM file: 3.9 MB."""
 LOOP_STEPS = 2000
 READ_SECONDS = 0.3
 """Reading goes on for about this long."""
@@ -50,14 +46,6 @@ class Overhead:
     sample_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    format: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    samples_per_file: int = 1
-
-
 class _Empty:
     """A loader that reads nothing."""
 
@@ -71,54 +59,62 @@ class _Empty:
         pass
 
 
-def self_test(kind: LoaderKind, spec: LoaderSpec) -> Overhead:
+def self_test(kind: LoaderKind, workload: Workload) -> Overhead:
     """Measure this process with the loader `kind`; takes about half a second. Raises StorageError."""
-    small = replace(spec, batch_size=1, prefetch=max(spec.prefetch, spec.workers), crop=(64, 64, 64))
     with tempfile.TemporaryDirectory(prefix="feedrate-", dir=_ram()) as folder:
-        files = _write(Path(folder))
+        files = ram_files(Path(folder), workload)
+        small = _small(workload, files)
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
-        loader = make_loader(kind, small, storage, files)
+        loader = make_loader(kind, small, storage, files, columns=workload.access.columns)
+        course = _course(workload, small.batch_size, files)
         try:
-            _loop(loader, FILES)  # imports, threads and buffers are there from here on
-            steps, spent, seconds = 0, 0.0, 0.0
+            _loop(loader, course)  # imports, threads and buffers are there from here on
+            spent, seconds, samples, size = 0.0, 0.0, 0, 0
             while seconds < READ_SECONDS:
                 cpu = cpu_seconds() + loader.helper_cpu_seconds()
-                seconds += _loop(loader, FILES)
+                took, rows = _loop(loader, course)
                 spent += cpu_seconds() + loader.helper_cpu_seconds() - cpu
-                steps += FILES
+                seconds += took
+                samples, size = samples + int(rows["samples"].sum()), size + int(rows["bytes"].sum())
         finally:
             loader.close()
-    size = files.sizes[0]
+    empty = Course(plan=EpochPlan(samples=FILES, ranks=1, batch_size=1), seed=0, steps=LOOP_STEPS)
     return Overhead(
-        step_seconds=_loop(_Empty(), LOOP_STEPS) / LOOP_STEPS,
-        cpu_seconds_per_gb=spent / (steps * size / 1e9),
-        samples_per_second=steps / seconds,
-        sample_bytes=size,
+        step_seconds=_loop(_Empty(), empty)[0] / LOOP_STEPS,
+        cpu_seconds_per_gb=spent / (size / 1e9),
+        samples_per_second=samples / seconds,
+        sample_bytes=round(size / samples),
     )
+
+
+def _small(workload: Workload, files: RamFiles) -> LoaderSpec:
+    """The workload's loader for a step as small as a file."""
+    spec = workload.loader
+    batch_size = max(1, min(spec.batch_size, files.samples_per_file))
+    crop = (64, 64, 64) if files.format == "npz" else ()
+    return replace(spec, batch_size=batch_size, prefetch=max(spec.prefetch, spec.workers), crop=crop)
+
+
+def _course(workload: Workload, batch_size: int, files: RamFiles) -> Course:
+    """One pass over `files`, in the workload's pattern."""
+    plan = EpochPlan(
+        samples=FILES * files.samples_per_file, ranks=1, batch_size=batch_size,
+        samples_per_file=files.samples_per_file, access=workload.access,
+    )  # fmt: skip
+    return Course(plan=plan, seed=0, epochs=1)
 
 
 def _ram() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _write(folder: Path) -> _Files:
-    shape = (1, EDGE, EDGE, EDGE)
-    names = tuple(f"ram_{number}.npz" for number in range(FILES))
-    try:
-        for name in names:
-            np.savez(folder / name, x=np.zeros(shape, np.float32), y=np.zeros(shape, np.uint8))
-    except OSError as error:
-        raise storage_error(error, "cannot write files for the self-test") from None
-    return _Files("npz", names, tuple((folder / name).stat().st_size for name in names))
-
-
-def _loop(loader: Loader, steps: int) -> float:
-    """Wall seconds of `steps` steps of THE loop without compute."""
+def _loop(loader: Loader, course: Course) -> tuple[float, Steps]:
+    """Wall seconds of THE loop without compute, and its steps."""
     clock = MonotonicClock()
-    course = Course(plan=EpochPlan(samples=FILES, ranks=1, batch_size=1), seed=0, steps=steps)
+    log = StepLog(0, 0)
     begin = time.perf_counter()
     train(
-        course, TrainingSpec(sync="none"), loader, Accelerator(0.0, clock), 0, lambda: None, clock,
-        StepLog(0, 0), lambda now: None,
+        course, TrainingSpec(sync="none"), loader, Accelerator(0.0, clock), 0, lambda: None, clock, log,
+        lambda now: None,
     )  # fmt: skip
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, log.rows()

@@ -57,7 +57,7 @@ class Book:
             "ranks_started": len(hosts),
             "hosts": sorted(set(hosts)),
             "dataset_mount": _mount(job.dataset),
-            "emulator": asdict(self_test(job.loader, job.workload.loader)),
+            "emulator": asdict(self_test(job.loader, job.workload)),
         }
         book = cls(job, kind, manifest, environment, points, steps)
         book._write("incomplete", _UNFINISHED)

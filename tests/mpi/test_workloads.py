@@ -17,7 +17,7 @@ TINY = {
     "flux": ("flux-b200", 16, ["samples_per_file=8", "row_group=4", _FEW], 2),
 }
 """Recipe -> workload, files, settings of the recipe, batch size."""
-SOON = ("resnet50", "dlrm")
+SOON = ("resnet50",)
 
 
 @pytest.mark.parametrize(

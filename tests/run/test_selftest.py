@@ -8,8 +8,20 @@ from emulator.spec.catalog import load_workload
 
 @pytest.mark.parametrize("kind", ["direct", "torch"])
 def test_overhead_is_measured_and_a_step_costs_well_under_a_millisecond(kind):
-    cost = self_test(kind, load_workload("unet3d-a100").loader)
+    cost = self_test(kind, load_workload("unet3d-a100"))
     assert 0 < cost.step_seconds < 0.001
     assert 0 < cost.cpu_seconds_per_gb < 10
     assert cost.samples_per_second > 10
     assert cost.sample_bytes > 3_800_000
+
+
+@pytest.mark.parametrize(
+    ("name", "sample_bytes"),
+    [("resnet50-a100", 114_747), ("bert-v100", 2_581), ("cosmoflow-a100", 2_828_572),
+     ("retinanet-b200", 323_011), ("dlrm-b200", 160), ("flux-b200", 2_164_832)],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+def test_samples_are_those_of_the_workload(kind, name, sample_bytes):
+    cost = self_test(kind, load_workload(name))
+    assert cost.sample_bytes == pytest.approx(sample_bytes, rel=0.1)
+    assert cost.samples_per_second > 10
