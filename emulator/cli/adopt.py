@@ -29,7 +29,7 @@ def adopt(
     found = find_samples(folder, form or "", force)
     pool, tally = threads or min(16, len(os.sched_getaffinity(0))), Tally()
     with shown(tally.now, len(found.names), found.bytes, show_on_terminal, 1.0):
-        rows = look(found, pool, tally.add)
+        rows = look(found, samples_per_file, pool, tally.add)
     clear_terminal()
     write_manifest(folder, adopted(found, rows, samples_per_file), rows)
     typer.echo(

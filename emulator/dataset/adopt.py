@@ -27,7 +27,7 @@ from emulator.storage.folder import FolderStore
 MAX_FILES = 20_000_000
 """Names are listed in the manifest: more of them are a mistake."""
 
-_OTHER_SUFFIXES = {".hdf5": "hdf5"}
+_OTHER_SUFFIXES = {".hdf5": "hdf5", ".jpg": "jpeg"}
 """Ends of names that DLIO gives to formats whose suffix is another one here."""
 _ALL = {**FORMATS, **ADOPTED}
 _SECOND = {form.suffix.replace("_x.", "_y.", 1): "" for form in FORMATS.values() if "_x." in form.suffix}
@@ -137,8 +137,8 @@ def _sizes(form: Format, name: str, files: dict[str, int], folder: Path) -> list
     return [files[part] for part in parts]
 
 
-def look(found: Found, threads: int, done: Done) -> Table:
-    """A row for each sample: its head looked at, its bytes summed.
+def look(found: Found, samples: int, threads: int, done: Done) -> Table:
+    """A row for each file of `samples` samples: its head and its index looked at, its bytes summed.
 
     Raises DatasetError naming the first file that cannot be a sample, StorageError.
     """
@@ -152,6 +152,8 @@ def look(found: Found, threads: int, done: Done) -> Table:
         wrong = looks_right(store, form, parts, size)
         if wrong:
             raise DatasetError(f"{found.folder}: {wrong}", "it is no sample; repair it or take it away")
+        if samples > 1:
+            _require_samples(form, found.folder / name, size, samples)
         crc = sums(store, parts, memoryview(bytearray(store.request)))
         done(1, size)
         return crc
@@ -163,6 +165,22 @@ def look(found: Found, threads: int, done: Done) -> Table:
             pool.shutdown(cancel_futures=True)
             raise
     return rows
+
+
+def _require_samples(form: Format, path: Path, size: int, samples: int) -> None:
+    """Raises DatasetError when the file has not so many samples, StorageError."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            descriptor = file.fileno()
+            form.index(
+                lambda offset, length: memoryview(os.pread(descriptor, length, offset)),
+                size,
+                str(path),
+                samples,
+                (),
+            )
+    except OSError as error:
+        raise storage_error(error, "cannot read a sample") from None
 
 
 def adopted(found: Found, rows: Table, samples_per_file: int) -> Manifest:

@@ -66,7 +66,6 @@ UNUSED = {
     "checkpoint": _CHECKPOINT,
     "output": "feedrate run and sweep --out",
     "profiling": _PROFILE,
-    "metric.au": "",
 }
 """Dotted key, or a whole table -> why it is not used."""
 

@@ -35,11 +35,11 @@ def as_dlio(folder: Path, form: str = "npz", files: int = FILES, edge: int = 60)
     return folder
 
 
-def adopt(folder: Path, form: str = "") -> Manifest:
+def adopt(folder: Path, form: str = "", samples: int = 1) -> Manifest:
     """As the command does it."""
     found = find_samples(folder, form)
-    rows = look(found, 2, lambda files, size: None)
-    manifest = adopted(found, rows, 1)
+    rows = look(found, samples, 2, lambda files, size: None)
+    manifest = adopted(found, rows, samples)
     write_manifest(folder, manifest, rows)
     return manifest
 
@@ -54,6 +54,16 @@ def test_what_dlio_generated(tmp_path, form, name):
     assert manifest.names[3] == f"train/img_03_of_12.{form}"
     assert manifest.total == sum(len(data) for data in before.values())
     assert all(path.read_bytes() == data for path, data in before.items()), "the files stay as they are"
+
+
+def test_files_of_many_samples(tmp_path):
+    made = feedrate("generate", tmp_path, "--format", "tfrecord", "--files", 2, "--set", "samples_per_file=8")
+    assert made.status == 0, made.err
+    (tmp_path / MANIFEST).unlink()
+    assert adopt(tmp_path, samples=8).samples_per_file == 8
+    other = as_dlio(tmp_path / "npz", files=2)
+    with pytest.raises(FeedrateError, match="holds one sample a file, not 8"):
+        adopt(other, samples=8)
 
 
 def test_numbers_sort_by_value(tmp_path):
