@@ -66,7 +66,7 @@ def import_folder(folder: Path, workload: str = "") -> list[Group]:
             continue
         one = understand(run, workload)
         key = repr((one.workload.sample, one.workload.loader.batch_size, one.workload.accelerator))
-        keys.setdefault(key, one.workload.name)
+        keys.setdefault(key, _NAME.sub("-", one.workload.name) or "training")
         grouped.setdefault(key, []).append(one)
     if not grouped:
         raise SpecError(f"{folder} holds runs of checkpoints alone", "only training runs are imported")
