@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-_USUAL = (("sample", "samples_per_file", 1), ("access", "columns", ()), ("access", "bytes_read", 0))
+_USUAL = (
+    ("sample", "samples_per_file", 1),
+    ("access", "columns", ()), ("access", "bytes_read", 0), ("access", "chunk_bytes", 0),
+)  # fmt: skip
 """(section, key, value) that says nothing."""
 
 

@@ -64,8 +64,7 @@ def read_share(storage: StorageSystem, size: float) -> float:
 
 def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
     """Everything that limits the reads of `workload` on `system`."""
-    read = min(workload.loader.block_bytes, workload.sample_read.bytes_mean)
-    part = read_share(system.storage, read)
+    part = read_share(system.storage, workload.request_bytes)
     return (*_storage(system, part), *_clients(system), *_ranks(system, workload, part))
 
 
@@ -118,7 +117,7 @@ def _ranks(system: System, workload: Workload, part: float) -> list[Constraint]:
             Constraint(name="readers of a rank", scope="rank", rate=busy * GB / clients.cpu_seconds_per_gb)
         )
     if storage.latency > 0:
-        block = min(workload.loader.block_bytes, workload.sample_read.bytes_mean)
+        block = workload.request_bytes
         alone = min((one.rate for one in found), default=math.inf)
         # A reader waits for the first byte of each request; the others transfer meanwhile.
         rate = readers * block / (storage.latency + block / alone)

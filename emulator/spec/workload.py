@@ -48,11 +48,14 @@ class AccessSpec:
     """Parquet: the columns that are read; empty: all."""
     bytes_read: Bytes = 0
     """Bytes of a sample in these columns; 0: all of it."""
+    chunk_bytes: Bytes = 0
+    """Mean bytes of a column chunk of a row group, one request; 0: requests are blocks of the loader."""
 
     def __post_init__(self) -> None:
         at_least("streams", self.streams, 1)
         at_least("shuffle_buffer", self.shuffle_buffer, 0)
         at_least("bytes_read", self.bytes_read, 0)
+        at_least("chunk_bytes", self.chunk_bytes, 0)
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
             raise SpecError(
                 "pattern = 'random' has no streams and no shuffle_buffer",
@@ -169,6 +172,13 @@ class Workload:
         """As much of a sample as is read."""
         read = self.access.bytes_read
         return replace(self.sample, bytes_mean=read, bytes_sd=0) if read else self.sample
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of a read request, about: a block, a sample where each is read by itself, a column chunk."""
+        alone = self.access.pattern == "random"
+        whole = self.sample_read.bytes_mean if alone else self.loader.block_bytes
+        return min(self.loader.block_bytes, self.access.chunk_bytes or whole)
 
     @property
     def ideal_samples_per_second(self) -> float:

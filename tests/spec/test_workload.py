@@ -25,7 +25,7 @@ def test_every_number_of_a_shipped_workload_has_a_source(name):
     if spec["access"]["pattern"] == "random":
         numbers -= {"access.streams", "access.shuffle_buffer"}
     if not spec["access"]["columns"]:
-        numbers -= {"access.columns", "access.bytes_read"}
+        numbers -= {"access.columns", "access.bytes_read", "access.chunk_bytes"}
     assert numbers - CHOICES_WITHOUT_A_SOURCE == set(spec["sources"])
     assert spec["name"] == name
 
@@ -79,6 +79,8 @@ def test_a_number_that_was_scaled_says_so():
         ("loader.batch_size=0", "loader.batch_size must be at least 1"),
         ("loader.batch_size=8", "step_seconds was taken at batch size 7"),
         ("loader.block_bytes=5000", "multiple of 4096"),
+        ("access.streams=2", "access.pattern = 'random' has no streams.*access.streams=1"),
+        ("access.pattern=zigzag", "must be one of 'random', 'sequential'"),
         ("accelerator.step_seconds=nan", "must be at least 0"),
         ("accelerator.step_seconds=quick", "is not a duration"),
         ("training.sync=never", "must be one of 'step', 'epoch', 'none'"),
@@ -131,3 +133,11 @@ def test_storage_texts():
     for text in ("shaped", "shaped:", "shaped:0MB/s", "nfs", "shaped:1GB/s,soon"):
         with pytest.raises(SpecError):
             parse_storage(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_bytes"),
+    [("unet3d-a100", 2**22), ("resnet50-a100", 2**18), ("retinanet-b200", 322_957), ("dlrm-b200", 24_576)],
+)
+def test_what_one_request_is_for(name, request_bytes):
+    assert load_workload(name).request_bytes == request_bytes
