@@ -51,6 +51,7 @@ def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second)
      ("bert-v100", 2_500, 313_532, 48, 0.968, 0.90), ("retinanet-b200", 322_957, 1, 24, 0.04755, 0.85),
      ("retinanet-mi355", 322_957, 1, 32, 0.0634, 0.85),
      ("dlrm-b200", 761, 4_718_592, 16_384, 0.000375, 0.70), ("flux-b200", 2_164_832, 288, 48, 1.35, 0.90),
+     ("dlrm-mi355", 761, 4_718_592, 16_384, 0.0005625, 0.70), ("flux-mi355", 2_164_832, 288, 72, 2.025, 0.90),
      ("unet3d-a100-v04", 146_313_216, 1, 4, 4.59, 0.90)],
 )  # fmt: skip
 def test_published_numbers_of_the_others(name, sample_bytes, per_file, batch_size, step_seconds, threshold):
