@@ -31,25 +31,26 @@ def test_sequential_reads_and_writes_by_fio_equal_the_cap(device, tmp_path):
     assert rates == pytest.approx([CAP] * 4, rel=0.02)
 
 
-def test_readers_lose_beside_writers(device, tmp_path):
-    """The cap holds for the writers' sum; readers at queue depth 1 keep less than two thirds beside them."""
-    device.run(
-        "baseline", device.data.parent, "--suite", "noisy-neighbour", "--size", "64MiB",
-        "--runtime", "5s", "--ramp", "1s", "--out", tmp_path / "out",
-    )  # fmt: skip
-    found = read_result(tmp_path / "out").baseline
-    alone, together = summed(neighbours(found, 1, read=True))
-    writing, _ = summed(neighbours(found, 1, read=False))
-    print(f"readers keep {together / alone:.3f}; writers alone {writing / CAP:.3f} of the cap")
-    assert together < 2 / 3 * alone
-    assert writing < 1.02 * CAP
-
-
 @pytest.fixture(scope="module")
 def medium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Device]:
     """Reads and writes share the 200 MiB/s."""
     with capped(tmp_path_factory.mktemp("medium"), "2G", 512, "shared") as found:
         yield found
+
+
+def test_readers_lose_beside_writers(medium, tmp_path):
+    """Each read of a queue of one waits behind the writers' 24 requests on a medium that serves one by one.
+
+    With caps that count reads and writes apart, they lose what the disk below lacks: 19 to 69 % in 3 runs.
+    """
+    medium.run(
+        "baseline", medium.data.parent, "--suite", "noisy-neighbour", "--size", "64MiB",
+        "--runtime", "5s", "--ramp", "1s", "--out", tmp_path / "out",
+    )  # fmt: skip
+    found = read_result(tmp_path / "out").baseline
+    alone, together = summed(neighbours(found, 1, read=True))
+    print(f"readers keep {together / alone:.3f}")
+    assert together < alone / 2
 
 
 @pytest.mark.parametrize(("kind", "place"), [("read", "device"), ("write", "medium")])
