@@ -45,7 +45,8 @@ def _workload(path: Path, out: Path, overrides: list[str], recipe: Path | None, 
     """Nothing is written unless all of it can be."""
     from emulator.errors import SpecError
     from emulator.mlperf.config import read_config
-    from emulator.mlperf.files import check_new, recipe_table, workload_text, write_text
+    from emulator.mlperf.files import check_new, recipe_table, workload_text
+    from emulator.mlperf.folder import write_text
     from emulator.mlperf.workload import convert
     from emulator.spec.toml_text import toml_text
 

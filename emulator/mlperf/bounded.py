@@ -64,6 +64,12 @@ def parse_json(text: str, name: str) -> Any:
     return _plain(value, name)
 
 
+def yaml_text(value: Any) -> str:
+    """A plain value as YAML."""
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text
+
+
 def _text(path: Path, limit: int) -> str:
     """The file as text. Raises SpecError when it is no regular file, too large or no UTF-8, StorageError."""
     try:

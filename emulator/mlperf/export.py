@@ -19,8 +19,7 @@ import numpy as np
 from emulator.errors import SpecError, storage_error
 from emulator.mlperf.checkpoints import checkpoint_check, checkpoint_run
 from emulator.mlperf.documents import LEAST, run_of
-from emulator.mlperf.files import write_text
-from emulator.mlperf.folder import MARK, RunFolder, write_json, write_run
+from emulator.mlperf.folder import MARK, RunFolder, write_json, write_run, write_text
 from emulator.mlperf.originals import read_originals
 from emulator.mlperf.rules import Check, check_lines, self_check
 from emulator.record.codec import from_plain

@@ -8,7 +8,6 @@ from typing import Any
 
 from emulator.errors import SpecError
 from emulator.mlperf.workload import Converted
-from emulator.record.store import write_whole
 from emulator.spec.recipe import Recipe
 from emulator.spec.toml import Source, build
 from emulator.spec.toml_text import toml_text
@@ -24,11 +23,6 @@ def check_new(path: Path, force: bool) -> None:
         raise SpecError(f"{path} is a folder", "give the file that is to be written")
     if path.exists() and not force:
         raise SpecError(f"{path} is there already", "choose another --out, or add --force")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write `path` whole or not at all. Raises StorageError."""
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def workload_text(converted: Converted, origin: str) -> str:

@@ -17,10 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from emulator.errors import SpecError, storage_error
-from emulator.mlperf.bounded import read_json, read_yaml
+from emulator.mlperf.bounded import read_json, read_yaml, yaml_text
 from emulator.record.store import write_whole
 
 Layout = Literal["v1.0", "v2.0"]
@@ -133,8 +131,7 @@ def write_run(run: RunFolder, folder: Path) -> None:
     for rank_name, stats in run.epochs.items():
         write_json(folder / f"{rank_name}{'_' if rank_name else ''}per_epoch_stats.json", stats)
     for name, value in run.configs.items():
-        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-        write_whole(place / name, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+        write_text(place / name, yaml_text(value))
     for name, value in run.metadata.items():
         write_json(folder / name, value)
     write_json(folder / SUMMARY, run.summary)
@@ -142,5 +139,9 @@ def write_run(run: RunFolder, folder: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as DLIO formats its JSON, whole or not at all. Raises StorageError."""
-    text = json.dumps(value, indent=4, allow_nan=False)
-    write_whole(path, lambda file: file.write(text.encode() + b"\n"))
+    write_text(path, json.dumps(value, indent=4, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `path` whole or not at all. Raises StorageError."""
+    write_whole(path, lambda file: file.write(text.encode()))
