@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 from emulator.cli.follow import VERBS, dismiss, follow
-from emulator.errors import FeedrateError
-from emulator.run.comm import rank_hint, started_by_mpi
+from emulator.errors import FeedrateError, LaunchError
+from emulator.run.comm import rank_hint, started_by_mpi, world
 
 
 def entry() -> None:
@@ -17,6 +18,8 @@ def entry() -> None:
             follow()
         except FeedrateError as error:  # rank 0 has met it too, and said so
             raise SystemExit(error.exit_code) from None
+    if together:
+        _meet()
     from emulator.cli.main import command
 
     status = 1
@@ -26,3 +29,12 @@ def entry() -> None:
         if together:
             dismiss(status)
     raise SystemExit(status)
+
+
+def _meet() -> None:
+    """Initialise MPI before anything that takes time: all others poll in there until the last one comes.
+
+    Sixty-three of them take the CPU that the last one needs to come. Once inside, they wait politely.
+    """
+    with suppress(LaunchError):  # the command says so, if it needs ranks at all
+        world()
