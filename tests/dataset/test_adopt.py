@@ -83,11 +83,6 @@ def test_run_and_verify_take_them(tmp_path):
         "--set", "accelerator.step_batch_size=2", "--out", tmp_path / "out",
     )  # fmt: skip
     assert ran.status == 0, ran.err
-    whole = feedrate(
-        "run", folder, "-w", "unet3d-tiny", "--loader", "torch", "-n", 1, "--steps", 2, "--verify-reads",
-        "--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]", "--out", tmp_path / "torch",
-    )  # fmt: skip
-    assert whole.status == 0, whole.err
     assert feedrate("verify", folder).status == 0
     damaged = folder / "train" / "img_05_of_12.npz"
     data = bytearray(damaged.read_bytes())
@@ -96,6 +91,17 @@ def test_run_and_verify_take_them(tmp_path):
     assert "img_05_of_12.npz: its bytes have changed" in feedrate("verify", folder).out
     again = feedrate("adopt", folder)
     assert again.status == 3 and "manifest.json already" in again.one_line()
+
+
+@pytest.mark.long
+def test_the_torch_loader_takes_arrays_of_any_shape(tmp_path):
+    folder = as_dlio(tmp_path / "data")
+    adopt(folder)
+    whole = feedrate(
+        "run", folder, "-w", "unet3d-tiny", "--loader", "torch", "-n", 1, "--steps", 2, "--verify-reads",
+        "--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]", "--out", tmp_path / "torch",
+    )  # fmt: skip
+    assert whole.status == 0, whole.err
 
 
 def empty(folder: Path) -> None:

@@ -125,7 +125,7 @@ DOCUMENT = st.recursive(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     layout=st.sampled_from(["v1.0", "v2.0"]),
     logs=st.booleans(),
@@ -257,7 +257,7 @@ def test_the_command_writes_nothing_when_one_of_many_is_damaged(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_mutated_folders_are_understood_or_refused(data, tmp_path_factory):
     base = tmp_path_factory.getbasetemp() / "mutated"

@@ -186,7 +186,7 @@ def test_hostile_json_is_refused(text):
     assert len(str(raised.value)) < 400
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_mutated_yaml_gives_a_workload_or_a_clear_error(data, tmp_path_factory):
     text = UNET3D
@@ -207,7 +207,7 @@ def test_mutated_yaml_gives_a_workload_or_a_clear_error(data, tmp_path_factory):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_plain_yaml_or_refused(text):
     try:
