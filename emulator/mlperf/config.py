@@ -65,6 +65,10 @@ class Config:
             raise SpecError(f"{self.name}: {key} must be a short text, not {str(value)[:40]!r}")
         return str(value)
 
+    def model(self, default: str) -> str:
+        """The model's name: the value of `model` until MLPerf Storage v0.5, of `model.name` since."""
+        return self.text("model.name" if isinstance(self.at("model"), Mapping) else "model", default)
+
     def at(self, key: str) -> Any:
         """The value under a dotted key; None when it is not there."""
         value: Any = self.table

@@ -14,6 +14,7 @@ _ORDER = "feedrate shuffles files and samples by seed, anew in every epoch"
 _PROFILE = "profiling is DLIO's own"
 
 UNUSED = {
+    "model": "of a network, only the time of its step is emulated",
     "framework": _OWN,
     "workflow.generate_data": "feedrate generate",
     "workflow.train": "feedrate run and sweep train",
@@ -39,7 +40,7 @@ UNUSED = {
     "dataset.compression": _GENERATE,
     "dataset.compression_level": _GENERATE,
     "dataset.keep_files": _GENERATE,
-    "dataset.parquet": _GENERATE,
+    "dataset.parquet": "name the columns that are read in access.columns; row groups are the recipe's",
     "reader.data_loader": _OWN,
     "reader.data_loader_classname": _OWN,
     "reader.data_loader_sampler": _OWN,

@@ -98,7 +98,7 @@ def _workload(run: RunFolder, said: Published, wanted: str) -> Workload:
     table = run.configs.get("config.yaml")
     if table is not None and not wanted:
         config = Config(f"{run.name}/config.yaml", workload_table(table, f"{run.name}/config.yaml"), chosen)
-        name = chosen or config.text("model", "training")
+        name = chosen or config.model("training")
         return convert(config, _NAME.sub("-", name).replace("_", "-") or "training").workload
     name = wanted or chosen.replace("_", "-")
     if not wanted and name not in names("workloads"):

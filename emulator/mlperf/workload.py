@@ -25,6 +25,7 @@ _UNKNOWN = "unknown: no key of DLIO 2.0 or of MLPerf Storage v0.5 to v3.0"
 
 USED = {
     "model": "",
+    "model.name": "",
     "dataset.format": "sample.format",
     "dataset.record_length": "sample.bytes_mean",
     "dataset.record_length_bytes": "sample.bytes_mean",
@@ -86,7 +87,7 @@ def _table(config: Config, name: str) -> dict[str, Any]:
     workers = max(1, config.whole("reader.read_threads", 1) or 0)
     return {
         "name": name,
-        "title": f"{config.text('model', 'a model')}, {_accelerator(config)}, as DLIO's YAML describes it",
+        "title": f"{config.model('a model')}, {_accelerator(config)}, as DLIO's YAML describes it",
         "sample": {
             "format": config.text("dataset.format", "tfrecord"),
             "bytes_mean": _first(config, "record_length_bytes", "record_length", 65536),
