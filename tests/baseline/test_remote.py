@@ -55,6 +55,7 @@ def ports() -> Iterator[list[int]]:
 
 
 @with_fio
+@pytest.mark.long
 def test_servers_are_clients_with_folders_of_their_own_and_add_up(ports, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     data.mkdir()

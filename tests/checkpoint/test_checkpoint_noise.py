@@ -79,6 +79,7 @@ def test_what_goes_wrong_is_one_line(tmp_path):
 
 
 @pytest.mark.mpi
+@pytest.mark.long
 def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(tiny, data)

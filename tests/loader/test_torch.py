@@ -52,6 +52,10 @@ class TestProcesses(LoaderContract):
 
         return make_with_processes
 
+    @pytest.mark.long  # its stall has to outlast the start of worker processes
+    def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
+        super().test_hung_storage_is_given_up(loader, pipe)
+
     def test_a_dead_worker_is_reported_in_one_line(self, loader: MakeLoader, files: Files) -> None:
         before = multiprocessing.active_children()
         made = loader(files, replace(SPEC, prefetch=1, workers=1))

@@ -35,6 +35,7 @@ def test_it_finds_the_knee_and_says_why_it_stopped(tiny, tmp_path):
     assert all(point.bound is not None for point in result.points)
 
 
+@pytest.mark.long
 def test_a_budget_ends_it(tiny, tmp_path):
     done = feedrate(*words(tiny, "--budget", "3s", "--out", tmp_path / "out"))
     assert done.status == 0, done.err
