@@ -96,13 +96,14 @@ def test_the_emulation_of_a_device_of_its_own_is_within_5_percent(trainable, sec
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("rate", "steps", "rounds", "widest"), [(None, 4, 8, 1.8), (10e6, 8, 3, 1.25)], ids=["compute", "data"]
+    ("rate", "steps", "rounds", "widest"), [(None, 4, 8, 1.8), (12e6, 40, 3, 1.25)], ids=["compute", "data"]
 )
 def test_real_training_on_this_cpu(trainable, rate, steps, rounds, widest):
     """Here training competes with whatever else the cores do, and its emulation, which sleeps, does not.
 
     So this asserts what a shared machine can bear: the 95 % interval over the rounds must reach into
     1 +- 5 %, and the median must be within a factor of `widest`. On a quiet machine the interval is narrow.
+    Where data is the limit, steps are many: what was read ahead of the first one must not count for much.
     """
     torch.set_num_threads(1)
     storage = StorageSpec(cache="warm", shaped_rate=rate)
