@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emulator.cli import options
+from emulator.cli.clients import measure_as_clients
+from emulator.cli.say import say
 
 if TYPE_CHECKING:
     from emulator.baseline.plan import Plan
@@ -118,19 +120,17 @@ def _on_servers(plan: Plan, text: str, force: bool, dry_run: bool) -> None:
         return
     check(plan, len(servers), force)
     reach(servers)
-    print_table(measure_remote(plan, servers, force=force, say=_say))
-    _say(f"\nresult: {plan.out}   (feedrate report {plan.out})")
+    print_table(measure_remote(plan, servers, force=force, say=say))
+    say(f"\nresult: {plan.out}   (feedrate report {plan.out})")
 
 
 def _measure(plan: Plan, per_host: int, force: bool, dry_run: bool) -> None:
     """One client a host (the first `per_host` ranks of each); other ranks wait."""
-    import socket
     from dataclasses import replace
 
     from emulator.baseline.measure import check, measure
-    from emulator.report.table import print_table
     from emulator.run.comm import world
-    from emulator.run.guard import agreed, guarded
+    from emulator.run.guard import agreed
 
     comm = world()
     node = comm.node()
@@ -141,16 +141,9 @@ def _measure(plan: Plan, per_host: int, force: bool, dry_run: bool) -> None:
         return
     plan = replace(plan, out=comm.bcast(plan.out))
     agreed(comm, lambda: check(plan, clients, force))
-    group = comm.split(0 if active else 1)
-    with guarded(comm, plan.out):
-        if active:
-            host = socket.gethostname()
-            name = host if per_host == 1 else f"{host}-{node.rank}"
-            result = measure(plan, group, name, force=force, say=_say)
-            if result is not None:
-                print_table(result)
-                _say(f"\nresult: {plan.out}   (feedrate report {plan.out})")
-        comm.barrier()
+    measure_as_clients(
+        comm, node, per_host, plan.out, lambda group, name: measure(plan, group, name, force=force, say=say)
+    )
 
 
 def _show(plan: Plan, clients: int) -> None:
@@ -159,13 +152,9 @@ def _show(plan: Plan, clients: int) -> None:
 
     planned = plan.turns(clients)
     files = files_needed(planned)
-    _say(f"suite:    {plan.suite.name}, {plan.suite.title}")
-    _say(f"clients:  {clients}, each with {files} files of {show_bytes(plan.file_bytes)} in {plan.folder}")
+    say(f"suite:    {plan.suite.name}, {plan.suite.title}")
+    say(f"clients:  {clients}, each with {files} files of {show_bytes(plan.file_bytes)} in {plan.folder}")
     least = len(planned) * (plan.seconds + plan.ramp_seconds)
-    _say(f"tests:    {len(planned)}, at least {show_seconds(least)}")
+    say(f"tests:    {len(planned)}, at least {show_seconds(least)}")
     for turn in planned:
-        _say(f"  {turn.name}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+        say(f"  {turn.name}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from emulator.cli.clients import measure_as_clients
+from emulator.cli.say import say
 from emulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -31,13 +33,11 @@ def baseline_rados(
     folder: Path, pool: str | None, given: RadosOptions, per_host: int, force: bool, dry_run: bool
 ) -> None:
     """One rados bench per host (the first `per_host` ranks of each); other ranks wait."""
-    import socket
     from dataclasses import replace
 
     from emulator.baseline.rados import check, measure
-    from emulator.report.table import print_table
     from emulator.run.comm import world
-    from emulator.run.guard import agreed, guarded
+    from emulator.run.guard import agreed
 
     plan = _plan(folder, pool, given)
     comm = world()
@@ -48,16 +48,9 @@ def baseline_rados(
         return
     plan = replace(plan, out=comm.bcast(plan.out))
     agreed(comm, lambda: check(plan, force) if active else None)
-    group = comm.split(0 if active else 1)
-    with guarded(comm, plan.out):
-        if active:
-            host = socket.gethostname()
-            name = host if per_host == 1 else f"{host}-{node.rank}"
-            result = measure(plan, group, name, force=force, say=_say)
-            if result is not None:
-                print_table(result)
-                _say(f"\nresult: {plan.out}   (feedrate report {plan.out})")
-        comm.barrier()
+    measure_as_clients(
+        comm, node, per_host, plan.out, lambda group, name: measure(plan, group, name, force=force, say=say)
+    )
 
 
 def _plan(folder: Path, pool: str | None, given: RadosOptions) -> RadosPlan:
@@ -90,10 +83,6 @@ def _show(plan: RadosPlan) -> None:
     from emulator.units import show_seconds
 
     benches = plan.benches("HOST")
-    _say(f"rados bench: pool {plan.cluster.pool}, at least {show_seconds(len(benches) * plan.seconds)}")
+    say(f"rados bench: pool {plan.cluster.pool}, at least {show_seconds(len(benches) * plan.seconds)}")
     for bench in benches:
-        _say("  " + " ".join(bench.command(plan.cluster)))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
+        say("  " + " ".join(bench.command(plan.cluster)))

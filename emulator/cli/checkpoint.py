@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emulator.cli import options
+from emulator.cli.say import say
 from emulator.errors import LaunchError, SpecError
 
 if TYPE_CHECKING:
@@ -105,13 +106,13 @@ def _measure(job: CheckpointJob, world: Comm, ranks: int | None, force: bool) ->
     if ranks is not None and ranks != world.size:
         raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
     job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
-    result = measure(job, world, force=force, say=_say if world.rank == 0 else _silent)
+    result = measure(job, world, force=force, say=say if world.rank == 0 else _silent)
     if result is not None:
         from emulator.report.table import print_table
 
-        _say("")
+        say("")
         print_table(result)
-        _say(f"\nresult: {job.out}   (feedrate report {job.out} --html page.html)")
+        say(f"\nresult: {job.out}   (feedrate report {job.out} --html page.html)")
 
 
 def _launch(job: CheckpointJob, ranks: int, force: bool) -> None:
@@ -127,10 +128,6 @@ def _launch(job: CheckpointJob, ranks: int, force: bool) -> None:
         for line in sweep_up(job):
             print(f"feedrate: {line}", file=sys.stderr)
     raise typer.Exit(status)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _silent(line: str) -> None:

@@ -12,7 +12,7 @@ from emulator.run.comm import rank_hint, started_by_mpi, world
 
 def entry() -> None:
     """Run the command, or as a rank after the first do what it is told to."""
-    together = sys.argv[1:2] and sys.argv[1] in VERBS and started_by_mpi()
+    together = len(sys.argv) > 1 and sys.argv[1] in VERBS and started_by_mpi()
     if together and rank_hint() > 0:
         try:
             follow()

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
+from emulator.cli.say import say
 from emulator.errors import LaunchError
 from emulator.run.comm import Comm, world
 
@@ -38,9 +39,7 @@ def carry_out(task: Task, schedule: Schedule, comm: Comm) -> RunResult | None:
     from emulator.sweep.session import measure
 
     with noise_beside(task.job, comm):
-        return measure(
-            task.job, task.kind, schedule, comm, force=task.force, resume=task.resume, say=say
-        )  # fmt: skip
+        return measure(task.job, task.kind, schedule, comm, force=task.force, resume=task.resume, say=say)
 
 
 def follow() -> NoReturn:
@@ -59,8 +58,3 @@ def dismiss(status: int) -> None:
     """On rank 0: let the others end, with that status."""
     with suppress(LaunchError):  # without MPI there are no others
         world().bcast(status)
-
-
-def say(line: str) -> None:
-    """A line of progress, at once."""
-    print(line, flush=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import typer
 
-from emulator.cli.follow import say
+from emulator.cli.say import say
 from emulator.errors import LaunchError, SpecError
 
 if TYPE_CHECKING:
