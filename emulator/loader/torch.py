@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from multiprocessing import connection
 from typing import Any
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on huge pages; read by PyTorch
@@ -39,6 +40,9 @@ from emulator.spec.workload import LoaderSpec
 
 _END_SECONDS = 2.0
 """How long workers have to end by themselves."""
+
+_DEATH_SECONDS = 1.0
+"""How long after its connections have closed a dead worker is known to be dead, at most."""
 
 
 class TorchLoader:
@@ -172,11 +176,14 @@ class _Processes:
                 yield future.result(self._spec.stall_timeout)
             except TimeoutError:
                 raise stalled(self._spec.stall_timeout) from None
-            except RuntimeError as error:  # torch knows no better class for it
-                if "exited unexpectedly" not in str(error):
+            except (RuntimeError, OSError, EOFError):  # as torch or its queues notice it
+                if not self._a_worker_died():
                     raise
                 raise RankError("a DataLoader worker died", "was memory short? see the system log") from None
             del future
+
+    def _a_worker_died(self) -> bool:
+        return bool(connection.wait([worker.sentinel for worker in self._workers], _DEATH_SECONDS))
 
     def abandon(self, epoch: int) -> None:
         """Nothing: the workers finish what they were given before they take the next epoch's."""
