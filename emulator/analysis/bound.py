@@ -112,7 +112,7 @@ def _emulator(point: Point, _: Sequence[Point]) -> Bound | None:
         return Bound(
             kind="emulator",
             evidence=(
-                f"compute missed its nominal time by {point.overshoot_p99:.1%} of a step (p99)",
+                f"ranks came {point.overshoot_p99:.1%} of a step late (p99)",
                 f"waiting and barriers explain {explained:.1%} of {1 - point.x_ideal:.1%} lost",
             ),
         )

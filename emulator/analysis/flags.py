@@ -54,15 +54,15 @@ def point_flags(point: Point) -> tuple[Flag, ...]:
 
 
 def overshoot(point: Point) -> Flag | None:
-    """p99 over steps of |measured - nominal| compute / step time > 1 %: accelerators do not keep time."""
+    """p99 over steps of lateness / step time > 1 %: processes do not keep their accelerators' time."""
     if point.overshoot_p99 <= OVERSHOOT:
         return None
     return Flag(
         name="overshoot",
         value=point.overshoot_p99,
         threshold=OVERSHOOT,
-        sentence=f"Emulated compute missed its nominal time by {point.overshoot_p99:.1%} of a step (p99): "
-        "the ranks were not scheduled in time; use fewer ranks per host.",
+        sentence=f"Ranks came {point.overshoot_p99:.1%} of a step late to the end of one (p99): "
+        "they were not scheduled in time; use fewer ranks per host.",
     )
 
 

@@ -75,14 +75,14 @@ def throughput(steps: Steps) -> Throughput:
 
 
 def overshoot_p99(steps: Steps, step_seconds: float) -> float:
-    """99th percentile of |overshoot| over the steps as a share of the step time; 0 without compute.
+    """99th percentile over the steps of |overshoot| and lateness, as a share of the step time.
 
-    Deadlines chain, so a late wake-up is followed by an equally early one: half of the difference
-    between neighbours would be nearer the truth, the plain percentile is on the safe side.
+    Whether it held the accelerator up or not: a process that comes late also asks late for the next data.
+    0 without compute.
     """
     if not len(steps) or step_seconds <= 0:
         return 0.0
-    return float(np.percentile(np.abs(steps["overshoot"]), 99) / step_seconds)
+    return float(np.percentile(np.abs(steps["overshoot"]) + steps["late"], 99) / step_seconds)
 
 
 def share_of_time(steps: Steps, column: str) -> float:

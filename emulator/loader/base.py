@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,6 +22,8 @@ class Batch:
     """Samples in it."""
     bytes: int
     """Bytes that were read for it."""
+    ready: float = field(compare=False)
+    """When the last of them had arrived, in seconds of time.monotonic: maybe long before anybody looked."""
 
 
 @runtime_checkable

@@ -37,17 +37,18 @@ As equals, hundreds of readers that want two cores kept 100 ranks from waking up
 class _Slot:
     """One batch on its way."""
 
-    __slots__ = ("bytes", "cancelled", "error", "left", "ready", "samples")
+    __slots__ = ("bytes", "cancelled", "complete", "error", "left", "ready", "samples")
 
     def __init__(self, samples: int, reads: int) -> None:
         self.samples = samples
         self.left = reads
         self.bytes = 0
+        self.ready = time.monotonic()
         self.error: BaseException | None = None
         self.cancelled = False
-        self.ready = threading.Lock()  # held until the batch is complete or has failed
+        self.complete = threading.Lock()  # held until the batch is complete or has failed
         if reads:
-            self.ready.acquire()
+            self.complete.acquire()
 
     def is_cancelled(self) -> bool:
         """True when nobody waits for it any more."""
@@ -87,7 +88,7 @@ class DirectLoader:
                 window.popleft()
                 for portion in islice(portions, 1):
                     window.append(self._admit(portion))
-                yield Batch(slot.samples, slot.bytes)
+                yield Batch(slot.samples, slot.bytes, slot.ready)
         finally:
             for slot in window:
                 slot.cancelled = True
@@ -100,7 +101,7 @@ class DirectLoader:
 
     def _wait(self, slot: _Slot) -> None:
         """Until the batch is complete. Raises what its readers met, StorageError when nothing comes."""
-        if self._closed or not slot.ready.acquire(timeout=self._spec.stall_timeout):
+        if self._closed or not slot.complete.acquire(timeout=self._spec.stall_timeout):
             raise stalled(self._spec.stall_timeout)
         if slot.error is not None:
             raise slot.error
@@ -126,13 +127,14 @@ class DirectLoader:
                     slot.bytes += size
                     slot.left -= 1
                     if slot.left == 0 and slot.error is None:
-                        slot.ready.release()
+                        slot.ready = time.monotonic()
+                        slot.complete.release()
 
     def _fail(self, slot: _Slot, error: BaseException) -> None:
         with self._lock:
             if slot.error is None:
                 slot.error = error
-                slot.ready.release()
+                slot.complete.release()
 
     def helper_cpu_seconds(self) -> float:
         """0: there are no helper processes."""

@@ -67,7 +67,8 @@ class TorchLoader:
         self._engine.abandon(number)
         return map(self._batch, self._engine.read(keys))
 
-    def _batch(self, collated: Collated | FeedrateError) -> Batch:
+    def _batch(self, fetched: Fetched) -> Batch:
+        collated, ready = fetched
         if isinstance(collated, FeedrateError):
             raise collated
         if collated.counts is not None:
@@ -75,7 +76,7 @@ class TorchLoader:
             self._helper_cpu[collated.worker] = collated.cpu_seconds
         if self._take is not None:
             self._take(collated.tensors)
-        return Batch(collated.samples, collated.bytes)
+        return Batch(collated.samples, collated.bytes, ready)
 
     def helper_cpu_seconds(self) -> float:
         """User + system seconds of the worker processes, up to the batches they delivered."""
@@ -89,6 +90,15 @@ class TorchLoader:
     def hand_over(self, take: Callable[[Tensors], None]) -> None:
         """Give the tensors of every batch to `take` before the batch is returned: for a job that trains."""
         self._take = take
+
+
+Fetched = tuple[Collated | FeedrateError, float]
+"""What the DataLoader delivered, and when it did, in seconds of time.monotonic."""
+
+
+def _fetch(iterator: Iterator[Any]) -> tuple[Any, float]:
+    """The next batch, as in Fetched; None instead of it after the last one."""
+    return next(iterator, None), time.monotonic()
 
 
 class _Threads:
@@ -106,23 +116,23 @@ class _Threads:
         self._fetchers = DaemonPool(spec.prefetch, "fetcher")
         self._dataset = SampleDataset(reader, self._readers)
 
-    def read(self, keys: Sequence[list[Request]]) -> Iterator[Collated | FeedrateError]:
+    def read(self, keys: Sequence[list[Request]]) -> Iterator[Fetched]:
         width = self._spec.prefetch
         window: deque[tuple[Iterator[Any], Future[Any]]] = deque()
         for first in range(min(width, len(keys))):
             mine = keys[first::width]
             loader: DataLoader[Any] = DataLoader(self._dataset, batch_sampler=mine, collate_fn=as_it_is)
             iterator: Iterator[Any] = iter(loader)
-            window.append((iterator, self._fetchers.submit(next, iterator, None)))
+            window.append((iterator, self._fetchers.submit(_fetch, iterator)))
         for _ in keys:
             iterator, future = window.popleft()
             try:
-                collated = future.result(self._spec.stall_timeout)
+                fetched = future.result(self._spec.stall_timeout)
             except TimeoutError:
                 raise stalled(self._spec.stall_timeout) from None
-            window.append((iterator, self._fetchers.submit(next, iterator, None)))
-            yield collated
-            del collated, future  # or the loader would hold one batch more than `prefetch`
+            window.append((iterator, self._fetchers.submit(_fetch, iterator)))
+            yield fetched
+            del fetched, future  # or the loader would hold one batch more than `prefetch`
 
     def abandon(self, epoch: int) -> None:
         self._reader.cancelled_before = epoch
@@ -162,7 +172,7 @@ class _Processes:
                 prefetch_factor=math.ceil(spec.prefetch / spec.workers),
             )  # fmt: skip
 
-    def read(self, keys: Sequence[list[Request]]) -> Iterator[Collated | FeedrateError]:
+    def read(self, keys: Sequence[list[Request]]) -> Iterator[Fetched]:
         assert self._loader is not None
         self._batches.keys = keys
         before = multiprocessing.active_children()
@@ -171,7 +181,7 @@ class _Processes:
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
         for _ in keys:
             # Through a thread: DataLoader's own timeout would notice a dead worker no sooner than a hung one.
-            future = self._fetcher.submit(next, self._iterator)
+            future = self._fetcher.submit(_fetch, self._iterator)
             try:
                 yield future.result(self._spec.stall_timeout)
             except TimeoutError:

@@ -106,11 +106,11 @@ class Point:
     au_first: float
     """As au, over all steps, the first one included."""
     wait_share: float
-    """Share of the ranks' loop time blocked on the loader."""
+    """Share of the ranks' loop time in which accelerators waited for batches."""
     barrier_share: float
     """Share of the ranks' loop time waiting for other ranks."""
     overshoot_p99: float
-    """99th percentile over steps of |measured - nominal| compute, as a share of the step time."""
+    """99th percentile over steps of how late the process was at the end, as a share of the step time."""
     resident_share: float | None = None
     """Share of sampled pages that were in the page cache just before they were read (0 to 1)."""
     read_latency: Mapping[str, int] = field(default_factory=dict)

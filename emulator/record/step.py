@@ -14,10 +14,11 @@ STEP = np.dtype(
         ("samples", "<i4"),  # samples in the batch
         ("bytes", "<i8"),  # bytes that were read for the batch
         ("begin", "<f8"),  # seconds since the start of the point, which all ranks share
-        ("wait", "<f8"),  # seconds blocked on the loader
+        ("wait", "<f8"),  # seconds that the accelerator waited for the batch
         ("compute", "<f8"),  # nominal seconds of compute
-        ("overshoot", "<f8"),  # measured minus nominal seconds of compute
-        ("barrier", "<f8"),  # seconds waiting for other ranks
+        ("overshoot", "<f8"),  # seconds that it was occupied for longer than that
+        ("barrier", "<f8"),  # seconds that it waited for other ranks
+        ("late", "<f8"),  # seconds after the end of the step at which its process was there; in none of these
     ]
 )
 """Layout of a row. `begin` of a step plus its wait, compute, overshoot and barrier is `begin` of the next."""
@@ -40,13 +41,14 @@ class StepLog:
 
     def add(
         self, *, epoch: int, step: int, samples: int, size: int, begin: float, wait: float,
-        compute: float, overshoot: float, barrier: float,
+        compute: float, overshoot: float, barrier: float, late: float,
     ) -> None:  # fmt: skip
         """Append one step; seconds and bytes as in STEP."""
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
         self._rows[self._count] = (
             self._point, self._rank, epoch, step, samples, size, begin, wait, compute, overshoot, barrier,
+            late,
         )  # fmt: skip
         self._count += 1
 

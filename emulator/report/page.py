@@ -42,7 +42,7 @@ CAPTIONS = {
         "over what accelerators that never wait would consume. Both leave out the first step of an epoch."
     ),
     "step-time": (
-        "Mean over all steps of all processes: compute is the emulated accelerator, wait is the loader, "
+        "Mean over all steps of all processes: compute is the emulated accelerator, wait is for data, "
         "barrier is the other processes, overshoot is the emulator itself."
     ),
     "latency": "One read request, as the loader sends it. Upper edges of histogram buckets.",

@@ -4,18 +4,23 @@ An MPI barrier that polls needs a look for each of its log2(ranks) rounds: with 
 millisecond of sleep between looks it took 30 ms a step. Here the ranks of a node sleep in a read of a
 pipe; only the first rank of each node talks to the other nodes through MPI.
 
-The first rank is woken once, by the last of the others, who sees in the pipe that all have arrived: on
-busy cores each time that it is woken is a wait for a core.
+On busy cores each time that a rank is woken is a wait for a core, so nobody waits for another's. The
+first rank is woken once, by the last of the others, who sees in the pipe that all have arrived. The
+others sleep in poll(2), which one write wakes all together; of those who sleep in read(2) each wakes the
+next one, when it has got a core.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import shutil
+import struct
 import sys
 import tempfile
 import termios
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,15 +29,19 @@ from emulator.errors import storage_error
 from emulator.run.comm import STEP_POLL, Comm
 
 _NAMES = ("arrive", "full", "leave-0", "leave-1")
+_MOMENT = struct.Struct("=d")
+"""What goes through a pipe: seconds of CLOCK_MONOTONIC, which all processes of a machine share."""
+_EXCHANGE_SECONDS = 2 * STEP_POLL
+"""Seconds that nodes which do not wait for each other take to find that out: no accelerator is held up."""
 
 
 class StepBarrier:
     """Makes all ranks of `comm` wait for each other. Made and closed by all of them.
 
-    Ranks say that they have arrived with a byte in one pipe, and leave with a byte from another; who finds
-    all bytes in the first says so in a third. Two may find that, so it is a hint and the bytes are counted.
-    Two pipes to leave by, in turn: a fast rank that is in the next barrier already must not take the byte
-    of a slow one.
+    Each says through one pipe when its step was computed, and leaves with the last of these moments from
+    another; who finds all in the first says so in a third. Two may find that, so it is a hint, and they are
+    counted. Two pipes to leave by, in turn: a fast rank that is in the next barrier already must not take
+    what is a slow one's.
     """
 
     def __init__(self, comm: Comm, node: Comm) -> None:
@@ -41,33 +50,47 @@ class StepBarrier:
         leaders = comm.split(0 if self._first else 1)
         self._leaders = leaders if self._first and leaders.size > 1 else None
         self._pipes = _open_pipes(node) if self._others else []
+        self._leave = [_readable(pipe) for pipe in self._pipes[2:]]
         self._turn = 0
 
-    def wait(self) -> None:
-        """Return when every rank of the group has called this."""
+    def wait(self, end: float) -> float:
+        """Return when every rank of the group has called this.
+
+        `end` is that of this rank's step, in seconds of time.monotonic; the last of all ranks' is returned.
+        Clocks of other nodes cannot be compared: where another node held this one up it is the moment when
+        that was over.
+        """
+        leave = self._pipes[2 + self._turn] if self._others else -1
         if self._first:
-            self._collect()
+            last = max([end, *self._collect()])
             if self._leaders is not None:
                 self._leaders.barrier(STEP_POLL)
+                now = time.monotonic()
+                last = now if now - last > _EXCHANGE_SECONDS else last
             if self._others:
-                os.write(self._pipes[2 + self._turn], bytes(self._others))
+                os.write(leave, _MOMENT.pack(last) * self._others)
         else:
-            self._arrive()
-            os.read(self._pipes[2 + self._turn], 1)
+            self._arrive(end)
+            self._leave[self._turn].poll()
+            (last,) = _MOMENT.unpack(os.read(leave, _MOMENT.size))
         self._turn = 1 - self._turn
+        return last
 
-    def _arrive(self) -> None:
+    def _arrive(self, end: float) -> None:
         arrive, full = self._pipes[:2]
-        os.write(arrive, b"\0")
-        if _waiting(arrive) == self._others:
+        os.write(arrive, _MOMENT.pack(end))
+        if _waiting(arrive) == self._others * _MOMENT.size:
             os.write(full, b"\0")
 
-    def _collect(self) -> None:
-        missing = self._others
+    def _collect(self) -> list[float]:
+        """What the others of this node have said."""
+        said = b""
+        missing = self._others * _MOMENT.size
         if missing:
-            os.read(self._pipes[1], missing)  # all that is there: an older hint may be among it
-        while missing:
-            missing -= len(os.read(self._pipes[0], missing))
+            os.read(self._pipes[1], self._others)  # all that is there: an older hint may be among it
+        while len(said) < missing:
+            said += os.read(self._pipes[0], missing - len(said))
+        return [moment for (moment,) in _MOMENT.iter_unpack(said)]
 
     def close(self) -> None:
         """Let go of the pipes; a second call does nothing."""
@@ -81,6 +104,13 @@ class StepBarrier:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _readable(pipe: int) -> select.poll:
+    """What waits until there is a byte in it."""
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return poll
 
 
 def _waiting(pipe: int) -> int:

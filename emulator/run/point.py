@@ -80,7 +80,7 @@ def run_point(
         probe = HostProbe() if node.rank == 0 else None
         if probe:
             probe.start()
-        barrier.wait()  # the common start of all ranks' clocks
+        barrier.wait(0.0)  # the common start of all ranks' clocks
         cpu = cpu_seconds() + loader.helper_cpu_seconds()
         try:
             seconds = _train(job, course, loader, comm, barrier, log, keep)

@@ -50,7 +50,7 @@ class _Empty:
     """A loader that reads nothing."""
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        return (Batch(portion.samples, 0) for portion in portions)
+        return (Batch(portion.samples, 0, 0.0) for portion in portions)
 
     def helper_cpu_seconds(self) -> float:
         return 0.0
@@ -114,7 +114,7 @@ def _loop(loader: Loader, course: Course) -> tuple[float, Steps]:
     log = StepLog(0, 0)
     begin = time.perf_counter()
     train(
-        course, TrainingSpec(sync="none"), loader, Accelerator(0.0, clock), 0, lambda: None, clock, log,
+        course, TrainingSpec(sync="none"), loader, Accelerator(0.0, clock), 0, lambda end: end, clock, log,
         lambda now: None,
     )  # fmt: skip
     return time.perf_counter() - begin, log.rows()

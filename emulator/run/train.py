@@ -1,8 +1,16 @@
 """THE loop of one rank: read a batch, compute on it, wait for the others.
 
-for epoch: for batch in loader:   wait     blocked on the loader
-    compute                       compute  nominal; overshoot = measured - nominal
-    barrier, where asked for      barrier  outside wait and compute
+for epoch: for batch in loader:   wait       the accelerator had no batch
+    compute                       compute    nominal
+                                  overshoot  it was occupied for longer
+    barrier, where asked for      barrier    the others were
+
+The columns are the accelerator's time. A step begins when its batch has arrived and the accelerator is
+free: when its last step was over, or, after a barrier, the last of all of theirs. That the process which
+emulates it looks a little later does not hold it up: of 100 ranks on two cores some are late at any time,
+and in a barrier all would wait for the latest, step after step, while real accelerators do not meet
+through the scheduler of their host. How late the process was is logged beside. Only when it comes so late
+that the step would be over already has the accelerator waited for it: that is overshoot.
 """
 
 from __future__ import annotations
@@ -16,15 +24,12 @@ from emulator.plan.epoch import Course
 from emulator.record.step import StepLog
 from emulator.spec.workload import TrainingSpec
 
-BARRIER_SECONDS = 0.002
-"""Seconds in a barrier that are put down to the barrier itself."""
-
 
 class Computing(Protocol):
     """What computes: an emulated accelerator (accelerator.occupy), or a real one (run.truth)."""
 
-    def compute(self, ready: float, stalled: float) -> float:
-        """As Accelerator.compute: return when the step is computed, with its nominal seconds."""
+    def compute(self, begin: float) -> tuple[float, float]:
+        """As Accelerator.compute: return when the step is computed; its nominal seconds and its end."""
         ...
 
 
@@ -34,34 +39,31 @@ def train(
     loader: Loader,
     accelerator: Computing,
     rank: int,
-    barrier: Callable[[], None],
+    barrier: Callable[[float], float],
     clock: Clock,
     log: StepLog,
     meanwhile: Callable[[float], None],
 ) -> float:
-    """Train along `course`, one row of `log` per step, and return the seconds that the loop took.
+    """Train along `course`, one row of `log` per step, and return the seconds until the last one's end.
 
-    `rank` is this one's among the active ranks; `barrier()` returns when all of them have called it.
-    `meanwhile(now)` is called once a step while the accelerator computes: the place for bookkeeping.
-    Every second of the loop is in some row: what passes between two steps is wait of the later one.
-    Raises what the loader raises.
+    `rank` is this one's among the active ranks. `barrier(end)` returns when all of them have called it,
+    each with the end of its step, and returns the last of these. `meanwhile(now)` is called once a step
+    while the accelerator computes: the place for bookkeeping. Every second is in some row, and in one of
+    its columns. Raises what the loader raises.
     """
-    start = begin = clock.now()
-    held_up = 0.0  # seconds in the last barrier
+    start = free = clock.now()
     for number, batch in enumerate(loader.read(course.portions(rank))):
-        ready = clock.now()
-        meanwhile(ready)
-        # What a barrier takes to wake everybody is our own way of waiting, not an accelerator that idles.
-        nominal = accelerator.compute(ready, stalled=ready - begin + max(0.0, held_up - BARRIER_SECONDS))
-        computed = end = clock.now()
+        meanwhile(clock.now())
+        begin = max(free, batch.ready)
+        nominal, computed = accelerator.compute(begin)
+        end = computed
         if training.sync == "step" or (training.sync == "epoch" and course.ends_epoch(number)):
-            barrier()
-            end = clock.now()
-        held_up = end - computed
+            end = barrier(computed)
         epoch, step = course.place(number)
         log.add(
-            epoch=epoch, step=step, samples=batch.samples, size=batch.bytes, begin=begin - start,
-            wait=ready - begin, compute=nominal, overshoot=computed - ready - nominal, barrier=held_up,
+            epoch=epoch, step=step, samples=batch.samples, size=batch.bytes, begin=free - start,
+            wait=begin - free, compute=nominal, overshoot=computed - begin - nominal, barrier=end - computed,
+            late=clock.now() - end,
         )  # fmt: skip
-        begin = end
-    return begin - start
+        free = end
+    return free - start

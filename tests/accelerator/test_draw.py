@@ -94,7 +94,7 @@ def lateness(accelerator, clock, steps):
     begin = before = clock.now()
     nominal, measured, late = 0.0, [], []
     for _ in range(steps):
-        nominal += accelerator.compute(clock.now(), stalled=0.0)
+        nominal += accelerator.compute(begin + nominal)[0]
         now = clock.now()
         measured.append(now - before)
         late.append(now - begin - nominal)

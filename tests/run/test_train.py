@@ -27,7 +27,7 @@ class MemoryLoader:
             self.seen.append(tuple(read.file for read in portion.reads))
             if self.delay:
                 time.sleep(self.delay)
-            yield Batch(portion.samples, 100 * portion.samples)
+            yield Batch(portion.samples, 100 * portion.samples, time.monotonic())
 
     def helper_cpu_seconds(self) -> float:
         return 0.0
@@ -43,20 +43,35 @@ class BusyBarrier:
         self.seconds = seconds
         self.barriers = 0
 
-    def __call__(self) -> None:
+    def __call__(self, end: float) -> float:
         self.barriers += 1
         time.sleep(self.seconds)
+        return time.monotonic()
 
 
-def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None):
+class LateClock:
+    """A clock whose sleeps end late by a given amount, as a busy scheduler's do."""
+
+    def __init__(self, late: float) -> None:
+        self.time = time.monotonic() + 1  # all batches have arrived by then
+        self.late = late
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep_until(self, deadline: float) -> None:
+        self.time = max(self.time, deadline) + self.late
+
+
+def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None, clock=None):
     log = StepLog(point=3, rank=0)
-    clock = MonotonicClock()
+    clock = clock or MonotonicClock()
     course = Course(
         plan=EpochPlan(samples=samples, ranks=1, batch_size=4), epochs=epochs, steps=steps, seed=7
     )
     begin = clock.now()
     seconds = train(
-        course, TrainingSpec(sync=sync), loader, Accelerator(step, clock), 0, barrier or (lambda: None),
+        course, TrainingSpec(sync=sync), loader, Accelerator(step, clock), 0, barrier or (lambda end: end),
         clock, log, lambda now: None,
     )  # fmt: skip
     return log.rows(), seconds, clock.now() - begin
@@ -70,6 +85,30 @@ def test_the_columns_sum_to_the_loop_time(sync, delay):
     assert durations(rows).sum() == pytest.approx(seconds, rel=1e-9)
     assert durations(rows).sum() == pytest.approx(measured, rel=0.001)
     assert np.allclose(rows["begin"][1:], (rows["begin"] + durations(rows))[:-1], atol=1e-9)
+
+
+@pytest.mark.parametrize("sync", ["none", "step"])
+def test_a_process_that_is_late_by_less_than_a_step_holds_no_accelerator_up(sync):
+    rows, seconds, _ = rows_of(MemoryLoader(), sync=sync, clock=LateClock(0.004))
+    assert seconds == pytest.approx(20 * 0.005)
+    assert rows["late"] == pytest.approx(0.004)
+    assert rows["overshoot"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_process_that_is_late_by_more_than_a_step_holds_its_accelerator_up():
+    rows, seconds, _ = rows_of(MemoryLoader(), clock=LateClock(0.008))
+    assert rows["overshoot"][1:] == pytest.approx(0.003)
+    assert seconds == pytest.approx(20 * 0.005 + 19 * 0.003)
+
+
+def test_a_batch_counts_from_its_arrival_not_from_when_somebody_looks():
+    clock = LateClock(0.004)
+    loader = MemoryLoader()
+    arrivals = [clock.time - 1, clock.time + 0.5, clock.time + 0.501]
+    loader.read = lambda portions: (Batch(4, 400, ready) for ready in arrivals)
+    rows, _, _ = rows_of(loader, clock=clock)
+    assert rows["wait"] == pytest.approx([0.0, 0.495, 0.0])
+    assert rows["late"] == pytest.approx(0.004)
 
 
 def test_two_epochs_in_two_orders_each_sample_once():
