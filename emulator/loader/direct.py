@@ -7,12 +7,10 @@ samples' size. The queue depth that the storage sees is `workers`.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import islice
 from queue import SimpleQueue
 
@@ -25,13 +23,6 @@ from emulator.spec.workload import LoaderSpec
 
 _CLOSE_SECONDS = 1.0
 """How long `close` waits for reads that are under way; what hangs longer is left to the exit."""
-
-
-_NICE = 10
-"""Of reader threads: the emulated accelerator is no load of this CPU, so its turn comes before theirs.
-
-As equals, hundreds of readers that want two cores kept 100 ranks from waking up: 0.5 s in each barrier.
-"""
 
 
 class _Slot:
@@ -108,8 +99,6 @@ class DirectLoader:
 
     def _read_tasks(self) -> None:
         """Life of a reader thread."""
-        with suppress(OSError):  # a system where threads have no priority of their own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
         while (task := self._tasks.get()) is not None:
             slot, read = task
