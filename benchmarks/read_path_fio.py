@@ -1,4 +1,4 @@
-"""fio as a contestant: the same files, the same queue depth, the same requests."""
+"""fio as a contestant: the same files, the same queue depth, the same requests, buffers on huge pages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 
 from read_path_turn import Files, Turn, watched
+
+from emulator.baseline.fio import fio_environment
 
 
 def fio_turn(files: Files, engine: str, direct: bool, depth: int, block: int) -> Turn:
@@ -20,6 +22,7 @@ def fio_turn(files: Files, engine: str, direct: bool, depth: int, block: int) ->
         f"direct={int(direct)}",
         f"iodepth={1 if engine == 'psync' else depth}",
         "thread=1",
+        "iomem_align=2m",
         "invalidate=0",  # who reads cold has had the files evicted
         "file_service_type=sequential",
         "allow_file_create=0",
@@ -30,7 +33,7 @@ def fio_turn(files: Files, engine: str, direct: bool, depth: int, block: int) ->
     with tempfile.TemporaryDirectory() as folder:
         job_file = Path(folder, "job.fio")
         job_file.write_text("\n".join(lines) + "\n")
-        done = watched(["fio", "--output-format=json", str(job_file)])
+        done = watched(["fio", "--output-format=json", str(job_file)], fio_environment())
     told = json.loads(done.out[done.out.index("{") :])["jobs"]
     reads = [job["read"] for job in told]
     size = sum(read["io_bytes"] for read in reads)

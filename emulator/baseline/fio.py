@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,16 @@ def fio_version() -> str:
     return done.stdout.strip()
 
 
+def fio_environment() -> dict[str, str]:
+    """The environment of a fio whose buffers shall lie on huge pages, as a loader's do.
+
+    A request into a thousand scattered pages is cut into many: with O_DIRECT and 4 MiB fio read 0.5 GB/s from
+    a virtual machine's disk, and 1.6 GB/s into huge pages. What the storage delivers is the latter.
+    """
+    tunables = filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
+    return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
+
+
 def dying_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
     """For a child before exec: the kernel sends it this signal when its parent ends, however that happens."""
     prctl = ctypes.CDLL(None).prctl
@@ -57,7 +68,7 @@ def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-"
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=limit, check=False,
-            preexec_fn=dying_with_parent(),
+            preexec_fn=dying_with_parent(), env=fio_environment(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise StorageError(

@@ -63,6 +63,7 @@ def _shared(setting: Setting) -> list[str]:
         f"ioengine={setting.engine}",
         f"direct={int(setting.direct)}",
         "thread=1",
+        "iomem_align=2m",  # whole huge pages, where there are any
         # A colon separates folders for fio.
         "directory=" + str(setting.folder.resolve()).replace(":", "\\:"),
         f"size={setting.file_bytes}",
