@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from emulator.analysis.warmup import Floats, drift
 from emulator.record.result import Flag, HostShare, Point
+from emulator.spec.workload import Workload
 from emulator.units import show_bytes
 
 OVERSHOOT = 0.01
@@ -186,20 +187,21 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
     )
 
 
-def short_run(point: Point, prefetch: int) -> Flag | None:
+def short_run(point: Point, workload: Workload) -> Flag | None:
     """Steps < 5 x batches of read-ahead, while ranks wait: the first step's reading is in the others' rate.
 
     What was read ahead during the first step, which is left out of the time, is consumed in later ones: an
-    excess of up to prefetch / steps.
+    excess of up to prefetch / steps. A shuffle buffer is filled by then, too.
     """
-    enough = LONG * prefetch
+    ahead = workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size
+    enough = LONG * ahead
     if point.steps >= enough or point.wait_share <= 0.01:
         return None
     return Flag(
         name="short",
         value=point.steps,
         threshold=enough,
-        sentence=f"{point.steps} steps are few against {prefetch} batches of read-ahead: what the first step "
+        sentence=f"{point.steps} steps are few against {ahead} batches of read-ahead: what the first step "
         f"read makes throughput look higher; use --steps {enough}.",
     )
 

@@ -32,7 +32,7 @@ _NAMES = ("arrive", "full", "leave-0", "leave-1")
 _MOMENT = struct.Struct("=d")
 """What goes through a pipe: seconds of CLOCK_MONOTONIC, which all processes of a machine share."""
 _EXCHANGE_SECONDS = 2 * STEP_POLL
-"""Seconds that nodes which do not wait for each other take to find that out: no accelerator is held up."""
+"""Seconds that a node takes to find out that it need not wait for another."""
 
 
 class StepBarrier:
@@ -64,9 +64,7 @@ class StepBarrier:
         if self._first:
             last = max([end, *self._collect()])
             if self._leaders is not None:
-                self._leaders.barrier(STEP_POLL)
-                now = time.monotonic()
-                last = now if now - last > _EXCHANGE_SECONDS else last
+                last = _later(last, self._leaders)
             if self._others:
                 os.write(leave, _MOMENT.pack(last) * self._others)
         else:
@@ -104,6 +102,14 @@ class StepBarrier:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _later(last: float, leaders: Comm) -> float:
+    """Wait for the other nodes: `last`, or the moment when they no longer held this one up."""
+    begin = time.monotonic()
+    leaders.barrier(STEP_POLL)
+    now = time.monotonic()
+    return now if now - begin > _EXCHANGE_SECONDS else last
 
 
 def _readable(pipe: int) -> select.poll:

@@ -40,7 +40,6 @@ class RankReport:
     cores: int
     direct_io: bool
     """True when reads by-passed the page cache (O_DIRECT), as those of objects do."""
-    loop_seconds: float
     cpu_seconds: float
     """User + system seconds of the rank and its workers, during the loop."""
     steps: Steps
@@ -80,16 +79,15 @@ def run_point(
         probe = HostProbe() if node.rank == 0 else None
         if probe:
             probe.start()
-        barrier.wait(0.0)  # the common start of all ranks' clocks
         cpu = cpu_seconds() + loader.helper_cpu_seconds()
         try:
-            seconds = _train(job, course, loader, comm, barrier, log, keep)
+            _train(job, course, loader, comm, barrier, log, keep)
         finally:
             keep.flush()
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - cpu
         comm.barrier()
         activity = probe.stop() if probe else None
-    return comm.gather(_report(job, log, seconds, cpu, stats, activity))
+    return comm.gather(_report(job, log, cpu, stats, activity))
 
 
 def course_of(job: Job, manifest: Manifest, number: int, ranks: int) -> Course:
@@ -103,22 +101,21 @@ def course_of(job: Job, manifest: Manifest, number: int, ranks: int) -> Course:
 
 def _train(
     job: Job, course: Course, loader: Loader, comm: Comm, barrier: StepBarrier, log: StepLog, keep: _Keeper
-) -> float:
+) -> None:
     clock, training = MonotonicClock(), job.workload.training
     spec = job.workload.accelerator
     accelerator = Accelerator(spec.step_seconds, clock, endless(spec, course.seed, comm.rank))
-    return train(course, training, loader, accelerator, comm.rank, barrier.wait, clock, log, keep.look)
+    train(course, training, loader, accelerator, comm.rank, barrier.wait, clock, log, keep.look)
 
 
 def _report(
-    job: Job, log: StepLog, seconds: float, cpu: float, stats: ReadStats, activity: HostActivity | None
+    job: Job, log: StepLog, cpu: float, stats: ReadStats, activity: HostActivity | None
 ) -> RankReport:
     counts = stats.snapshot()
     return RankReport(
         host=socket.gethostname(),
         cores=cores(),
         direct_io=isinstance(job.dataset, ObjectPlace) or wants_direct(job),
-        loop_seconds=seconds,
         cpu_seconds=cpu,
         steps=log.rows(),
         read_latency=counts.histogram(),

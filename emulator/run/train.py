@@ -47,11 +47,11 @@ def train(
     """Train along `course`, one row of `log` per step, and return the seconds until the last one's end.
 
     `rank` is this one's among the active ranks. `barrier(end)` returns when all of them have called it,
-    each with the end of its step, and returns the last of these. `meanwhile(now)` is called once a step
-    while the accelerator computes: the place for bookkeeping. Every second is in some row, and in one of
-    its columns. Raises what the loader raises.
+    each with the end of its step, and returns the last of these; the loop begins with one, for a common
+    start. `meanwhile(now)` is called once a step while the accelerator computes: the place for bookkeeping.
+    Every second is in some row, and in one of its columns. Raises what the loader raises.
     """
-    start = free = clock.now()
+    start = free = barrier(clock.now())  # one for all ranks
     for number, batch in enumerate(loader.read(course.portions(rank))):
         meanwhile(clock.now())
         begin = max(free, batch.ready)

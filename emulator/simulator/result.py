@@ -53,7 +53,7 @@ def _flagged(one: Predicted, simulation: Simulation) -> Point:
         flags += (
             Flag(name="representatives", value=one.played, threshold=one.point.ranks, sentence=sentence),
         )
-    short = short_run(one.point, simulation.workload.loader.prefetch)
+    short = short_run(one.point, simulation.workload)
     return replace(one.point, flags=flags + ((short,) if short else ()))
 
 

@@ -50,7 +50,7 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
         read_retries=dict(sorted(retries.items())),
     )  # fmt: skip
     drifting = non_stationary(rate_series(steady(rows)))
-    raised = (drifting, _not_direct(job, reports), short_run(point, job.workload.loader.prefetch))
+    raised = (drifting, _not_direct(job, reports), short_run(point, job.workload))
     return replace(point, flags=point_flags(point) + tuple(flag for flag in raised if flag))
 
 
