@@ -1,16 +1,17 @@
 """How many emulated accelerators this machine holds when storage costs nothing but a copy.
 
-    python benchmarks/accelerators.py FOLDER [--direct 64,96,112,128] [--torch 16,24,32] [--out FILE]
+    python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--torch 16,24] [--cold 0.8] [--out FILE]
 
 One NVIDIA A100 at 1/16 of the sample size: 7 samples of 9.2 MB (image and label) every 0.636 s, 101 MB/s,
-warm in the page cache. Each count is `feedrate run` as a user starts it: mpirun, a barrier after each
-step, every byte of every file read. A count holds when AU >= 90 %, over all steps but each rank's first.
-Which processes ran beside it matters: the table has the share of CPU that others took.
+warm in the page cache. With --cold the direct loader is also run cold, with as many as ask for that share
+of what fio reads from the same files just before. Each count is `feedrate run` as a user starts it: mpirun,
+a barrier after each step, every byte of every file read. A count holds when AU >= 90 %, over all steps but
+each rank's first. Which processes ran beside it matters: the table has the share of CPU that others took.
 
     AU, X/X_ideal   as `feedrate report` shows them
     CPU-s/GB        user + system seconds of all ranks and their workers during the loop
     others          cores that were busy with anything but the ranks
-    overshoot p99   of the emulated compute, as a share of the step
+    late p99        of the processes after the ends of their steps, as a share of the step
     start s         from the start of the command to that of the loop, and from its end to the command's
     PSS MB          of a rank: peak over the run, of all ranks together, per rank
 
@@ -33,6 +34,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from read_path import machine
+from read_path_fio import fio_turn
 from read_path_turn import Files, watched
 
 import emulator
@@ -44,6 +46,8 @@ PSS_SECONDS = 4.0
 """Between two looks at the memory of all ranks: a look costs as much as some ranks do."""
 SCALE = 16
 BATCH = 7
+STEP_SECONDS = 0.636
+FIO_DEPTHS, FIO_BLOCK = (8, 16, 32), 2**18  # it leaves out what fills no request: 2 % of files this small
 CROP = "[48, 48, 48]"  # 128 voxels at 1/16 of the volume would be 51
 RECIPE = f"""name = "kits19-16th"
 title = "KiTS19's sizes / {SCALE}"
@@ -67,6 +71,7 @@ class Held:
     """One count, run once."""
 
     loader: str
+    cache: str
     point: Point
     seconds: float
     """Of the whole command."""
@@ -77,15 +82,21 @@ class Held:
 def main() -> None:
     options = _options()
     counts = {kind: _counts(getattr(options, kind)) for kind in ("direct", "torch")}
-    files = _files(options.folder, BATCH * max(n for some in counts.values() for n in some))
+    files = _files(options.folder, BATCH * max((n for some in counts.values() for n in some), default=32))
     files.warm()
-    runs = []
+    runs, fio = [], []
     for _ in range(options.repeats):
         for kind, some in counts.items():
             for ranks in some:
-                runs.append(_run(options, kind, ranks))
+                runs.append(_run(options, kind, "warm", ranks))
                 print(_row(runs[-1]), flush=True)
-    text = _report(options, files, runs)
+        if options.cold:
+            best, ranks = _most_cold(files, options.cold)
+            files.evict()
+            fio.append(best)
+            runs.append(_run(options, "direct", "cold", ranks))
+            print(_row(runs[-1]), flush=True)
+    text = _report(options, files, runs, fio)
     print("\n" + text)
     if options.out:
         options.out.write_text(text)
@@ -96,6 +107,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--direct", default="64,96,104,112,128", help="counts of the direct loader, or none")
     parser.add_argument("--torch", default="16,24,32,40", help="counts of the torch loader, or none")
+    parser.add_argument("--cold", type=float, help="share of fio's best that cold ranks ask for")
     parser.add_argument("--steps", type=int, default=30, help="steps of a rank")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], help="as of feedrate run")
@@ -119,18 +131,28 @@ def _files(folder: Path, least: int) -> Files:
     return Files(folder, tuple(folder / one for one in manifest.names), tuple(manifest.sizes.tolist()))
 
 
-def _run(options: argparse.Namespace, kind: str, ranks: int) -> Held:
+def _most_cold(files: Files, share: float) -> tuple[float, int]:
+    """Bytes/s that fio reads from the files, and how many accelerators ask for `share` of it."""
+    rates = []
+    for depth in FIO_DEPTHS:
+        files.evict()
+        rates.append(fio_turn(files, "psync", direct=True, depth=depth, block=FIO_BLOCK).rate)
+    demand = BATCH * files.total / len(files.paths) / STEP_SECONDS
+    return max(rates), max(1, int(share * max(rates) / demand))
+
+
+def _run(options: argparse.Namespace, kind: str, cache: str, ranks: int) -> Held:
     settings = [f"loader.crop={CROP}", *options.set]
     with tempfile.TemporaryDirectory() as name:
         out = Path(name, "out")
         command = [
             *(sys.executable, "-m", "emulator", "run", options.folder, "--workload", "unet3d-a100"),
-            *("-n", ranks, "--loader", kind, "--cache", "warm", "--steps", options.steps, "--out", out),
+            *("-n", ranks, "--loader", kind, "--cache", cache, "--steps", options.steps, "--out", out),
             *(word for setting in settings for word in ("--set", setting)),
         ]
         begin = time.monotonic()
         done = watched([str(word) for word in command], _environment(), period=PSS_SECONDS)
-        return Held(kind, read_result(out).points[0], time.monotonic() - begin, done.peak_pss)
+        return Held(kind, cache, read_result(out).points[0], time.monotonic() - begin, done.peak_pss)
 
 
 def _environment() -> dict[str, str]:
@@ -139,8 +161,9 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-_HEAD = """| loader | ranks | AU | X/X_ideal | GB/s | CPU-s/GB | others | overshoot p99 | start s | PSS MB |
-|---|---|---|---|---|---|---|---|---|---|
+_HEAD = """\
+| loader | cache | ranks | AU | X/X_ideal | GB/s | CPU-s/GB | others | late p99 | start s | PSS MB |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -150,23 +173,34 @@ def _row(run: Held) -> str:
     spent = (host.cpu_seconds or 0.0) / point.seconds
     others = "?" if host.busy_share is None else f"{host.busy_share * host.cores - spent:.2f}"
     return (
-        f"| {run.loader} | {point.ranks} | {100 * point.au:.1f} % | {point.x_ideal:.3f} "
+        f"| {run.loader} | {run.cache} | {point.ranks} | {100 * point.au:.1f} % | {point.x_ideal:.3f} "
         f"| {point.bytes_per_second / 1e9:.2f} | {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
         f"| {100 * point.overshoot_p99:.1f} % | {run.seconds - point.seconds:.1f} "
         f"| {run.peak_pss / point.ranks / 1e6:.0f} |"
     )
 
 
-def _report(options: argparse.Namespace, files: Files, runs: Sequence[Held]) -> str:
+def _report(options: argparse.Namespace, files: Files, runs: Sequence[Held], fio: Sequence[float]) -> str:
     held = {
-        kind: max((run.point.ranks for run in runs if run.loader == kind and run.point.au >= 0.9), default=0)
+        kind: max(
+            (
+                run.point.ranks
+                for run in runs
+                if (run.loader, run.cache) == (kind, "warm") and run.point.au >= 0.9
+            ),
+            default=0,
+        )
         for kind in ("direct", "torch")
     }
+    cold = [
+        f"Cold: as many as ask for {options.cold:.0%} of fio's {best / 1e9:.2f} GB/s.\n\n" for best in fio
+    ]
     return (
         f"# Accelerators on one machine, {time.strftime('%Y-%m-%d')}\n\n"
         f"`python {' '.join(sys.argv)}`\n\n{len(files.paths)} files of "
-        f"{files.total / len(files.paths) / 1e6:.2f} MB, warm; {options.steps} steps.\n{machine()}\n\n"
+        f"{files.total / len(files.paths) / 1e6:.2f} MB; {options.steps} steps.\n{machine()}\n\n"
         f"Most that held AU >= 90 %: {held['direct']} with the direct loader, {held['torch']} with torch.\n\n"
+        + "".join(cold)
         + _HEAD
         + "\n".join(_row(run) for run in runs)
         + "\n"
