@@ -18,8 +18,7 @@ def test_the_knee_is_where_the_cap_is(device, tmp_path):
     assert result.points[-1].bytes_per_second == pytest.approx(CAP, rel=0.05)
     assert result.knee.n_saturation == pytest.approx(CAP / demand, rel=0.05)
     last = result.points[-1]
-    named = last.bound.kind in ("storage", "client-link")
-    assert named or "by other processes" in " ".join(last.bound.evidence), last.bound  # a busy machine
+    assert last.bound.kind in ("storage", "client-link"), last.bound
     assert last.resident_share < 0.01
 
 
