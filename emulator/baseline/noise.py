@@ -10,7 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.baseline.fio import checked, dying_with_parent, parse, require_fio, run_fio, side
+from emulator.baseline.fio import (
+    checked,
+    dying_with_parent,
+    fio_environment,
+    parse,
+    require_fio,
+    run_fio,
+    side,
+)
 from emulator.baseline.jobfile import FILE_NAME, Setting, job_file, layout_file
 from emulator.baseline.suites import Access, Task, neighbours
 from emulator.errors import SpecError, StorageError, storage_error
@@ -86,6 +94,7 @@ class RunningNoise:
             self._process = subprocess.Popen(
                 [require_fio(), "--output-format=json+", "-"], text=True, stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=dying_with_parent(signal.SIGINT),
+                env=fio_environment(),
             )  # fmt: skip
             assert self._process.stdin is not None
             self._process.stdin.write(job_file(setting, noise.tasks, seed=1, unlink=True))

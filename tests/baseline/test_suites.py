@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.baseline.fio import checked, parse, percentile, side
+from emulator.baseline.fio import checked, fio_environment, parse, percentile, side
 from emulator.baseline.jobfile import Setting, job_file, layout_file
 from emulator.baseline.plan import parse_list
 from emulator.baseline.suites import SUITES, access_name, files_needed, find_suite, tuned, turns
@@ -109,3 +109,9 @@ def test_clients_add_up():
 def test_names_of_accesses():
     assert access_name("random", 512, 1.0) == "0.5 KiB random read"
     assert access_name("sequential", 4 * 2**20, 0.0) == "4 MiB sequential write"
+
+
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("glibc.malloc.check=1", "glibc.malloc.check=1:")])
+def test_fio_reads_into_huge_pages_beside_the_users_own_tunables(monkeypatch, before, after):
+    monkeypatch.setenv("GLIBC_TUNABLES", before)
+    assert fio_environment()["GLIBC_TUNABLES"] == f"{after}glibc.malloc.hugetlb=1"
