@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 from points import host, point
 
-from emulator.analysis.flags import point_flags, small_dataset, usable
+from emulator.analysis.flags import point_flags, short_run, small_dataset, usable
 from emulator.record.result import Flag
+from emulator.spec.catalog import load_workload
 
 
 def test_a_clean_point_raises_nothing():
@@ -48,6 +49,18 @@ def test_dataset_against_memory():
     assert flag.threshold == 5
     assert "100 GB" in flag.sentence
     assert small_dataset(320 * 10**9, 64 * 10**9) is None
+
+
+def test_read_ahead_and_a_shuffle_buffer_ask_for_more_steps():
+    ahead = load_workload("unet3d-tiny", ["loader.prefetch=2"])
+    flag = short_run(point(4, 0.9, steps=9, wait_share=0.1), ahead)
+    assert flag is not None and flag.threshold == 10
+    assert short_run(point(4, 0.9, steps=10, wait_share=0.1), ahead) is None
+    buffer = f"access.shuffle_buffer={3 * ahead.loader.batch_size}"
+    shuffled = load_workload("unet3d-tiny", ["loader.prefetch=2", "access.pattern=sequential", buffer])
+    flag = short_run(point(4, 0.9, steps=10, wait_share=0.1), shuffled)
+    assert flag is not None and flag.threshold == 25
+    assert "5 batches of read-ahead" in flag.sentence
 
 
 def test_a_single_repeated_request_is_flagged():

@@ -4,6 +4,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from emulator.accelerator.occupy import Accelerator
 from emulator.analysis.throughput import durations
@@ -115,6 +117,16 @@ def test_a_batch_counts_from_its_arrival_not_from_when_somebody_looks():
     rows, _, _ = rows_of(loader, clock=clock)
     assert rows["wait"] == pytest.approx([0.0, 0.495, 0.0])
     assert rows["late"] == pytest.approx(0.004)
+
+
+@given(st.lists(st.floats(0.002, 0.5), min_size=1, max_size=30))
+def test_a_stall_is_never_made_up_for(stalls):
+    clock = LateClock(0.0)
+    loader = MemoryLoader()
+    loader.read = lambda portions: (Batch(4, 400, clock.time + stall) for stall in stalls)
+    rows, seconds, _ = rows_of(loader, step=0.05, samples=4 * len(stalls), epochs=1, clock=clock)
+    assert rows["wait"] == pytest.approx(stalls)
+    assert seconds == pytest.approx(sum(stalls) + 0.05 * len(stalls))
 
 
 def test_two_epochs_in_two_orders_each_sample_once():
