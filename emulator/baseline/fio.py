@@ -41,7 +41,7 @@ def fio_environment() -> dict[str, str]:
     """The environment of a fio whose buffers shall lie on huge pages, as a loader's do.
 
     A request into a thousand scattered pages is cut into many: with O_DIRECT and 4 MiB fio read 0.5 GB/s from
-    a virtual machine's disk, and 1.6 GB/s into huge pages. What the storage delivers is the latter.
+    a virtual machine's disk, and 1.4 GB/s into huge pages. What the storage delivers is the latter.
     """
     tunables = filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}

@@ -1,8 +1,8 @@
 """The barrier of a training step: asleep in the kernel, woken within microseconds.
 
 An MPI barrier that polls needs a look for each of its log2(ranks) rounds: with 64 ranks on a node and a
-millisecond of sleep between looks it took 30 ms a step. Here the ranks of a node sleep in a read of a
-pipe; only the first rank of each node talks to the other nodes through MPI.
+millisecond of sleep between looks it took 30 ms a step. Here the ranks of a node sleep until a pipe can be
+read; only the first rank of each node talks to the other nodes through MPI.
 
 On busy cores each time that a rank is woken is a wait for a core, so nobody waits for another's. The
 first rank is woken once, by the last of the others, who sees in the pipe that all have arrived. The
