@@ -181,15 +181,9 @@ def _row(run: Held) -> str:
 
 
 def _report(options: argparse.Namespace, files: Files, runs: Sequence[Held], fio: Sequence[float]) -> str:
+    good = [run for run in runs if run.cache == "warm" and run.point.au >= 0.9]
     held = {
-        kind: max(
-            (
-                run.point.ranks
-                for run in runs
-                if (run.loader, run.cache) == (kind, "warm") and run.point.au >= 0.9
-            ),
-            default=0,
-        )
+        kind: max((run.point.ranks for run in good if run.loader == kind), default=0)
         for kind in ("direct", "torch")
     }
     cold = [
