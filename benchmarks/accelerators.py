@@ -39,8 +39,8 @@ from read_path_turn import Files, watched
 
 import emulator
 from emulator.dataset.manifest import read_manifest
+from emulator.record.folder import read_result
 from emulator.record.result import Point
-from emulator.record.store import read_result
 
 PSS_SECONDS = 4.0
 """Between two looks at the memory of all ranks: a look costs as much as some ranks do."""

@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from read_path_turn import watched
 
-from emulator.dataset.measure import measure_payload
+from emulator.config.recipe import load_recipe
+from emulator.dataset.generate import measure_payload
 from emulator.dataset.plan import Plan, outlook
-from emulator.spec.recipe import load_recipe
 from emulator.storage.folder import FolderStore
 
 TARGET_RATE = 0.90

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from emulator.record.folder import read_result
 from emulator.record.result import Point
-from emulator.record.store import read_result
 
 RATE_TOLERANCE = 0.01
 AU_TOLERANCE = 0.005

@@ -25,11 +25,10 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.simulator.engine import choose
-from emulator.simulator.predict import Simulation, predict
-from emulator.simulator.sizes import sample_sizes
-from emulator.spec.system import ClientSystem, StorageSystem, System
-from emulator.spec.workload import AcceleratorSpec, LoaderSpec, SampleSpec, TrainingSpec, Workload
+from emulator.config.workload import AcceleratorSpec, LoaderSpec, SampleSpec, TrainingSpec, Workload
+from emulator.satellites.systems.engine import choose
+from emulator.satellites.systems.predict import Simulation, predict, sample_sizes
+from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 ROWS = Path(__file__).parents[1] / "results" / "reference" / "mlperf_storage_v1_0.csv"
 UNET = {"a100": (7, 146_600_628, 68_341_808, 0.636), "h100": (7, 146_600_628, 68_341_808, 0.323)}

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.config.workload import LoaderSpec
 from emulator.loader.choose import make_loader
-from emulator.plan.reads import whole_files
-from emulator.spec.workload import LoaderSpec
+from emulator.plan import whole_files
 from emulator.storage.posix import PosixStorage
 from emulator.storage.timed import TimedStorage
 

@@ -5,11 +5,10 @@ python benchmarks/seed_case.py > results/seed-case-45GBps.md
 
 from pathlib import Path
 
-from emulator.simulator.engine import choose
-from emulator.simulator.predict import Simulation, predict
-from emulator.simulator.sizes import sample_sizes
-from emulator.spec.catalog import load_workload
-from emulator.spec.system import ClientSystem, StorageSystem, System
+from emulator.config.catalog import load_workload
+from emulator.satellites.systems.engine import choose
+from emulator.satellites.systems.predict import Simulation, predict, sample_sizes
+from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 SAMPLE = 146_313_216
 BATCH, SECONDS, FILES, HOSTS = 4, 4.59, 3620, 12

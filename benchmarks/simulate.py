@@ -13,11 +13,17 @@ import subprocess
 import sys
 import time
 
-from emulator.simulator.engine import choose
-from emulator.simulator.predict import Simulation, course_of, predict, set_scene
-from emulator.simulator.sizes import default_files, sample_sizes
-from emulator.spec.catalog import load_workload
-from emulator.spec.system import ClientSystem, StorageSystem, System
+from emulator.config.catalog import load_workload
+from emulator.satellites.systems.engine import choose
+from emulator.satellites.systems.predict import (
+    Simulation,
+    course_of,
+    default_files,
+    predict,
+    sample_sizes,
+    set_scene,
+)
+from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 CASES = {
     "288 x 500, barriers": (288, 500, "step", None, "numba"),
@@ -54,8 +60,8 @@ def measure(name: str) -> dict[str, float]:
     if engine == "simpy":
         from simulate_simpy import play
 
-        from emulator.simulator.outcome import outcome
-        from emulator.simulator.scene import ends
+        from emulator.satellites.systems.engine import ends
+        from emulator.satellites.systems.outcome import outcome
 
         scene = set_scene(one, course_of(one, ranks, 0))
         ready, events = play(scene)

@@ -3,7 +3,7 @@
 import numpy as np
 import simpy
 
-from emulator.simulator.scene import Scene
+from emulator.satellites.systems.engine import Scene
 
 
 class Network:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from command import feedrate
 
+from emulator.record.folder import read_result
 from emulator.record.result import RunResult
-from emulator.record.store import read_result
 
 SEEN, UNSEEN = "1,4,9", "2,3,5,6,8"
 """Counts of the fit, of which 9 is beyond saturation on a storage that feeds five; and the others."""

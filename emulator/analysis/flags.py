@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emulator.analysis.warmup import Floats, drift
+from emulator.analysis.throughput import Floats, drift
+from emulator.config.workload import Workload
 from emulator.record.result import Flag, HostShare, Point
-from emulator.spec.workload import Workload
 from emulator.units import show_bytes
 
 OVERSHOOT = 0.01

@@ -1,21 +1,87 @@
-"""The knee of a sweep: N_AU, onset, saturation, peak. Pure functions of counts and efficiencies.
-
-efficiency = throughput / (N x ideal rate of one process). The ideal rate is known (batch size / step time);
-a measured low-count baseline in its place biases the knee by its own noise.
-"""
+"""Model-free reading of a curve: means per process count, decreasing regression, crossings."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.analysis.flags import invalid, usable
-from emulator.analysis.isotonic import Crossing, Where, crossing, means
 from emulator.analysis.search import Belief, Search, believe, observe
 from emulator.record.result import Knee, Point
 from emulator.units import show_rate
+
+Floats = NDArray[np.float64]
+Where = Literal["inside", "below", "beyond"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Where efficiency falls through a threshold."""
+
+    ranks: float | None
+    """Number of processes, interpolated; None unless `where` is `inside`."""
+    where: Where
+    """`inside` the counts that were run; `below`: never above; `beyond`: still above at the largest."""
+
+
+def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floats, Floats]:
+    """Distinct counts in rising order, the mean of `values` at each, and the number of runs of each."""
+    count, index = np.unique(np.asarray(ranks, dtype=np.float64), return_inverse=True)
+    runs = np.bincount(index).astype(np.float64)
+    total = np.bincount(index, weights=np.asarray(values, dtype=np.float64))
+    return count, total / runs, runs
+
+
+def decreasing(values: Floats, weights: Floats) -> Floats:
+    """The non-increasing sequence nearest to `values` in weighted least squares.
+
+    Pool-adjacent-violators (Ayer, Brunk, Ewing, Reid, Silverman 1955): neighbours that rise are
+    replaced by their weighted mean until none does.
+    """
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, size = float(value), float(weight), 1
+        while blocks and blocks[-1][0] < mean:
+            last, last_total, last_size = blocks.pop()
+            mean = (last * last_total + mean * total) / (last_total + total)
+            total += last_total
+            size += last_size
+        blocks.append((mean, total, size))
+    return np.concatenate([np.full(size, mean) for mean, _, size in blocks])
+
+
+def crossing(ranks: Sequence[float], efficiency: Sequence[float], threshold: float) -> Crossing:
+    """The largest N with efficiency >= threshold, between the counts that were run.
+
+    Means per count, then `decreasing`, then a straight line of ln efficiency along ln N between the last
+    count above and the next one below; beyond a hard limit C, efficiency = C / (N r) is that straight line.
+    Raises ValueError when there is no run.
+    """
+    if len(ranks) == 0:
+        raise ValueError("no run to find a knee in")
+    count, mean, runs = means(ranks, efficiency)
+    fit = decreasing(mean, runs)
+    above = np.flatnonzero(fit >= threshold)
+    if above.size == 0:
+        return Crossing(ranks=None, where="below")
+    last = int(above[-1])
+    if last == len(count) - 1:
+        return Crossing(ranks=None, where="beyond")
+    low, high = np.log(np.maximum(fit[last : last + 2], 1e-12))
+    part = (low - np.log(threshold)) / (low - high)
+    return Crossing(ranks=float(count[last] * (count[last + 1] / count[last]) ** part), where="inside")
+
+
+# ---- The knee of a sweep: N_AU, onset, saturation, peak. Pure functions of counts and efficiencies.
+#
+# efficiency = throughput / (N x ideal rate of one process). The ideal rate is known (batch size / step time);
+# a measured low-count baseline in its place biases the knee by its own noise.
+
 
 ONSET = 0.98
 """Efficiency at which throughput per process visibly begins to fall."""

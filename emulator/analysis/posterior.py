@@ -1,14 +1,13 @@
-"""What runs say about the knee: a posterior over families of curves, on a grid.
+"""Families of curves that saturate, as efficiency against ln(N / K); K is the scale in processes.
 
-Hypotheses are (scale K, shape) of `families`, K log-uniform. With y = ln(measured efficiency),
-m = ln(efficiency of the hypothesis) and N_AU its knee, one run has the likelihood
+    soft     (1 - d) (1 + x^p)^(-1/p) / (1 + k max(0, x - 1))    x = N / K
+    usl      (1 - d) / (1 + q x / 2 + (1 - q) x^2)
 
-    y - m ~ sqrt(s^2 + (DISCREPANCY ln(N / N_AU))^2) x Student t with FREEDOM degrees of freedom
+`soft` is the p-norm of "N processes at their own rate" and "the limit K": p large is a hard roofline, p = 1
+a rectangular hyperbola; k > 0 declines beyond the limit. `usl` is Gunther's universal scalability law (1993)
+with contention q and coherency 1 - q. d is what a process loses even when alone: latency that nothing hides.
 
-s, the noise of a run, is averaged over a grid, so nobody has to state it: repeats of a count teach it, since
-no hypothesis explains their scatter. The second term says that no real system is a member of a family: a
-curve fits near its knee and only roughly far away, so far runs count less (model discrepancy, Kennedy and
-O'Hagan 2001). Student t: one stalled run must not move the knee (Lange, Little and Taylor 1989).
+Everything depends on N / K alone, so knee, onset and saturation of a shape are constants times K.
 """
 
 from __future__ import annotations
@@ -16,19 +15,118 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from emulator.analysis.families import (
-    LOWEST,
-    Floats,
-    Numbers,
-    crossing_ratios,
-    grid_log_efficiency,
-    log_efficiency,
-    saturation_ratios,
-    shapes,
-)
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.intp]
+
+SHARPNESS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0, 20.0, 60.0)
+"""p of `soft`: a geometric grid, on purpose not the round numbers that tests use."""
+DECLINE = (0.0, 0.2, 0.45, 1.0)
+"""k of `soft`, for p >= 2."""
+CONTENTION = (0.0, 0.3, 0.6, 0.85)
+"""q of `usl`."""
+OVERHEAD = (0.0, 0.01, 0.025, 0.05, 0.08, 0.15)
+"""d of both."""
+LOWEST, HIGHEST = -12.0, 9.0
+"""ln(N / K) that is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Every shape of the grid, column by column; a shape's number is its row."""
+
+    soft: NDArray[np.bool_]
+    power: Floats
+    """p of `soft`, q of `usl`."""
+    decline: Floats
+    """k of `soft`; 0 for `usl`."""
+    overhead: Floats
+    """d."""
+    log_prior: Floats
+    """Unnormalised. A decline is half as likely as none; overhead is less likely the larger, exp(-d / 0.025):
+    a process alone is expected to come near its ideal rate."""
+
+    def __len__(self) -> int:
+        return len(self.power)
+
+
+@cache
+def shapes() -> Shapes:
+    """The grid, about 230 shapes."""
+    soft = [(True, p, k) for p in SHARPNESS for k in (DECLINE if p >= 2 else (0.0,))]
+    usl = [(False, q, 0.0) for q in CONTENTION]
+    rows = [(*row, d) for row in soft + usl for d in OVERHEAD]  # overhead runs fastest
+    kind, power, decline, overhead = (np.array(column) for column in zip(*rows, strict=True))
+    prior = -math.log(2) * (decline > 0) - overhead / 0.025
+    return Shapes(soft=kind.astype(bool), power=power, decline=decline, overhead=overhead, log_prior=prior)
+
+
+def log_efficiency(ratio: Floats, shape: Numbers) -> Floats:
+    """ln efficiency at ratio = ln(N / K) for the numbered shapes; `ratio` broadcasts against `shape`."""
+    grid = shapes()
+    soft, power = grid.soft[shape], grid.power[shape]
+    u = np.minimum(ratio, HIGHEST)
+    x = np.exp(u)
+    p = np.where(soft, power, 1.0)
+    q = np.where(soft, 0.0, power)
+    steep = p * u
+    bend = np.where(steep > 30, steep, np.log1p(np.exp(np.minimum(steep, 30.0)))) / p
+    bend += np.log1p(grid.decline[shape] * np.maximum(0.0, x - 1))
+    bend = np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x)))
+    return np.asarray(np.log1p(-grid.overhead[shape]) - bend)
+
+
+def grid_log_efficiency(log_n: float, log_scales: Floats, which: Numbers) -> Floats:
+    """ln efficiency at one count for every scale x shape, flat, the shape running fastest.
+
+    Shapes that differ only in overhead share one curve: computed once, a sixth of the work.
+    """
+    first, member = np.unique(which // len(OVERHEAD), return_inverse=True)
+    curve = log_efficiency(log_n - log_scales[:, None], first[None, :] * len(OVERHEAD))  # overhead 0
+    loss = np.log1p(-shapes().overhead[which])
+    return np.asarray(curve[:, member] + loss).ravel()
+
+
+@cache
+def crossing_ratios(threshold: float) -> Floats:
+    """ln(N / K) where each shape falls through `threshold`; LOWEST when it is never above.
+
+    Every shape is non-increasing in N, so bisection finds it.
+    """
+    shape = np.arange(len(shapes()))
+    low, high = np.full(len(shape), LOWEST), np.full(len(shape), HIGHEST)
+    for _ in range(50):
+        middle = (low + high) / 2
+        above = log_efficiency(middle, shape) >= math.log(threshold)
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return low
+
+
+@cache
+def saturation_ratios() -> Floats:
+    """ln(C / (r K)) of each shape, C its largest throughput: maximum of ln x + ln efficiency on a grid."""
+    shape = np.arange(len(shapes()))
+    u = np.linspace(-3, HIGHEST, 1200)[:, None]
+    return np.asarray((log_efficiency(u, shape[None, :]) + u).max(axis=0))
+
+
+# ---- What runs say about the knee: a posterior over families of curves, on a grid.
+#
+# Hypotheses are (scale K, shape) of `families`, K log-uniform. With y = ln(measured efficiency),
+# m = ln(efficiency of the hypothesis) and N_AU its knee, one run has the likelihood
+#
+#     y - m ~ sqrt(s^2 + (DISCREPANCY ln(N / N_AU))^2) x Student t with FREEDOM degrees of freedom
+#
+# s, the noise of a run, is averaged over a grid, so nobody has to state it: repeats of a count teach it,
+# since
+# no hypothesis explains their scatter. The second term says that no real system is a member of a family: a
+# curve fits near its knee and only roughly far away, so far runs count less (model discrepancy, Kennedy and
+# O'Hagan 2001). Student t: one stalled run must not move the knee (Lange, Little and Taylor 1989).
+
 
 NOISE = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
 """Relative standard deviations of one run that are considered."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.analysis.families import Floats, Numbers
-from emulator.analysis.posterior import DISCREPANCY, Posterior, posterior, weighted_quantiles
+from emulator.analysis.posterior import DISCREPANCY, Floats, Numbers, Posterior, posterior, weighted_quantiles
 from emulator.record.result import Point
 
 CERTAIN = 0.975
@@ -109,10 +108,7 @@ def observe(point: Point) -> Observation:
 def believe(history: Sequence[Observation], search: Search) -> Belief:
     """The posterior after these runs (`emulator.analysis.posterior`) and its 95 % intervals."""
     found = posterior(
-        [run.ranks for run in history],
-        [run.efficiency for run in history],
-        search.threshold,
-        search.maximum,
+        [run.ranks for run in history], [run.efficiency for run in history], search.threshold, search.maximum
     )
     log_knee = found.log_n_au
     low, middle, high = found.quantiles(log_knee, INTERVAL)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.cli.say import say
+from emulator.cli.entry import say
 
 if TYPE_CHECKING:
     from emulator.record.result import RunResult
@@ -23,8 +23,8 @@ def measure_as_clients(comm: Comm, node: Comm, per_host: int, out: Path, measure
     """
     import socket
 
-    from emulator.report.table import print_table
-    from emulator.run.guard import guarded
+    from emulator.report.tables import print_table
+    from emulator.run.comm import guarded
 
     active = node.rank < per_host
     group = comm.split(0 if active else 1)

@@ -4,40 +4,39 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from emulator import __version__
-from emulator.cli.adopt import adopt
-from emulator.cli.baseline import baseline
-from emulator.cli.calibrate import calibrate
-from emulator.cli.checkpoint import checkpoint
-from emulator.cli.compare import compare
-from emulator.cli.datasize import datasize
-from emulator.cli.doctor import doctor
-from emulator.cli.efficiency import efficiency
-from emulator.cli.export import export
-from emulator.cli.fit import fit
-from emulator.cli.generate import generate
-from emulator.cli.import_ import import_
-from emulator.cli.plan import plan
-from emulator.cli.report import report
-from emulator.cli.run import run
-from emulator.cli.simulate import simulate
-from emulator.cli.sweep import sweep
-from emulator.cli.verify import verify
-from emulator.cli.workloads import workloads
 from emulator.errors import FeedrateError
+from emulator.registry import VERBS, load
 from emulator.run.comm import rank_hint
 
+
+class Verbs(TyperGroup):
+    """The verbs of the registry. Only the module of the one that was asked for is imported."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        one.command(cmd_name)(load(VERBS[cmd_name].function))
+        return typer.main.get_command(one)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+
 app = typer.Typer(
-    name="feedrate",
-    help="How many accelerators can this storage feed?",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+    name="feedrate", help="How many accelerators can this storage feed?", cls=Verbs, no_args_is_help=True,
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
+)  # fmt: skip
 
 
 def _version(show: bool) -> None:
@@ -55,31 +54,10 @@ def _options(
     pass
 
 
-app.command("generate")(generate)
-app.command("adopt")(adopt)
-app.command("verify")(verify)
-app.command("datasize")(datasize)
-app.command("workloads")(workloads)
-app.command("run")(run)
-app.command("sweep")(sweep)
-app.command("simulate")(simulate)
-app.command("fit")(fit)
-app.command("plan")(plan)
-app.command("baseline")(baseline)
-app.command("checkpoint")(checkpoint)
-app.command("efficiency")(efficiency)
-app.command("report")(report)
-app.command("compare")(compare)
-app.command("calibrate")(calibrate)
-app.command("import")(import_)
-app.command("export")(export)
-app.command("doctor")(doctor)
-
-
 def command() -> int:
     """Run the command line and return its exit status; an error of the user is one line on stderr."""
     try:
-        app()
+        app(prog_name="feedrate")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except FeedrateError as error:

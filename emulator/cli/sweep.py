@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator.cli import options
-from emulator.cli.start import make_job, start
+from emulator.cli import run as options
+from emulator.cli.run import make_job, start
 from emulator.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from emulator.run.job import Job
+    from emulator.run.point import Job
     from emulator.sweep.schedule import Schedule
 
 NoiseText = Annotated[
@@ -74,11 +74,11 @@ def _with_noise(job: Job, noise: str | None) -> Job:
         return job
     from dataclasses import replace
 
-    from emulator.cli.noise import check_noise
+    from emulator.cli.noise import noise_named
 
     if not isinstance(job.dataset, Path):
         raise SpecError("--noise is beside a folder", "leave it out where the dataset is objects")
-    check_noise(noise)
+    noise_named(noise).require(noise)
     return replace(job, storage=replace(job.storage, noise=noise))
 
 
@@ -103,7 +103,7 @@ def _adaptive(
 ) -> tuple[Callable[[int], Schedule], int]:
     from emulator.analysis.search import Search
     from emulator.clock import MonotonicClock
-    from emulator.sweep.adaptive import Adaptive, Limits
+    from emulator.sweep.schedule import Adaptive, Limits
     from emulator.units import parse_seconds
 
     limits = Limits(repeats=repeats, budget=None if budget is None else parse_seconds(budget))

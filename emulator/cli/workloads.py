@@ -24,7 +24,7 @@ def workloads(
 
 
 def _list() -> None:
-    from emulator.spec.catalog import load_workload, names
+    from emulator.config.catalog import load_workload, names
     from emulator.units import show_rate, show_seconds
 
     typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
@@ -41,7 +41,7 @@ def _list() -> None:
 def _show(name: str) -> None:
     from dataclasses import asdict
 
-    from emulator.spec.catalog import load_workload
+    from emulator.config.catalog import load_workload
 
     spec = load_workload(name)
     typer.echo(f"{spec.name}: {spec.title}")

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.dataset.checking import looks_right, sums
 from emulator.dataset.formats import ADOPTED, FORMATS, Format, format_named
 from emulator.dataset.manifest import ADOPTED as ADOPTED_RECIPE
 from emulator.dataset.manifest import MANIFEST, ROW, Manifest, Table, manifest_files
+from emulator.dataset.verify import looks_right, sums
 from emulator.errors import DatasetError, storage_error
-from emulator.record.store import write_whole
+from emulator.record.folder import write_whole
 from emulator.storage.folder import FolderStore
 
 MAX_FILES = 20_000_000

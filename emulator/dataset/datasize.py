@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from emulator.config.workload import Workload
 from emulator.errors import SpecError
-from emulator.spec.workload import Workload
 
 MEMORY_FACTOR = 5
 """A dataset is at least so many times the memory of all client hosts: caches cannot serve it."""

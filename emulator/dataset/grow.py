@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.config.recipe import payload_ratio
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.base import SLACK, Fill, Place, Shape
-from emulator.dataset.formats.layout import Key
+from emulator.dataset.formats.base import SLACK, Fill, Key, Place, Shape
 from emulator.dataset.seeds import SeedVolume
-from emulator.spec.recipe import payload_ratio
 
 CHUNK = 1 << 20
 BLOCK = 4096

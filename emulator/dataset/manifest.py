@@ -17,11 +17,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.config.storage import Place
 from emulator.errors import DatasetError, storage_error
-from emulator.spec.place import Place
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
-from emulator.storage.place import store_at
+from emulator.storage.opening import store_at
 
 MANIFEST = "manifest.json"
 HIDDEN = ".feedrate"

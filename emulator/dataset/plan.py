@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from emulator.config.recipe import Recipe
 from emulator.dataset.formats import Format, form_of
 from emulator.dataset.manifest import Names
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error
-from emulator.spec.recipe import Recipe
 from emulator.storage.base import Store
 from emulator.units import show_bytes
 

@@ -18,8 +18,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.config.recipe import VOXEL_BYTES, SizeSpec
 from emulator.errors import SpecError, storage_error
-from emulator.spec.recipe import VOXEL_BYTES, SizeSpec
 
 Index = NDArray[np.int64]
 Table = NDArray[np.float64]

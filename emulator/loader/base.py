@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import process
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataset.formats.base import Span
-from emulator.dataset.formats.index import Index
-from emulator.plan.reads import Portion
+from emulator.dataset.formats.base import Index, Span
+from emulator.plan import Portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +116,21 @@ class Loader(Protocol):
     def close(self) -> None:
         """Stop reading and let go of memory and workers. Never hangs, even when the storage does."""
         ...
+
+
+# ---- Names of the semaphores between a rank and its worker processes: who starts the ranks can remove them.
+#
+# A rank that is killed cannot, and multiprocessing's resource tracker is killed with it by mpirun.
+
+
+PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
+"""Environment variable with the start of the names, without a slash."""
+
+
+def name_semaphores() -> None:
+    """Name this process's semaphores as the launcher wants them; as Python does when nobody asked."""
+    prefix = os.environ.get(PREFIX_VARIABLE, "")
+    # Python has no public way to choose it; where the private one is gone, nothing is changed.
+    config = getattr(process.current_process(), "_config", None)
+    if prefix and config is not None:
+        config["semprefix"] = "/" + prefix

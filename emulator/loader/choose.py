@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from emulator.config.workload import LoaderSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import ADOPTED
 from emulator.errors import DatasetError, MissingError
 from emulator.loader.base import Loader, SampleFormat, SampleList
-from emulator.loader.parts import PartReader
-from emulator.loader.reading import Checksums, WholeReader
-from emulator.spec.workload import LoaderSpec
+from emulator.loader.reading import Checksums, PartReader, WholeReader
 from emulator.storage.base import Storage
 
 LoaderKind = Literal["torch", "direct"]

@@ -14,12 +14,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from queue import SimpleQueue
 
+from emulator.config.workload import LoaderSpec
 from emulator.errors import FeedrateError
 from emulator.loader.base import Batch
-from emulator.loader.buffers import aligned_buffer
-from emulator.loader.reading import WholeReader, stalled
-from emulator.plan.reads import Portion, Read
-from emulator.spec.workload import LoaderSpec
+from emulator.loader.reading import WholeReader, aligned_buffer, stalled
+from emulator.plan import Portion, Read
 
 _CLOSE_SECONDS = 1.0
 """How long `close` waits for reads that are under way; what hangs longer is left to the exit."""

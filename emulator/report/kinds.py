@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from emulator.record.result import RunResult
-from emulator.report import baseline, checkpoint, view
-from emulator.report.baseline import Grid
+from emulator.registry import KINDS, load
+from emulator.report.view import Grid
+
+
+def _of(result: RunResult) -> Any:
+    """The module that speaks for this kind of result."""
+    return load(KINDS.get(result.kind, "report.view"))
 
 
 def grids(result: RunResult) -> tuple[Grid, ...]:
     """Its tables beside that of its points."""
-    return checkpoint.grids(result) if result.kind == "checkpoint" else baseline.grids(result)
+    found: tuple[Grid, ...] = _of(result).grids(result)
+    return found
 
 
 def setting(result: RunResult) -> str:
     """Where and how it was measured, in one line."""
-    if result.kind == "checkpoint":
-        return checkpoint.setting(result)
-    return baseline.setting(result) if result.kind == "baseline" else view.setting(result)
+    return str(_of(result).setting(result))
 
 
 def answer(result: RunResult) -> str:
     """The answer in one sentence."""
-    if result.kind == "checkpoint":
-        return checkpoint.answer(result)
-    return baseline.answer(result) if result.kind == "baseline" else view.answer(result)
+    return str(_of(result).answer(result))
 
 
 def question(result: RunResult) -> str:
     """The question that it answers."""
-    if result.kind == "checkpoint":
-        return "How long does a checkpoint take?"
-    return "How many accelerators can this storage feed?"
+    return str(_of(result).QUESTION)

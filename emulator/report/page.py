@@ -1,38 +1,243 @@
-"""One self-contained HTML page of a result: inline SVG and CSS, no script, no network."""
+"""The figures beside the answer, and nested facts (workload, environment) as flat rows of text."""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from emulator import __version__
-from emulator.record.result import RunResult
-from emulator.record.step import Steps
-from emulator.record.store import write_whole
-from emulator.report import checkpoint_plots
-from emulator.report.baseline import Grid
-from emulator.report.baseline_plots import drawings
-from emulator.report.extras import extra
-from emulator.report.facts import cards, facts
-from emulator.report.hosts import HostRow, fullest, host_rows, shortened
+from emulator.errors import SpecError
+from emulator.record.folder import RESULT, read_result, write_whole
+from emulator.record.result import Knee, Point, RunResult
+from emulator.record.steps import Steps
+from emulator.report.drawing import DARK, NARROW, WIDE, Size, extra
+from emulator.report.figures import PICTURE, draw
 from emulator.report.kinds import answer, grids, question, setting
-from emulator.report.latency import measured
-from emulator.report.plots import PICTURE, draw
-from emulator.report.style import DARK, NARROW, WIDE, Size
+from emulator.report.rows import mean_demand, ordered
+from emulator.report.tables import HostRow, fullest, host_rows, shortened
 from emulator.report.view import (
+    NONE,
+    Grid,
     computes,
     limits,
     marks,
+    measured,
     notes,
     number,
     percent,
     rows,
     title,
 )
-from emulator.units import show_rate, show_seconds
+from emulator.satellites.baseline.figures import drawings
+from emulator.satellites.baseline.report import against
+from emulator.satellites.checkpoint import figures as checkpoint_plots
+from emulator.satellites.systems.efficiency import efficiency_grid
+from emulator.satellites.systems.system import System, load_system
+from emulator.units import show_bytes, show_rate, show_seconds
+
+MOST_ITEMS = 12
+"""Items of a list that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One figure with its name and what it means."""
+
+    name: str
+    value: str
+    detail: str
+
+
+def cards(result: RunResult) -> list[Card]:
+    """The few figures that answer the question, the knee first."""
+    points = ordered(result)
+    if not points:
+        return []
+    found = _knee_cards(result, result.knee, points) if result.knee else []
+    one = mean_demand(points)
+    if one is not None:
+        found.append(Card(name="One process asks for", value=show_rate(one), detail=_step(result)))
+    last = points[-1]
+    detail = f"at {last.ranks:,} process{'es' if last.ranks > 1 else ''}"
+    if computes(last):
+        detail += f", AU {percent(last.au)}\N{NO-BREAK SPACE}%"
+    found.append(Card(name="Largest count", value=show_rate(last.bytes_per_second), detail=detail))
+    return found
+
+
+def _knee_cards(result: RunResult, knee: Knee, points: list[Point]) -> list[Card]:
+    share = result.workload.get("training", {}).get("au_threshold", 0.9)
+    most = points[-1].ranks
+    found = [
+        Card(
+            name=f"Knee, {share * 100:g} % of ideal",
+            value="none seen" if knee.n_au is None else number(knee.n_au, 3),
+            detail=f"in counts from {points[0].ranks:,} to {most:,}"
+            if knee.n_au is None
+            else _interval(knee),
+        )
+    ]
+    if knee.n_98 is not None:
+        found.append(
+            Card(
+                name="Onset, 98 % of ideal", value=number(knee.n_98, 3), detail="each process begins to slow"
+            )
+        )
+    one = mean_demand(points)
+    if knee.n_saturation is not None and one is not None:
+        detail = f"what {number(knee.n_saturation, 3)} processes ask for"
+        found.append(Card(name="Saturates at", value=show_rate(knee.n_saturation * one), detail=detail))
+    if knee.peak_samples_per_second is not None:
+        value = number(knee.peak_samples_per_second, 4)
+        found.append(Card(name="Peak, samples/s", value=value, detail="throughput falls after it"))
+    return found
+
+
+def _interval(knee: Knee) -> str:
+    if knee.interval is None:
+        return "no interval"
+    return f"95 % interval {number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}"
+
+
+def _step(result: RunResult) -> str:
+    batch = result.workload.get("loader", {}).get("batch_size")
+    seconds = result.workload.get("accelerator", {}).get("step_seconds")
+    if batch is None or seconds is None:
+        return ""
+    return f"{batch} sample{'s' if batch != 1 else ''} every {show_seconds(float(seconds))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One row: a dotted key, its value, and where the value comes from."""
+
+    key: str
+    value: str
+    source: str = ""
+
+
+def facts(table: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> list[Fact]:
+    """All values of a nested table as rows, in its order; `sources` maps dotted keys to words."""
+    known = sources or {}
+    return [
+        Fact(key=key, value=show(key, value), source=known.get(key, "")) for key, value in _flat(table, "")
+    ]
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{key}.")
+        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+            for place, item in enumerate(value[:MOST_ITEMS]):
+                yield from _flat(item, f"{key}.{place}.") if isinstance(item, Mapping) else ((key, item),)
+            if len(value) > MOST_ITEMS:
+                yield key, f"and {len(value) - MOST_ITEMS:,} more"
+        else:
+            yield key, value
+
+
+def show(key: str, value: Any) -> str:
+    """A value for people: sizes, rates and durations by the name of their key, others as they are."""
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        more = f" and {len(value) - MOST_ITEMS:,} more" if len(value) > MOST_ITEMS else ""
+        return (", ".join(map(str, value[:MOST_ITEMS])) or NONE) + more
+    if not isinstance(value, int | float):
+        return str(value)
+    name = key.rpartition(".")[2]
+    if "bytes" in name or name == "memory":
+        return f"{show_bytes(value)} ({value:,})" if abs(value) >= 1000 else f"{value} B"
+    if name.endswith("rate"):
+        return show_rate(value)
+    if name.endswith(("seconds", "timeout", "latency")) and math.isfinite(value):
+        return show_seconds(value)
+    return f"{value:,}" if isinstance(value, int) and name != "seed" else f"{value}"
+
+
+# ---- What belongs on one page: a result, the baselines beside it, the systems that it ran on.
+
+
+_FIRST = ("sweep", "run", "simulated", "imported", "checkpoint", "baseline")
+"""Which kind of result leads a page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """The parts of one page."""
+
+    main: Path
+    """OUT of the result that leads."""
+    baselines: tuple[tuple[str, RunResult], ...]
+    """Name and result of each baseline beside it."""
+    systems: tuple[System, ...]
+    checkpoints: tuple[tuple[str, RunResult], ...] = ()
+    """Name and result of each checkpoint run beside it."""
+
+
+def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gathered:
+    """The parts for `out`: a result, or a folder that holds results and system files.
+
+    In a folder the sweep leads (of several the one made last), baselines and checkpoint runs stand beside it,
+    and every system file is measured against its knee. Raises SpecError, StorageError.
+    """
+    found = [(path.name, _baseline(path)) for path in baselines]
+    loaded = [load_system(name) for name in systems]
+    if not out.is_dir() or (out / RESULT).is_file():
+        main = out.parent if out.suffix == ".json" else out
+        return Gathered(main=main, baselines=tuple(found), systems=tuple(loaded))
+    held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
+    if not held:
+        read_result(out)  # says what is missing
+    main = min(held, key=lambda path: (_FIRST.index(held[path].kind), _reversed(held[path].created)))
+    found += [(path.name, one) for path, one in held.items() if one.kind == "baseline" and path != main]
+    loaded += [load_system(str(path)) for path in sorted(out.glob("*.toml"))]
+    written = [(path.name, one) for path, one in held.items() if one.kind == "checkpoint" and path != main]
+    return Gathered(main=main, baselines=tuple(found), systems=tuple(loaded), checkpoints=tuple(written))
+
+
+def _baseline(path: Path) -> RunResult:
+    result = read_result(path)
+    if result.kind != "baseline":
+        raise SpecError(f"{path} is no baseline but a {result.kind}", "feedrate baseline makes one")
+    return result
+
+
+def _reversed(created: str) -> tuple[int, ...]:
+    """A key that puts the latest time first."""
+    return tuple(-ord(letter) for letter in created)
+
+
+def beside(result: RunResult, found: Gathered) -> tuple[Grid, ...]:
+    """The tables that stand beside a result: training against fio, the baselines, the efficiency."""
+    tables: list[Grid] = []
+    for name, baseline in found.baselines:
+        if result.kind not in ("baseline", "checkpoint"):
+            tables.append(_named(against(result, baseline), name))
+        tables += [_named(grid, name) for grid in grids(baseline)]
+    for name, one in found.checkpoints:
+        tables += [_named(grid, name) for grid in grids(one)]
+    if found.systems:
+        fed = result.knee.n_au if result.knee else None
+        tables.append(efficiency_grid(found.systems, [fed] * len(found.systems)))
+    return tuple(grid for grid in tables if grid.rows)
+
+
+def _named(grid: Grid, name: str) -> Grid:
+    return replace(grid, caption=f"{grid.caption} ({name})")
+
+
+# ---- One self-contained HTML page of a result: inline SVG and CSS, no script, no network.
+
 
 CAPTIONS = {
     "throughput": "All processes together. Dashed: what processes that never wait would read.",

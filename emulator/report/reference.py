@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulator.config.catalog import content_folder
 from emulator.errors import SpecError, storage_error
-from emulator.spec.catalog import content_folder
 
 SUBMISSIONS = ("division", "submitter", "system", "workload", "accelerators", "hosts", "au_percent_mean",
                "samples_per_second_mean")  # fmt: skip

@@ -1,17 +1,65 @@
-"""A result as people read it: the marks that qualify it, the rows of its table, the notes under it."""
+"""Percentiles from a histogram of read requests."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from emulator.record.result import Flag, Point, RunResult
 from emulator.units import show_bytes, show_rate, show_seconds
 
+PERCENTILES = (50.0, 90.0, 99.0, 99.9, 100.0)
+
+
+def percentiles(histogram: Mapping[str, int], wanted: tuple[float, ...] = PERCENTILES) -> tuple[float, ...]:
+    """Seconds at or below which each percentage of the requests ended; () without requests.
+
+    `histogram` maps the upper edge of a bucket in microseconds to requests. The answer is the upper edge
+    of the bucket that the percentile falls into, so it never flatters.
+    """
+    edges = np.array([_edge(name) for name in histogram])
+    counts = np.array(list(histogram.values()), dtype=np.int64)
+    if not len(edges) or counts.sum() <= 0:
+        return ()
+    order = np.argsort(edges)
+    total = np.cumsum(counts[order])
+    places = np.searchsorted(total, np.ceil(total[-1] * np.array(wanted) / 100 - 1e-9))
+    return tuple((edges[order][np.minimum(places, len(edges) - 1)] * 1e-6).tolist())
+
+
+def _edge(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return math.inf  # a bucket without an upper edge, whatever it is called
+
+
+def measured(points: tuple[Point, ...]) -> list[tuple[Point, tuple[float, ...]]]:
+    """The points that have a histogram, by rank count, with their percentiles in seconds."""
+    ordered = sorted(points, key=lambda point: point.ranks)
+    found = [(point, percentiles(point.read_latency)) for point in ordered]
+    return [(point, values) for point, values in found if values]
+
+
+# ---- A result as people read it: the marks that qualify it, the rows of its table, the notes under it.
+
+
+QUESTION = "How many accelerators can this storage feed?"
 NONE = "–"
 """Shown where there is no number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A table: heads and rows of text; the first column is words, the others are figures."""
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,3 +313,8 @@ def _single(point: Point) -> str:
         f"{rate} ({number(point.samples_per_second)} samples/s) at {percent(point.au)} % accelerator "
         f"utilisation, {percent(point.x_ideal)} % of the ideal throughput."
     )
+
+
+def grids(result: RunResult) -> tuple[Grid, ...]:
+    """Tables beside that of the points: a training has none."""
+    return ()

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from emulator.dataset.manifest import Manifest
-from emulator.plan.epoch import Course, plan_for
-from emulator.run.job import Job
+from emulator.plan import Course, plan_for
+from emulator.run.point import Job
 from emulator.units import show_bytes, show_rate, show_seconds
 
 TORCH_BYTES = 350e6

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Literal
 
 from emulator.errors import LaunchError
-from emulator.loader.semaphores import PREFIX_VARIABLE
+from emulator.loader.base import PREFIX_VARIABLE
 
 Flavour = Literal["openmpi", "mpich"]
 
@@ -128,11 +128,7 @@ def _scratch() -> Iterator[dict[str, str]]:
     with TemporaryDirectory(prefix="feedrate-", dir=place, ignore_cleanup_errors=True) as folder:
         prefix = Path(folder).name
         try:
-            yield {
-                "TMPDIR": folder,
-                "OMPI_MCA_btl_sm_backing_directory": folder,
-                PREFIX_VARIABLE: prefix,
-            }
+            yield {"TMPDIR": folder, "OMPI_MCA_btl_sm_backing_directory": folder, PREFIX_VARIABLE: prefix}
         finally:
             for semaphore in memory.glob(f"sem.{prefix}-*"):
                 semaphore.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""One point: the active ranks read and compute, and tell rank 0 what they measured."""
+"""What a run or a sweep is asked to do, decided before any rank starts."""
 
 from __future__ import annotations
 
@@ -6,27 +6,54 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
-from emulator.accelerator.draw import endless
-from emulator.accelerator.occupy import Accelerator
 from emulator.clock import MonotonicClock
+from emulator.config.storage import ObjectPlace, Place, StorageSpec
+from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_rows
 from emulator.loader.base import Loader
 from emulator.loader.choose import make_loader
-from emulator.plan.epoch import Course, plan_for
+from emulator.plan import Course, plan_for
+from emulator.record.folder import Spool
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
-from emulator.record.step import StepLog, Steps
-from emulator.record.store import Spool
+from emulator.record.steps import StepLog, Steps
+from emulator.run.accelerator import Accelerator, endless
 from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
-from emulator.run.job import Job
 from emulator.run.train import train
-from emulator.spec.place import ObjectPlace
 from emulator.storage.base import Storage
-from emulator.storage.place import store_at
+from emulator.storage.opening import store_at
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 from emulator.storage.timed import ReadStats, TimedStorage
+
+LoaderKind = Literal["torch", "direct"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One workload on one dataset on one storage."""
+
+    dataset: Place
+    """Its folder, or its objects."""
+    workload: Workload
+    loader: LoaderKind
+    storage: StorageSpec
+    epochs: int | None
+    """Epochs of a point, at most; None: as many as `steps` take."""
+    steps: int | None
+    """Steps of a rank in a point, at most; None: whole epochs."""
+    verify_reads: bool = False
+    """Compare every sample with the manifest's checksum while it is read."""
+    out: Path
+    command: tuple[str, ...]
+    """The command line that repeats it."""
+
+
+# ---- One point: the active ranks read and compute, and tell rank 0 what they measured.
+
 
 SPOOL_SECONDS = 1.0
 """Rows reach the spool at least this often, so that a killed run keeps what it measured."""

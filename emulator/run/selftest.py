@@ -1,8 +1,4 @@
-"""What the emulator itself costs, measured: nothing of it is subtracted from any result.
-
-An empty loader and zero compute leave the loop; RAM files and zero compute leave loop and loader. The files
-hold samples of the workload's kind, read in its pattern: small requests cost more than large ones.
-"""
+"""Files in memory that look like a workload's: what the emulator costs is measured on them."""
 
 from __future__ import annotations
 
@@ -13,20 +9,101 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from emulator.accelerator.occupy import Accelerator
 from emulator.clock import MonotonicClock
+from emulator.config.recipe import ColumnSpec
+from emulator.config.workload import LoaderSpec, TrainingSpec, Workload
+from emulator.dataset.formats import Format, format_named
+from emulator.dataset.formats.base import Key, Room, Shape, Source
+from emulator.dataset.formats.parquet import Parquet
+from emulator.errors import storage_error
 from emulator.loader.base import Batch, Loader
 from emulator.loader.choose import make_loader
-from emulator.plan.epoch import Course, EpochPlan
-from emulator.plan.reads import Portion
+from emulator.plan import Course, EpochPlan, Portion
 from emulator.record.machine import cpu_seconds
-from emulator.record.step import StepLog, Steps
-from emulator.run.job import LoaderKind
-from emulator.run.ramfiles import FILES, RamFiles, ram_files
+from emulator.record.steps import StepLog, Steps
+from emulator.run.accelerator import Accelerator
+from emulator.run.point import LoaderKind
 from emulator.run.train import train
-from emulator.spec.workload import LoaderSpec, TrainingSpec, Workload
 from emulator.storage.posix import PosixStorage
 from emulator.storage.timed import TimedStorage
+
+FILES = 16
+EDGE = 92
+"""Voxels per axis of a volume: 3.9 MB."""
+FILE_BYTES = 5 * EDGE**3
+"""About so many bytes of a file are read."""
+_ROW_GROUP = 6144
+"""Rows of a row group of narrow rows, as DLRM has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RamFiles:
+    """A dataset, as loaders want it listed."""
+
+    format: str
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    samples_per_file: int = 1
+
+
+def ram_files(folder: Path, workload: Workload) -> RamFiles:
+    """FILES files in `folder` with samples of the workload's kind and size. Raises StorageError."""
+    try:
+        return _files(folder, workload)
+    except OSError as error:
+        raise storage_error(error, "cannot write files for the self-test") from None
+
+
+def _files(folder: Path, workload: Workload) -> RamFiles:
+    form, sample = workload.sample.format, workload.sample_read
+    several = workload.sample.samples_per_file > 1
+    if not (several or format_named(form).records):
+        return _written(folder, "npz", (1, EDGE, EDGE, EDGE))
+    size = min(sample.bytes_mean, FILE_BYTES)
+    count = max(2, FILE_BYTES // size) if several else 1
+    return _written(folder, form, (count, 1, 1, max(1, size // 5)), _columns(workload))
+
+
+def _columns(workload: Workload) -> tuple[ColumnSpec, ...]:
+    """Columns as wide as those that are read, on the average."""
+    names = workload.access.columns or ("x",)
+    values = max(1, workload.sample_read.bytes_mean // len(names) // 4)
+    return tuple(ColumnSpec(name=name, dtype="float32", size=values if values > 1 else 0) for name in names)
+
+
+def _written(folder: Path, name: str, shape: Shape, columns: tuple[ColumnSpec, ...] = ()) -> RamFiles:
+    form = Parquet(columns, _ROW_GROUP) if name == "parquet" else format_named(name)
+    names = tuple(f"ram_{number}{form.suffix}" for number in range(FILES))
+    data = b"".join(_bytes(form, shape))
+    for one in names:
+        (folder / one).write_bytes(data)
+    return RamFiles(name, names, (len(data),) * FILES, shape[0])
+
+
+def _bytes(form: Format, shape: Shape) -> Iterator[bytes]:
+    """A file of zeros."""
+    if form.serial:
+        zeros: dict[Key, Source] = {"x": _Zeros(), "y": _Zeros()}
+        yield from (block.tobytes() for block in form.blocks(shape, zeros))
+    else:
+        (encoded,) = form.encode(shape, lambda x, y: None, Room())
+        yield bytes(encoded.memory[: encoded.size])
+
+
+class _Zeros:
+    """The bytes of an array of zeros: fresh memory holds them."""
+
+    crc = 0
+
+    def into(self, memory: memoryview, size: int) -> None:
+        pass
+
+
+# ---- What the emulator itself costs, measured: nothing of it is subtracted from any result.
+#
+# An empty loader and zero compute leave the loop; RAM files and zero compute leave loop and loader. The files
+# hold samples of the workload's kind, read in its pattern: small requests cost more than large ones.
+
 
 LOOP_STEPS = 2000
 READ_SECONDS = 0.3

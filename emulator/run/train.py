@@ -19,10 +19,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from emulator.clock import Clock
+from emulator.config.workload import TrainingSpec
 from emulator.loader.base import Loader
-from emulator.plan.epoch import Course
-from emulator.record.step import StepLog
-from emulator.spec.workload import TrainingSpec
+from emulator.plan import Course
+from emulator.record.steps import StepLog
 
 
 class Computing(Protocol):

@@ -10,10 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
+from emulator.config.storage import ObjectPlace
 from emulator.errors import DatasetError, StorageError
-from emulator.spec.place import ObjectPlace
-from emulator.storage.base import HEAD, Entry, WriteOptions
-from emulator.storage.stats import ReadStats, RetryKind
+from emulator.storage.base import HEAD, Entry, ReadStats, RetryKind, WriteOptions
 
 Value = TypeVar("Value")
 

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import rados
 
+from emulator.config.storage import ObjectPlace
 from emulator.errors import StorageError
-from emulator.spec.place import ObjectPlace
-from emulator.storage.base import Entry, WriteOptions
+from emulator.storage.base import Entry, ReadStats, WriteOptions
 from emulator.storage.objects import (
     ObjectAppender,
     ObjectBlob,
@@ -25,7 +25,6 @@ from emulator.storage.objects import (
     check_size,
     missing,
 )
-from emulator.storage.stats import ReadStats
 from emulator.units import show_seconds
 
 Value = TypeVar("Value")

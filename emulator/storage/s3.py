@@ -13,14 +13,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-# Two threads move the bytes of a rank: a pool as large as the host for each of its ranks would only wait.
-os.environ.setdefault("TOKIO_WORKER_THREADS", "2")
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
+from emulator.config.storage import ObjectPlace
 from emulator.errors import DatasetError, SpecError, StorageError
-from emulator.spec.place import ObjectPlace
-from emulator.storage.base import Entry, WriteOptions
+from emulator.storage.base import Entry, ReadStats, WriteOptions
 from emulator.storage.objects import (
     ObjectAppender,
     ObjectBlob,
@@ -30,8 +28,11 @@ from emulator.storage.objects import (
     check_size,
     missing,
 )
-from emulator.storage.stats import ReadStats
 from emulator.units import show_seconds
+
+# Two threads move the bytes of a rank: a pool as large as the host for each of its ranks would only wait.
+os.environ.setdefault("TOKIO_WORKER_THREADS", "2")
+
 
 Value = TypeVar("Value")
 

@@ -6,8 +6,7 @@ import time
 from types import TracebackType
 from typing import Self
 
-from emulator.storage.base import Blob, Storage
-from emulator.storage.stats import ReadStats
+from emulator.storage.base import Blob, ReadStats, Storage
 
 __all__ = ["ReadStats", "TimedBlob", "TimedStorage"]
 

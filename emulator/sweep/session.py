@@ -1,26 +1,170 @@
-"""One MPI world, many points: ranks start once, and every count runs on a part of them."""
+"""Which ranks of the world are active at a process count: spread over hosts, pure."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
+
+from emulator.config.storage import ObjectPlace, Place, StorageSpec
+from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_manifest
-from emulator.record.result import Kind, Point, RunResult
-from emulator.record.store import Spool
-from emulator.run.comm import Comm
-from emulator.run.guard import agreed, guarded
-from emulator.run.job import Job
-from emulator.run.point import course_of, run_point
-from emulator.sweep.placement import activation_order
+from emulator.errors import SpecError
+from emulator.record.folder import (
+    Spool,
+    continue_out,
+    prepare_out,
+    read_result,
+    read_steps,
+    remove_spools,
+    write_result,
+    write_steps,
+)
+from emulator.record.machine import describe_machine, describe_mount
+from emulator.record.plain import from_plain, to_plain
+from emulator.record.result import Kind, Point, RunResult, Status
+from emulator.record.steps import STEP, Steps
+from emulator.run.comm import Comm, agreed, guarded
+from emulator.run.point import Job, RankReport, course_of, run_point
+from emulator.run.selftest import self_test
+from emulator.storage.opening import describe_objects
 from emulator.sweep.schedule import Schedule
+from emulator.sweep.summary import dataset_facts, result_of, summarise
 from emulator.units import show_rate, show_seconds
 
-if TYPE_CHECKING:
-    from emulator.sweep.book import Book
+
+def activation_order(hosts: Sequence[str]) -> list[int]:
+    """World ranks in the order in which they become active, given each world rank's host.
+
+    The first rank of every host, then the second of every host, and so on: n active ranks are spread
+    over the hosts as evenly as their slots allow. World rank 0 always comes first.
+    """
+    seen: Counter[str] = Counter()
+    place = []
+    for rank, host in enumerate(hosts):
+        place.append((seen[host], rank))
+        seen[host] += 1
+    return [rank for _, rank in sorted(place)]
+
+
+# ---- Going on with a sweep that was interrupted: what it has is kept, if it measured the same thing.
+
+
+def reopen(job: Job, manifest: Manifest) -> tuple[tuple[Point, ...], Steps]:
+    """The complete points of OUT and their steps; what a point that was cut off left is dropped.
+
+    Fields that an older version did not write have their default values. Raises SpecError when OUT is no
+    sweep, or not of this job.
+    """
+    result = read_result(job.out)
+    if result.kind != "sweep":
+        raise SpecError(
+            f"{job.out} holds a {result.kind}, not a sweep", "give the OUT of a sweep to --resume"
+        )
+    facts = _plain(dataset_facts(job, manifest))
+    same = {
+        "workload": from_plain(Workload, result.workload, "workload") == job.workload,
+        "dataset": all(name in facts and facts[name] == value for name, value in result.dataset.items()),
+        "storage": from_plain(StorageSpec, result.storage, "storage") == job.storage,
+        "loader": result.loader == job.loader,
+    }
+    for name, holds in same.items():
+        if not holds:
+            raise SpecError(
+                f"the sweep in {job.out} was of another {name}", "resume with the options it was started with"
+            )
+    steps = read_steps(job.out)
+    kept = steps[steps["point"] < len(result.points)]
+    continue_out(job.out, kept)
+    return result.points, kept
+
+
+def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`facts` as JSON gives them back."""
+    return {name: to_plain(value) for name, value in facts.items()}
+
+
+# ---- What rank 0 keeps of a sweep: points, steps, environment; run.json after every point.
+
+
+_UNFINISHED = "the run has not ended, or was killed"
+
+
+class Book:
+    """The record of one OUT folder, open for adding."""
+
+    def __init__(
+        self, job: Job, kind: Kind, manifest: Manifest, environment: dict[str, Any],
+        points: Sequence[Point], steps: Steps,
+    ) -> None:  # fmt: skip
+        self.points = list(points)
+        self._job = job
+        self._kind = kind
+        self._manifest = manifest
+        self._environment = environment
+        self._steps = [steps]
+
+    @classmethod
+    def open(
+        cls, job: Job, kind: Kind, manifest: Manifest, hosts: Sequence[str], *, force: bool, resume: bool
+    ) -> Book:
+        """A new OUT, or one to go on with; `hosts` has the host of every rank.
+
+        Raises SpecError, StorageError.
+        """
+        points: Sequence[Point] = ()
+        steps = np.zeros(0, dtype=STEP)
+        if resume:
+            points, steps = reopen(job, manifest)
+        else:
+            prepare_out(job.out, force)
+        environment = {
+            **describe_machine(),
+            "ranks_started": len(hosts),
+            "hosts": sorted(set(hosts)),
+            "dataset_mount": _mount(job.dataset),
+            "emulator": asdict(self_test(job.loader, job.workload)),
+        }
+        book = cls(job, kind, manifest, environment, points, steps)
+        book._write("incomplete", _UNFINISHED)
+        return book
+
+    def add(self, ranks: int, reports: Sequence[RankReport]) -> Point:
+        """The point that `ranks` ranks measured, added and written down. Raises StorageError."""
+        point = summarise(self._job, self._manifest, ranks, reports)
+        self.points.append(point)
+        self._steps.extend(report.steps for report in reports)
+        self._write("incomplete", _UNFINISHED)
+        return point
+
+    def close(self, verdict: str, say: Callable[[str], None]) -> RunResult:
+        """Write the step log and the complete result; the spools have done their service."""
+        if verdict:
+            say(f"done: {verdict}")
+        write_steps(self._job.out, np.concatenate(self._steps))
+        result = self._write("complete", "")
+        remove_spools(self._job.out)
+        return result
+
+    def _write(self, status: Status, reason: str) -> RunResult:
+        result = result_of(
+            self._job, self._manifest, self._kind, status, self.points, self._environment, reason
+        )
+        write_result(self._job.out, result)
+        return result
+
+
+def _mount(place: Place) -> dict[str, str]:
+    return describe_objects(place) if isinstance(place, ObjectPlace) else describe_mount(place)
+
+
+# ---- One MPI world, many points: ranks start once, and every count runs on a part of them.
+
 
 Say = Callable[[str], None]
 
@@ -58,7 +202,6 @@ def _open_book(
     job: Job, kind: Kind, manifest: Manifest, hosts: Sequence[str], force: bool, resume: bool
 ) -> Book:
     # Imported by rank 0 alone: what it needs to sum up would cost every rank a tenth of a second of CPU.
-    from emulator.sweep.book import Book
 
     return Book.open(job, kind, manifest, hosts, force=force, resume=resume)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,15 @@ from emulator.analysis.throughput import (
     steady,
     throughput,
 )
+from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest
-from emulator.plan.epoch import plan_for
+from emulator.plan import plan_for
+from emulator.record.folder import read_failure, read_result, read_steps
 from emulator.record.machine import utc_now
+from emulator.record.plain import from_plain
 from emulator.record.result import Flag, HostShare, Kind, Point, RunResult, Status
-from emulator.record.step import Steps
-from emulator.run.job import Job
-from emulator.run.point import RankReport
-from emulator.spec.workload import Workload
+from emulator.record.steps import Steps
+from emulator.run.point import Job, RankReport
 
 
 def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankReport]) -> Point:
@@ -165,3 +167,28 @@ def dataset_facts(job: Job, manifest: Manifest) -> dict[str, Any]:
         "recipe": manifest.recipe,
         "seed": manifest.seed,
     }
+
+
+# ---- What a run that was killed has measured: read from its spools, without writing anything.
+
+
+def recovered(out: Path) -> tuple[RunResult, Steps]:
+    """The result and the steps of OUT; of an incomplete one also the point that it died in.
+
+    Raises StorageError, SpecError.
+    """
+    result, steps = read_result(out), read_steps(out)
+    if result.status == "complete":
+        return result, steps
+    reason = read_failure(out) or result.reason
+    if result.kind not in ("run", "sweep"):
+        return replace(result, reason=reason), steps
+    torn = steps[steps["point"] >= len(result.points)]
+    points = result.points + ((_partial(result, torn),) if len(torn) else ())
+    return replace(result, points=points, reason=reason), steps
+
+
+def _partial(result: RunResult, rows: Steps) -> Point:
+    workload: Workload = from_plain(Workload, result.workload)
+    ranks = len(np.unique(rows["rank"]))
+    return point_of(workload, int(result.dataset.get("samples", result.dataset["files"])), ranks, rows)

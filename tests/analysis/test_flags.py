@@ -4,8 +4,8 @@ import pytest
 from points import host, point
 
 from emulator.analysis.flags import point_flags, short_run, small_dataset, usable
+from emulator.config.catalog import load_workload
 from emulator.record.result import Flag
-from emulator.spec.catalog import load_workload
 
 
 def test_a_clean_point_raises_nothing():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.analysis.isotonic import crossing, decreasing, means
+from emulator.analysis.knee import crossing, decreasing, means
 
 VALUES = st.lists(st.floats(0.01, 1.2), min_size=1, max_size=30)
 

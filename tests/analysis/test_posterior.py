@@ -6,15 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic_curves import curve
 
-from emulator.analysis.families import (
+from emulator.analysis.posterior import (
     LOWEST,
     crossing_ratios,
     grid_log_efficiency,
     log_efficiency,
+    posterior,
     saturation_ratios,
     shapes,
+    weighted_quantiles,
 )
-from emulator.analysis.posterior import posterior, weighted_quantiles
 
 
 def test_every_shape_falls_from_at_most_one():

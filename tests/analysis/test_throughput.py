@@ -13,7 +13,7 @@ from emulator.analysis.throughput import (
     steady,
     throughput,
 )
-from emulator.record.step import STEP
+from emulator.record.steps import STEP
 
 
 def steps_of(rank, waits, compute=0.5, samples=4, epoch=0, overshoot=0.0, barrier=0.0):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.analysis.flags import non_stationary
-from emulator.analysis.warmup import drift, repeat_interval, student_t, warmup
+from emulator.analysis.throughput import drift, repeat_interval, student_t, warmup
 
 
 def test_a_slow_start_is_cut():

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 from command import feedrate
 
-from emulator.baseline.summary import maxima, neighbours, summed
-from emulator.record.store import read_result
+from emulator.record.folder import read_result
+from emulator.satellites.baseline.report import maxima, neighbours, summed
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 QUICK = ("--quick", "--size", "4MiB", "--runtime", "100ms", "--ramp", "0s")

@@ -9,9 +9,9 @@ import time
 import pytest
 from command import feedrate
 
-from emulator.baseline.noise import parse_noise
 from emulator.errors import SpecError
-from emulator.record.store import read_result
+from emulator.record.folder import read_result
+from emulator.satellites.baseline.noise import parse_noise
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 

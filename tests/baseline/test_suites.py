@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.baseline.fio import checked, fio_environment, parse, percentile, side
-from emulator.baseline.jobfile import Setting, job_file, layout_file
-from emulator.baseline.plan import parse_list
-from emulator.baseline.suites import SUITES, access_name, files_needed, find_suite, tuned, turns
 from emulator.errors import SpecError, StorageError
+from emulator.satellites.baseline.fio import (
+    Setting,
+    checked,
+    fio_environment,
+    job_file,
+    layout_file,
+    parse,
+    percentile,
+    side,
+)
+from emulator.satellites.baseline.measure import parse_list
+from emulator.satellites.baseline.suites import SUITES, access_name, files_needed, find_suite, tuned, turns
 
 SETTING = Setting(
     folder=Path("/mnt/a:b/c1"), file_bytes=2**20, engine="libaio", direct=True, seconds=1.5, ramp_seconds=0.2

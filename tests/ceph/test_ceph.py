@@ -15,11 +15,11 @@ from command import Done, feedrate
 from contracts.storage_contract import SIZES, StorageContract, content, folder
 from hosts import lab
 
+from emulator.config.storage import parse_place
 from emulator.errors import StorageError
-from emulator.record.store import read_result
-from emulator.spec.place import parse_place
+from emulator.record.folder import read_result
 from emulator.storage.base import HEAD, Storage, Store, WriteOptions
-from emulator.storage.place import store_at
+from emulator.storage.opening import store_at
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.ceph

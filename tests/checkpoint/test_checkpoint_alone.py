@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from emulator.checkpoint import folder as place
-from emulator.checkpoint.job import CheckpointJob
-from emulator.checkpoint.session import check, measure, sweep_up
 from emulator.errors import FeedrateError
-from emulator.record.store import read_result
-from emulator.report.table import render
+from emulator.record.folder import read_result
+from emulator.report.tables import render
 from emulator.run.comm import SoloComm
-from emulator.spec.checkpoint import load_checkpoint_model
-from emulator.sweep.recover import recovered
+from emulator.satellites.checkpoint import folder as place
+from emulator.satellites.checkpoint.model import load_checkpoint_model
+from emulator.satellites.checkpoint.session import CheckpointJob, check, measure, sweep_up
+from emulator.sweep.summary import recovered
 
 
 @pytest.fixture
@@ -125,7 +124,7 @@ def test_a_write_that_fails_is_one_line_and_what_was_begun_is_removed(job, tmp_p
     """A limit of the process, which a full disk resembles: the write of a later block fails."""
     run(replace(job, keep=True))
     code = (
-        "import pickle, resource, signal, sys; from emulator.checkpoint.session import measure\n"
+        "import pickle, resource, signal, sys; from emulator.satellites.checkpoint.session import measure\n"
         "from emulator.run.comm import SoloComm\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"

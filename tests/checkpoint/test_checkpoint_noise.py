@@ -11,17 +11,17 @@ from dataclasses import replace
 import pytest
 from command import feedrate
 
-from emulator.checkpoint.beside import (
+from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.record.folder import read_result
+from emulator.record.result import Knee
+from emulator.report.compare import compare
+from emulator.satellites.checkpoint.noise import (
     FOLDER,
     CheckpointNoise,
     RunningCheckpoints,
-    checkpoints_line,
+    line,
     parse_checkpoint_noise,
 )
-from emulator.errors import FeedrateError, SpecError, StorageError
-from emulator.record.result import Knee
-from emulator.record.store import read_result
-from emulator.report.compare import compare
 
 SMALL = CheckpointNoise(scale="1/20000", ranks=2)
 
@@ -48,13 +48,13 @@ def test_it_writes_until_it_is_stopped_and_leaves_nothing(tmp_path):
     said = json.loads(told)
     assert said["bytes"] == pytest.approx(14 * 8_030_261_248 / 8 * 2 / 20000, rel=1e-3)
     assert said["checkpoints"] and all(one["seconds"] > 0 for one in said["checkpoints"])
-    assert "checkpoints of 1.41 MB" in checkpoints_line(told).replace("checkpoint of", "checkpoints of")
+    assert "checkpoints of 1.41 MB" in line(told).replace("checkpoint of", "checkpoints of")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_it_ends_when_whoever_started_it_is_killed(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from emulator.checkpoint.beside import *\n"
+        "import sys, time; from pathlib import Path; from emulator.satellites.checkpoint.noise import *\n"
         "RunningCheckpoints(CheckpointNoise(scale='1/20000', ranks=2), Path(sys.argv[1]), 'host')\n"
         "print('begun', flush=True); time.sleep(60)\n"
     )

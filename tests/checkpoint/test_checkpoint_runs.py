@@ -15,13 +15,12 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
-from emulator.checkpoint import folder as place
-from emulator.checkpoint.files import Hands, read_file
-from emulator.checkpoint.job import CheckpointJob
-from emulator.checkpoint.session import measure
-from emulator.record.store import read_result
+from emulator.record.folder import read_result
 from emulator.run.comm import SoloComm
-from emulator.spec.checkpoint import load_checkpoint_model
+from emulator.satellites.checkpoint import folder as place
+from emulator.satellites.checkpoint.folder import Hands, read_file
+from emulator.satellites.checkpoint.model import load_checkpoint_model
+from emulator.satellites.checkpoint.session import CheckpointJob, measure
 from emulator.storage.posix import PosixStorage
 
 pytestmark = pytest.mark.mpi

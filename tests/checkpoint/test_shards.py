@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.checkpoint.shards import (
+from emulator.errors import SpecError
+from emulator.satellites.checkpoint.model import (
+    CheckpointModel,
+    Parallelism,
+    TransformerShape,
+    checkpoint_models,
     data_parallel,
     layer_matrices,
+    load_checkpoint_model,
     model_files,
     parameters,
     parse_scale,
@@ -18,14 +24,6 @@ from emulator.checkpoint.shards import (
     split,
     stage_layers,
     total,
-)
-from emulator.errors import SpecError
-from emulator.spec.checkpoint import (
-    CheckpointModel,
-    Parallelism,
-    TransformerShape,
-    checkpoint_models,
-    load_checkpoint_model,
 )
 
 GIB = 2**30

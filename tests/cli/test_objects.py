@@ -12,15 +12,15 @@ import pytest
 from command import Done, feedrate
 from s3_server import KEY, SECRET, Endpoint, Fault, s3_server
 
-from emulator.dataset.journal import Journal, JournalWatch, read_journals
+from emulator.config.storage import parse_place
+from emulator.config.workload import LoaderSpec
 from emulator.dataset.manifest import read_manifest, read_rows
+from emulator.dataset.site import Journal, JournalWatch, read_journals
 from emulator.errors import DatasetError
 from emulator.loader.choose import LoaderKind, make_loader
-from emulator.plan.reads import whole_files
-from emulator.record.store import read_result
-from emulator.spec.place import parse_place
-from emulator.spec.workload import LoaderSpec
-from emulator.storage.place import store_at
+from emulator.plan import whole_files
+from emulator.record.folder import read_result
+from emulator.storage.opening import store_at
 
 PLACE = "s3://bucket/data/tiny"
 GENERATE = ("generate", PLACE, "--recipe", "tiny", "--files", 24, "--payload", "ratio=8")

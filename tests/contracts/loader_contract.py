@@ -13,12 +13,12 @@ from typing import Protocol
 import numpy as np
 import pytest
 
+from emulator.config.workload import LoaderSpec
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import FORMATS, Sample
 from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.base import Loader
-from emulator.plan.reads import Portion, whole_files
-from emulator.spec.workload import LoaderSpec
+from emulator.plan import Portion, whole_files
 from emulator.storage.base import Storage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.timed import TimedStorage

@@ -9,13 +9,12 @@ from contracts.format_contract import parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.config.recipe import load_recipe
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats import Sample, format_named
 from emulator.dataset.formats.base import Room
 from emulator.dataset.grow import fill_for, mirrored
-from emulator.dataset.phantom import KIDNEY, TUMOUR
-from emulator.dataset.seeds import SeedVolume, phantom
-from emulator.spec.recipe import load_recipe
+from emulator.dataset.seeds import KIDNEY, TUMOUR, SeedVolume, phantom
 
 SHAPE = (1, 96, 100, 101)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from contracts.format_contract import FormatContract
 
+from emulator.config.recipe import load_recipe
 from emulator.dataset.formats import Sample, format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import DatasetError
-from emulator.spec.recipe import load_recipe
 
 OTHERS = bytes.fromhex("ffd8ffe000104a46494600010100000100010000") + bytes(300) + b"\xff\xd9"
 """The head of a camera's file, and its end."""

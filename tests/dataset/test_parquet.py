@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from contracts.format_contract import FormatContract, make_sample, parts_of, peek_into
 
+from emulator.config.catalog import load_workload
+from emulator.config.recipe import load_recipe
 from emulator.dataset.formats import Sample, form_of, format_named
-from emulator.dataset.formats.index import Extent
-from emulator.dataset.formats.rowgroups import RowGroups
+from emulator.dataset.formats.base import Extent
+from emulator.dataset.formats.parquet import RowGroups
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError, SpecError
-from emulator.plan.reads import Read
-from emulator.spec.catalog import load_workload
-from emulator.spec.recipe import load_recipe
+from emulator.plan import Read
 
 
 class TestParquet(FormatContract):

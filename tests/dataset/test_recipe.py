@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from emulator.config.recipe import load_recipe, payload_ratio
 from emulator.errors import SpecError
-from emulator.spec.recipe import load_recipe, payload_ratio
 
 
 @pytest.mark.parametrize("name", ["tiny", "kits19"])

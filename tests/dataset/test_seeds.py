@@ -11,6 +11,7 @@ from command import feedrate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.config.recipe import load_recipe
 from emulator.dataset.manifest import read_manifest
 from emulator.dataset.seeds import (
     Case,
@@ -24,7 +25,6 @@ from emulator.dataset.seeds import (
     resample_label,
 )
 from emulator.errors import DatasetError
-from emulator.spec.recipe import load_recipe
 
 SPACING = (3.0, 0.8, 0.7)
 SHAPE = (20, 60, 70)

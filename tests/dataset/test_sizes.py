@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.config.recipe import SizeSpec, load_recipe
 from emulator.dataset.plan import Plan, files_for, outlook, slice_of
 from emulator.dataset.sizes import size_table, sizes_of, table_moments
 from emulator.errors import SpecError
-from emulator.spec.recipe import SizeSpec, load_recipe
 
 KITS19_MEAN, KITS19_SD = 146_600_628, 68_341_808
 

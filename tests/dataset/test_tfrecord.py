@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.dataset.formats import Sample, format_named
-from emulator.dataset.formats.index import Even
-from emulator.dataset.formats.tfrecord import TfRecord, wrong_record
-from emulator.dataset.formats.wire import example_bytes, example_head
+from emulator.dataset.formats.base import Even
+from emulator.dataset.formats.tfrecord import TfRecord, example_bytes, example_head, wrong_record
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
-from emulator.plan.reads import Read
+from emulator.plan import Read
 
 
 def records_of(data: bytes) -> list[bytes]:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.dataset.fill import Target, WriteOptions, pour, stream, write_encoded
 from emulator.dataset.formats import FORMATS, format_named
 from emulator.dataset.formats.base import PAGE, Room
 from emulator.dataset.grow import filled_from, random_sources
-from emulator.dataset.journal import Journal, JournalWatch, read_journals
-from emulator.dataset.writing import Target, WriteOptions, pour, stream, write_encoded
+from emulator.dataset.site import Journal, JournalWatch, read_journals
 from emulator.storage.folder import FolderStore
 
 STREAMED = [name for name, form in FORMATS.items() if form.streams]

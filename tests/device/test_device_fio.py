@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from capped_device import CAP, DIRECT, Device, capped
 
-from emulator.baseline.summary import neighbours, summed
-from emulator.record.store import read_result
+from emulator.record.folder import read_result
+from emulator.satellites.baseline.report import neighbours, summed
 
 pytestmark = [
     pytest.mark.device,

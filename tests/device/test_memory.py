@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from capped_device import CAP, Device, capped
 
+from emulator.record.folder import read_result
 from emulator.record.result import Point
-from emulator.record.store import read_result
 
 pytestmark = pytest.mark.device
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
+from emulator.record.folder import read_result
 from emulator.record.result import Point
-from emulator.record.store import read_result
 
 pytestmark = [pytest.mark.dlio, pytest.mark.timeout(600)]
 

@@ -1,4 +1,4 @@
-"""The house itself: budgets, floors, and no importable Python but `emulator`."""
+"""The house itself: floors, and no importable Python but `emulator`."""
 
 import ast
 import subprocess
@@ -17,18 +17,6 @@ def test_content_folders_hold_no_python(folder):
     assert not list((ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_budgets(module):
-    text = module.read_text()
-    assert len(text.splitlines()) < 300, "a module has under 300 lines"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            length = node.end_lineno - node.body[0].lineno + 1  # options of a verb are its signature
-            assert length < 40 or node.name == "__init__", (
-                f"{node.name} has {length} lines; a function has under 40"
-            )
-
-
 def test_the_readme_fits():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) < 180
@@ -36,21 +24,21 @@ def test_the_readme_fits():
 
 
 OWNERS = {
-    "torch": {"loader/torch.py", "loader/torch_samples.py", "loader/torch_records.py", "accelerator"},
+    "torch": {"loader/torch.py", "satellites/calibrate"},
     "nibabel": {"dataset/formats/nifti.py"},
     "h5py": {"dataset/formats/hdf5.py"},
     "mpi4py": {"run/comm.py"},
     "dask": {"dataset/fill_dask.py"},
     "distributed": {"dataset/fill_dask.py"},
-    "pyarrow": {"record", "dataset/formats/parquet.py", "dataset/formats/rowgroups.py"},
+    "pyarrow": {"record", "dataset/formats/parquet.py"},
     "google_crc32c": {"dataset/formats/tfrecord.py"},
     "altair": {"report"},
-    "numba": {"simulator"},
+    "numba": {"satellites/systems"},
     "obstore": {"storage/s3.py"},
     "rados": {"storage/rados.py"},
     "jinja2": {"report"},
     "vl_convert": {"report"},
-    "yaml": {"mlperf/bounded.py"},
+    "yaml": {"satellites/mlperf/bounded.py"},
 }
 
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 import pytest
 from contracts.loader_contract import SPEC, Files, MakeLoader
 
+from emulator.config.workload import LoaderSpec
 from emulator.loader.base import Loader
 from emulator.loader.choose import LoaderKind, make_loader
-from emulator.spec.workload import LoaderSpec
 from emulator.storage.base import Storage
 
 

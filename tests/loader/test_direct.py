@@ -14,8 +14,8 @@ from contracts.loader_contract import SPEC, Files, InProcessContract, MakeLoader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emulator.loader.buffers import aligned_buffer
-from emulator.plan.reads import whole_files
+from emulator.loader.reading import aligned_buffer
+from emulator.plan import whole_files
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.timed import TimedStorage
 

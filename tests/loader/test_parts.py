@@ -10,14 +10,14 @@ import pytest
 from contracts.format_contract import make_sample, parts_of
 from contracts.loader_contract import SPEC, Files
 
+from emulator.config.recipe import load_recipe
+from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import form_of, format_named
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader.choose import make_loader
-from emulator.plan.epoch import EpochPlan, portions
-from emulator.spec.recipe import load_recipe
-from emulator.spec.workload import AccessSpec
+from emulator.plan import EpochPlan, portions
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.storage.timed import TimedStorage
 
@@ -148,9 +148,9 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("form", ["tfrecord", "jpeg"])
 def test_whole_files_of_records_become_tensors_of_their_bytes(form, tmp_path):
-    from emulator.loader.parts import PartReader
-    from emulator.loader.torch_records import RecordReader
-    from emulator.plan.reads import whole_files
+    from emulator.loader.reading import PartReader
+    from emulator.loader.torch import RecordReader
+    from emulator.plan import whole_files
 
     (data,) = parts_of(format_named(form), make_sample((1, 9, 9, 9))).values()
     (tmp_path / "one").write_bytes(data)

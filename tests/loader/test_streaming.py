@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import FORMATS, Sample, format_named
 from emulator.dataset.formats.base import Room, fill_from
-from emulator.loader.crop import copy_box, crop_of
+from emulator.loader.crop import CropReader, copy_box, crop_of
 from emulator.loader.reading import WholeReader
-from emulator.loader.streaming import CropReader
 
 
 def labels(shape: tuple[int, ...], count: int, random: np.random.Generator) -> np.ndarray:

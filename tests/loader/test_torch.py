@@ -27,7 +27,7 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader.reading import WholeReader
 from emulator.loader.torch import SampleReader
-from emulator.plan.reads import whole_files
+from emulator.plan import whole_files
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]

@@ -6,12 +6,12 @@ from dataclasses import asdict, replace
 import pytest
 import yaml
 
-from emulator.checkpoint.book import Report, checkpoint_of
 from emulator.errors import SpecError
-from emulator.mlperf.export import export
+from emulator.record.folder import write_result
 from emulator.record.result import RunResult
-from emulator.record.store import write_result
-from emulator.spec.checkpoint import load_checkpoint_model
+from emulator.satellites.checkpoint.model import load_checkpoint_model
+from emulator.satellites.checkpoint.session import Report, checkpoint_of
+from emulator.satellites.mlperf.export import export
 
 GIB = 2**30
 

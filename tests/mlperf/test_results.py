@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from emulator.analysis.throughput import overshoot_p99
 from emulator.errors import FeedrateError, SpecError
-from emulator.mlperf.export import export
-from emulator.mlperf.folder import RunFolder, find_runs, read_run, write_run
-from emulator.mlperf.originals import write_imported
-from emulator.mlperf.results import import_folder, understand
-from emulator.mlperf.rules import self_check
+from emulator.record.folder import read_result, read_steps
 from emulator.record.result import RunResult
-from emulator.record.store import read_result, read_steps
+from emulator.satellites.mlperf.export import export
+from emulator.satellites.mlperf.folder import RunFolder, find_runs, read_run, write_run
+from emulator.satellites.mlperf.results import import_folder, understand, write_imported
+from emulator.satellites.mlperf.rules import self_check
 
 LAYOUTS = pytest.mark.parametrize("layout", ["v1.0", "v2.0"])
 LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])

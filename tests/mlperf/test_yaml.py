@@ -10,13 +10,12 @@ from command import feedrate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.config.catalog import load_workload
+from emulator.config.recipe import load_recipe
 from emulator.errors import FeedrateError, SpecError
-from emulator.mlperf.bounded import parse_json, parse_yaml
-from emulator.mlperf.config import read_config
-from emulator.mlperf.overrides import parse_overrides
-from emulator.mlperf.workload import Converted, convert
-from emulator.spec.catalog import load_workload
-from emulator.spec.recipe import load_recipe
+from emulator.satellites.mlperf.bounded import parse_json, parse_yaml
+from emulator.satellites.mlperf.config import parse_overrides, read_config
+from emulator.satellites.mlperf.workload import Converted, convert
 
 
 def converted(

@@ -6,8 +6,8 @@ import sys
 import pytest
 from command import feedrate
 
+from emulator.record.folder import read_result
 from emulator.record.machine import cores
-from emulator.record.store import read_result
 
 pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 

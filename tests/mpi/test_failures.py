@@ -12,8 +12,8 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
-from emulator.record.store import read_steps
-from emulator.sweep.recover import recovered
+from emulator.record.folder import read_steps
+from emulator.sweep.summary import recovered
 
 pytestmark = pytest.mark.mpi
 

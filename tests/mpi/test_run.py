@@ -10,7 +10,7 @@ import pytest
 from command import feedrate
 
 from emulator.analysis.throughput import durations
-from emulator.record.store import read_result, read_steps
+from emulator.record.folder import read_result, read_steps
 
 pytestmark = pytest.mark.mpi
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hosts import on_hosts
 
-from emulator.record.store import read_result
+from emulator.record.folder import read_result
 
 pytestmark = pytest.mark.multihost
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import DatasetError
-from emulator.plan.epoch import Course, EpochPlan, batches
-from emulator.plan.order import epoch_order
+from emulator.plan import Course, EpochPlan, batches, epoch_order
 
 sizes = st.integers(min_value=1, max_value=300)
 

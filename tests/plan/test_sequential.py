@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.config.workload import AccessSpec
 from emulator.errors import DatasetError
-from emulator.plan.epoch import EpochPlan, batches, portions
-from emulator.plan.sequential import drawn
-from emulator.spec.workload import AccessSpec
+from emulator.plan import EpochPlan, batches, drawn, portions
 
 
 @st.composite

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from emulator.errors import FeedrateError, SpecError, StorageError
-from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult
-from emulator.record.step import STEP
-from emulator.record.store import (
+from emulator.record.folder import (
     Spool,
     prepare_out,
     read_result,
@@ -30,6 +28,8 @@ from emulator.record.store import (
     write_result,
     write_steps,
 )
+from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult
+from emulator.record.steps import STEP
 
 numbers = st.floats(allow_nan=False)
 counts = st.integers(0, 2**53)

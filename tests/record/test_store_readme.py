@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from emulator.record.folder import FAILURE, RESULT, SPOOL, STEPS
 from emulator.record.result import (
     SCHEMA,
     Bound,
@@ -20,8 +21,7 @@ from emulator.record.result import (
     RunResult,
     Side,
 )
-from emulator.record.step import STEP
-from emulator.record.store import FAILURE, RESULT, SPOOL, STEPS
+from emulator.record.steps import STEP
 
 README = Path(__file__).parents[2] / "results" / "README.md"
 

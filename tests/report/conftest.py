@@ -6,7 +6,7 @@ import pytest
 from synthetic_results import PAGES, flagged_sweep, long_names_sweep, multi_host_sweep, steps_of
 
 from emulator.report.compare import compare
-from emulator.report.compare_page import page as comparison_page
+from emulator.report.compare import page as comparison_page
 from emulator.report.page import page
 from emulator.report.reference import load_references
 

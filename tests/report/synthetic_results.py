@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
+from emulator.config.catalog import load_workload
 from emulator.record.result import Bound, Flag, HostShare, Knee, Point, RunResult
-from emulator.record.step import STEP, Steps
-from emulator.spec.catalog import load_workload
+from emulator.record.steps import STEP, Steps
 
 SAMPLE_BYTES = 146_600_628
 

@@ -9,18 +9,17 @@ from command import feedrate
 from synthetic_results import multi_host_sweep, plain_sweep, result
 
 from emulator.errors import SpecError, StorageError
+from emulator.record.folder import write_result
 from emulator.record.result import Corner, RunResult, Side
-from emulator.record.step import STEP
-from emulator.record.store import write_result
-from emulator.report.baseline import against
-from emulator.report.baseline_plots import CAPTIONS, PLOTS, draw
-from emulator.report.baseline_plots import beside as beside_fio
-from emulator.report.frames import mean_demand, ordered
-from emulator.report.gather import beside, gather
+from emulator.record.steps import STEP
+from emulator.report.drawing import WIDE
 from emulator.report.kinds import answer, grids, setting
-from emulator.report.page import page
-from emulator.report.style import WIDE
-from emulator.report.table import render
+from emulator.report.page import beside, gather, page
+from emulator.report.rows import mean_demand, ordered
+from emulator.report.tables import render
+from emulator.satellites.baseline.figures import CAPTIONS, PLOTS, draw
+from emulator.satellites.baseline.figures import beside as beside_fio
+from emulator.satellites.baseline.report import against
 
 NO_STEPS = np.zeros(0, dtype=STEP)
 

@@ -11,13 +11,21 @@ import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
 
 from emulator.record.result import RunResult
-from emulator.report.compare import Comparison, common_counts, compare, names_of
-from emulator.report.compare_page import page
-from emulator.report.compare_plots import PLOTS, draw, write_picture
-from emulator.report.compare_table import render, shared_rows
-from emulator.report.plots import PLOTS as REPORT_PLOTS
+from emulator.report.compare import (
+    PLOTS,
+    Comparison,
+    common_counts,
+    compare,
+    draw,
+    names_of,
+    page,
+    shared_rows,
+    write_picture,
+)
+from emulator.report.compare import comparison_text as render
+from emulator.report.drawing import NARROW, WIDE
+from emulator.report.figures import PLOTS as REPORT_PLOTS
 from emulator.report.reference import load_reference, load_references
-from emulator.report.style import NARROW, WIDE
 
 
 def two(match: str = "") -> Comparison:

@@ -10,11 +10,10 @@ from synthetic_results import EXAMPLES, flagged_sweep, plain_sweep, repeated_swe
 
 from emulator.analysis.flags import invalid
 from emulator.analysis.knee import find_knee
-from emulator.record.step import STEP
-from emulator.report.fit import fit_rows
-from emulator.report.frames import Unit
-from emulator.report.plots import draw
-from emulator.report.style import WIDE
+from emulator.record.steps import STEP
+from emulator.report.drawing import WIDE
+from emulator.report.figures import draw
+from emulator.report.rows import Unit, fit_rows
 
 BYTES = Unit(name="B/s", size=1.0)
 

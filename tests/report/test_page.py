@@ -14,12 +14,10 @@ import pytest
 from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, steps_of
 
 from emulator.errors import MissingError, StorageError
-from emulator.record.step import STEP
-from emulator.report.extras import extra
+from emulator.record.steps import STEP
+from emulator.report.drawing import DARK, WIDE, Key, decades, extra, key_rows
+from emulator.report.figures import PLOTS, draw, write_picture
 from emulator.report.page import inline, write_html
-from emulator.report.plotkit import Key, decades, key_rows
-from emulator.report.plots import PLOTS, draw, write_picture
-from emulator.report.style import DARK, WIDE
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.report.reference import (
-    WORKLOADS,
-    Figure,
-    load_reference,
-    load_references,
-    reference_files,
-)
+from emulator.report.reference import WORKLOADS, Figure, load_reference, load_references, reference_files
 
 TABLES = ("ceph2023", "mlperf_storage_v1_0", "noisy2023", "weka2020", "weka2023", "weka_mlperf2023")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from synthetic_results import EXAMPLES, plain_sweep, shaped_sweep
 
-from emulator.report.table import render
+from emulator.report.tables import render
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -13,12 +13,22 @@ from hypothesis import strategies as st
 from synthetic_results import CACHE, EXAMPLES, flagged_sweep, plain_sweep, point, shaped_sweep, steps_of
 
 from emulator.record.result import BoundKind
-from emulator.record.step import STEP
-from emulator.report.facts import cards, facts, show
-from emulator.report.frames import PARTS, ideal_rows, line_rows, rate_unit, step_rows, throughput_rows
-from emulator.report.hosts import host_rows, short_names, shortened
-from emulator.report.latency import percentiles
-from emulator.report.view import BOUNDS, answer, letter, limits, marks, marks_line, notes, number, rows
+from emulator.record.steps import STEP
+from emulator.report.page import cards, facts, show
+from emulator.report.rows import PARTS, ideal_rows, line_rows, rate_unit, step_rows, throughput_rows
+from emulator.report.tables import host_rows, short_names, shortened
+from emulator.report.view import (
+    BOUNDS,
+    answer,
+    letter,
+    limits,
+    marks,
+    marks_line,
+    notes,
+    number,
+    percentiles,
+    rows,
+)
 
 
 @pytest.mark.parametrize(

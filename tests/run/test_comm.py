@@ -3,8 +3,7 @@
 import pytest
 
 from emulator.errors import DatasetError
-from emulator.run.comm import SoloComm, rank_hint, started_by_mpi
-from emulator.run.guard import Quiet, agreed
+from emulator.run.comm import Quiet, SoloComm, agreed, rank_hint, started_by_mpi
 from emulator.run.mpirun import without_banners
 
 RULE = "-" * 74 + "\n"

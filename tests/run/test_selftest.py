@@ -2,8 +2,8 @@
 
 import pytest
 
+from emulator.config.catalog import load_workload
 from emulator.run.selftest import self_test
-from emulator.spec.catalog import load_workload
 
 
 @pytest.mark.parametrize("kind", ["direct", "torch"])

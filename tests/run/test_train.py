@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.accelerator.occupy import Accelerator
 from emulator.analysis.throughput import durations
 from emulator.clock import MonotonicClock
+from emulator.config.workload import TrainingSpec
 from emulator.loader.base import Batch
-from emulator.plan.epoch import Course, EpochPlan
-from emulator.record.step import StepLog
+from emulator.plan import Course, EpochPlan
+from emulator.record.steps import StepLog
+from emulator.run.accelerator import Accelerator
 from emulator.run.train import train
-from emulator.spec.workload import TrainingSpec
 
 
 class MemoryLoader:

@@ -10,8 +10,7 @@ import pytest
 from contracts.storage_contract import StorageContract, content, folder, read_whole
 
 from emulator.errors import DatasetError
-from emulator.storage.pagecache import evict, resident_pages
-from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage.posix import PosixStorage, evict, probe_direct, resident_pages
 from emulator.storage.timed import ReadStats, TimedStorage
 
 __all__ = ["folder"]

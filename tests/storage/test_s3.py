@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from s3_server import BUCKET, KEY, SECRET, Endpoint, Fault, s3_server
 
+from emulator.config.storage import ObjectPlace, parse_place
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
-from emulator.spec.place import ObjectPlace, parse_place
 from emulator.storage.base import HEAD, Store, WriteOptions
 from emulator.storage.objects import ObjectStore
-from emulator.storage.place import describe_objects, store_at
+from emulator.storage.opening import describe_objects, store_at
 from emulator.storage.timed import TimedStorage
 
 __all__ = ["folder"]
@@ -218,8 +218,8 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_needs_nothing_of_it() -> None:
     code = (
-        "import sys, emulator.storage.place, emulator.sweep.session; from pathlib import Path\n"
-        "emulator.storage.place.store_at(Path('x'))\n"
+        "import sys, emulator.storage.opening, emulator.sweep.session; from pathlib import Path\n"
+        "emulator.storage.opening.store_at(Path('x'))\n"
         "print(sorted({'obstore', 'rados'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from emulator.config.recipe import Recipe
 from emulator.dataset.formats.base import Format, Sample
 from emulator.dataset.formats.hdf5 import Hdf5
 from emulator.dataset.formats.jpeg import Jpeg
@@ -12,7 +13,6 @@ from emulator.dataset.formats.parquet import Parquet
 from emulator.dataset.formats.raw import Raw
 from emulator.dataset.formats.tfrecord import TfRecord
 from emulator.errors import DatasetError
-from emulator.spec.recipe import Recipe
 
 __all__ = ["ADOPTED", "FORMATS", "Format", "Sample", "form_of", "format_named"]
 

@@ -1,22 +1,218 @@
-"""What a format can do, and the memory that files are composed in."""
+"""A file as a sequence of literal bytes and arrays: composed in memory, or streamed to storage.
+
+Checksums of the arrays are known only once they are written, so that a layout says which bytes of its
+literals are put in afterwards (the CRC fields of a zip).
+"""
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.layout import Hole, Key, Layout, Source
+from emulator.dataset.checksum import crc32, crc32_join
 from emulator.errors import DatasetError
+from emulator.plan import Read
 
-if TYPE_CHECKING:
-    from emulator.dataset.formats.index import Index
+Key = Literal["x", "y"]
+Patches = Mapping[int, bytes]
+"""Offset in the file -> the bytes that belong there."""
+
+
+class Source(Protocol):
+    """The bytes of an array, one after another."""
+
+    crc: int
+    """CRC-32 of what it has given so far."""
+
+    def into(self, memory: memoryview, size: int) -> None:
+        """Write the next `size` bytes to the head of `memory`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Where an array goes: image "x" or label "y"."""
+
+    key: Key
+    size: int
+    """Bytes."""
+
+
+def nothing_late(sums: Mapping[Key, int]) -> Patches:
+    """No literal depends on the arrays."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One file."""
+
+    pieces: Sequence[bytes | Hole]
+    late: Callable[[Mapping[Key, int]], Patches] = nothing_late
+    """From the CRC-32 of the arrays to bytes of literals; the offsets do not depend on the sums."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return sum(_length(piece) for piece in self.pieces)
+
+    def placed(self) -> Iterator[tuple[int, bytes | Hole]]:
+        """The pieces, each with its offset."""
+        at = 0
+        for piece in self.pieces:
+            yield at, piece
+            at += _length(piece)
+
+    def crc(self, sums: Mapping[Key, int]) -> int:
+        """CRC-32 of the file with arrays of these checksums."""
+        patches = self.late(sums)
+        parts = []
+        for at, piece in self.placed():
+            if isinstance(piece, Hole):
+                parts.append((sums[piece.key], piece.size))
+            else:
+                parts.append((crc32(_patched(piece, at, patches)), len(piece)))
+        return crc32_join(parts)
+
+
+def _length(piece: bytes | Hole) -> int:
+    return piece.size if isinstance(piece, Hole) else len(piece)
+
+
+def _patched(literal: bytes, at: int, patches: Patches) -> bytes:
+    """`literal`, which begins at offset `at`, with the patches that fall into it."""
+    inside = {offset: data for offset, data in patches.items() if at <= offset < at + len(literal)}
+    if not inside:
+        return literal
+    changed = bytearray(literal)
+    for offset, data in inside.items():
+        changed[offset - at : offset - at + len(data)] = data
+    return bytes(changed)
+
+
+# ---- Where the samples of a file with many lie: what a reader of a part of it has to know.
+
+
+class Extent(NamedTuple):
+    """Consecutive bytes of a file."""
+
+    offset: int
+    size: int
+
+
+Pieces = Sequence[tuple[Extent, memoryview]]
+"""Extents and their bytes."""
+
+CheckRecord = Callable[[memoryview], str]
+"""Bytes of a sample as it is stored -> what is wrong with it; empty: nothing."""
+
+
+class Index(Protocol):
+    """Where the samples of one file lie. Pure."""
+
+    def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        """The bytes that `read` asks for; a stream asks for whole blocks of `block` bytes."""
+        ...
+
+    def checked(self, read: Read) -> Sequence[Extent]:
+        """The bytes that are needed to check what `read` asks for. Raises DatasetError: no checksums."""
+        ...
+
+    def check(self, read: Read, pieces: Pieces) -> None:
+        """Raises DatasetError when the bytes of `checked` are not what was written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Samples of the same size, one behind the other, from the first byte of the file to its last."""
+
+    name: str
+    size: int
+    """Bytes of the file."""
+    samples: int
+    check_record: CheckRecord
+
+    def _at(self, number: int) -> int:
+        return self.size * number // self.samples
+
+    def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        if read.how == "alone":
+            return self.checked(read)
+        begin, end = self._at(read.first), self._at(read.first + read.samples)
+        first = begin // block if read.how == "start" else -(-begin // block)
+        last = -(-end // block)
+        return [Extent(first * block, min(last * block, self.size) - first * block)] if first < last else []
+
+    def checked(self, read: Read) -> Sequence[Extent]:
+        if self.size % self.samples:
+            raise DatasetError(
+                f"{self.name}: {self.size} bytes are not {self.samples} samples of one size",
+                "--set access.pattern=sequential reads such files, without --verify-reads",
+            )
+        begin = self._at(read.first)
+        return [Extent(begin, self._at(read.first + read.samples) - begin)]
+
+    def check(self, read: Read, pieces: Pieces) -> None:
+        ((_, data),) = pieces
+        each = self.size // self.samples
+        for number in range(read.samples):
+            wrong = self.check_record(data[number * each : (number + 1) * each])
+            if wrong:
+                raise DatasetError(
+                    f"{self.name}: {wrong} (sample {read.first + number})",
+                    "its bytes are not those that were generated; run feedrate verify on the dataset",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Arrays whose first axis counts the samples, as HDF5 files hold them."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+    def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        found = []
+        for span in self.spans:
+            each = span.size // span.shape[0]
+            found.append(Extent(span.offset + read.first * each, read.samples * each))
+        return found
+
+    def checked(self, read: Read) -> Sequence[Extent]:
+        raise DatasetError(
+            f"{self.name}: the format keeps no checksums of single samples",
+            "leave --verify-reads out; feedrate verify compares whole files",
+        )
+
+    def check(self, read: Read, pieces: Pieces) -> None:
+        self.checked(read)
+
+
+def stacked(spans: Mapping[str, Span] | None, samples: int, name: str) -> Stacked:
+    """The index of a file whose arrays lie at `spans`. Raises DatasetError."""
+    if spans is None or any(span.shape[0] != samples for span in spans.values()):
+        raise DatasetError(
+            f"{name}: it does not hold {samples} samples one behind the other",
+            "generate the dataset again, or read whole files",
+        )
+    return Stacked(name, tuple(spans.values()))
+
+
+def total(extents: Iterable[Extent]) -> int:
+    """Bytes of `extents`."""
+    return sum(extent.size for extent in extents)
+
+
+# ---- What a format can do, and the memory that files are composed in.
+
 
 Array = NDArray[Any]
 Shape = tuple[int, int, int, int]
@@ -272,3 +468,33 @@ def fill_from(sample: Sample) -> Fill:
 def bad(name: str, why: str) -> DatasetError:
     """The error of a file that is not what it should be."""
     return DatasetError(f"{name}: {why}", "generate the dataset again, or see feedrate verify")
+
+
+# ---- Files for libraries that want to seek, over bytes that lie elsewhere.
+
+
+class Seekable(io.RawIOBase):
+    """What h5py and pyarrow want of a file besides reading and writing."""
+
+    size = 0
+    at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.size}[whence]
+        return self.at
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self.at if size is None else size
+        return self.size

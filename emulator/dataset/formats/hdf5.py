@@ -11,10 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from emulator.dataset.formats.base import PAGE, Array, OneFile, Peek, Shape, Span, bad
-from emulator.dataset.formats.index import Index, stacked
-from emulator.dataset.formats.layout import Hole, Key, Layout
-from emulator.dataset.formats.seekable import Seekable
+from emulator.dataset.formats.base import (
+    PAGE,
+    Array,
+    Hole,
+    Index,
+    Key,
+    Layout,
+    OneFile,
+    Peek,
+    Seekable,
+    Shape,
+    Span,
+    bad,
+    stacked,
+)
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

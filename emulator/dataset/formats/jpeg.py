@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import Array, OneFile, Peek, Shape, Span, bad
-from emulator.dataset.formats.index import Even, Index
-from emulator.dataset.formats.layout import Hole, Layout
+from emulator.dataset.formats.base import Array, Even, Hole, Index, Layout, OneFile, Peek, Shape, Span, bad
 
 _NAME = b"feedrate\0"
 _SHAPE = struct.Struct(">3L")

@@ -19,6 +19,7 @@ from emulator.dataset.formats.base import (
     Array,
     Encoded,
     Fill,
+    Layout,
     Peek,
     Room,
     Shape,
@@ -27,7 +28,6 @@ from emulator.dataset.formats.base import (
     bad,
     compose,
 )
-from emulator.dataset.formats.layout import Layout
 from emulator.dataset.formats.npy import array_layout
 from emulator.dataset.formats.npz import inflate
 from emulator.errors import DatasetError

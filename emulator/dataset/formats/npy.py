@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import Array, OneFile, Peek, Shape, Span, TwoFiles, bad
-from emulator.dataset.formats.layout import Hole, Key, Layout
+from emulator.dataset.formats.base import Array, Hole, Key, Layout, OneFile, Peek, Shape, Span, TwoFiles, bad
 
 MAGIC = b"\x93NUMPY"
 _HEADER = re.compile(

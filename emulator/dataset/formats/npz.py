@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import Array, OneFile, Peek, Shape, Span, bad
-from emulator.dataset.formats.layout import Hole, Key, Layout, Patches
+from emulator.dataset.formats.base import Array, Hole, Key, Layout, OneFile, Patches, Peek, Shape, Span, bad
 from emulator.dataset.formats.npy import HEAD, npy_array, npy_header, parse_npy
 
 _LOCAL = struct.Struct(

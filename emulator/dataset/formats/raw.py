@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import PAGE, Array, OneFile, Peek, Shape, Span, bad
-from emulator.dataset.formats.layout import Hole, Layout
+from emulator.dataset.formats.base import PAGE, Array, Hole, Layout, OneFile, Peek, Shape, Span, bad
 
 _HEAD = struct.Struct("<8s4Q")
 _MAGIC = b"feedraw1"

@@ -1,0 +1,203 @@
+"""A profile: what one accelerator took for one model, measured by `feedrate calibrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from emulator.config.reader import at_least, build, positive, read_table, toml_text
+from emulator.config.workload import AcceleratorSpec, Compute
+from emulator.errors import SpecError
+
+SCHEMA = 1
+"""Version of the layout; a reader refuses another one."""
+
+Precision = Literal["bf16", "fp16", "tf32", "fp32"]
+Layout = Literal["channels_last", "contiguous"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Steps at one batch size."""
+
+    batch_size: int
+    steps: int
+    """Steps that were measured, after the warm-up."""
+    warmup: int
+    """Steps before them that were not."""
+    mean: float
+    """Mean seconds of a step: forward, loss, backward, optimiser; data on the device already."""
+    sd: float
+    """Sample standard deviation of the seconds of a step."""
+    lag1: float
+    """Autocorrelation of the seconds of successive steps, -1 to 1. Draws from `quantiles` leave it out."""
+    copy_seconds: float
+    """Median seconds of copying a batch from host memory to the device; 0 on a CPU. Not in `mean`."""
+    copy_bytes: int
+    """Bytes of that copy."""
+    quantiles: tuple[float, ...]
+    """Seconds of the steps in ascending order, in n equal parts, the mean of each: number i (from 0)
+    stands for the probability (i + 1/2) / n. Their mean is `mean`."""
+
+    def __post_init__(self) -> None:
+        at_least("batch_size", self.batch_size, 1)
+        at_least("steps", self.steps, 2)
+        positive("mean", self.mean)
+        at_least("copy_seconds", self.copy_seconds, 0)
+        if not self.quantiles or list(self.quantiles) != sorted(self.quantiles) or self.quantiles[0] <= 0:
+            raise SpecError("quantiles must be positive and ascending")
+        if abs(sum(self.quantiles) / len(self.quantiles) - self.mean) > 1e-4 * self.mean:
+            raise SpecError("quantiles do not have the mean beside them", "calibrate again; do not edit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way of computing: precision, compiled or not, memory layout."""
+
+    name: str
+    """For example bf16-compiled-channels_last."""
+    precision: Precision
+    compiled: bool
+    """True: through torch.compile."""
+    layout: Layout
+    """channels_last (torch.channels_last_3d) or contiguous."""
+    t0: float | None = None
+    """Seconds of a step that do not depend on the batch size B: t(B) = t0 + B t1. None: one size only."""
+    t0_interval: tuple[float, float] | None = None
+    """95 % interval of t0; None for fewer than three batch sizes."""
+    t1: float | None = None
+    """Seconds of a step per sample."""
+    t1_interval: tuple[float, float] | None = None
+    """95 % interval of t1."""
+    worst_residual: float | None = None
+    """Largest |t(B) - mean| / mean over the batch sizes: how far from a line the times are."""
+    timings: tuple[Timing, ...]
+    """By batch size, ascending."""
+
+    def __post_init__(self) -> None:
+        sizes = [timing.batch_size for timing in self.timings]
+        if not sizes or sizes != sorted(set(sizes)):
+            raise SpecError("timings must be of different batch sizes, ascending")
+
+    def timing(self, batch_size: int) -> Timing | None:
+        """What was measured at that batch size."""
+        return next((timing for timing in self.timings if timing.batch_size == batch_size), None)
+
+    def step_seconds(self, batch_size: int) -> float:
+        """Mean seconds of a step: measured, or between measured sizes by the fit. Raises SpecError."""
+        found = self.timing(batch_size)
+        if found is not None:
+            return found.mean
+        sizes = [timing.batch_size for timing in self.timings]
+        if self.t0 is None or self.t1 is None or not sizes[0] < batch_size < sizes[-1]:
+            raise SpecError(
+                f"variant {self.name} was measured at batch sizes {', '.join(map(str, sizes))}, which say "
+                f"nothing about {batch_size}",
+                f"feedrate calibrate --batch ...,{batch_size}",
+            )
+        return self.t0 + batch_size * self.t1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What was measured, and how it was while it was measured. None: the system does not tell."""
+
+    kind: Literal["cuda", "cpu"]
+    name: str
+    threads: int | None = None
+    """CPU only: threads that computed."""
+    memory_bytes: int | None = None
+    driver: str = ""
+    sm_clock_mhz: tuple[float, float] | None = None
+    """Least and most of the clock of the multiprocessors, MHz, over the looks during the measurement."""
+    memory_clock_mhz: tuple[float, float] | None = None
+    power_watts: tuple[float, float] | None = None
+    """Least and most of the power drawn."""
+    power_limit_watts: float | None = None
+    temperature_celsius: tuple[float, float] | None = None
+    power_capped_share: float | None = None
+    """Share of the looks at which clocks were held down by the power limit: normal for many GPUs."""
+    throttled: Literal["no", "unknown"] = "unknown"
+    """no: it was looked for and not found. A device that was throttled gets no profile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A measured accelerator."""
+
+    schema: int
+    provenance: Literal["measured"]
+    model: str
+    """Model that was trained, for example unet3d."""
+    patch: tuple[int, ...]
+    """Voxels of a sample as the model sees it."""
+    created: str
+    """ISO 8601, UTC."""
+    command: str
+    """The command line that measured it."""
+    default: str
+    """Name of the variant that is used unless a workload names another: the fastest per sample."""
+    device: Device
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Library -> version."""
+    variants: tuple[Variant, ...]
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise SpecError(f"schema must be {SCHEMA}, not {self.schema}", "calibrate with this version")
+        self.variant(self.default)
+
+    def variant(self, name: str = "") -> Variant:
+        """The variant of that name, or the default one. Raises SpecError."""
+        for variant in self.variants:
+            if variant.name == (name or self.default):
+                return variant
+        known = ", ".join(variant.name for variant in self.variants)
+        raise SpecError(f"default is {name or self.default!r}, which is no variant", f"known: {known}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileChoice:
+    """The table [accelerator] of a workload that names a profile."""
+
+    profile: str
+    """Path of the profile, from the workload's folder or the current one."""
+    variant: str = ""
+    """Variant of the profile; empty: its default."""
+    compute: Compute = "constant"
+    copy: bool = False
+    """True: the copy of a batch to the device is part of every step: nothing overlaps it."""
+
+    def accelerator(self, profile: Profile, batch_size: int) -> AcceleratorSpec:
+        """The accelerator at that batch size. Raises SpecError."""
+        if self.variant and self.variant not in [variant.name for variant in profile.variants]:
+            known = ", ".join(variant.name for variant in profile.variants)
+            raise SpecError(f"variant {self.variant!r} is not in the profile", f"known: {known}")
+        variant = profile.variant(self.variant)
+        seconds, timing = variant.step_seconds(batch_size), variant.timing(batch_size)
+        if timing is None and (self.copy or self.compute == "empirical"):
+            raise SpecError(
+                f"batch size {batch_size} was not measured, which compute = 'empirical' and copy need",
+                f"feedrate calibrate --batch ...,{batch_size}",
+            )
+        copy = timing.copy_seconds if timing and self.copy else 0.0
+        drawn = tuple(one + copy for one in timing.quantiles) if timing else None
+        return AcceleratorSpec(
+            name=profile.device.name, step_seconds=seconds + copy, step_batch_size=batch_size,
+            provenance="measured", profile=self.profile, variant=variant.name, compute=self.compute,
+            quantiles=drawn if self.compute == "empirical" else None,
+        )  # fmt: skip
+
+
+def load_profile(path: Path) -> Profile:
+    """The profile in that file. Raises SpecError, StorageError."""
+    table, source = read_table(path)
+    return build(Profile, table, source)
+
+
+def profile_text(profile: Profile) -> str:
+    """`profile` as TOML; `load_profile` reads it back. Numbers keep nine digits."""
+    head = "# Measured by feedrate calibrate. Not to be edited: what is not measured is not a profile.\n"
+    return head + toml_text(profile, digits=9)

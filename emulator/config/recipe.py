@@ -1,0 +1,165 @@
+"""A recipe: what a dataset should look like, before any byte of it exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from emulator.config.catalog import find
+from emulator.config.reader import Bytes, at_least, build, override, positive, read_table
+from emulator.errors import SpecError
+
+Distribution = Literal["lognormal", "mlperf", "empirical", "fixed"]
+FormatName = Literal["npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "jpeg", "parquet"]
+MANY = ("hdf5", "tfrecord", "parquet")
+"""Formats of files that hold many samples."""
+
+VOXEL_BYTES = 5
+"""Bytes of one voxel: a float32 of the image and a uint8 of the label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeSpec:
+    """How large the samples are. Bytes count image and label: 5 per voxel."""
+
+    distribution: Distribution = "lognormal"
+    """lognormal and mlperf (normal): redrawn outside [bytes_min, bytes_max]; empirical: the shapes of real
+    cases; fixed: bytes_mean."""
+    bytes_mean: Bytes
+    """Mean bytes of a sample, redrawing included."""
+    bytes_sd: Bytes = 0
+    """Population standard deviation of the bytes of a sample, redrawing included."""
+    bytes_min: Bytes = 0
+    """Bytes of the smallest sample."""
+    bytes_max: Bytes = 2**32 - 2**20
+    """Bytes of the largest sample; below 4 GiB, where zip members end."""
+    shape: Literal["volume", "flat"] = "volume"
+    """flat: a sample is a row of so many bytes, less the up to 4 that are no whole voxel."""
+    min_edge: int = 1
+    """Voxels of the shortest edge: the crop of the job has to fit."""
+    aspect: float = 1.35
+    """Median of height / depth in voxels; width is as height."""
+    aspect_sigma: float = 0.0
+    """Standard deviation of ln(height / depth)."""
+    cases: str = ""
+    """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv, relative to the recipe."""
+
+    def __post_init__(self) -> None:
+        positive("bytes_mean", self.bytes_mean)
+        at_least("bytes_sd", self.bytes_sd, 0)
+        at_least("min_edge", self.min_edge, 1)
+        at_least("bytes_min", self.bytes_min, 0)
+        positive("aspect", self.aspect)
+        at_least("aspect_sigma", self.aspect_sigma, 0)
+        if self.bytes_max >= 2**32:
+            raise SpecError(f"bytes_max must be below 4 GiB, not {self.bytes_max}")
+        if not self.bytes_min <= self.bytes_mean <= self.bytes_max:
+            raise SpecError(f"bytes_mean must lie between bytes_min and bytes_max, not {self.bytes_mean}")
+        smallest = VOXEL_BYTES * self.min_edge**3
+        if (
+            self.distribution != "empirical"
+            and min(self.bytes_min or self.bytes_mean, self.bytes_mean) < smallest
+        ):
+            raise SpecError(
+                f"min_edge of {self.min_edge} voxels needs samples of at least {smallest} bytes",
+                "raise bytes_min or lower min_edge",
+            )
+        if self.distribution in ("lognormal", "mlperf") and not self.bytes_min:
+            raise SpecError("bytes_min must be given for this distribution")
+        if self.distribution == "empirical" and not self.cases:
+            raise SpecError("cases must name the CSV file of an empirical distribution")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnSpec:
+    """A column of a Parquet file, filled with random bytes."""
+
+    name: str
+    dtype: Literal["float16", "float32", "float64", "int8", "uint8"]
+    """Type of a value."""
+    size: int = 0
+    """Values of a row, as a list of fixed size; 0: one, and no list."""
+
+    def __post_init__(self) -> None:
+        at_least("size", self.size, 0)
+        if not self.name or "." in self.name:
+            raise SpecError(f"name of a column must be text without dots, not {self.name!r}")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row."""
+        return _DTYPE_BYTES[self.dtype] * max(self.size, 1)
+
+
+_DTYPE_BYTES = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A kind of dataset."""
+
+    name: str
+    """Short name: the folder's name under datasets/."""
+    title: str
+    """One line for people."""
+    size: SizeSpec
+    format: FormatName = "npz"
+    """File format of a sample."""
+    payload: str = "incompressible"
+    """incompressible, ct-realistic, or ratio=R with the compression ratio R of zstd."""
+    files: int = 168
+    """Files that are generated when neither --files nor --size is given."""
+    samples_per_file: int = 1
+    """hdf5, tfrecord and parquet: samples of the same shape in one file."""
+    row_group: int = 0
+    """parquet: rows of a row group; 0: all of a file in one."""
+    columns: tuple[ColumnSpec, ...] = ()
+    """parquet: its columns; none: `x` and `y` of volumes."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Dotted key -> where its number comes from."""
+
+    def __post_init__(self) -> None:
+        at_least("files", self.files, 1)
+        at_least("samples_per_file", self.samples_per_file, 1)
+        at_least("row_group", self.row_group, 0)
+        payload_ratio(self.payload)
+        if self.columns and (self.format != "parquet" or self.payload == "ct-realistic"):
+            raise SpecError("columns need the format parquet and a payload of random bytes")
+        if len({column.name for column in self.columns}) < len(self.columns):
+            raise SpecError("columns must have different names")
+        if self.samples_per_file > 1 and self.format not in MANY:
+            raise SpecError(
+                f"samples_per_file of {self.samples_per_file} needs a format for many samples, "
+                f"not {self.format}",
+                "formats for many samples are " + ", ".join(MANY),
+            )
+
+
+def payload_ratio(payload: str) -> float | None:
+    """R of `ratio=R`, None for the other profiles. Raises SpecError."""
+    kind, equals, text = payload.replace(" ", "").partition("=")
+    if not equals and kind in ("incompressible", "ct-realistic"):
+        return None
+    try:
+        ratio = float(text)
+    except ValueError:
+        ratio = 0.0
+    if kind != "ratio" or not 1 <= ratio <= 64:
+        raise SpecError(
+            f"payload {payload!r} is not known", "use incompressible, ct-realistic or ratio=R, R 1 to 64"
+        )
+    return ratio
+
+
+def load_recipe(name: str, settings: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name or path, with `--set` settings laid over it. Raises SpecError."""
+    path = find("datasets", name)
+    table, source = read_table(path)
+    recipe = build(Recipe, override(table, settings), replace(source, settings=tuple(settings)))
+    if not recipe.size.cases:
+        return recipe
+    cases = path.parent / recipe.size.cases
+    if not cases.is_file():
+        raise SpecError(f"{source.at(('size', 'cases'))}: there is no file {cases}", "check the path")
+    return replace(recipe, size=replace(recipe.size, cases=str(cases)))

@@ -1,0 +1,140 @@
+"""Which storage, and how its cache is treated: the `--storage` and `--cache` options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast, get_args
+from urllib.parse import parse_qsl, urlencode
+
+from emulator.errors import SpecError
+from emulator.units import parse_rate, parse_seconds, show_rate, show_seconds
+
+Cache = Literal["cold", "warm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSpec:
+    """The file system as it is, or shaped down to a known limit."""
+
+    cache: Cache = "cold"
+    """cold: no byte comes from this host's page cache; warm: the page cache may serve."""
+    shaped_rate: float | None = None
+    """Bytes per second that all ranks of a node share; None: not shaped."""
+    shaped_latency: float = 0.0
+    """Seconds added to every read request when shaped."""
+    noise: str = ""
+    """What ran on every host at the same time, as `--noise` says it; empty: nothing."""
+
+    @property
+    def emulated(self) -> bool:
+        """True when a result shows the shape and not the storage."""
+        return self.shaped_rate is not None
+
+    def __str__(self) -> str:
+        if self.shaped_rate is None:
+            return f"as it is, {self.cache}"
+        return f"shaped to {show_rate(self.shaped_rate)} a node, {show_seconds(self.shaped_latency)} latency"
+
+
+def parse_storage(text: str, cache: Cache = "cold") -> StorageSpec:
+    """`posix` or `shaped:RATE[,LATENCY]` as a StorageSpec. Raises SpecError."""
+    kind, _, rest = text.partition(":")
+    if kind == "posix" and not rest:
+        return StorageSpec(cache=cache)
+    if kind != "shaped" or not rest:
+        raise SpecError(
+            f"--storage {text!r} is not known",
+            "use posix or shaped:RATE[,LATENCY], for example shaped:400MB/s,2ms",
+        )
+    rate, _, latency = rest.partition(",")
+    return StorageSpec(
+        cache=cache, shaped_rate=parse_rate(rate), shaped_latency=parse_seconds(latency) if latency else 0.0
+    )
+
+
+# ---- Where a dataset lies: a folder, or objects under a prefix of a bucket or pool.
+
+
+ObjectKind = Literal["s3", "rados"]
+
+_OPTIONS = {
+    "s3": ("endpoint", "region", "timeout", "retries"),
+    "rados": ("conf", "user", "timeout", "retries"),
+}
+TIMEOUT = 30.0
+"""Seconds without an answer after which a request is given up, unless the URL says otherwise."""
+RETRIES = 5
+"""Times that a request which failed is repeated, unless the URL says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectPlace:
+    """Objects whose names begin with a prefix."""
+
+    kind: ObjectKind
+    bucket: str
+    """Bucket of an S3 endpoint, or pool of a Ceph cluster."""
+    prefix: str = ""
+    """Without a slash at either end."""
+    options: tuple[tuple[str, str], ...] = ()
+    """What stands behind the ? of the URL: no secrets, since it is kept in results."""
+
+    def __str__(self) -> str:
+        query = urlencode(self.options, safe="/:")
+        path = f"{self.bucket}/{self.prefix}" if self.prefix else self.bucket
+        return f"{self.kind}://{path}" + (f"?{query}" if query else "")
+
+    def option(self, name: str, default: str = "") -> str:
+        """The option `name` of the URL."""
+        return dict(self.options).get(name, default)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds without an answer after which a request is given up. Raises SpecError."""
+        text = self.option("timeout")
+        return parse_seconds(text) if text else TIMEOUT
+
+    @property
+    def retries(self) -> int:
+        """Times that a request which failed is repeated."""
+        return int(self.option("retries", str(RETRIES)))
+
+
+Place = Path | ObjectPlace
+
+
+def parse_place(text: str) -> Place:
+    """A folder, `s3://BUCKET/PREFIX` or `rados://POOL/PREFIX`, with ?option=value. Raises SpecError."""
+    kind, mark, rest = text.partition("://")
+    if not mark:
+        return Path(text)
+    if kind not in get_args(ObjectKind):
+        raise SpecError(f"{kind}:// is not known", "use a folder, s3://BUCKET/PREFIX or rados://POOL/PREFIX")
+    path, _, query = rest.partition("?")
+    bucket, _, prefix = path.partition("/")
+    parts = prefix.strip("/").split("/")
+    if not bucket or any(part in (".", "..") or (not part and len(parts) > 1) for part in parts):
+        raise SpecError(f"{kind}://{path} names no objects", f"write it like {kind}://BUCKET/PREFIX")
+    place = ObjectPlace(
+        kind=cast(ObjectKind, kind), bucket=bucket, prefix="/".join(parts), options=_options(kind, query)
+    )
+    if place.timeout <= 0:
+        raise SpecError("the option timeout of a URL must be above 0", "write it like timeout=30s")
+    return place
+
+
+def _options(kind: str, query: str) -> tuple[tuple[str, str], ...]:
+    found = parse_qsl(query, keep_blank_values=True)
+    for name, value in found:
+        if name not in _OPTIONS[kind]:
+            # Its value is not repeated: it may be a key that does not belong here.
+            raise SpecError(
+                f"the option {name!r} of a {kind}:// URL is not known",
+                "use " + ", ".join(_OPTIONS[kind]) + "; keys go into the environment",
+            )
+        if name == "retries" and not value.isdigit():
+            raise SpecError(f"retries={value} is not a number of times", "write it like retries=5")
+        if name == "endpoint" and "@" in value:
+            raise SpecError("an endpoint with a password in it", "keys go into the environment")
+    return tuple(found)

@@ -1,0 +1,64 @@
+"""The table of what feedrate offers: verbs, kinds of result, noise. Each is imported when it is asked for.
+
+The core does not import its satellites. It finds them here, and only here: a new verb, kind of result or kind
+of noise is one line in this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A command of the command line."""
+
+    function: str
+    """`module:function` below `emulator`; its parameters are the options, its docstring the help."""
+    summary: str
+    """What `feedrate --help` says of it."""
+
+
+VERBS = {
+    "generate": Verb("cli.generate:generate", "Grow a dataset: deterministic, resumable, not compressible."),
+    "adopt": Verb("cli.datasets:adopt", "Make a manifest for files that feedrate did not generate."),
+    "verify": Verb("cli.datasets:verify", "Check every byte of a dataset against its manifest."),
+    "datasize": Verb("cli.generate:datasize", "Say how much data a valid measurement needs."),
+    "workloads": Verb("cli.workloads:workloads", "List the workloads, or show one with its sources."),
+    "run": Verb("cli.run:run", "Emulate training with one rank per accelerator, once."),
+    "sweep": Verb("cli.sweep:sweep", "Scale the number of ranks and find the knee."),
+    "simulate": Verb("satellites.systems.cli:simulate", "Run a sweep in virtual time."),
+    "fit": Verb("satellites.systems.cli:fit", "Estimate a system file from a few measured counts."),
+    "plan": Verb("satellites.systems.cli:plan", "Say what a system feeds, or what accelerators need."),
+    "baseline": Verb(
+        "satellites.baseline.cli:baseline", "Measure the storage's own limits with fio or rados bench."
+    ),
+    "checkpoint": Verb(
+        "satellites.checkpoint.cli:checkpoint", "Write and restore a large model's checkpoints."
+    ),
+    "efficiency": Verb("satellites.systems.cli:efficiency", "Compare systems per terabyte, watt and price."),
+    "report": Verb("cli.report:report", "Show a result: a table, a page, a picture."),
+    "compare": Verb("cli.report:compare", "Put results beside each other and beside published figures."),
+    "calibrate": Verb(
+        "satellites.calibrate.cli:calibrate", "Measure the step time of this machine's accelerator."
+    ),
+    "import": Verb("satellites.mlperf.cli:import_", "Read DLIO's YAML and MLPerf Storage's result folders."),
+    "export": Verb("satellites.mlperf.cli:export", "Write a result in MLPerf Storage's layout."),
+    "doctor": Verb("cli.doctor:doctor", "Say what is missing on this machine, and how to get it."),
+}
+"""In the order of `feedrate --help`."""
+
+KINDS = {"baseline": "satellites.baseline.report", "checkpoint": "satellites.checkpoint.report"}
+"""Kinds of result that are no training: the module with their `answer`, `setting` and `grids`."""
+
+NOISE = {"fio": "satellites.baseline.noise", "checkpoint": "satellites.checkpoint.noise"}
+"""What may run beside a sweep: the module with its `parse`, `Running` and `line`."""
+
+
+def load(name: str) -> Any:
+    """What `name` stands for: `module`, or `module:attribute`, below `emulator`."""
+    module, _, attribute = name.partition(":")
+    found = import_module(f"emulator.{module}")
+    return getattr(found, attribute) if attribute else found

@@ -1,0 +1,74 @@
+"""Step times drawn from a profile: pure functions of (seed, rank, step), the same for any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.clock import Clock
+from emulator.config.workload import AcceleratorSpec
+
+_DOMAIN = 0x5354455054494D45
+"""Keeps these numbers apart from the others that are drawn with a Philox of the same seed."""
+_WORDS = 4
+"""Random words of one Philox counter."""
+_AHEAD = 256
+"""Steps that are drawn at a time."""
+
+
+def uniforms(seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for each step from number `first` on, counted over all epochs; shape (steps,)."""
+    block, skipped = divmod(first, _WORDS)
+    key = np.array([seed, rank], dtype=np.uint64)
+    philox = np.random.Philox(key=key, counter=np.array([block, _DOMAIN, 0, 0], dtype=np.uint64))
+    # Raw words: NumPy promises that these stay the same in all its versions.
+    raw = philox.random_raw(skipped + steps)[skipped:]
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64]:
+    """Nominal seconds of compute of the steps `first`, `first` + 1, ... of a rank; shape (steps,).
+
+    Constant, or drawn from the measured times: all equally likely, independent of each other, so that
+    their mean is that of the profile. The autocorrelation that the profile states is not reproduced.
+    """
+    if spec.compute == "constant" or spec.quantiles is None:
+        return np.full(steps, spec.step_seconds)
+    times = np.array(spec.quantiles)
+    drawn: NDArray[np.float64] = times[(uniforms(seed, rank, first, steps) * len(times)).astype(np.int64)]
+    return drawn
+
+
+def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:
+    """The same, step after step without end."""
+    for block in count():
+        yield from step_times(spec, seed, rank, block * _AHEAD, _AHEAD).tolist()
+
+
+# ---- The emulated accelerator: occupy it for the length of a step.
+#
+# The wait is an absolute deadline, not a loop of relative sleeps: each sleep oversleeps a little, and
+# relative sleeps add that up (500 x 5 ms drifted by 97 ms on an idle machine and by 2.1 s on a busy one).
+# Nothing spins.
+
+
+class Accelerator:
+    """Computes by waiting: `step_seconds` a step, or as `times` says, one nominal time after the other."""
+
+    def __init__(self, step_seconds: float, clock: Clock, times: Iterator[float] | None = None) -> None:
+        self._times = repeat(step_seconds) if times is None else times
+        self._clock = clock
+
+    def compute(self, begin: float) -> tuple[float, float]:
+        """Return when the step that began at `begin` is computed; its nominal seconds and its end.
+
+        Whatever the caller does between `begin` and this call is hidden behind the step, as host work is
+        hidden behind a real accelerator. Where the step would be over already, it ends now.
+        """
+        nominal = next(self._times)
+        end = max(begin + nominal, self._clock.now())
+        self._clock.sleep_until(end)
+        return nominal, end

@@ -1,0 +1,1 @@
+"""What hangs around the core: each with its verbs, kinds of result and figures; see emulator/registry.py."""

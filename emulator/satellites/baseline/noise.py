@@ -1,0 +1,174 @@
+"""fio beside a training run: jobs that write or read on the same storage until they are told to stop."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.errors import SpecError, StorageError, storage_error
+from emulator.satellites.baseline.fio import (
+    FILE_NAME,
+    Setting,
+    checked,
+    dying_with_parent,
+    fio_environment,
+    job_file,
+    layout_file,
+    parse,
+    require_fio,
+    run_fio,
+    side,
+)
+from emulator.satellites.baseline.suites import Access, Task, neighbours
+from emulator.storage.posix import probe_direct
+from emulator.units import parse_bytes, parse_rate, show_rate
+
+FOLDER = ".feedrate-noise"
+"""Folder below the dataset's with a folder of each host."""
+FILE_BYTES = 64 * 2**20
+"""Size of a job's file when the spec says nothing."""
+_FOREVER = 30 * 86400.0
+_START_SECONDS = 60.0
+_STOP_SECONDS = 30.0
+
+_SPEC = re.compile(r"(?:(read|write):)?(\d+)x([^,]+)((?:,[a-z]+=[^,]+)*)")
+_HOW = "write it like writers, 3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s,size=1GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What runs on each host beside its ranks."""
+
+    tasks: tuple[Task, ...]
+    file_bytes: int
+    """Bytes of a job's file."""
+
+    @property
+    def files(self) -> int:
+        """Files that a host needs."""
+        return max(task.first_file + task.jobs for task in self.tasks)
+
+
+def parse_noise(text: str) -> Noise:
+    """`writers` (the noisy-neighbour brief's three), or `[read:]JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
+
+    Jobs access their files at random; the rate is that of all jobs of a host together. Raises SpecError.
+    """
+    if text == "writers":
+        return Noise(tasks=neighbours(read=False, first_file=0), file_bytes=FILE_BYTES)
+    match = _SPEC.fullmatch(text)
+    if match is None or not int(match[2]):
+        raise SpecError(f"--noise {text!r} is not understood", _HOW)
+    options = dict(part.split("=", 1) for part in match[4].split(",") if part)
+    if set(options) - {"depth", "rate", "size"} or not options.get("depth", "8").isdigit():
+        raise SpecError(f"--noise {text!r} is not understood", _HOW)
+    block, size = parse_bytes(match[3]), parse_bytes(options.get("size", FILE_BYTES))
+    if not 0 < block <= size or block % 512:
+        raise SpecError(f"--noise {text!r}: the block must be a multiple of 512 bytes, up to the size", _HOW)
+    access = Access(pattern="random", block_bytes=block, read_share=1.0 if match[1] == "read" else 0.0)
+    rate = parse_rate(options["rate"]) if "rate" in options else None
+    depth = max(1, int(options.get("depth", "8")))
+    return Noise(tasks=(Task(access=access, depth=depth, jobs=int(match[2]), rate=rate),), file_bytes=size)
+
+
+def require(text: str) -> None:
+    """Raises SpecError, MissingError when there cannot be such noise."""
+    parse_noise(text)
+    require_fio()
+
+
+def begin(text: str, dataset: Path, host: str) -> RunningNoise:
+    """Start such noise beside the dataset on this host. Raises SpecError, StorageError."""
+    return RunningNoise(parse_noise(text), dataset, host)
+
+
+class RunningNoise:
+    """fio on this host, from construction to `stop`; it dies with this process, however that ends."""
+
+    def __init__(self, noise: Noise, dataset: Path, host: str) -> None:
+        """Lay the files out and start. Raises MissingError, StorageError."""
+        self._noise = noise
+        self._folder = dataset / FOLDER / host
+        setting = Setting(
+            folder=self._folder, file_bytes=noise.file_bytes, engine="libaio", direct=probe_direct(dataset),
+            seconds=_FOREVER, ramp_seconds=0.0,
+        )  # fmt: skip
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, "cannot make the noise's folder") from None
+        try:
+            parse(run_fio(layout_file(setting, noise.files)))
+            self._process = subprocess.Popen(
+                [require_fio(), "--output-format=json+", "-"], text=True, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=dying_with_parent(signal.SIGINT),
+                env=fio_environment(),
+            )  # fmt: skip
+            assert self._process.stdin is not None
+            self._process.stdin.write(job_file(setting, noise.tasks, seed=1, unlink=True))
+            self._process.stdin.close()
+            self._process.stdin = None  # communicate() must not close it again
+            self._await_start()
+        except BaseException:
+            self.end()
+            raise
+
+    def _await_start(self) -> None:
+        """Wait until fio has had every file open: no sweep begins in silence. Raises StorageError."""
+        assert self._process is not None
+        wanted = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(self._noise.files)}
+        deadline = time.monotonic() + _START_SECONDS
+        while wanted:
+            if self._process.poll() is not None:
+                checked(self._process.returncode or 1, *self._process.communicate())
+            if time.monotonic() > deadline:
+                raise StorageError("the noise does not start", "the storage hangs; see the system log")
+            for descriptor in Path(f"/proc/{self._process.pid}/fd").glob("*"):
+                with suppress(OSError):  # closed since it was listed
+                    wanted.discard(str(descriptor.readlink()))
+            time.sleep(0.02)
+
+    def stop(self) -> str:
+        """Stop fio; its JSON. Raises StorageError when it had ended before."""
+        assert self._process is not None
+        early = self._process.poll() is not None
+        if not early:
+            self._process.send_signal(signal.SIGINT)
+        try:
+            out, err = self._process.communicate(timeout=_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise StorageError("the noise does not stop", "the storage hangs; see the system log") from None
+        finally:
+            self.end()
+        told = checked(self._process.returncode if early else 0, out, err)
+        if early:
+            raise StorageError("the noise ended before the run did", "the points ran without it in part")
+        return told
+
+    def end(self) -> None:
+        """Kill fio if it runs, and remove its files. Never raises."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            with suppress(subprocess.TimeoutExpired):  # a process blocked in the storage cannot be ended
+                self._process.communicate(timeout=5)
+        try:
+            for number in range(self._noise.files):
+                (self._folder / FILE_NAME.format(number)).unlink(missing_ok=True)
+            for folder in (self._folder, self._folder.parent):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+        except OSError:
+            return  # another host was faster, or the storage is gone
+
+
+def line(told: str) -> str:
+    """What the noise of one host did: `write 310 MB/s`. Raises StorageError."""
+    groups = parse(told)
+    found = [(word, side([group[word] for group in groups])) for word in ("read", "write")]
+    return ", ".join(f"{word} {show_rate(one.bytes_per_second)}" for word, one in found if one)

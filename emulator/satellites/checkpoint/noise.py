@@ -1,0 +1,284 @@
+"""Checkpoints beside a training run: one process on each host writes them in a loop until it is told to stop.
+
+    python -m emulator.checkpoint.beside    the process; its job is a line of JSON on stdin, and it ends when
+                                            stdin does, so also when whoever started it is killed
+
+The ranks of the checkpointing job are threads of it: they spend their time in the kernel and in the cipher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from emulator.errors import FeedrateError, SpecError, StorageError, storage_error
+from emulator.satellites.baseline.fio import dying_with_parent
+from emulator.satellites.checkpoint import folder as place
+from emulator.satellites.checkpoint.folder import Cancelled, Hands, Written, key_of, write_file
+from emulator.satellites.checkpoint.model import (
+    data_parallel,
+    load_checkpoint_model,
+    parse_scale,
+    shards,
+    total,
+)
+from emulator.storage.folder import sync_folder
+from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
+
+KIND = "checkpoint"
+"""What a noise spec of checkpoints begins with."""
+FOLDER = ".feedrate-noise"
+"""Folder below the dataset's with a folder of each host."""
+_SPEC = re.compile(r"checkpoint(?::([\w.-]+))?((?:,[a-z]+=[^,]+)*)")
+_HOW = "write it like checkpoint, or checkpoint:llama3-8b,scale=1/1000,ranks=8,pause=5s"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointNoise:
+    """The checkpointing job of one host."""
+
+    model: str = "llama3-8b"
+    """Name of a model."""
+    scale: str = "1/1000"
+    """Share of its real sizes."""
+    ranks: int = 8
+    """Ranks on a host: each host writes what the first `ranks` ranks of the model write."""
+    pause: float = 0.0
+    """Seconds between two checkpoints."""
+
+
+def parse_checkpoint_noise(text: str) -> CheckpointNoise:
+    """`checkpoint[:MODEL][,scale=S][,ranks=N][,pause=T]`. Raises SpecError."""
+    match = _SPEC.fullmatch(text)
+    options = dict(part.split("=", 1) for part in match[2].split(",") if part) if match else {}
+    ranks = options.get("ranks", "8")
+    if match is None or set(options) - {"scale", "ranks", "pause"} or not ranks.isdigit() or ranks == "0":
+        raise SpecError(f"--noise {text!r} is not understood", _HOW)
+    noise = CheckpointNoise(
+        model=match[1] or "llama3-8b", scale=options.get("scale", "1/1000"), ranks=int(ranks),
+        pause=parse_seconds(options.get("pause", "0s")),
+    )  # fmt: skip
+    parse_scale(noise.scale)
+    data_parallel(load_checkpoint_model(noise.model), noise.ranks, subset=True)
+    return noise
+
+
+def require(text: str) -> None:
+    """Raises SpecError when there cannot be such noise."""
+    parse_checkpoint_noise(text)
+
+
+def begin(text: str, dataset: Path, host: str) -> RunningCheckpoints:
+    """Start such noise beside the dataset on this host. Raises SpecError, StorageError."""
+    return RunningCheckpoints(parse_checkpoint_noise(text), dataset, host)
+
+
+class RunningCheckpoints:
+    """The process on this host, from construction to `stop`; it ends with this one, however that ends."""
+
+    def __init__(self, noise: CheckpointNoise, dataset: Path, host: str) -> None:
+        """Start, and wait until the first checkpoint is being written. Raises StorageError."""
+        self._root = dataset / FOLDER / host
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise storage_error(error, "cannot make the noise's folder") from None
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "emulator.satellites.checkpoint.noise"], text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+            preexec_fn=dying_with_parent(signal.SIGTERM),
+        )  # fmt: skip
+        try:
+            self._begin(noise)
+        except BaseException:
+            self.end()
+            raise
+
+    def _begin(self, noise: CheckpointNoise) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({**asdict(noise), "root": str(self._root)}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            self._failed(*self._process.communicate())
+        deadline = time.monotonic() + _START_SECONDS
+        while not place.unfinished(self._root):
+            if self._process.poll() is not None:
+                self._failed(*self._process.communicate())
+            if time.monotonic() > deadline:
+                raise StorageError("the noise does not start", "the storage hangs; see the system log")
+            time.sleep(0.01)
+
+    def stop(self) -> str:
+        """Stop it; its JSON. Raises StorageError when it had ended before, or does not end."""
+        early = self._process.poll() is not None
+        try:
+            out, err = self._process.communicate(timeout=_STOP_SECONDS)  # closes its stdin
+        except subprocess.TimeoutExpired:
+            raise StorageError("the noise does not stop", "the storage hangs; see the system log") from None
+        finally:
+            self.end()
+        if early or self._process.returncode:
+            self._failed(out, err)
+        return out
+
+    def _failed(self, out: str, err: str) -> None:
+        lines = [line for line in err.splitlines() if line.strip()] or ["it ended before the run did"]
+        raise StorageError(f"the checkpoints beside the run failed: {lines[-1]}")
+
+    def end(self) -> None:
+        """Kill it if it runs, and remove what it left. Never raises."""
+        if self._process.poll() is None:
+            self._process.kill()
+            with suppress(subprocess.TimeoutExpired):  # a process blocked in the storage cannot be ended
+                self._process.communicate(timeout=5)
+        _empty(self._root)
+
+
+def line(told: str) -> str:
+    """What the checkpoints of one host did, in one line."""
+    said: dict[str, Any] = json.loads(told)
+    seconds = [float(one["seconds"]) for one in said["checkpoints"]]
+    size = show_bytes(said["bytes"])
+    if not seconds:
+        return f"no checkpoint of {size} was completed"
+    mean, share = sum(seconds) / len(seconds), sum(seconds) / said["seconds"]
+    return (
+        f"{len(seconds)} checkpoint{'s' if len(seconds) > 1 else ''} of {size}, {show_seconds(mean)} each "
+        f"({show_rate(said['bytes'] / mean)}), {100 * share:.0f} % of the time"
+    )
+
+
+def _empty(root: Path) -> None:
+    """Remove the checkpoints in `root`, and it where nothing else is in it. Never raises."""
+    with suppress(FeedrateError, OSError):
+        place.clean(root)
+        for number in place.complete(root):
+            place.remove(root / place.name_of(number))
+        for folder in (root, root.parent):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+
+@dataclass
+class _Loop:
+    """Checkpoint after checkpoint, the last complete one kept."""
+
+    noise: CheckpointNoise
+    root: Path
+    stop: threading.Event
+    done: list[dict[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        model = load_checkpoint_model(self.noise.model)
+        scale, data = parse_scale(self.noise.scale), model.parallelism.data
+        self.bytes = total(model, data, self.noise.ranks, scale)
+        self._shards = [shards(model, data, rank, scale) for rank in range(self.noise.ranks)]
+        self._io = model.io
+        self._seed = secrets.randbits(62)
+
+    def run(self) -> None:
+        with ExitStack() as stack:
+            hands = [
+                stack.enter_context(
+                    Hands(self._io.workers, self._io.block_bytes, self._io.stall_timeout, _given_up)
+                )
+                for _ in range(self.noise.ranks)
+            ]
+            pool = stack.enter_context(ThreadPoolExecutor(self.noise.ranks))
+            begin = time.monotonic()
+            for number in self._numbers():
+                part = place.begin(self.root, number, "noise")
+                start = time.monotonic()
+                waiting = [
+                    pool.submit(self._rank, rank, part, number, hands[rank]) for rank in range(len(hands))
+                ]
+                with suppress(Cancelled):
+                    self._commit(part, number, [one.result() for one in waiting])
+                    self.done.append({"began": start - begin, "seconds": time.monotonic() - start})
+
+    def _numbers(self) -> Iterator[int]:
+        number = 0
+        while not self.stop.is_set():
+            yield number
+            number += 1
+            self.stop.wait(self.noise.pause)
+
+    def _rank(self, rank: int, part: Path, number: int, hands: Hands) -> tuple[Written, ...]:
+        return tuple(
+            write_file(
+                part, shard, key_of(self._seed, number, rank, shard.name), hands, self._io.direct,
+                self.stop.is_set,
+            )
+            for shard in self._shards[rank]
+        )  # fmt: skip
+
+    def _commit(self, part: Path, number: int, files: list[tuple[Written, ...]]) -> None:
+        sync_folder(part)
+        marker = place.Marker(
+            model=self.noise.model, ranks=self.noise.ranks, data=1, scale=self.noise.scale, seed=self._seed,
+            files=tuple(files),
+        )  # fmt: skip
+        place.commit(part, number, marker)
+        if number:
+            place.remove(self.root / place.name_of(number - 1))
+
+
+def _given_up(error: StorageError) -> None:
+    """The storage hangs: no thread can be waited for."""
+    print(error, file=sys.stderr, flush=True)
+    os._exit(error.exit_code)
+
+
+def _until_stdin_ends(stop: threading.Event) -> None:
+    while os.read(0, 1):  # not sys.stdin: its lock would be held when the interpreter ends
+        pass
+    stop.set()
+
+
+def main() -> int:
+    """The process. Its exit status; what it did is JSON on stdout, an error one line on stderr."""
+    job = json.loads(sys.stdin.readline() or "{}")
+    if not job:
+        return 0
+    root, stop = Path(job.pop("root")), threading.Event()
+
+    def stopped(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopped)
+    threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
+    loop, begin = _Loop(CheckpointNoise(**job), root, stop), time.monotonic()
+    try:
+        _empty(root)
+        root.mkdir(parents=True, exist_ok=True)
+        loop.run()
+    except FeedrateError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    finally:
+        seconds = time.monotonic() - begin
+        _empty(root)
+    print(json.dumps({**job, "bytes": loop.bytes, "seconds": seconds, "checkpoints": loop.done}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""What a system delivers per terabyte, per watt and per unit of money, and what it takes to match another.
+
+Pure. TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that the system file does not hold is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emulator.report.view import Grid, number
+from emulator.satellites.systems.system import Protection, System, parse_protection
+
+TB, GB = 1e12, 1e9
+
+_EXACTLY = 1 - 1e-12
+"""Keeps a quotient that is a whole number whole in binary arithmetic."""
+
+
+def ratio(value: float | None, amount: float | None) -> float | None:
+    """value / amount; None where one is not known."""
+    return None if value is None or not amount else value / amount
+
+
+def raw_bytes(system: System) -> float | None:
+    """nodes x drives per node x drive capacity."""
+    nodes, hardware = system.storage.nodes, system.hardware
+    if nodes is None or hardware.drives_per_node is None or hardware.drive_capacity is None:
+        return None
+    return float(nodes * hardware.drives_per_node * hardware.drive_capacity)
+
+
+def usable_bytes(system: System) -> float | None:
+    """The stated usable capacity, else raw x k / (k + m)."""
+    if system.hardware.usable_capacity is not None:
+        return float(system.hardware.usable_capacity)
+    raw = raw_bytes(system)
+    return None if raw is None else raw / parse_protection(system.storage.protection).overhead
+
+
+def watts(system: System, *, reading: bool) -> float | None:
+    """nodes x (drives per node x watts of a drive + watts of a node without drives, where stated)."""
+    nodes, hardware = system.storage.nodes, system.hardware
+    drive = hardware.drive_power_read if reading else hardware.drive_power_write
+    if nodes is None or hardware.drives_per_node is None or drive is None:
+        return None
+    return nodes * (hardware.drives_per_node * drive + (hardware.node_power or 0.0))
+
+
+def cost(system: System) -> float | None:
+    """nodes x price of a node with its drives, else nodes x drives per node x price of a drive."""
+    nodes, hardware = system.storage.nodes, system.hardware
+    if nodes is None:
+        return None
+    if hardware.node_cost is not None:
+        return nodes * hardware.node_cost
+    if hardware.drives_per_node is None or hardware.drive_cost is None:
+        return None
+    return nodes * hardware.drives_per_node * hardware.drive_cost
+
+
+def for_nodes(rate: float, nodes: int, wanted: int) -> float:
+    """rate x wanted / nodes: what the same nodes would deliver if there were `wanted` of them."""
+    return rate * wanted / nodes
+
+
+def for_protection(write_rate: float, own: Protection, other: Protection) -> float:
+    """write rate x own overhead / other overhead: as many bytes go to the drives, with other protection.
+
+    An overhead is (k + m) / k: 3 of three copies, 1.5 of 4+2.
+    """
+    return write_rate * own.overhead / other.overhead
+
+
+def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
+    """ceil(target / (of_all / nodes)): nodes that together deliver `target`."""
+    return math.ceil(target * nodes / of_all * _EXACTLY)
+
+
+def accelerators_fed(rate: float | None, demand: float | None) -> int | None:
+    """floor(rate / demand of one accelerator), both in bytes/s."""
+    return None if rate is None or not demand else math.floor(rate / demand / _EXACTLY)
+
+
+def queue_latency(jobs: int, depth: int, iops: float) -> float:
+    """Little's law: jobs x depth / IOPS, the mean seconds of a request when every queue stays full."""
+    return jobs * depth / iops
+
+
+def queue_iops(jobs: int, depth: int, latency: float) -> float:
+    """Little's law: jobs x depth / mean latency in seconds."""
+    return jobs * depth / latency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One figure of a system."""
+
+    name: str
+    value: float | None
+    """None: the system file does not hold what it needs."""
+    unit: str
+
+
+def efficiency(system: System, fed: float | None = None) -> tuple[Figure, ...]:
+    """All figures of a system; `fed` is the number of accelerators that it feeds, where that is known."""
+    storage, money = system.storage, system.hardware.currency
+    raw, usable = _in(raw_bytes(system), TB), _in(usable_bytes(system), TB)
+    read, write = _in(storage.bandwidth, GB), _in(storage.write_bandwidth, GB)
+    reading, writing = watts(system, reading=True), watts(system, reading=False)
+    price = cost(system)
+    rows = [
+        ("raw capacity", raw, "TB"),
+        ("usable capacity", usable, "TB"),
+        ("power, reading", reading, "W"),
+        ("power, writing", writing, "W"),
+        ("cost", price, money),
+        ("read per raw TB", ratio(read, raw), "GB/s/TB"),
+        ("read per usable TB", ratio(read, usable), "GB/s/TB"),
+        ("write per raw TB", ratio(write, raw), "GB/s/TB"),
+        ("write per usable TB", ratio(write, usable), "GB/s/TB"),
+        ("read IOPS per raw TB", ratio(storage.read_iops, raw), "IOPS/TB"),
+        ("read IOPS per usable TB", ratio(storage.read_iops, usable), "IOPS/TB"),
+        ("write IOPS per raw TB", ratio(storage.write_iops, raw), "IOPS/TB"),
+        ("write IOPS per usable TB", ratio(storage.write_iops, usable), "IOPS/TB"),
+        ("power per raw TB", ratio(writing or reading, raw), "W/TB"),
+        ("power per usable TB", ratio(writing or reading, usable), "W/TB"),
+        ("power per read", ratio(reading, read), "W/(GB/s)"),
+        ("power per write", ratio(writing, write), "W/(GB/s)"),
+        ("cost per raw TB", ratio(price, raw), f"{money}/TB"),
+        ("cost per usable TB", ratio(price, usable), f"{money}/TB"),
+        ("cost per read", ratio(price, read), f"{money}/(GB/s)"),
+        ("cost per write", ratio(price, write), f"{money}/(GB/s)"),
+        ("accelerators fed", fed, ""),
+        ("accelerators per usable TB", ratio(fed, usable), "1/TB"),
+        ("accelerators per kW", ratio(fed, _in(reading, 1e3)), "1/kW"),
+        ("accelerators per cost", ratio(fed, price), f"1/{money}"),
+    ]
+    return tuple(Figure(name=name, value=value, unit=unit) for name, value, unit in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """How many nodes of one system deliver what another one delivers."""
+
+    what: str
+    target: float
+    """What the other one delivers: bytes or bytes/s."""
+    nodes: int
+
+
+def matches(system: System, other: System) -> tuple[Match, ...]:
+    """Nodes of `system` that match `other` in capacity, reads and writes, where both are stated.
+
+    Writes are compared as stated, and with the protection of `other` (see `for_protection`).
+    """
+    nodes = system.storage.nodes
+    if nodes is None:
+        return ()
+    own, theirs = (parse_protection(one.storage.protection) for one in (system, other))
+    write = system.storage.write_bandwidth
+    pairs = [
+        ("usable capacity", usable_bytes(other), usable_bytes(system)),
+        ("reads", other.storage.bandwidth, system.storage.bandwidth),
+        ("writes", other.storage.write_bandwidth, write),
+    ]
+    if write is not None and own != theirs:
+        label = f"writes, with {other.storage.protection} protection"
+        pairs.append((label, other.storage.write_bandwidth, for_protection(write, own, theirs)))
+    return tuple(
+        Match(what=what, target=target, nodes=nodes_to_match(target, have, nodes))
+        for what, target, have in pairs
+        if target is not None and have is not None
+    )
+
+
+def _in(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+# ---- Efficiency of systems as tables of text.
+
+
+def efficiency_grid(systems: Sequence[System], fed: Sequence[float | None]) -> Grid:
+    """One column a system; what no system file says is left out."""
+    columns = [efficiency(system, count) for system, count in zip(systems, fed, strict=True)]
+    rows = tuple(
+        (
+            first.name if len({f.unit for f in row}) > 1 else f"{first.name}, {first.unit}".rstrip(", "),
+            *(number(figure.value, 4) for figure in row),
+        )
+        for first, *rest in zip(*columns, strict=True)
+        for row in [(first, *rest)]
+        if any(figure.value is not None for figure in row)
+    )
+    return Grid(caption="Efficiency", heads=("", *(system.name for system in systems)), rows=rows)
+
+
+def match_grid(systems: Sequence[System], other: System) -> Grid:
+    """How many nodes of each system match `other`."""
+    found = {system.name: {one.what: one.nodes for one in matches(system, other)} for system in systems}
+    kinds = list(dict.fromkeys(what for one in found.values() for what in one))
+    rows = tuple((what, *(f"{found[system.name].get(what, '–')}" for system in systems)) for what in kinds)
+    heads = ("nodes", *(system.name for system in systems))
+    return Grid(caption=f"Nodes to match {other.name}", heads=heads, rows=rows)

@@ -1,0 +1,129 @@
+"""The command as a person runs it: a profile that workloads use, and no profile when something is wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command import feedrate
+
+from emulator.config.catalog import load_workload
+from emulator.config.profile import load_profile
+
+FEW = ("--model", "unet3d-tiny", "--device", "cpu", "--steps", 8, "--warmup", 1)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> tuple[Path, str]:
+    path = tmp_path_factory.mktemp("profile") / "cpu.toml"
+    done = feedrate("calibrate", *FEW, "--batch", "2,4", "--out", path)
+    assert done.status == 0, done.err
+    return path, done.out
+
+
+def test_a_profile_says_how_it_was_measured(measured):
+    path, out = measured
+    profile = load_profile(path)
+    assert (profile.provenance, profile.model, profile.patch) == ("measured", "unet3d-tiny", (32, 32, 32))
+    assert (profile.device.kind, profile.device.threads) == ("cpu", 1)
+    assert profile.device.name
+    assert profile.versions["torch"] == torch.__version__
+    assert "feedrate calibrate --model unet3d-tiny" in profile.command
+    (variant,) = profile.variants
+    assert [timing.batch_size for timing in variant.timings] == [2, 4]
+    assert all((timing.steps, timing.warmup) == (8, 1) for timing in variant.timings)
+    assert "t(B) = " in out
+    assert "few steps: for trying out" in out
+
+
+def test_a_workload_names_it(measured):
+    path, _ = measured
+    variant = load_profile(path).variants[0]
+    settings = [f"accelerator={path}", "accelerator.compute=empirical"]
+    spec = load_workload("unet3d-tiny", settings).accelerator
+    assert spec.step_seconds == pytest.approx(variant.timing(4).mean)
+    assert spec.quantiles == variant.timing(4).quantiles
+
+
+def test_a_run_replays_it(measured, tiny, tmp_path):
+    path, _ = measured
+    done = feedrate(
+        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--steps", 5, "-n", 1,
+        "--out", tmp_path / "out", "--set", f"accelerator={path}", "--set", "accelerator.compute=empirical",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    from emulator.record.folder import read_steps
+
+    drawn = read_steps(tmp_path / "out")["compute"]
+    times = load_profile(path).variants[0].timing(4).quantiles
+    assert len(set(drawn)) > 1
+    assert all(min(abs(one - time) for time in times) < 1e-9 for one in drawn)
+
+
+def test_a_profile_is_not_overwritten(measured):
+    path, _ = measured
+    before = path.read_bytes()
+    done = feedrate("calibrate", *FEW, "--out", path)
+    assert done.status == 2
+    assert "is there already: choose another --out, or add --force" in done.one_line()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (("--model", "resnet"), 2, "--model 'resnet' is not known"),
+        (("--batch", "1,x"), 2, "not a list of batch sizes"),
+        (("--precision", "fp8"), 2, "--precision 'fp8' is not known"),
+        (("--precision", "tf32"), 2, "tf32 is for NVIDIA GPUs"),
+        (("--compile", "maybe"), 2, "--compile 'maybe' is not known"),
+        (("--layout", "wide"), 2, "--layout 'wide' is not known"),
+        (("--device", "tpu"), 2, "--device 'tpu' is not known"),
+        (("--out", "nowhere/x.toml"), 2, "there is no folder nowhere"),
+    ],
+)
+def test_wrong_options_are_one_line(tmp_path, options, status, said):
+    done = feedrate("calibrate", *FEW, *options, cwd=tmp_path)
+    assert (done.status, said in done.one_line()) == (status, True), done.err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu(tmp_path):
+    done = feedrate("calibrate", "--device", "cuda", cwd=tmp_path)
+    assert done.status == 8
+    assert "sees no GPU" in done.one_line()
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_torch(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    work = tmp_path / "work"
+    work.mkdir()
+    done = feedrate("calibrate", cwd=work, PYTHONPATH=str(tmp_path))
+    assert done.status == 7
+    assert "calibrate needs PyTorch: pip install 'feedrate[torch]'" in done.one_line()
+    assert not list(work.iterdir())
+
+
+def test_out_of_memory_after_a_batch_size_that_fitted(tmp_path):
+    """Address space is limited to 16 GiB; the second batch alone would take 26 GB."""
+    words = [*map(str, FEW), "--batch", "2,200000", "--out", str(tmp_path / "x.toml")]
+    limited = 'ulimit -v 16777216; exec "$@"'
+    done = subprocess.run(
+        ["bash", "-c", limited, "bash", sys.executable, "-m", "emulator", "calibrate", *words],
+        capture_output=True, text=True, check=False, timeout=90, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 8, done.stderr
+    where = "at batch size 200000, fp32-eager-channels_last"
+    assert done.stderr == f"feedrate: error: out of memory {where}: use a smaller --batch\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_validate_refuses_samples_of_random_bytes(tiny, tmp_path):
+    done = feedrate("calibrate", *FEW, "--batch", 2, "--validate", tiny, "--rounds", 2, cwd=tmp_path)
+    assert done.status == 3
+    assert "feedrate generate --payload ct-realistic" in done.one_line()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,97 @@
+"""A checkpoint run in the terminal, on a page, and beside a sweep in one folder."""
+
+import numpy as np
+import pytest
+from synthetic_results import plain_sweep
+
+from emulator.record.folder import write_result
+from emulator.record.result import RunResult
+from emulator.record.steps import STEP
+from emulator.report.compare import compare
+from emulator.report.compare import comparison_text as comparison_text
+from emulator.report.drawing import NARROW, WIDE
+from emulator.report.kinds import answer, grids, question, setting
+from emulator.report.page import beside, gather, page
+from emulator.report.tables import render
+from emulator.satellites.checkpoint.figures import drawings, rates
+from emulator.satellites.checkpoint.session import Report, checkpoint_of
+
+NO_STEPS = np.zeros(0, dtype=STEP)
+
+
+def of(*seconds: float, size: int = 10**9, commit: float = 0.0, direction: str = "write", number: int = 0):
+    reports = [Report(size=size, seconds=one, cpu_seconds=0.2) for one in seconds]
+    return checkpoint_of(direction, number, 1, 0.0, reports, commit)
+
+
+def run(*checkpoints) -> RunResult:
+    return RunResult(
+        kind="checkpoint", status="complete", version="0", created="2026-11-21T00:00:00Z",
+        command=("feedrate",),
+        workload={"name": "llama3-8b", "title": "Checkpoints: Llama 3", "scale": "1/100", "subset": True},
+        dataset={"path": "/mnt/ai", "bytes": 2 * 10**9}, storage={"cache": "cold", "direct": True},
+        loader="checkpoint", environment={}, checkpoints=checkpoints,
+    )  # fmt: skip
+
+
+def test_duration_is_the_slowest_ranks_and_throughput_its():
+    one = of(2.0, 4.0, 3.0, commit=0.5)
+    assert (one.seconds, one.fastest_seconds, one.slowest_rank) == (4.0, 2.0, 1)
+    assert one.bytes_per_second == pytest.approx(3e9 / 4) == pytest.approx(3 * 1e9 / 4)
+    assert (one.bytes, one.ranks, one.cpu_seconds) == (3 * 10**9, 3, pytest.approx(0.6))
+
+
+def test_shares_of_pages_are_those_of_all_ranks():
+    reports = [
+        Report(size=1, seconds=1, cpu_seconds=0, pages_sampled=90, pages_resident=0),
+        Report(size=1, seconds=1, cpu_seconds=0, pages_sampled=10, pages_resident=5),
+    ]
+    assert checkpoint_of("read", 0, 1, 0.0, reports).resident_share == 0.05
+
+
+def test_the_terminal_says_means_and_each():
+    result = run(of(2.0, 4.0, commit=1.0), of(2.0, 2.0, number=1), of(1.0, 1.0, direction="read"))
+    text = render(result)
+    assert answer(result) == (
+        "2 ranks write a checkpoint of 2 GB in 3 s (750 MB/s) and restore it in 1 s (2 GB/s). "
+        "What is read is compared by checksum."
+    )
+    assert "scaled to 1/100" in setting(result) and "subset" in setting(result)
+    mean, each = grids(result)
+    assert [row[0] for row in mean.rows] == ["2 writes", "1 read"]
+    assert mean.rows[0][2:6] == ("3 s", "2 s", "3.5 s", "0.750")
+    assert [row[0] for row in each.rows] == ["write 0", "write 1", "read 0"]
+    assert "Mean of the checkpoints" in text and "Each checkpoint" in text
+
+
+def test_the_page_has_its_own_question_and_plot():
+    result = run(of(2.0, 4.0), of(1.0, 1.0, direction="read"))
+    text = page(result, NO_STEPS)
+    assert question(result) in text and "Checkpoints written and read" in text
+    assert all(rates(result, size) for size in (WIDE, NARROW))
+    assert rates(run(of(1.0)), WIDE) is None and drawings(plain_sweep()) == []
+
+
+def test_two_runs_are_compared_by_their_answers():
+    results = [("ssd", run(of(2.0, 4.0))), ("hdd", run(of(9.0, 9.0)))]
+    text = comparison_text(compare(results))
+    assert "in 4 s (500 MB/s)" in text and "in 9 s (222 MB/s)" in text and "nothing was measured" not in text
+
+
+def test_nothing_completed():
+    result = run()
+    assert answer(result) == "No checkpoint was completed." and grids(result) == ()
+    assert "No checkpoint" in render(result) and "No checkpoint" in page(result, NO_STEPS)
+
+
+def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
+    for name, result in (("train", plain_sweep()), ("save", run(of(2.0)))):
+        (tmp_path / name).mkdir()
+        write_result(tmp_path / name, result)
+    found = gather(tmp_path, [], [])
+    assert found.main == tmp_path / "train"
+    assert [grid.caption for grid in beside(plain_sweep(), found)] == [
+        "Mean of the checkpoints (save)", "Each checkpoint (save)",
+    ]  # fmt: skip
+    (tmp_path / "train" / "run.json").unlink()
+    assert gather(tmp_path, [], []).main == tmp_path / "save"

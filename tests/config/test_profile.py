@@ -1,0 +1,153 @@
+"""Profiles: written and read back, named by workloads, refused where they say nothing."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.config.catalog import load_workload
+from emulator.config.profile import Device, Profile, Timing, Variant, load_profile, profile_text
+from emulator.errors import SpecError
+
+
+def timing(batch_size: int, times: list[float], copy: float = 0.0) -> Timing:
+    mean = float(f"{sum(times) / len(times):.9g}")
+    return Timing(
+        batch_size=batch_size, steps=max(2, len(times)), warmup=20, mean=mean, sd=0.001,
+        lag1=0.1, copy_seconds=copy, copy_bytes=1000, quantiles=tuple(sorted(times)),
+    )  # fmt: skip
+
+
+def profile(*timings: Timing, t0: float | None = 0.01, t1: float | None = 0.02) -> Profile:
+    variant = Variant(
+        name="fp32-eager-contiguous", precision="fp32", compiled=False, layout="contiguous", t0=t0, t1=t1,
+        t0_interval=(0.0, 0.02), timings=timings,
+    )  # fmt: skip
+    return Profile(
+        schema=1, provenance="measured", model="unet3d-tiny", patch=(32, 32, 32), created="2026-01-01",
+        command='feedrate calibrate --out "a b.toml"', default=variant.name, versions={"torch": "2.13.0+cpu"},
+        device=Device(kind="cpu", name='a "CPU" \\ of µ', power_watts=(1.5, 2.0)), variants=(variant,),
+    )  # fmt: skip
+
+
+SOME = profile(timing(1, [0.03]), timing(4, [0.08, 0.09, 0.10], copy=0.004), timing(8, [0.17]))
+
+WORKLOAD = """
+name = "mine"
+title = "Mine"
+accelerator = "profiles/some.toml"
+[sample]
+format = "npz"
+bytes_mean = 1000
+[loader]
+batch_size = 4
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> str:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "some.toml").write_text(profile_text(SOME), encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(WORKLOAD)
+    return str(tmp_path / "mine.toml")
+
+
+def test_a_profile_is_read_back_as_it_was_written(workload):
+    assert load_profile(Path(workload).parent / "profiles" / "some.toml") == SOME
+
+
+@given(st.lists(st.floats(1e-5, 1e3), min_size=2, max_size=200))
+def test_any_times_survive_the_file(tmp_path_factory, times):
+    path = tmp_path_factory.mktemp("any") / "any.toml"
+    path.write_text(profile_text(profile(timing(1, times))), encoding="utf-8")
+    read = load_profile(path).variants[0].timings[0]
+    assert read.quantiles == pytest.approx(sorted(times), rel=1e-8)
+    assert read.mean == pytest.approx(sum(times) / len(times), rel=1e-8)
+
+
+def test_a_workload_takes_what_was_measured_at_its_batch_size(workload):
+    spec = load_workload(workload)
+    assert spec.accelerator.step_seconds == pytest.approx(0.09)
+    assert (spec.accelerator.provenance, spec.accelerator.compute) == ("measured", "constant")
+    assert spec.accelerator.name == 'a "CPU" \\ of µ'
+    assert spec.accelerator.quantiles is None
+    assert "fp32-eager-contiguous" in spec.sources["accelerator.step_seconds"]
+
+
+def test_between_measured_batch_sizes_the_fit_speaks(workload):
+    spec = load_workload(workload, ["loader.batch_size=6"])
+    assert spec.accelerator.step_seconds == pytest.approx(0.01 + 6 * 0.02)
+    assert spec.accelerator.step_batch_size == 6
+
+
+def test_empirical_times_come_along_and_keep_their_mean(workload):
+    spec = load_workload(workload, ["accelerator.compute=empirical"])
+    assert spec.accelerator.quantiles == pytest.approx((0.08, 0.09, 0.10))
+    copied = load_workload(workload, ["accelerator.compute=empirical", "accelerator.copy=true"]).accelerator
+    assert copied.quantiles == pytest.approx((0.084, 0.094, 0.104))
+    assert copied.step_seconds == pytest.approx(sum(copied.quantiles) / 3)
+
+
+def test_a_profile_can_be_named_on_the_command_line(workload):
+    path = Path(workload).parent / "profiles" / "some.toml"
+    assert load_workload("unet3d-tiny", [f"accelerator={path}"]).accelerator.provenance == "measured"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("loader.batch_size=16", "batch sizes 1, 4, 8, which say nothing about 16.*--batch ...,16"),
+        ("accelerator.profile=none.toml", "accelerator.profile=none.toml: there is no profile none.toml"),
+        ("accelerator.variant=bf16", "variant 'bf16' is not in the profile: known: fp32-eager-contiguous"),
+        ("accelerator.step_seconds=1", "unknown key 'accelerator.step_seconds'"),
+        ("accelerator.compute=guessed", "one of 'constant', 'empirical'"),
+    ],
+)
+def test_what_a_profile_does_not_say_is_refused(workload, setting, said):
+    with pytest.raises(SpecError) as refused:
+        load_workload(workload, [setting])
+    assert re.search(said, str(refused.value)), refused.value
+
+
+def test_empirical_needs_the_batch_size_itself(workload):
+    with pytest.raises(SpecError, match="batch size 6 was not measured"):
+        load_workload(workload, ["loader.batch_size=6", "accelerator.compute=empirical"])
+
+
+def test_empirical_without_a_profile_is_refused():
+    with pytest.raises(SpecError, match="needs measured times"):
+        load_workload("unet3d-tiny", ["accelerator.compute=empirical"])
+
+
+def test_one_batch_size_says_nothing_about_others():
+    with pytest.raises(SpecError, match="say nothing about 2"):
+        profile(timing(1, [0.1]), t0=None, t1=None).variants[0].step_seconds(2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('provenance = "measured"', 'provenance = "scaled"', "provenance must be one of 'measured'"),
+        ("schema = 1", "schema = 2", "schema must be 1, not 2"),
+        ("mean = 0.09", "mean = 0.08", "quantiles do not have the mean beside them"),
+        ("[0.08, 0.09, 0.1]", "[0.09, 0.08, 0.1]", "positive and ascending"),
+        ('default = "fp32', 'default = "fp64', "default is 'fp64-eager-contiguous', which is no variant"),
+        ("batch_size = 4", "batch_size = 1", "different batch sizes, ascending"),
+    ],
+)
+def test_a_profile_that_was_tampered_with_is_refused(tmp_path, old, new, said):
+    text = profile_text(SOME)
+    assert old in text
+    (tmp_path / "bad.toml").write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(SpecError, match=said):
+        load_profile(tmp_path / "bad.toml")
+
+
+def test_optional_facts_stay_out_of_the_file():
+    assert "driver" in profile_text(SOME)
+    assert "t1_interval" not in profile_text(SOME)
+    bare = replace(SOME, device=Device(kind="cpu", name="x"))
+    assert "power_watts" not in profile_text(bare)

@@ -1,0 +1,143 @@
+"""Workloads: what ships is complete and sourced, and a wrong one is refused where it is wrong."""
+
+from dataclasses import asdict
+
+import pytest
+
+from emulator.config.catalog import find, load_workload, names
+from emulator.config.storage import parse_storage
+from emulator.errors import SpecError
+
+CHOICES_WITHOUT_A_SOURCE = {"loader.stall_timeout", "training.shuffle_seed"}
+
+
+@pytest.mark.parametrize("name", names("workloads"))
+def test_every_number_of_a_shipped_workload_has_a_source(name):
+    spec = asdict(load_workload(name))
+    numbers = {
+        f"{section}.{key}"
+        for section in ("sample", "access", "loader", "accelerator", "training")
+        for key, value in spec[section].items()
+        if isinstance(value, int | float | tuple) and not isinstance(value, bool)
+    }
+    if spec["sample"]["samples_per_file"] == 1:
+        numbers.remove("sample.samples_per_file")
+    if spec["access"]["pattern"] == "random":
+        numbers -= {"access.streams", "access.shuffle_buffer"}
+    if not spec["access"]["columns"]:
+        numbers -= {"access.columns", "access.bytes_read", "access.chunk_bytes"}
+    assert numbers - CHOICES_WITHOUT_A_SOURCE == set(spec["sources"])
+    assert spec["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "step_seconds", "megabytes_per_second"),
+    [("unet3d-v100", 4, 1.3604, 431), ("unet3d-a100", 7, 0.636, 1614), ("unet3d-h100", 7, 0.323, 3177),
+     ("unet3d-b200", 7, 0.162, 6335)],
+)  # fmt: skip
+def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second):
+    spec = load_workload(name)
+    assert (spec.loader.batch_size, spec.accelerator.step_seconds) == (batch_size, step_seconds)
+    assert (spec.sample.bytes_mean, spec.sample.bytes_sd) == (146_600_628, 68_341_808)
+    assert spec.training.au_threshold == 0.90
+    demand = spec.ideal_samples_per_second * spec.sample.bytes_mean / 1e6
+    assert demand == pytest.approx(megabytes_per_second, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "sample_bytes", "per_file", "batch_size", "step_seconds", "threshold"),
+    [("resnet50-a100", 114_660, 1251, 400, 0.435, 0.90), ("resnet50-h100", 114_660, 1251, 400, 0.224, 0.90),
+     ("cosmoflow-a100", 2_828_486, 1, 1, 0.00551, 0.70), ("cosmoflow-h100", 2_828_486, 1, 1, 0.00350, 0.70),
+     ("bert-v100", 2_500, 313_532, 48, 0.968, 0.90), ("retinanet-b200", 322_957, 1, 24, 0.04755, 0.85),
+     ("retinanet-mi355", 322_957, 1, 32, 0.0634, 0.85),
+     ("dlrm-b200", 761, 4_718_592, 16_384, 0.000375, 0.70), ("flux-b200", 2_164_832, 288, 48, 1.35, 0.90),
+     ("dlrm-mi355", 761, 4_718_592, 16_384, 0.0005625, 0.70), ("flux-mi355", 2_164_832, 288, 72, 2.025, 0.90),
+     ("unet3d-a100-v04", 146_313_216, 1, 4, 4.59, 0.90)],
+)  # fmt: skip
+def test_published_numbers_of_the_others(name, sample_bytes, per_file, batch_size, step_seconds, threshold):
+    spec = load_workload(name)
+    assert (spec.sample.bytes_mean, spec.sample.samples_per_file) == (sample_bytes, per_file)
+    assert (spec.loader.batch_size, spec.accelerator.step_seconds) == (batch_size, step_seconds)
+    assert spec.training.au_threshold == threshold
+
+
+def test_a_number_that_was_scaled_says_so():
+    provenance = {name: load_workload(name).accelerator.provenance for name in names("workloads")}
+    assert provenance["unet3d-b200"] == "scaled"
+    assert provenance["unet3d-a100"] == "published"
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("loader.wokers=8", "unknown key 'loader.wokers'.*did you mean 'loader.workers'"),
+        ("loadr.workers=8", "unknown key 'loadr'.*did you mean 'loader'"),
+        (
+            "loader.workers=many",
+            "--set loader.workers=many: loader.workers must be a whole number, not 'many'",
+        ),
+        ("loader.workers=true", "must be a whole number"),
+        ("loader.batch_size=0", "loader.batch_size must be at least 1"),
+        ("loader.batch_size=8", "step_seconds was taken at batch size 7"),
+        ("loader.block_bytes=5000", "multiple of 4096"),
+        ("access.streams=2", "access.pattern = 'random' has no streams.*access.streams=1"),
+        ("access.pattern=zigzag", "must be one of 'random', 'sequential'"),
+        ("accelerator.step_seconds=nan", "must be at least 0"),
+        ("accelerator.step_seconds=quick", "is not a duration"),
+        ("training.sync=never", "must be one of 'step', 'epoch', 'none'"),
+        ("training.au_threshold=1.5", "above 0 and at most 1"),
+        ("loader.workers", "is not KEY=VALUE"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_line(setting, said):
+    with pytest.raises(SpecError, match=said) as caught:
+        load_workload("unet3d-a100", [setting])
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_are_laid_over_the_file():
+    spec = load_workload("unet3d-a100", ["loader.workers=8", "loader.block_bytes=1MiB", "training.sync=none"])
+    assert (spec.loader.workers, spec.loader.block_bytes, spec.training.sync) == (8, 2**20, "none")
+
+
+def test_an_error_in_a_file_names_file_and_line(tmp_path):
+    text = find("workloads", "unet3d-tiny").read_text()
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace("workers = 2", "workers = 0"))
+    number = next(n for n, line in enumerate(text.splitlines(), 1) if line.startswith("workers"))
+    with pytest.raises(SpecError, match=rf"mine.toml, line {number}: loader.workers must be at least 1"):
+        load_workload(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("name = ", "is not valid TOML"), ("", "'name' is missing"), ("\xff", "not UTF-8")]
+)
+def test_a_file_that_is_no_workload(tmp_path, content, said):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(SpecError, match=said):
+        load_workload(str(path))
+
+
+def test_an_unknown_name_gets_the_nearest_known_one():
+    with pytest.raises(SpecError, match="did you mean 'unet3d-a100'"):
+        load_workload("unet3d-a10")
+    with pytest.raises(SpecError, match="there is no file"):
+        load_workload("nowhere/mine.toml")
+
+
+def test_storage_texts():
+    shaped = parse_storage("shaped:400MB/s,2ms")
+    assert (shaped.shaped_rate, shaped.shaped_latency, shaped.emulated) == (4e8, 0.002, True)
+    assert not parse_storage("posix", "warm").emulated
+    for text in ("shaped", "shaped:", "shaped:0MB/s", "nfs", "shaped:1GB/s,soon"):
+        with pytest.raises(SpecError):
+            parse_storage(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_bytes"),
+    [("unet3d-a100", 2**22), ("resnet50-a100", 2**18), ("retinanet-b200", 322_957), ("dlrm-b200", 24_576)],
+)
+def test_what_one_request_is_for(name, request_bytes):
+    assert load_workload(name).request_bytes == request_bytes

@@ -1,0 +1,118 @@
+"""Drawn step times: pure, the same for any number of ranks, and distributed as the profile says."""
+
+import math
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.clock import MonotonicClock
+from emulator.config.workload import AcceleratorSpec
+from emulator.run.accelerator import Accelerator, endless, step_times, uniforms
+
+KNOWN = [0.32764966676698604, 0.27489410178842777, 0.7868614503464917]
+MEASURED = np.sort(np.random.Generator(np.random.Philox(5)).lognormal(math.log(0.050), 0.03, 200))
+
+
+def spec(times=MEASURED, compute="empirical") -> AcceleratorSpec:
+    return AcceleratorSpec(
+        name="x", step_seconds=float(np.mean(times)), step_batch_size=4, provenance="measured",
+        compute=compute, quantiles=tuple(map(float, times)),
+    )  # fmt: skip
+
+
+def ks_p(one, two) -> float:
+    """p of the two-sample Kolmogorov-Smirnov test, asymptotic (Smirnov 1948)."""
+    one, two = np.sort(one), np.sort(two)
+    at = np.concatenate([one, two])
+    below = [np.searchsorted(sample, at, side="right") / len(sample) for sample in (one, two)]
+    root = math.sqrt(len(one) * len(two) / (len(one) + len(two)))
+    x = (root + 0.12 + 0.11 / root) * float(np.abs(below[0] - below[1]).max())
+    return min(1.0, 2 * sum((-1) ** (k - 1) * math.exp(-2 * k * k * x * x) for k in range(1, 101)))
+
+
+@given(st.integers(0, 2**40), st.integers(0, 10**6), st.integers(0, 5000), st.integers(1, 50))
+def test_a_step_time_depends_on_seed_rank_and_step_alone(seed, rank, first, steps):
+    whole = step_times(spec(), seed, rank, 0, first + steps)
+    assert step_times(spec(), seed, rank, first, steps).tolist() == whole[first:].tolist()
+    assert 0 <= uniforms(seed, rank, first, steps).min() <= uniforms(seed, rank, first, steps).max() < 1
+
+
+def test_known_values_so_that_runs_of_different_versions_compare():
+    assert uniforms(7, 3, 0, 3).tolist() == pytest.approx(KNOWN, abs=0)
+
+
+def test_ranks_and_seeds_differ():
+    draws = [tuple(step_times(spec(), seed, rank, 0, 50)) for seed in range(4) for rank in range(4)]
+    assert len(set(draws)) == 16
+
+
+def test_the_rank_and_the_simulator_see_the_same_times():
+    assert list(islice(endless(spec(), 3, 2), 600)) == step_times(spec(), 3, 2, 0, 600).tolist()
+
+
+def test_constant_is_constant():
+    assert set(step_times(spec(compute="constant"), 1, 0, 0, 100)) == {spec().step_seconds}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_2000_draws_follow_the_profile(seed):
+    draws = step_times(spec(), seed, 0, 0, 2000)
+    assert ks_p(draws, MEASURED) > 0.01
+    assert draws.mean() == pytest.approx(MEASURED.mean(), rel=4 * 0.03 / math.sqrt(2000))
+    lag1 = np.corrcoef(draws[1:], draws[:-1])[0, 1]
+    assert abs(lag1) < 4 / math.sqrt(2000)
+
+
+def test_two_modes_stay_two_modes():
+    times = np.r_[np.full(150, 0.05), np.full(50, 0.2)]
+    draws = step_times(spec(times), 1, 0, 0, 4000)
+    assert set(draws) == {0.05, 0.2}
+    assert (draws == 0.2).mean() == pytest.approx(0.25, abs=0.03)
+
+
+class LateClock:
+    """A clock whose sleeps end late, each by a time of its own, as a busy scheduler's do."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.late = np.random.Generator(np.random.Philox(9))
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep_until(self, deadline: float) -> None:
+        if deadline > self.time:
+            self.time = deadline + self.late.exponential(0.0002)
+
+
+def lateness(accelerator, clock, steps):
+    """Measured seconds of each step, and how late each ended after the sum of nominal times."""
+    begin = before = clock.now()
+    nominal, measured, late = 0.0, [], []
+    for _ in range(steps):
+        nominal += accelerator.compute(begin + nominal)[0]
+        now = clock.now()
+        measured.append(now - before)
+        late.append(now - begin - nominal)
+        before = now
+    return np.array(measured), np.array(late)
+
+
+def test_2000_emulated_steps_at_50_ms_follow_the_profile_without_drift():
+    clock = LateClock()
+    measured, late = lateness(Accelerator(0.05, clock, endless(spec(), 1, 0)), clock, 2000)
+    assert ks_p(measured, MEASURED) > 0.01
+    assert late[-500:].mean() - late[:500].mean() < 0.0005
+    assert late[-1] < 0.002
+
+
+def test_replay_by_the_real_clock_does_not_drift():
+    """Late wake-ups come and go; the least lateness of many steps is what has been added up."""
+    clock = MonotonicClock()
+    short = spec(MEASURED / 10)
+    _, late = lateness(Accelerator(short.step_seconds, clock, endless(short, 1, 0)), clock, 400)
+    assert late.min() >= 0
+    assert late[-100:].min() - late[:100].min() < 0.001 * 0.4

@@ -1,0 +1,141 @@
+"""Fitting: known parameters are found again, what cannot be known is said."""
+
+import numpy as np
+import pytest
+from command import feedrate
+
+from emulator.config.catalog import load_workload
+from emulator.errors import SpecError
+from emulator.record.folder import read_result
+from emulator.satellites.systems.engine import choose
+from emulator.satellites.systems.fit import Seen, check_file, fit, write_system
+from emulator.satellites.systems.predict import Simulation, batch_bytes, course_of, predict, sample_sizes
+from emulator.satellites.systems.system import ClientSystem, StorageSystem, System, load_system
+
+TINY = load_workload("unet3d-tiny")  # 80 MB/s a rank
+
+
+def measured(system, counts, noise=0.0, seed=0):
+    """What a sweep on `system` would have seen, with relative noise."""
+    random = np.random.default_rng(seed)
+    found = []
+    for number, ranks in enumerate(counts):
+        one = Simulation(
+            workload=TINY,
+            system=system,
+            sizes=sample_sizes(TINY.sample, 400),
+            engine=choose("python"),
+            steps=30,
+        )
+        point = predict(one, ranks, number).point
+        factor = float(np.exp(noise * random.standard_normal()))
+        size = batch_bytes(course_of(one, ranks, number), one.sizes)
+        compute = np.full(size.shape, TINY.accelerator.step_seconds)
+        found.append(
+            Seen(
+                ranks=ranks, hosts=len(point.hosts) or 1, rate=point.bytes_per_second * factor,
+                efficiency=point.x_ideal * factor, size=size, compute=compute, gates=np.zeros(30, bool),
+            )
+        )  # fmt: skip
+    return found
+
+
+def fitted(system, counts, **more):
+    return fit(["OUT"], TINY, measured(system, counts, **more), choose("python"))
+
+
+def test_a_bandwidth_is_found_again():
+    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9))
+    assert found.system.fit.identified
+    assert found.system.storage.bandwidth == pytest.approx(400e6, rel=1e-3)
+    assert found.system.storage.latency == 0
+
+
+@pytest.mark.long
+def test_the_interval_holds_the_truth():
+    """Noise of 1 %, one count beyond saturation, 12 times: a 95 % interval misses at most 2 of them."""
+    inside = 0
+    for seed in range(12):
+        system = System(storage=StorageSystem(bandwidth=400e6))
+        low, high = fitted(system, (2, 4, 8), noise=0.01, seed=seed).system.fit.bandwidth_interval
+        inside += low <= 400e6 <= high
+        assert high / low < 1.15
+    assert inside >= 10
+
+
+def test_below_saturation_there_is_only_a_lower_bound():
+    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4), noise=0.003)
+    fit_ = found.system.fit
+    assert not fit_.identified and fit_.bandwidth_interval == ()
+    assert 300e6 < found.system.storage.bandwidth <= 400e6
+
+
+def test_a_latency_is_told_from_a_bandwidth():
+    # two readers with requests of 1 MB: 2 MB / 40 ms = 50 MB/s a rank instead of 80
+    system = System(storage=StorageSystem(bandwidth=300e6, latency=0.04))
+    found = fitted(system, (1, 3, 9))
+    assert found.system.storage.latency == pytest.approx(0.04, rel=0.02)
+    assert found.system.storage.bandwidth == pytest.approx(300e6, rel=0.02)
+    low, high = found.system.fit.latency_interval
+    assert low < 0.04 < high
+
+
+def test_a_limit_that_grows_with_the_hosts_is_theirs():
+    hosts = [measured(System(clients=ClientSystem(hosts=n, nic=200e6)), (6,))[0] for n in (1, 2)]
+    found = fit(["OUT"], TINY, hosts, choose("python")).system
+    assert found.storage.bandwidth is None
+    assert found.clients.nic == pytest.approx(200e6, rel=0.01)
+    assert found.fit.hosts == (1, 2)
+
+
+def test_the_file_is_read_back(tmp_path):
+    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9), noise=0.01)
+    write_system(tmp_path / "system.toml", found)
+    system = load_system(str(tmp_path / "system.toml"))
+    assert system.storage == found.system.storage and system.fit == found.system.fit
+    assert system.sources["storage.bandwidth"] == "fitted to OUT"
+    with pytest.raises(SpecError, match="already"):
+        check_file(tmp_path / "system.toml", force=False)
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """A sweep on 400 MB/s, simulated: 1, 2 and 4 ranks are below saturation, 9 is not."""
+    folder = tmp_path_factory.mktemp("fit")
+    (folder / "truth.toml").write_text('[storage]\nbandwidth = "400MB/s"\n')
+    done = feedrate(
+        "simulate", "-w", "unet3d-tiny", "-s", folder / "truth.toml", "--counts", "1,2,4,9", "--steps", 30,
+        "--files", 400, "--engine", "python", "--out", folder / "out",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    return folder
+
+
+def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
+    done = feedrate("fit", simulated / "out", "--out", simulated / "system.toml")
+    assert done.status == 0, done.err
+    assert "bandwidth: 400 MB/s, 95 % interval" in done.out
+    assert "seen: counts 1, 2, 4, 9" in done.out
+    done = feedrate(
+        "simulate", "-w", "unet3d-tiny", "-s", simulated / "system.toml", "--counts", "5,40", "--steps", 20,
+        "--files", 400, "--engine", "python", "--out", simulated / "predicted",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    near, far = read_result(simulated / "predicted").points
+    assert [flag.name for flag in near.flags] == []
+    assert [flag.name for flag in far.flags] == ["extrapolated"]
+    assert "fitted to counts from 1 to 9" in " ".join(done.out.split())
+
+
+def test_the_command_says_when_the_limit_was_not_seen(simulated):
+    done = feedrate("fit", simulated / "out", "--counts", "1,2,4", "--out", simulated / "low.toml")
+    assert done.status == 0, done.err
+    assert "not identified. No count up to 4 was beyond saturation" in done.out
+    assert load_system(str(simulated / "low.toml")).fit.identified is False
+
+
+def test_what_is_wrong_is_said_in_one_line(simulated, tmp_path):
+    assert "no result" in feedrate("fit", tmp_path, "--out", tmp_path / "s.toml").one_line()
+    line = feedrate("fit", simulated / "out", "--counts", "77", "--out", tmp_path / "s.toml").one_line()
+    assert "77" in line
+    assert not (tmp_path / "s.toml").exists()

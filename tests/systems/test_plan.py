@@ -1,0 +1,87 @@
+"""`feedrate plan`: how many are fed, what is needed, and by what it is bound."""
+
+import pytest
+from command import feedrate
+
+from emulator.config.catalog import load_workload
+from emulator.record.folder import read_result
+from emulator.satellites.systems.engine import choose
+from emulator.satellites.systems.plan import around, demand, feeds, needs, utilisation
+from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
+
+A100 = load_workload("unet3d-a100", ["training.sync=none"])
+ENGINE = choose("python")
+
+
+def test_the_count_is_where_utilisation_crosses_the_threshold():
+    system = System(storage=StorageSystem(bandwidth=45e9))
+    found = feeds(A100, system, ENGINE)
+    assert found.limited and found.bound.name == "storage bandwidth"
+    assert found.accelerators == pytest.approx(45e9 / demand(A100) / 0.9, abs=1)
+    assert utilisation(A100, system, found.accelerators, ENGINE) >= 0.9
+    assert utilisation(A100, system, found.accelerators + 1, ENGINE) < 0.9
+
+
+def test_barriers_cost_accelerators():
+    system = System(storage=StorageSystem(bandwidth=45e9))
+    together = feeds(load_workload("unet3d-a100", ["training.sync=step"]), system, ENGINE)
+    assert 25 <= together.accelerators < feeds(A100, system, ENGINE).accelerators + 1
+
+
+@pytest.mark.parametrize(
+    ("system", "name", "accelerators"),
+    [
+        (System(clients=ClientSystem(hosts=4, nic=5e9)), "client NIC", 12),  # 3.4 a host at AU 90 %
+        (System(storage=StorageSystem(nodes=6, node_bandwidth=3e9)), "storage nodes", 12),
+        (System(storage=StorageSystem(latency=0.05)), "latency x readers of a rank", 0),
+        (System(clients=ClientSystem(hosts=1, cores=24, cpu_seconds_per_gb=2.0)), "client CPU", 8),
+    ],
+)
+def test_what_binds_is_named(system, name, accelerators):
+    found = feeds(A100, system, ENGINE)
+    assert found.bound.name == name
+    assert found.accelerators == pytest.approx(accelerators, abs=1)
+
+
+def test_a_system_that_states_nothing_limits_nothing():
+    assert feeds(A100, System(), ENGINE).limited is False
+
+
+def test_what_is_needed_is_enough_and_no_more():
+    found = needs(A100, 16, 4, ENGINE, cpu_seconds_per_gb=0.5)
+    assert found.hosts == 4
+    assert found.bandwidth == pytest.approx(0.9 * 16 * demand(A100), rel=0.03)
+    assert found.cores == pytest.approx(4 * demand(A100) / 1e9 * 0.5)
+    system = System(
+        storage=StorageSystem(bandwidth=found.bandwidth / 0.9), clients=ClientSystem(hosts=4, nic=found.nic)
+    )
+    assert utilisation(A100, system, 16, ENGINE) == pytest.approx(0.9, abs=0.005)
+    assert found.link(0.1) == 100  # 4 x 1.6 GB/s are 52 Gb/s
+
+
+def test_counts_around_a_knee():
+    assert around(100) == (10, 25, 50, 75, 90, 100, 110, 125, 150)
+    assert around(1) == (1, 2)
+
+
+def test_the_command_says_how_many(tmp_path):
+    done = feedrate("plan", "--system", "ai-2023-weka-6-nodes", "--out", tmp_path, "-w", "unet3d-a100",
+                    "--set", "training.sync=none")  # fmt: skip
+    assert done.status == 0, done.err
+    row = next(line for line in done.out.splitlines() if line.startswith("unet3d-a100"))
+    assert row.split()[3:5] == ["31", "27"] and "storage bandwidth, 45 GB/s" in row
+    assert read_result(tmp_path / "unet3d-a100").kind == "simulated"
+    assert (tmp_path / "unet3d-a100.png").stat().st_size > 10_000
+
+
+def test_the_command_says_what_is_needed_and_what_falls_short():
+    done = feedrate(
+        "plan", "--accelerators", 16, "-w", "unet3d-h100", "--set", "training.sync=none", "--system",
+        "ai-2023-weka-6-nodes",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "2 with 8 accelerators each" in done.out and "storage has 45 GB/s" in done.out
+
+
+def test_what_is_wrong_is_said_in_one_line():
+    assert "needs a question" in feedrate("plan").one_line()

@@ -1,0 +1,190 @@
+"""From a workload and a system to a point: the emulator's plan, the emulator's formulas."""
+
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from emulator.config.catalog import load_workload
+from emulator.errors import DatasetError, SpecError
+from emulator.plan import Course, EpochPlan
+from emulator.run.accelerator import step_times
+from emulator.satellites.systems import predict as predicting
+from emulator.satellites.systems.cli import parse_progression
+from emulator.satellites.systems.engine import choose
+from emulator.satellites.systems.limits import binding, constraints, limits, read_share, write_limit
+from emulator.satellites.systems.predict import Simulation, batch_bytes, default_files, predict, sample_sizes
+from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
+from emulator.sweep.summary import point_of
+
+A100 = load_workload("unet3d-a100", ["training.sync=none"])
+DEMAND = A100.ideal_samples_per_second * A100.sample.bytes_mean
+
+
+def simulation(system, workload=A100, files=2000, engine="python", **more):
+    more = {"steps": 30, **more}
+    return Simulation(
+        workload=workload,
+        system=system,
+        sizes=sample_sizes(workload.sample, files),
+        engine=choose(engine),
+        **more,
+    )
+
+
+def on(bandwidth, **clients):
+    return System(storage=StorageSystem(bandwidth=bandwidth), clients=ClientSystem(**clients))
+
+
+def test_the_batches_are_the_plans():
+    course = Course(plan=EpochPlan(samples=50, ranks=3, batch_size=4), seed=5, steps=9)
+    sizes = np.arange(50.0) ** 2
+    size = batch_bytes(course, sizes)
+    for rank in range(3):
+        expected = [sizes[list(batch)].sum() for batch in course.batches(rank)]
+        np.testing.assert_array_equal(size[:, rank], expected)
+
+
+def test_beyond_the_drawn_orders_batches_come_again_to_other_ranks(monkeypatch):
+    monkeypatch.setattr("emulator.satellites.systems.predict.DRAWN_SAMPLES", 100)
+    course = Course(plan=EpochPlan(samples=60, ranks=5, batch_size=4), seed=0, steps=20)
+    size = batch_bytes(course, np.arange(60.0))
+    assert size[:5].sum() == pytest.approx(size[5:10].sum())
+    assert not np.array_equal(size[:5], size[5:10])
+
+
+def test_sizes_have_the_workloads_mean_and_spread():
+    sizes = sample_sizes(A100.sample, 20_000)
+    assert sizes.mean() == pytest.approx(A100.sample.bytes_mean)
+    assert sizes.std() == pytest.approx(A100.sample.bytes_sd, rel=0.02)
+
+
+@pytest.mark.parametrize("sync", ["none", "step", "epoch"])
+def test_a_point_is_what_the_emulators_summary_makes_of_its_steps(sync):
+    workload = load_workload("unet3d-a100", [f"training.sync={sync}"])
+    one = simulation(on(12 * DEMAND, hosts=3, nic=5 * DEMAND), workload)
+    found = predict(one, 14, number=2)
+    expected = point_of(workload, 2000, 14, found.steps, hosts=found.point.hosts)
+    for name, value in asdict(expected).items():
+        got = getattr(found.point, name)
+        assert got == (pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value) or (
+            name == "hosts"
+        ), name
+    assert sum(host.bytes for host in found.point.hosts) == pytest.approx(found.point.bytes, abs=5)
+    rows = found.steps[found.steps["rank"] == 3]
+    spent = rows["wait"] + rows["compute"] + rows["overshoot"] + rows["barrier"]
+    np.testing.assert_allclose(rows["begin"][1:], (rows["begin"] + spent)[:-1])
+
+
+def test_step_times_are_drawn_as_emulated_ranks_draw_them():
+    times = (0.4, 0.6, 0.9)
+    spec = replace(A100.accelerator, compute="empirical", quantiles=times, step_seconds=sum(times) / 3)
+    found = predict(simulation(on(1e12), replace(A100, accelerator=spec)), 3, number=4)
+    for rank in range(3):
+        rows = found.steps[found.steps["rank"] == rank]
+        np.testing.assert_allclose(rows["compute"], step_times(spec, 4, rank, 0, 30))
+    assert found.point.au == pytest.approx(1, abs=0.001)
+
+
+def test_few_ranks_stand_for_many():
+    """2,000 representatives within 0.1 points of AU of all 6,000; at, below and beyond saturation."""
+    for load in (0.9, 1.0, 1.15):
+        for clients in ({}, {"hosts": 750, "nic": 8.4 * DEMAND}):
+            one = simulation(on(6000 / load * DEMAND, **clients), files=42_000, engine=None, steps=25)
+            many = predict(one, 6000).point.au
+            few = predict(simulation(one.system, files=42_000, engine="python", steps=25), 6000)
+            assert few.played <= 2000
+            assert few.point.au == pytest.approx(many, abs=0.001)
+            if one.engine.kind == "python":
+                pytest.skip("numba is not installed")
+
+
+def test_ranks_that_wait_for_each_other_are_all_played():
+    workload = load_workload("unet3d-tiny", ["training.sync=step"])
+    one = simulation(on(1e12), workload, files=10_000, steps=2)
+    assert predict(one, 2100).played == 2100
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(DatasetError, match="too few"):
+        predict(simulation(on(1e9), files=20), 4)
+
+
+def test_the_tightest_constraint_is_named():
+    system = System(
+        storage=StorageSystem(bandwidth=45e9, nodes=6, node_bandwidth=5e9, protection="4+2", latency=1e-3),
+        clients=ClientSystem(hosts=4, nic=25e9, cores=24, cpu_seconds_per_gb=2.0),
+    )
+    found = constraints(system, A100)
+    assert {one.name for one in found} >= {"storage bandwidth", "storage nodes", "client NIC", "client CPU"}
+    assert limits(system, A100).system == 30e9  # six nodes
+    assert limits(system, A100).host == 12e9  # 24 cores / 2 s per GB
+    assert limits(system, A100).rank == 2e9  # 4 readers of one core each
+    assert binding(found, 10, 4).name == "readers of a rank"
+    assert binding(found, 100, 2).name == "client CPU"
+    assert binding(found, 100, 4).name == "storage nodes"
+    assert write_limit(system.storage) == pytest.approx(20e9)  # 6 x 5 GB/s x 4 / 6
+
+
+def test_latency_limits_what_a_ranks_readers_can_ask_for():
+    system = System(storage=StorageSystem(bandwidth=1e12, latency=0.01))
+    assert limits(system, A100).rank == pytest.approx(4 * 4 * 2**20 / 0.01)
+
+
+def test_small_reads_get_a_share_of_the_bandwidth():
+    storage = StorageSystem(bandwidth=1e9, read_efficiency=((4096, 0.1), (2**20, 1.0)))
+    assert read_share(storage, 1000) == 0.1
+    assert read_share(storage, 65536) == pytest.approx(0.55)  # half way along ln size
+    assert read_share(storage, 2**22) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("system", "limit"),
+    [
+        (System(clients=ClientSystem(hosts=2, nic=4 * DEMAND)), 8 * DEMAND),
+        (System(clients=ClientSystem(hosts=2, cores=8, cpu_seconds_per_gb=2e9 / DEMAND)), 8 * DEMAND),
+        (System(storage=StorageSystem(nodes=6, node_bandwidth=DEMAND, protection="4+2")), 6 * DEMAND),
+        (
+            System(
+                storage=StorageSystem(bandwidth=16 * DEMAND, read_efficiency=((2**20, 0.25), (2**22, 0.5)))
+            ),
+            8 * DEMAND,
+        ),
+    ],
+    ids=["NIC", "CPU", "nodes", "read size"],
+)
+def test_throughput_saturates_at_what_the_system_file_says(system, limit):
+    """14 accelerators: a knee of the clients' NICs or processors, of the nodes, of the size of reads."""
+    found = predict(simulation(system, prefetch=1, steps=40), 14).point
+    assert found.bytes_per_second == pytest.approx(limit, rel=0.01)
+    below = predict(simulation(system, prefetch=2, steps=40), 4).point
+    assert below.au == pytest.approx(1, abs=0.005)
+
+
+def test_a_stripe_is_read_from_its_data_nodes():
+    """Nodes at 0.4 of a demand: one rank gets 2 x 0.4 with stripes of 2+1, all it asks for with 4+2."""
+    for protection, au in (("2+1", 0.8), ("4+2", 1.0)):
+        storage = StorageSystem(nodes=6, node_bandwidth=0.4 * DEMAND, protection=protection)
+        found = predict(simulation(System(storage=storage), prefetch=1, steps=100), 1).point
+        assert found.au == pytest.approx(au, abs=0.01)
+
+
+def test_counts_with_an_ellipsis():
+    assert parse_progression("1,10,...,100000") == (1, 10, 100, 1000, 10_000, 100_000)
+    assert parse_progression("4,8,...,20,64") == (4, 8, 12, 16, 20, 64)
+    assert parse_progression("1-3,9") == (1, 2, 3, 9)
+    for wrong in ("1,...,9", "1,3,...,10,...", "5,2", "0,1", "a", "1,10,...,99"):
+        if wrong != "5,2":
+            with pytest.raises(SpecError):
+                parse_progression(wrong)
+
+
+def test_default_files_hold_a_step_of_all_ranks():
+    assert default_files(700_000, 100) == 5 * 700_000
+    assert default_files(7, 100) == 700
+    assert default_files(10_000_000, None) == 10_000_000
+
+
+def test_long_lists_of_hosts_are_left_out(monkeypatch):
+    monkeypatch.setattr(predicting, "LISTED_HOSTS", 2)
+    assert predict(simulation(on(1e12, hosts=3)), 3).point.hosts == ()

@@ -1,0 +1,97 @@
+"""System files: the ones that come with feedrate, units, and what is wrong with others."""
+
+from pathlib import Path
+
+import pytest
+
+from emulator.errors import SpecError
+from emulator.satellites.systems.system import load_system, parse_protection, parse_watts
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "results" / "systems").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_read_and_every_number_has_a_source(path):
+    system = load_system(path.stem)
+    assert system.name == path.stem and system.title
+    for section in ("storage", "clients", "hardware"):
+        spec = getattr(system, section)
+        default = type(spec)()
+        for name in spec.__dataclass_fields__:
+            if getattr(spec, name) != getattr(default, name):
+                assert f"{section}.{name}" in system.sources, f"{section}.{name} has no source"
+    for key in system.sources:
+        section, name = key.split(".")
+        assert hasattr(getattr(system, section), name), key
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 6
+
+
+def write(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_units(tmp_path):
+    system = load_system(str(write(tmp_path, """
+[storage]
+bandwidth = "45GB/s"
+latency = "1ms"
+read_efficiency = [["4KiB", 0.1], ["1MiB", 1.0]]
+[clients]
+nic = "200Gb/s"
+[hardware]
+drive_capacity = "7.68TB"
+drive_power_read = "10.1W"
+node_power = "1.2kW"
+""")))  # fmt: skip
+    assert system.name == "mine"
+    assert (system.storage.bandwidth, system.storage.latency) == (45e9, 0.001)
+    assert system.storage.read_efficiency == ((4096, 0.1), (2**20, 1.0))
+    assert system.clients.nic == 25e9
+    assert system.hardware.drive_capacity == 7_680_000_000_000
+    assert (system.hardware.drive_power_read, system.hardware.node_power) == (10.1, 1200)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[storage]\nbandwith = 1",
+            "line 2: unknown key 'storage.bandwith': did you mean 'storage.bandwidth'?",
+        ),
+        ("[storage]\nbandwidth = '45GB'", "line 2: storage.bandwidth = '45GB' is not a rate"),
+        ("[storage]\nprotection = 'raid'", "line 2: storage.protection 'raid' is not known"),
+        ("[clients]\nhosts = 0", "line 2: clients.hosts must be above 0"),
+        ("[storage]\nread_efficiency = [[4096, 2.0]]", "line 2: storage.read_efficiency must be above 0"),
+        ("[storage]\nread_efficiency = [[8, 0.2], [4, 0.1]]", "ascending"),
+        ("[hardware]\ndrive_power_read = '10 horses'", "is not a power"),
+        ("[storage\n", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, text, said):
+    with pytest.raises(SpecError) as error:
+        load_system(str(write(tmp_path, text)))
+    assert said in str(error.value)
+
+
+def test_protection():
+    coded, copied = parse_protection("4+2"), parse_protection("3x")
+    assert (coded.data, coded.parity, coded.overhead) == (4, 2, 1.5)
+    assert (copied.data, copied.overhead) == (1, 3.0)
+    for wrong in ("0+1", "0x", "4-2", ""):
+        with pytest.raises(SpecError):
+            parse_protection(wrong)
+
+
+def test_watts():
+    assert parse_watts("10.1W") == 10.1
+    assert parse_watts(7) == 7.0
+
+
+def test_a_path_that_is_not_there():
+    with pytest.raises(SpecError, match="no file"):
+        load_system("nowhere/x.toml")
