@@ -15,6 +15,8 @@ A message says what is wrong and where; the hint says what to do. Together they 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class FeedrateError(Exception):
@@ -74,3 +76,12 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     where = f" ({error.filename})" if error.filename else ""
     said = error.strerror or str(error)
     return StorageError(f"{doing}{where}: {said}", hints.get(error.errno or 0, ""))
+
+
+@contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """Every OSError within becomes the StorageError of `storage_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, doing) from None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from emulator.record.folder import write_whole
+from emulator.files import write_whole
 from emulator.registry import NOISE, load
 from emulator.run.comm import Comm, agreed
 from emulator.run.point import Job
@@ -54,5 +54,5 @@ def noise_beside(job: Job, world: Comm) -> Iterator[None]:
     for name, said in world.gather(told):
         if name:
             (job.out / "noise").mkdir(exist_ok=True)
-            write_whole(job.out / "noise" / f"{name}.json", lambda file, t=said: file.write(t.encode()))  # type: ignore[misc]
+            write_whole(job.out / "noise" / f"{name}.json", said)
             print(f"noise on {name}: {noise.line(said)}", flush=True)

@@ -21,7 +21,7 @@ from emulator.dataset.manifest import ADOPTED as ADOPTED_RECIPE
 from emulator.dataset.manifest import MANIFEST, ROW, Manifest, Table, manifest_files
 from emulator.dataset.verify import looks_right, sums
 from emulator.errors import DatasetError, storage_error
-from emulator.record.folder import write_whole
+from emulator.files import write_whole
 from emulator.storage.folder import FolderStore
 
 MAX_FILES = 20_000_000
@@ -199,8 +199,8 @@ def write_manifest(folder: Path, manifest: Manifest, rows: Table) -> None:
     """Write the table and manifest.json, each whole or not at all; older tables go. Raises StorageError."""
     name, table, head = manifest_files(manifest, rows)
     old = [path for path in folder.glob("samples-*.npy") if _own("", path.name) and path.name != name]
-    write_whole(folder / name, lambda file: file.write(table))
-    write_whole(folder / MANIFEST, lambda file: file.write(head))
+    write_whole(folder / name, table)
+    write_whole(folder / MANIFEST, head)
     for path in old:
         try:
             path.unlink()

@@ -19,9 +19,9 @@ from emulator.dataset.seeds import SeedVolume
 from emulator.dataset.site import Journal
 from emulator.dataset.sizes import Index
 from emulator.storage.base import Draft, Store, WriteOptions
-from emulator.storage.folder import REQUEST, Target, sync_folder, write_small
+from emulator.storage.folder import REQUEST, Target
 
-__all__ = ["Target", "WriteOptions", "pour", "stream", "sync_folder", "write_encoded", "write_small"]
+__all__ = ["Target", "WriteOptions", "pour", "stream", "write_encoded"]
 
 
 def write_encoded(target: Draft, encoded: Encoded) -> None:

@@ -21,7 +21,7 @@ from emulator.config.recipe import SizeSpec
 from emulator.dataset.formats.nifti import SPACING, read_volume
 from emulator.dataset.sizes import HEADER_BYTES, shapes_from_bytes
 from emulator.errors import DatasetError, storage_error
-from emulator.storage.folder import write_small
+from emulator.files import write_whole
 
 SEEDS_VERSION = 1
 PHANTOMS = 2
@@ -175,7 +175,7 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
         kept = _kept(place, key)
         if kept is None:
             kept = [_store(place, f"{k:04d}", name, make) for k, (name, make) in enumerate(makers)]
-            write_small(place / "seeds.json", json.dumps({"key": key, "seeds": kept}, indent=1).encode())
+            write_whole(place / "seeds.json", json.dumps({"key": key, "seeds": kept}, indent=1).encode())
     except OSError as error:
         raise storage_error(error, "cannot prepare the seeds") from None
     return kept

@@ -39,8 +39,9 @@ from emulator.dataset.plan import Plan, require_same, state
 from emulator.dataset.sizes import Index
 from emulator.dataset.verify import looks_right, sums_right
 from emulator.errors import DatasetError, StorageError, storage_error
+from emulator.files import TEMPORARY
 from emulator.storage.base import Store
-from emulator.storage.folder import TEMPORARY, FolderStore
+from emulator.storage.folder import FolderStore
 
 PLAN = f"{HIDDEN}/plan.json"
 _READERS = 8

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from emulator.errors import SpecError, StorageError, storage_error
+from emulator.errors import SpecError, StorageError, storage_error, storage_errors
+from emulator.files import is_temporary, replacing, write_whole
 from emulator.record.plain import from_plain, to_plain
 from emulator.record.result import SCHEMA, RunResult
 from emulator.record.steps import STEP, Steps
@@ -33,24 +32,17 @@ _PROBE = ".feedrate-probe"
 _PROBE_BYTES = 65536  # more than one block, so that a full disk shows
 
 
-@contextmanager
-def _doing(what: str) -> Iterator[None]:
-    """Every OSError within becomes a StorageError: one line."""
-    try:
-        yield
-    except OSError as error:
-        raise storage_error(error, what) from None
-
-
 def _own_files(path: Path) -> list[Path]:
     """What feedrate itself may have left in an OUT folder, and nothing else."""
-    names = (RESULT, STEPS, FAILURE, _PROBE, f".{RESULT}.tmp", f".{STEPS}.tmp")
+    names = [RESULT, STEPS, FAILURE, _PROBE, f".{RESULT}.tmp", f".{STEPS}.tmp"]
+    left = [file.name for file in path.glob("*.part") if is_temporary(file.name)]
+    names += [name for name in left if name.startswith((f"{RESULT}.", f"{STEPS}."))]
     return [path / name for name in names] + list((path / SPOOL).glob("rank-*.steps"))
 
 
 def check_out(path: Path, force: bool) -> None:
     """Refuse an OUT that holds files, unless `force`; creates nothing. Raises SpecError, StorageError."""
-    with _doing(f"cannot look into the folder {path}"):
+    with storage_errors(f"cannot look into the folder {path}"):
         used = path.exists() and any(path.iterdir())
     if used and not force:
         raise SpecError(
@@ -65,9 +57,9 @@ def prepare_out(path: Path, force: bool) -> None:
     when OUT holds files and `force` is not given; StorageError when it cannot be written.
     """
     check_out(path, force)
-    with _doing(f"cannot create the folder {path}"):
+    with storage_errors(f"cannot create the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
-    with _doing(f"cannot write to {path}"):
+    with storage_errors(f"cannot write to {path}"):
         for old in _own_files(path):
             old.unlink(missing_ok=True)
         if (path / SPOOL).is_dir() and not any((path / SPOOL).iterdir()):
@@ -85,34 +77,10 @@ def _probe(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)  # so that the new name survives a power cut
-    finally:
-        os.close(descriptor)
-
-
-def write_whole(path: Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Let `write` fill a temporary file beside `path`, sync it, rename it. Raises StorageError."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with _doing(f"cannot write {path}"):
-        try:
-            with temporary.open("wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            _sync_folder(path.parent)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
 def write_result(path: Path, result: RunResult) -> None:
     """Write OUT/run.json whole or not at all. Raises StorageError."""
     text = json.dumps(to_plain(result), indent=1, ensure_ascii=False, allow_nan=False)
-    write_whole(path / RESULT, lambda file: file.write(text.encode() + b"\n"))
+    write_whole(path / RESULT, text + "\n")
 
 
 def read_result(path: Path) -> RunResult:
@@ -124,7 +92,7 @@ def read_result(path: Path) -> RunResult:
     file = path / RESULT if path.is_dir() or path.suffix != ".json" else path
     if not file.is_file():
         raise StorageError(f"there is no result in {path}", f"a folder with {RESULT} is needed")
-    with _doing("cannot read the result"):
+    with storage_errors("cannot read the result"):
         raw = file.read_bytes()
     try:
         content = json.loads(raw)
@@ -155,7 +123,8 @@ def write_steps(path: Path, rows: Steps) -> None:
     import pyarrow.parquet
 
     table = pyarrow.table({name: np.ascontiguousarray(rows[name]) for name in STEP.names or ()})
-    write_whole(path / STEPS, lambda file: pyarrow.parquet.write_table(table, file, compression="zstd"))
+    with replacing(path / STEPS) as file:
+        pyarrow.parquet.write_table(table, file, compression="zstd")
 
 
 def read_steps(path: Path) -> Steps:
@@ -204,7 +173,7 @@ class Spool:
     def __init__(self, path: Path, rank: int) -> None:
         """Open the spool of `rank` (of the whole world) and cut a torn last row. Raises StorageError."""
         self._file = path / SPOOL / f"rank-{rank:05d}.steps"
-        with _doing("cannot write the step log"):
+        with storage_errors("cannot write the step log"):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(
                 self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
@@ -216,7 +185,7 @@ class Spool:
     def append(self, rows: Steps) -> None:
         """Hand the rows to the system: they outlive this process, not a power cut. Raises StorageError."""
         left = memoryview(rows.tobytes())
-        with _doing(f"cannot write the step log {self._file}"):
+        with storage_errors(f"cannot write the step log {self._file}"):
             while left:
                 left = left[os.write(self._descriptor, left) :]
 
@@ -224,7 +193,7 @@ class Spool:
         """Close the file; a second call does nothing. Raises StorageError."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with _doing(
+            with storage_errors(
                 f"cannot write the step log {self._file}"
             ):  # a network file system may refuse only here
                 os.close(descriptor)
@@ -244,7 +213,7 @@ def read_spools(path: Path) -> Steps:
     Raises StorageError.
     """
     parts = [np.zeros(0, dtype=STEP)]
-    with _doing("cannot read the step log"):
+    with storage_errors("cannot read the step log"):
         for file in sorted((path / SPOOL).glob("rank-*.steps")):
             raw = file.read_bytes()
             parts.append(np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP))
@@ -253,7 +222,7 @@ def read_spools(path: Path) -> Steps:
 
 def remove_spools(path: Path) -> None:
     """Remove the spools, once steps.parquet holds their rows. Raises StorageError."""
-    with _doing("cannot remove the spools"):
+    with storage_errors("cannot remove the spools"):
         for file in (path / SPOOL).glob("rank-*.steps"):
             file.unlink(missing_ok=True)
         if (path / SPOOL).is_dir() and not any((path / SPOOL).iterdir()):
@@ -265,7 +234,7 @@ def continue_out(path: Path, steps: Steps) -> None:
     if len(steps):
         write_steps(path, steps)
     remove_spools(path)
-    with _doing(f"cannot write to {path}"):
+    with storage_errors(f"cannot write to {path}"):
         (path / FAILURE).unlink(missing_ok=True)
 
 

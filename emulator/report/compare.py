@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from emulator.analysis.flags import usable
-from emulator.record.folder import write_whole
+from emulator.files import write_whole
 from emulator.record.result import Point, RunResult
 from emulator.report import drawing
 from emulator.report import rows as frames
@@ -504,7 +504,7 @@ def write_picture(comparison: Comparison, path: Path, kind: Literal["png", "svg"
         drawn = [plot(comparison, drawing.WIDE) for plot in PLOTS.values()]
         chart = drawing.grid([chart for chart in drawn if chart is not None], "Comparison")
         content = to_svg(chart, drawing.PAPER).encode() if kind == "svg" else to_png(chart)
-    write_whole(path, lambda file: file.write(content))
+    write_whole(path, content)
 
 
 # ---- One self-contained HTML page of a comparison, in the clothes of the report.
@@ -522,7 +522,7 @@ CAPTIONS = {
 def write_html(comparison: Comparison, path: Path) -> None:
     """Write the page whole or not at all. Raises MissingError, StorageError."""
     content = page(comparison).encode()
-    write_whole(path, lambda file: file.write(content))
+    write_whole(path, content)
 
 
 def page(comparison: Comparison) -> str:

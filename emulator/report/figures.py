@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from emulator.record.folder import write_whole
+from emulator.files import write_whole
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import Steps
 from emulator.report import drawing
@@ -253,4 +253,4 @@ def write_picture(result: RunResult, steps: Steps, path: Path, kind: Literal["pn
     with drawing.unchecked():
         chart = picture(result, steps)
         content = to_svg(chart, drawing.PAPER).encode() if kind == "svg" else to_png(chart)
-    write_whole(path, lambda file: file.write(content))
+    write_whole(path, content)

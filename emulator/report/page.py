@@ -12,7 +12,8 @@ from typing import Any
 
 from emulator import __version__
 from emulator.errors import SpecError
-from emulator.record.folder import RESULT, read_result, write_whole
+from emulator.files import write_whole
+from emulator.record.folder import RESULT, read_result
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import Steps
 from emulator.report.drawing import DARK, NARROW, WIDE, Size, extra
@@ -268,7 +269,7 @@ def write_html(
     Raises MissingError, StorageError.
     """
     content = page(result, steps, beside, baselines).encode()
-    write_whole(path, lambda file: file.write(content))
+    write_whole(path, content)
 
 
 def page(

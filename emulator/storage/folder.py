@@ -7,8 +7,6 @@ import errno
 import fcntl
 import os
 import shutil
-import socket
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,22 +14,14 @@ from types import TracebackType
 from typing import Self
 
 from emulator.errors import DatasetError
+from emulator.files import NEW_FILE, TEMPORARY, sync_folder, temporary_name, write_whole
 from emulator.storage.base import Entry, WriteOptions
 from emulator.storage.posix import DIRECT_ALIGNMENT, PosixStorage
-
-TEMPORARY = ".part"
-"""End of the name of a file that is being written."""
 
 REQUEST = 16 << 20
 """Bytes of one write request."""
 
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
-
-
-def _temporary(path: Path) -> Path:
-    """A name that no other thread, process or host uses: a worker that was given up may still write."""
-    writer = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident():x}"
-    return path.with_name(f"{path.name}.{writer}{TEMPORARY}")
 
 
 class Target:
@@ -41,17 +31,18 @@ class Target:
         """Raises OSError."""
         self._path = path
         self._sync = options.sync
-        self._temporary = _temporary(path)
+        self._temporary = temporary_name(path)
         self._descriptor = -1
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
             self._direct = options.direct
-            self._descriptor = os.open(self._temporary, flags | (os.O_DIRECT if options.direct else 0), 0o644)
+            flags = NEW_FILE | (os.O_DIRECT if options.direct else 0)
+            self._descriptor = os.open(self._temporary, flags, 0o666)
         except OSError as error:
             if error.errno not in _UNSUPPORTED or not options.direct:
                 raise
             self._direct = False
-            self._descriptor = os.open(self._temporary, flags, 0o644)
+            self._temporary.unlink(missing_ok=True)  # some kernels make the file before they refuse O_DIRECT
+            self._descriptor = os.open(self._temporary, NEW_FILE, 0o666)
 
     def put(self, memory: memoryview, at: int) -> None:
         """As Draft.put. Raises OSError."""
@@ -122,31 +113,6 @@ class FileAppender:
         os.close(self._descriptor)
 
 
-def write_small(path: Path, data: bytes) -> None:
-    """A small file, whole or not at all, on the disk before it gets its name. Raises OSError."""
-    temporary = _temporary(path)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """The names in `folder` on the disk, where the file system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
 # ---- A folder of a mounted file system as a Store: where a dataset is made.
 
 
@@ -192,10 +158,10 @@ class FolderStore(PosixStorage):
             return None
 
     def put(self, name: str, data: bytes) -> None:
-        """As Store.put: on the disk before it gets its name. Raises OSError."""
+        """As Store.put: on the disk before it gets its name. Raises StorageError, OSError."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_small(path, data)
+        write_whole(path, data)
 
     def delete(self, names: Iterable[str]) -> None:
         """As Store.delete. Raises OSError."""
@@ -229,7 +195,7 @@ class FolderStore(PosixStorage):
         self._tidy()
 
     def settle(self, folders: Iterable[str]) -> None:
-        """As Store.settle. Raises OSError."""
+        """As Store.settle. Raises StorageError, OSError."""
         for folder in folders:
             sync_folder(self.root / folder)
         self._tidy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -224,10 +225,15 @@ def test_an_out_under_a_file_is_one_line(tmp_path: Path) -> None:
         one_line(error)
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_old_result(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_keeps_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_result(tmp_path, small(reason="old"))
-    for name in (".run.json.tmp", ".steps.parquet.tmp"):
-        (tmp_path / name).symlink_to("/dev/full")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError) as error:
         write_result(tmp_path, small(reason="new"))
     assert "free some space" in one_line(error)

@@ -15,7 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 from emulator import __version__
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_error
-from emulator.record.folder import check_out, prepare_out, write_result, write_whole
+from emulator.files import write_whole
+from emulator.record.folder import check_out, prepare_out, write_result
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.result import Corner, Flag, RunResult, Status
 from emulator.satellites.baseline.fio import (
@@ -119,8 +120,8 @@ class Book:
             raise storage_error(error, "cannot keep fio's output") from None
         files = []
         for client, (text, said) in list(zip(self.clients, told, strict=True))[: turn.clients]:
-            _keep(self.plan.out / folder / f"{client}.fio", text)
-            _keep(self.plan.out / folder / f"{client}.json", said)
+            write_whole(self.plan.out / folder / f"{client}.fio", text)
+            write_whole(self.plan.out / folder / f"{client}.json", said)
             files.append(str(folder / f"{client}.json"))
         found = corners_of(turn, [said for _, said in told[: turn.clients]], tuple(files))
         self.corners.extend(found)
@@ -154,10 +155,6 @@ _BUFFERED = Flag(
     name="page-cache", value=1.0, threshold=0.0,
     sentence="The file system takes no O_DIRECT: requests went through the page cache of the clients.",
 )  # fmt: skip
-
-
-def _keep(path: Path, text: str) -> None:
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def corners_of(turn: Turn, told: Sequence[str], files: tuple[str, ...]) -> list[Corner]:

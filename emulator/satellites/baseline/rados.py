@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from emulator import __version__
 from emulator.errors import FeedrateError, MissingError, SpecError, StorageError, storage_error
-from emulator.record.folder import check_out, prepare_out, write_result, write_whole
+from emulator.files import write_whole
+from emulator.record.folder import check_out, prepare_out, write_result
 from emulator.record.machine import describe_machine
 from emulator.record.result import Corner, RunResult, Side, Status
 from emulator.satellites.baseline.fio import GRACE_SECONDS, dying_with_parent
@@ -280,8 +281,8 @@ class _Book:
         except OSError as error:
             raise storage_error(error, "cannot keep the output of rados bench") from None
         for client, (command, said) in zip(self.clients, told, strict=True):
-            _keep(self.plan.out / folder / f"{client}.command", command + "\n")
-            _keep(self.plan.out / folder / f"{client}.json", said)
+            write_whole(self.plan.out / folder / f"{client}.command", command + "\n")
+            write_whole(self.plan.out / folder / f"{client}.json", said)
         files = tuple(str(folder / f"{client}.json") for client in self.clients)
         corner = corner_of(bench, [said for _, said in told], files)
         self.corners.append(corner)
@@ -307,10 +308,6 @@ class _Book:
         )  # fmt: skip
         write_result(plan.out, result)
         return result
-
-
-def _keep(path: Path, text: str) -> None:
-    write_whole(path, lambda file: file.write(text.encode()))
 
 
 def corner_of(bench: Bench, told: Sequence[str], files: tuple[str, ...]) -> Corner:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emulator.analysis.throughput import student_t
 from emulator.config.profile import SCHEMA, Device, Profile, Timing, Variant, profile_text
-from emulator.record.folder import write_whole
+from emulator.files import write_whole
 from emulator.record.machine import describe_machine, utc_now
 from emulator.satellites.calibrate.health import Watch
 from emulator.satellites.calibrate.models import DeviceKind, Model, Way, fit_line, timing_of
@@ -120,4 +120,4 @@ def measure(request: Request, way: Way, size: int) -> Timing:
 
 def write_profile(path: Path, profile: Profile) -> None:
     """`profile` at `path`: whole, or not at all. Raises StorageError."""
-    write_whole(path, lambda file: file.write(profile_text(profile).encode()))
+    write_whole(path, profile_text(profile))

@@ -27,11 +27,12 @@ from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import PAGE, SLACK
 from emulator.dataset.grow import CHUNK, Keystream
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error
+from emulator.files import sync_folder, write_whole
 from emulator.loader.reading import aligned_buffer, padded
 from emulator.record.plain import from_plain, to_plain
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
-from emulator.storage.folder import Target, sync_folder, write_small
+from emulator.storage.folder import Target
 from emulator.storage.posix import PosixBlob, PosixStorage
 
 
@@ -322,7 +323,7 @@ def commit(part: Path, number: int, marker: Marker) -> Path:
     """
     final = part.parent / name_of(number)
     try:
-        write_small(part / MARKER, json.dumps(to_plain(marker)).encode() + b"\n")
+        write_whole(part / MARKER, json.dumps(to_plain(marker)).encode() + b"\n")
         part.rename(final)
     except OSError as error:
         raise storage_error(error, "cannot complete the checkpoint") from None

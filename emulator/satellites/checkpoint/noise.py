@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_error
+from emulator.files import sync_folder
 from emulator.satellites.baseline.fio import dying_with_parent
 from emulator.satellites.checkpoint import folder as place
 from emulator.satellites.checkpoint.folder import Cancelled, Hands, Written, key_of, write_file
@@ -36,7 +37,6 @@ from emulator.satellites.checkpoint.model import (
     shards,
     total,
 )
-from emulator.storage.folder import sync_folder
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
 KIND = "checkpoint"

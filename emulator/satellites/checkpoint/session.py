@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from emulator import __version__
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
+from emulator.files import sync_folder
 from emulator.record.folder import check_out, claim_failure, prepare_out, write_result
 from emulator.record.machine import cpu_seconds, describe_machine, describe_mount, utc_now
 from emulator.record.result import Checkpoint, Flag, RunResult, Status
@@ -33,7 +34,6 @@ from emulator.satellites.checkpoint.model import (
     total,
 )
 from emulator.storage.base import ReadStats
-from emulator.storage.folder import sync_folder
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import show_bytes, show_rate, show_seconds
 

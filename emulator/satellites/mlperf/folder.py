@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import SpecError, storage_error
-from emulator.record.folder import write_whole
+from emulator.files import write_whole
 from emulator.record.steps import STEP, Steps
 from emulator.satellites.mlperf.bounded import read_json, read_yaml, yaml_text
 
@@ -149,7 +149,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write `path` whole or not at all. Raises StorageError."""
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_whole(path, text)
 
 
 # ---- What a run's documents say, checked and in SI units: DLIO's MB is 2^20 bytes, its GB 2^30.

@@ -21,8 +21,8 @@ from emulator.analysis.flags import usable
 from emulator.analysis.knee import run_noise
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
+from emulator.files import write_whole
 from emulator.plan import plan_for
-from emulator.record.folder import write_whole
 from emulator.record.plain import from_plain
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
@@ -282,7 +282,7 @@ def check_file(path: Path, force: bool) -> None:
 def write_system(path: Path, fit: Fit) -> None:
     """Write the system of `fit` whole or not at all. Raises StorageError."""
     text = "\n".join([*_head(fit), *_tables(fit.system), ""])
-    write_whole(path, lambda file: file.write(text.encode()))
+    write_whole(path, text)
 
 
 def _head(fit: Fit) -> list[str]:
