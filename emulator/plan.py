@@ -237,7 +237,7 @@ def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class RankPlan:
     """How long a rank trains, and in which order it reads: at least one of the two bounds is given."""
 
     plan: EpochPlan

@@ -11,6 +11,9 @@ import re
 
 from emulator.errors import SpecError
 
+BLOCK_BYTES = 4096
+"""A page of memory, and what O_DIRECT asks of offsets, lengths and addresses."""
+
 _PREFIX = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([kKMGTPE]?)(i?)([bB]?)\s*")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}

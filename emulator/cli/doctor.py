@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from emulator.config.storage import ObjectPlace, Place
+from emulator.config.storage import ObjectURL, Place
 from emulator.errors import FeedrateError, LaunchError
 from emulator.record.machine import cores, describe_mount, memory_bytes
 from emulator.run.mpirun import environment, find_launcher
@@ -42,7 +42,7 @@ class Finding:
 
 def examine(place: Place) -> list[Finding]:
     """Everything that is worth knowing before a run on `place`."""
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectURL):
         folder, storage = Path(), [_objects(place)]
     else:
         folder, storage = place, [_folder(place), _direct(place)]
@@ -150,7 +150,7 @@ def _fio(folder: Path) -> Finding:
     )  # fmt: skip
 
 
-def _objects(place: ObjectPlace) -> Finding:
+def _objects(place: ObjectURL) -> Finding:
     """Whether the objects can be listed: endpoint, keys and bucket, or cluster, user and pool."""
     try:
         some = next(iter(store_at(place).entries()), None)

@@ -69,7 +69,7 @@ RETRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectPlace:
+class ObjectURL:
     """Objects whose names begin with a prefix."""
 
     kind: ObjectKind
@@ -101,7 +101,7 @@ class ObjectPlace:
         return int(self.option("retries", str(RETRIES)))
 
 
-Place = Path | ObjectPlace
+Place = Path | ObjectURL
 
 
 def parse_place(text: str) -> Place:
@@ -116,7 +116,7 @@ def parse_place(text: str) -> Place:
     parts = prefix.strip("/").split("/")
     if not bucket or any(part in (".", "..") or (not part and len(parts) > 1) for part in parts):
         raise SpecError(f"{kind}://{path} names no objects", f"write it like {kind}://BUCKET/PREFIX")
-    place = ObjectPlace(
+    place = ObjectURL(
         kind=cast(ObjectKind, kind), bucket=bucket, prefix="/".join(parts), options=_options(kind, query)
     )
     if place.timeout <= 0:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from emulator.dataset.manifest import Manifest
-from emulator.plan import Course, plan_for
+from emulator.plan import RankPlan, plan_for
 from emulator.run.point import Job
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -21,7 +21,7 @@ def steps_of(job: Job, manifest: Manifest, ranks: int) -> int:
     """Steps of a rank in a point of `ranks` ranks."""
     plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
     plan.require_a_step()
-    return Course(plan=plan, seed=0, epochs=job.epochs, steps=job.steps).length
+    return RankPlan(plan=plan, seed=0, epochs=job.epochs, steps=job.steps).length
 
 
 def memory_per_rank(job: Job, sample_bytes: float) -> float:

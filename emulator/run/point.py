@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.clock import MonotonicClock
-from emulator.config.storage import ObjectPlace, Place, StorageSpec
+from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_rows
 from emulator.loader.base import Loader
 from emulator.loader.choose import make_loader
-from emulator.plan import Course, plan_for
+from emulator.plan import RankPlan, plan_for
 from emulator.record.folder import Spool
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.steps import StepLog, Steps
@@ -117,17 +117,17 @@ def run_point(
     return comm.gather(_report(job, log, cpu, stats, activity))
 
 
-def course_of(job: Job, manifest: Manifest, number: int, ranks: int) -> Course:
+def course_of(job: Job, manifest: Manifest, number: int, ranks: int) -> RankPlan:
     """The course of point `number` for `ranks` ranks. Raises DatasetError when there are too few samples."""
     plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
     plan.require_a_step()
     # A seed of its own for every point: caches behind the mount must not profit from the last point.
     seed = job.workload.training.shuffle_seed + number
-    return Course(plan=plan, epochs=job.epochs, steps=job.steps, seed=seed)
+    return RankPlan(plan=plan, epochs=job.epochs, steps=job.steps, seed=seed)
 
 
 def _train(
-    job: Job, course: Course, loader: Loader, comm: Comm, barrier: StepBarrier, log: StepLog, keep: _Keeper
+    job: Job, course: RankPlan, loader: Loader, comm: Comm, barrier: StepBarrier, log: StepLog, keep: _Keeper
 ) -> None:
     clock, training = MonotonicClock(), job.workload.training
     spec = job.workload.accelerator
@@ -142,7 +142,7 @@ def _report(
     return RankReport(
         host=socket.gethostname(),
         cores=cores(),
-        direct_io=isinstance(job.dataset, ObjectPlace) or wants_direct(job),
+        direct_io=isinstance(job.dataset, ObjectURL) or wants_direct(job),
         cpu_seconds=cpu,
         steps=log.rows(),
         read_latency=counts.histogram(),
@@ -155,7 +155,7 @@ def _report(
 
 def wants_direct(job: Job) -> bool:
     """True when reads should by-pass the page cache: cold, by the direct loader, where the mount can."""
-    if isinstance(job.dataset, ObjectPlace):
+    if isinstance(job.dataset, ObjectURL):
         return False
     return job.loader == "direct" and job.storage.cache == "cold" and probe_direct(job.dataset)
 
@@ -188,7 +188,7 @@ def _storage(job: Job, node: Comm, stats: ReadStats) -> Iterator[Storage]:
     """The job's storage, timed, and shaped where it should be: one limiter for all ranks of the node."""
     place = job.dataset
     plain: Storage
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectURL):
         plain = store_at(place, stats)
     else:
         plain = PosixStorage(place, direct=wants_direct(job), cache=job.storage.cache, stats=stats)

@@ -18,7 +18,7 @@ from emulator.dataset.formats.parquet import Parquet
 from emulator.errors import storage_error
 from emulator.loader.base import Batch, Loader
 from emulator.loader.choose import make_loader
-from emulator.plan import Course, EpochPlan, Portion
+from emulator.plan import EpochPlan, Portion, RankPlan
 from emulator.record.machine import cpu_seconds
 from emulator.record.steps import StepLog, Steps
 from emulator.run.accelerator import Accelerator
@@ -155,7 +155,7 @@ def self_test(kind: LoaderKind, workload: Workload) -> Overhead:
                 samples, size = samples + int(rows["samples"].sum()), size + int(rows["bytes"].sum())
         finally:
             loader.close()
-    empty = Course(plan=EpochPlan(samples=FILES, ranks=1, batch_size=1), seed=0, steps=LOOP_STEPS)
+    empty = RankPlan(plan=EpochPlan(samples=FILES, ranks=1, batch_size=1), seed=0, steps=LOOP_STEPS)
     return Overhead(
         step_seconds=_loop(_Empty(), empty)[0] / LOOP_STEPS,
         cpu_seconds_per_gb=spent / (size / 1e9),
@@ -172,20 +172,20 @@ def _small(workload: Workload, files: RamFiles) -> LoaderSpec:
     return replace(spec, batch_size=batch_size, prefetch=max(spec.prefetch, spec.workers), crop=crop)
 
 
-def _course(workload: Workload, batch_size: int, files: RamFiles) -> Course:
+def _course(workload: Workload, batch_size: int, files: RamFiles) -> RankPlan:
     """One pass over `files`, in the workload's pattern."""
     plan = EpochPlan(
         samples=FILES * files.samples_per_file, ranks=1, batch_size=batch_size,
         samples_per_file=files.samples_per_file, access=workload.access,
     )  # fmt: skip
-    return Course(plan=plan, seed=0, epochs=1)
+    return RankPlan(plan=plan, seed=0, epochs=1)
 
 
 def _ram() -> str | None:
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
-def _loop(loader: Loader, course: Course) -> tuple[float, Steps]:
+def _loop(loader: Loader, course: RankPlan) -> tuple[float, Steps]:
     """Wall seconds of THE loop without compute, and its steps."""
     clock = MonotonicClock()
     log = StepLog(0, 0)

@@ -21,7 +21,7 @@ from typing import Protocol
 from emulator.clock import Clock
 from emulator.config.workload import TrainingSpec
 from emulator.loader.base import Loader
-from emulator.plan import Course
+from emulator.plan import RankPlan
 from emulator.record.steps import StepLog
 
 
@@ -34,7 +34,7 @@ class Computing(Protocol):
 
 
 def train(
-    course: Course,
+    course: RankPlan,
     training: TrainingSpec,
     loader: Loader,
     accelerator: Computing,

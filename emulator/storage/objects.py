@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from emulator.config.storage import ObjectPlace
+from emulator.config.storage import ObjectURL
 from emulator.errors import DatasetError, StorageError
 from emulator.storage.base import HEAD, Entry, ReadStats, RetryKind, WriteOptions
 
@@ -37,7 +37,7 @@ class ObjectStore:
 
     request = REQUEST
 
-    def __init__(self, place: ObjectPlace, stats: ReadStats | None = None) -> None:
+    def __init__(self, place: ObjectURL, stats: ReadStats | None = None) -> None:
         self.place = place
         self.stats = stats or ReadStats()
         self._prefix = f"{place.prefix}/" if place.prefix else ""

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from emulator.config.storage import ObjectPlace, Place
+from emulator.config.storage import ObjectURL, Place
 from emulator.errors import MissingError
 from emulator.storage.base import ReadStats, Store
 from emulator.storage.folder import FolderStore
@@ -19,12 +19,12 @@ def store_at(place: Place | Store, stats: ReadStats | None = None) -> Store:
     """
     if isinstance(place, Path):
         return FolderStore(place)
-    if isinstance(place, ObjectPlace):
+    if isinstance(place, ObjectURL):
         return _objects(place, stats)
     return place
 
 
-def _objects(place: ObjectPlace, stats: ReadStats | None) -> Store:
+def _objects(place: ObjectURL, stats: ReadStats | None) -> Store:
     if place.kind == "rados":
         try:
             from emulator.storage.rados import RadosStore
@@ -40,7 +40,7 @@ def _objects(place: ObjectPlace, stats: ReadStats | None) -> Store:
     return S3Store(place, stats)
 
 
-def describe_objects(place: ObjectPlace) -> dict[str, str]:
+def describe_objects(place: ObjectURL) -> dict[str, str]:
     """What a result says of the place, as of a mount: no keys."""
     if place.kind == "rados":
         from emulator.storage.rados import conf_of

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import rados
 
-from emulator.config.storage import ObjectPlace
+from emulator.config.storage import ObjectURL
 from emulator.errors import StorageError
 from emulator.storage.base import Entry, ReadStats, WriteOptions
 from emulator.storage.objects import (
@@ -41,7 +41,7 @@ _DEFAULT_CONF = "/etc/ceph/ceph.conf"
 class RadosStore(ObjectStore):
     """Objects below `rados://POOL/PREFIX`. Safe to use from many threads."""
 
-    def __init__(self, place: ObjectPlace, stats: ReadStats | None = None) -> None:
+    def __init__(self, place: ObjectURL, stats: ReadStats | None = None) -> None:
         """Connects. Raises StorageError when the cluster does not answer, or has no such pool."""
         super().__init__(place, stats)
         conf = conf_of(place)
@@ -216,7 +216,7 @@ class RadosStore(ObjectStore):
         return ObjectAppender.behind(self, name)
 
 
-def conf_of(place: ObjectPlace) -> str:
+def conf_of(place: ObjectURL) -> str:
     """The cluster's ceph.conf: of the URL, of the environment, or the usual one."""
     return place.option("conf") or os.environ.get("CEPH_CONF") or _DEFAULT_CONF
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import obstore
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-from emulator.config.storage import ObjectPlace
+from emulator.config.storage import ObjectURL
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.storage.base import Entry, ReadStats, WriteOptions
 from emulator.storage.objects import (
@@ -46,7 +46,7 @@ _PAGE = 1000
 class S3Store(ObjectStore):
     """Objects below `s3://BUCKET/PREFIX`. Safe to use from many threads."""
 
-    def __init__(self, place: ObjectPlace, stats: ReadStats | None = None) -> None:
+    def __init__(self, place: ObjectURL, stats: ReadStats | None = None) -> None:
         """Raises SpecError when there are no keys, or the options make no sense."""
         super().__init__(place, stats)
         endpoint = endpoint_of(place)
@@ -211,7 +211,7 @@ class _Reader:
             raise store._meaning(error, f"cannot read {url}") from None
 
 
-def endpoint_of(place: ObjectPlace) -> str:
+def endpoint_of(place: ObjectURL) -> str:
     """URL of the endpoint, without a password; empty: that of AWS."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     found = place.option("endpoint") or next((os.environ[name] for name in names if os.environ.get(name)), "")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.config.storage import ObjectPlace, Place, StorageSpec
+from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import SpecError
@@ -160,7 +160,7 @@ class Book:
 
 
 def _mount(place: Place) -> dict[str, str]:
-    return describe_objects(place) if isinstance(place, ObjectPlace) else describe_mount(place)
+    return describe_objects(place) if isinstance(place, ObjectURL) else describe_mount(place)
 
 
 # ---- One MPI world, many points: ranks start once, and every count runs on a part of them.

@@ -93,7 +93,7 @@ from contracts.loader_contract import SPEC, Files
 from dataclasses import replace
 from emulator.errors import StorageError
 from emulator.loader.choose import make_loader
-from emulator.plan.reads import whole_files
+from emulator.plan import whole_files
 
 files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
 loader = make_loader(sys.argv[3], replace(SPEC, stall_timeout=0.3), files.storage(), files)

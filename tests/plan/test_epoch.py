@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import DatasetError
-from emulator.plan import Course, EpochPlan, batches, epoch_order
+from emulator.plan import EpochPlan, RankPlan, batches, epoch_order
 
 sizes = st.integers(min_value=1, max_value=300)
 
@@ -62,7 +62,7 @@ def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
     plan = EpochPlan(samples=samples, ranks=1, batch_size=batch_size)
     if plan.steps == 0 or (epochs is None and steps is None):
         return
-    course = Course(plan=plan, seed=3, epochs=epochs, steps=steps)
+    course = RankPlan(plan=plan, seed=3, epochs=epochs, steps=steps)
     read = list(course.batches(0))
     assert len(read) == course.length == min(steps or 10**9, plan.steps * (epochs or 10**9))
     places = [course.place(number) for number in range(course.length)]

@@ -11,7 +11,7 @@ from emulator.analysis.throughput import durations
 from emulator.clock import MonotonicClock
 from emulator.config.workload import TrainingSpec
 from emulator.loader.base import Batch
-from emulator.plan import Course, EpochPlan
+from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator
 from emulator.run.train import train
@@ -68,7 +68,7 @@ class LateClock:
 def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None, clock=None):
     log = StepLog(point=3, rank=0)
     clock = clock or MonotonicClock()
-    course = Course(
+    course = RankPlan(
         plan=EpochPlan(samples=samples, ranks=1, batch_size=4), epochs=epochs, steps=steps, seed=7
     )
     begun = []

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from s3_server import BUCKET, KEY, SECRET, Endpoint, Fault, s3_server
 
-from emulator.config.storage import ObjectPlace, parse_place
+from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.storage.base import HEAD, Store, WriteOptions
 from emulator.storage.objects import ObjectStore
@@ -202,12 +202,12 @@ def test_no_bucket_no_keys_wrong_keys_are_one_clear_line_without_a_key(
 def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_place("some/folder") == Path("some/folder")
     place = parse_place("s3://bucket/a/b/?endpoint=http://host:1&timeout=2s")
-    assert isinstance(place, ObjectPlace)
+    assert isinstance(place, ObjectURL)
     assert (place.bucket, place.prefix, place.timeout, place.retries) == ("bucket", "a/b", 2.0, 5)
     assert parse_place(str(place)) == place
     assert describe_objects(place) == {"mount": "s3://bucket", "source": "http://host:1", "type": "s3"}
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:secret@host:2")
-    assert describe_objects(ObjectPlace(kind="s3", bucket="b"))["source"] == "http://host:2"
+    assert describe_objects(ObjectURL(kind="s3", bucket="b"))["source"] == "http://host:2"
     for text in ("ftp://a/b", "s3://", "s3:///a", "s3://a/../b", "s3://a?secret=x", "s3://a?retries=x"):
         with pytest.raises(SpecError):
             parse_place(text)

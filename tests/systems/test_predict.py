@@ -7,7 +7,7 @@ import pytest
 
 from emulator.config.catalog import load_workload
 from emulator.errors import DatasetError, SpecError
-from emulator.plan import Course, EpochPlan
+from emulator.plan import EpochPlan, RankPlan
 from emulator.run.accelerator import step_times
 from emulator.satellites.systems import predict as predicting
 from emulator.satellites.systems.cli import parse_progression
@@ -37,7 +37,7 @@ def on(bandwidth, **clients):
 
 
 def test_the_batches_are_the_plans():
-    course = Course(plan=EpochPlan(samples=50, ranks=3, batch_size=4), seed=5, steps=9)
+    course = RankPlan(plan=EpochPlan(samples=50, ranks=3, batch_size=4), seed=5, steps=9)
     sizes = np.arange(50.0) ** 2
     size = batch_bytes(course, sizes)
     for rank in range(3):
@@ -47,7 +47,7 @@ def test_the_batches_are_the_plans():
 
 def test_beyond_the_drawn_orders_batches_come_again_to_other_ranks(monkeypatch):
     monkeypatch.setattr("emulator.satellites.systems.predict.DRAWN_SAMPLES", 100)
-    course = Course(plan=EpochPlan(samples=60, ranks=5, batch_size=4), seed=0, steps=20)
+    course = RankPlan(plan=EpochPlan(samples=60, ranks=5, batch_size=4), seed=0, steps=20)
     size = batch_bytes(course, np.arange(60.0))
     assert size[:5].sum() == pytest.approx(size[5:10].sum())
     assert not np.array_equal(size[:5], size[5:10])

@@ -22,7 +22,7 @@ from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.loader.choose import make_loader
-from emulator.plan import Course, EpochPlan
+from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator, endless
 from emulator.run.train import Computing, train
@@ -146,7 +146,7 @@ class Pairs:
     def _loop(self, loader: TorchLoader, accelerator: Computing, number: int) -> Throughput:
         plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
         plan.require_a_step()
-        course = Course(plan=plan, steps=self._steps + 1, seed=number)
+        course = RankPlan(plan=plan, steps=self._steps + 1, seed=number)
         log = StepLog(0, 0)
         train(
             course, TrainingSpec(sync="none"), loader, accelerator, 0, lambda end: end, MonotonicClock(),

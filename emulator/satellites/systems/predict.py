@@ -16,7 +16,7 @@ from emulator.analysis.flags import short_run
 from emulator.analysis.knee import find_knee
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
-from emulator.plan import Course, EpochPlan, epoch_order
+from emulator.plan import EpochPlan, RankPlan, epoch_order
 from emulator.record.folder import prepare_out, write_result, write_steps
 from emulator.record.machine import describe_machine, utc_now
 from emulator.record.result import Flag, HostShare, Point, RunResult
@@ -48,7 +48,7 @@ def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
     return np.asarray(np.rint(size * (sample.bytes_mean / size.mean())))
 
 
-def batch_bytes(course: Course, sizes: Floats) -> Floats:
+def batch_bytes(course: RankPlan, sizes: Floats) -> Floats:
     """Bytes of every batch of `course` over samples of `sizes` bytes: shape (steps, ranks).
 
     The batches are those that `course.batches` gives each rank. After DRAWN_SAMPLES samples, where drawing
@@ -135,16 +135,16 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
     )
 
 
-def course_of(simulation: Simulation, ranks: int, number: int) -> Course:
+def course_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
     """The course that emulated ranks would take at point `number`. Raises DatasetError."""
     batch_size = simulation.workload.loader.batch_size
     plan = EpochPlan(samples=len(simulation.sizes), ranks=ranks, batch_size=batch_size)
     plan.require_a_step()
     seed = simulation.workload.training.shuffle_seed + number
-    return Course(plan=plan, seed=seed, epochs=simulation.epochs, steps=simulation.steps)
+    return RankPlan(plan=plan, seed=seed, epochs=simulation.epochs, steps=simulation.steps)
 
 
-def set_scene(simulation: Simulation, course: Course) -> Scene:
+def set_scene(simulation: Simulation, course: RankPlan) -> Scene:
     """The scene of the ranks that are played: all, or representatives of them."""
     bound = limits(simulation.system, simulation.workload)
     ranks, most = course.plan.ranks, simulation.engine.most_ranks
@@ -163,7 +163,7 @@ def set_scene(simulation: Simulation, course: Course) -> Scene:
     )  # fmt: skip
 
 
-def _compute(workload: Workload, course: Course, ranks: int) -> Floats:
+def _compute(workload: Workload, course: RankPlan, ranks: int) -> Floats:
     """Seconds of compute: the same draws as emulated ranks make where the workload has a distribution."""
     spec = workload.accelerator
     if spec.compute == "constant" or spec.quantiles is None:
@@ -172,7 +172,7 @@ def _compute(workload: Workload, course: Course, ranks: int) -> Floats:
     return np.stack(drawn, axis=1)
 
 
-def _gates(workload: Workload, course: Course) -> Bools:
+def _gates(workload: Workload, course: RankPlan) -> Bools:
     sync = workload.training.sync
     return np.array(
         [sync == "step" or (sync == "epoch" and course.ends_epoch(number)) for number in range(course.length)]
@@ -200,7 +200,7 @@ def _represent(size: Floats, hosts: int, bound: Limits, most: int) -> tuple[Floa
     return chosen, fewer, Limits(system=system, host=host, rank=bound.rank, latency=bound.latency)
 
 
-def _point(simulation: Simulation, course: Course, scene: Scene, found: Outcome) -> Point:
+def _point(simulation: Simulation, course: RankPlan, scene: Scene, found: Outcome) -> Point:
     """The result's point; rates of representatives are scaled up to all ranks."""
     workload, ranks = simulation.workload, course.plan.ranks
     scale = ranks / scene.ranks
