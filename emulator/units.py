@@ -62,6 +62,14 @@ def parse_seconds(text: str | float) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def parse_list(option: str, text: str, what: str = "numbers above 0") -> tuple[int, ...]:
+    """Whole numbers above 0 from `"1,8,32"`. Raises SpecError naming the option."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise SpecError(f"{option} {text!r} is not a list of {what}", "write it like 1,8,32")
+    return tuple(map(int, parts))
+
+
 def _scaled(value: float, unit: str) -> str:
     for prefix, power in (("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3)):
         if value >= 10**power * 0.9995:

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.analysis.throughput import student_t
-from emulator.satellites.calibrate.models import KEPT, fit_line, lag1, parts, timing_of
+from emulator.satellites.calibrate.measure import KEPT, fit_line, lag1, parts, timing_of
 
 TIMES = st.lists(st.floats(1e-4, 10), min_size=2, max_size=500)
 
@@ -28,7 +27,7 @@ def test_few_times_are_kept_all():
     st.floats(0, 1), st.floats(0.001, 1), st.lists(st.integers(1, 64), min_size=2, max_size=8, unique=True)
 )
 def test_an_exact_line_is_found_exactly(t0, t1, sizes):
-    line = fit_line(sizes, [t0 + size * t1 for size in sizes], student_t)
+    line = fit_line(sizes, [t0 + size * t1 for size in sizes])
     assert (line.t0, line.t1) == pytest.approx((t0, t1), rel=1e-6, abs=1e-9)
     assert line.worst_residual < 1e-6
     assert (line.t0_interval is None) == (len(sizes) == 2)
@@ -38,7 +37,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     random = np.random.Generator(np.random.Philox(1))
     sizes, covered = np.array([1, 2, 4, 7, 8]), np.zeros(2)
     for _ in range(1000):
-        line = fit_line(sizes, 0.02 + 0.05 * sizes + random.normal(0, 0.002, 5), student_t)
+        line = fit_line(sizes, 0.02 + 0.05 * sizes + random.normal(0, 0.002, 5))
         covered += [
             line.t0_interval[0] < 0.02 < line.t0_interval[1],
             line.t1_interval[0] < 0.05 < line.t1_interval[1],
@@ -47,7 +46,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
 
 
 def test_one_batch_size_makes_no_line():
-    assert fit_line([4], [0.1], student_t) is None
+    assert fit_line([4], [0.1]) is None
 
 
 def test_autocorrelation():

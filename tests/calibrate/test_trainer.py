@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from emulator.errors import DatasetError, DeviceError, SpecError
-from emulator.satellites.calibrate.models import MODELS, Model, Way, choose_device
+from emulator.satellites.calibrate.models import MODELS, ComputeMode, Model, choose_device
 from emulator.satellites.calibrate.trainer import (
     Trainer,
     Unet3D,
@@ -18,7 +18,7 @@ from emulator.satellites.calibrate.trainer import (
 )
 
 SMALL = Model(name="small", filters=(2, 2), edge=8)
-EAGER = Way(precision="fp32", compiled=False, layout="channels_last")
+EAGER = ComputeMode(precision="fp32", compiled=False, layout="channels_last")
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_the_loss_is_none_for_a_sure_and_right_answer_and_large_for_a_wrong_one(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_steps_really_train(precision):
-    trainer = Trainer(SMALL, "cpu", Way(precision=precision, compiled=False, layout="contiguous"))
+    trainer = Trainer(SMALL, "cpu", ComputeMode(precision=precision, compiled=False, layout="contiguous"))
     image, label = trainer.put(*made_up_batch(SMALL, 2))
     losses = [trainer.step(image, label) for _ in range(30)]
     assert losses[-1] < losses[0]

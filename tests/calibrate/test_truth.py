@@ -13,24 +13,15 @@ from emulator.analysis.throughput import Throughput
 from emulator.config.catalog import load_loader
 from emulator.config.storage import StorageSpec
 from emulator.dataset.manifest import read_manifest
-from emulator.satellites.calibrate.measure import Request
-from emulator.satellites.calibrate.models import MODELS, Model, Way
-from emulator.satellites.calibrate.truth import (
-    Pairs,
-    Round,
-    Trial,
-    replayed,
-    summary_lines,
-    validate,
-    verdict,
-)
+from emulator.satellites.calibrate.models import MODELS, ComputeMode, Model, Request
+from emulator.satellites.calibrate.truth import Pairs, Round, replayed, summary_lines, validate, verdict
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 from emulator.storage.timed import TimedStorage
 
 pytestmark = pytest.mark.alone
 
-WAY = Way(precision="fp32", compiled=False, layout="channels_last")
+MODE = ComputeMode(precision="fp32", compiled=False, layout="channels_last")
 LOADER = replace(load_loader("unet3d-tiny"), batch_size=2)
 
 
@@ -43,7 +34,7 @@ def trainable(tmp_path_factory) -> Path:
 
 
 def request_of(steps: int, model: Model = MODELS["unet3d-tiny"]) -> Request:
-    return Request(model=model, device="cpu", sizes=(2,), ways=(WAY,), steps=steps, warmup=3)
+    return Request(model=model, device="cpu", batch_sizes=(2,), modes=(MODE,), steps=steps, warmup=3)
 
 
 class OtherDevice:
@@ -115,9 +106,8 @@ def test_real_training_on_this_cpu(trainable, rate, steps, rounds, widest):
     """
     torch.set_num_threads(1)
     storage = StorageSpec(cache="warm", shaped_rate=rate)
-    trial = Trial(dataset=trainable, loader=LOADER, storage=storage, way=WAY, rounds=rounds)
     said = []
-    found = verdict(validate(request_of(steps), trial, said.append))
+    found = verdict(validate(request_of(steps), trainable, LOADER, storage, rounds, said.append))
     assert len(said) == rounds
     assert found.interval[0] < 1.05, said
     assert found.interval[1] > 0.95, said

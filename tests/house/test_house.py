@@ -33,6 +33,7 @@ OWNERS = {
     "pyarrow": {"record", "dataset/formats/parquet.py"},
     "google_crc32c": {"dataset/formats/tfrecord.py"},
     "altair": {"report"},
+    "pynvml": {"satellites/calibrate/health.py"},
     "numba": {"satellites/systems"},
     "obstore": {"storage/s3.py"},
     "rados": {"storage/rados.py"},

@@ -1,1 +1,1 @@
-"""The emulated accelerator: how long a step computes, and waiting that long."""
+"""Calibration: the step time of a real accelerator, as a profile that workloads name."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, cast, get_args
 
 import typer
 
 from emulator.cli import run as options
+from emulator.cli.run import cache_kind
+from emulator.config.catalog import load_loader
+from emulator.config.profile import Layout, Precision
+from emulator.config.storage import parse_storage
 from emulator.errors import SpecError
+from emulator.satellites.calibrate.models import ComputeMode, DeviceKind, Request, choose_device, model_named
+from emulator.units import parse_list
 
-if TYPE_CHECKING:
-    from emulator.config.storage import StorageSpec
-    from emulator.config.workload import LoaderSpec
-    from emulator.satellites.calibrate.measure import Request
-    from emulator.satellites.calibrate.models import DeviceKind, Model, Way
-
-SIZES = {"unet3d": (1, 2, 4, 7, 8), "unet3d-tiny": (2, 4, 8)}
 PRECISIONS = {"cuda": ("bf16", "fp16", "tf32"), "cpu": ("fp32",)}
-ENOUGH = (200, 20)
-"""Steps and warm-up steps below which a profile is for trying out."""
+ENOUGH_STEPS, ENOUGH_WARMUP = 200, 20
+"""Below these, a profile is for trying out."""
 
 ModelName = Annotated[str, typer.Option("--model", "-m", help="unet3d, or unet3d-tiny for a CPU.")]
 Batch = Annotated[str | None, typer.Option("--batch", help="Batch sizes: 1,2,4,7,8.")]
@@ -46,8 +47,8 @@ def calibrate(
     precision: Precisions = None,
     device: DeviceName = "auto",
     out: Profile = None,
-    steps: Steps = ENOUGH[0],
-    warmup: Warmup = ENOUGH[1],
+    steps: Steps = ENOUGH_STEPS,
+    warmup: Warmup = ENOUGH_WARMUP,
     compiled: Compile = None,
     layout: LayoutName = "channels_last",
     threads: Threads = 1,
@@ -60,83 +61,58 @@ def calibrate(
     settings: options.Settings = None,
 ) -> None:
     """Measure the time of a training step on this accelerator, as a profile that workloads can name."""
-    import shlex
-    import sys
-
-    from emulator.config.storage import parse_storage
-    from emulator.satellites.calibrate.measure import Request
-    from emulator.satellites.calibrate.models import choose_device, model_named
-
-    if cache not in ("cold", "warm"):
-        raise SpecError(f"--cache {cache!r} is not known", "use cold or warm")
-    shape = parse_storage(storage, "warm" if cache == "warm" else "cold")
+    shape = parse_storage(storage, cache_kind(cache))
     chosen, kind = model_named(model), choose_device(device)
     request = Request(
-        model=chosen, device=kind, sizes=_sizes(batch, chosen), steps=steps, warmup=warmup, threads=threads,
-        ways=_ways(precision, compiled, layout, kind), command=shlex.join(["feedrate", *sys.argv[1:]]),
-    )  # fmt: skip
-    if validate is not None:
-        loader = _loader(workload, settings or [], request.sizes if batch else ())
-        _validate(request, validate, loader, shape, rounds)
-    else:
+        model=chosen,
+        device=kind,
+        batch_sizes=parse_list("--batch", batch, "batch sizes") if batch else chosen.batch_sizes,
+        modes=_modes(precision, compiled, layout, kind),
+        steps=steps,
+        warmup=warmup,
+        threads=threads,
+        command=shlex.join(["feedrate", *sys.argv[1:]]),
+    )
+    if validate is None:
         _measure(request, out or Path(f"{model}-{kind}.toml"), force)
+        return
+    sizes = request.batch_sizes if batch else ()
+    if len(sizes) > 1:
+        raise SpecError("--validate trains at one batch size", "--batch gives it, or the workload")
+    loader = load_loader(workload, [*(settings or []), *(f"loader.batch_size={size}" for size in sizes)])
+    # PyTorch takes seconds to import: only once every option is known to be right.
+    from emulator.satellites.calibrate import truth
+
+    typer.echo(
+        f"{chosen.name} on {kind}, {request.modes[0].name}, batch size {loader.batch_size}; "
+        f"storage {shape}; {rounds} rounds of {steps} steps\n{truth.HEAD}"
+    )
+    found = truth.validate(request, validate, loader, shape, rounds, typer.echo)
+    for line in ["", *truth.summary_lines(found)]:
+        typer.echo(line)
 
 
 def _measure(request: Request, out: Path, force: bool) -> None:
-    from emulator.satellites.calibrate.measure import calibrate as measure
-    from emulator.satellites.calibrate.measure import write_profile
-
     if out.exists() and not force:
         raise SpecError(f"{out} is there already", "choose another --out, or add --force")
     if not out.parent.is_dir():
         raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
-    profile = measure(request, typer.echo)
-    write_profile(out, profile)
-    if request.steps < ENOUGH[0] or request.warmup < ENOUGH[1]:
-        typer.echo(f"few steps: for trying out; {ENOUGH[0]} after {ENOUGH[1]} make a profile to rely on")
+    from emulator.satellites.calibrate import measure  # with PyTorch, as above
+
+    profile = measure.calibrate(request, typer.echo)
+    measure.write_profile(out, profile)
+    if request.steps < ENOUGH_STEPS or request.warmup < ENOUGH_WARMUP:
+        typer.echo(
+            f"few steps: for trying out; {ENOUGH_STEPS} after {ENOUGH_WARMUP} make a profile to rely on"
+        )
     if profile.device.throttled == "unknown":
         typer.echo("throttling: unknown; this system does not tell")
     typer.echo(f'\nprofile: {out}, default {profile.default}   (accelerator = "{out}" in a workload)')
 
 
-def _loader(workload: str, settings: list[str], sizes: tuple[int, ...]) -> LoaderSpec:
-    """The loader of the workload, at the one batch size that --batch gives. Raises SpecError."""
-    from emulator.config.catalog import load_loader
-
-    if len(sizes) > 1:
-        raise SpecError("--validate trains at one batch size", "--batch gives it, or the workload")
-    return load_loader(workload, [*settings, *(f"loader.batch_size={size}" for size in sizes)])
-
-
-def _validate(request: Request, dataset: Path, loader: LoaderSpec, storage: StorageSpec, rounds: int) -> None:
-    from emulator.satellites.calibrate.truth import HEAD, Trial, summary_lines
-    from emulator.satellites.calibrate.truth import validate as compare
-
-    way = request.ways[0]
-    trial = Trial(dataset=dataset, loader=loader, storage=storage, way=way, rounds=rounds)
-    typer.echo(
-        f"{request.model.name} on {request.device}, {way.name}, batch size {loader.batch_size}; "
-        f"storage {storage}; {rounds} rounds of {request.steps} steps\n{HEAD}"
-    )
-    for line in ["", *summary_lines(compare(request, trial, typer.echo))]:
-        typer.echo(line)
-
-
-def _sizes(batch: str | None, model: Model) -> tuple[int, ...]:
-    if batch is None:
-        return SIZES[model.name]
-    parts = [part.strip() for part in batch.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise SpecError(f"--batch {batch!r} is not a list of batch sizes", "write it like 1,2,4,7,8")
-    return tuple(int(part) for part in parts)
-
-
-def _ways(precision: str | None, compiled: str | None, layout: str, kind: DeviceKind) -> tuple[Way, ...]:
-    from typing import cast, get_args
-
-    from emulator.config.profile import Layout, Precision
-    from emulator.satellites.calibrate.models import Way
-
+def _modes(
+    precision: str | None, compiled: str | None, layout: str, kind: DeviceKind
+) -> tuple[ComputeMode, ...]:
     known = get_args(Precision)
     names = [part.strip() for part in precision.split(",")] if precision else PRECISIONS[kind]
     for name in names:
@@ -152,6 +128,8 @@ def _ways(precision: str | None, compiled: str | None, layout: str, kind: Device
     if not set(layouts) <= set(get_args(Layout)):
         raise SpecError(f"--layout {layout!r} is not known", "use channels_last, contiguous or both")
     return tuple(
-        Way(precision=cast(Precision, name), compiled=on, layout=cast(Layout, one))
-        for name in names for on in choices[wanted] for one in layouts
-    )  # fmt: skip
+        ComputeMode(precision=cast(Precision, name), compiled=on, layout=cast(Layout, arranged))
+        for name in names
+        for on in choices[wanted]
+        for arranged in layouts
+    )

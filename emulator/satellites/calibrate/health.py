@@ -1,82 +1,97 @@
-"""How a device is while it is measured: clocks, power, temperature, throttling. Light: no PyTorch.
+"""The state of a device while steps are measured on it: clocks, power, temperature, throttling.
 
-A GPU is asked through nvidia-smi, a CPU through the kernel's counters of thermal throttling.
+A GPU is asked through NVML (package nvidia-ml-py), a CPU through the kernel's counters of thermal throttling.
+What the system does not say is None. Where it says nothing of throttling, that is "unknown".
 """
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from emulator.errors import DeviceError
 
-NUMBERS = (
-    "clocks.sm", "clocks.mem", "power.draw", "power.limit", "temperature.gpu",
-)  # fmt: skip
-"""What is asked of nvidia-smi, in this order, and after it the reasons and the driver's version."""
-
-_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""The same mask under its newer and its older name."""
 POWER_CAP = 0x04
-"""Clocks are held down by the power limit: how many GPUs train normally, so it is noted and not refused."""
+"""The power limit holds the clocks down. Many GPUs train like that all the time: noted, not refused."""
 THROTTLED = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Bits of the mask (NVML's nvmlClocksEventReasons) with which nothing that is measured holds later."""
+"""Bits of NVML's clocks event reasons under which a measurement does not hold for later."""
 
 CPU_COUNTERS = Path("/sys/devices/system/cpu")
 PERIOD = 1.0
-"""Seconds between two looks at a GPU."""
+"""Seconds between two samples of a GPU."""
 _PATIENCE = 20.0
-"""Seconds until nvidia-smi is given up."""
-
-Span = tuple[float, float]
+"""Seconds until a driver that does not answer is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """One answer of nvidia-smi. None: it does not tell."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """The state of a GPU at one moment."""
 
-    numbers: tuple[float | None, ...]
-    """As NUMBERS: MHz, MHz, W, W, degrees Celsius."""
+    sm_clock_mhz: float | None
+    memory_clock_mhz: float | None
+    power_watts: float | None
+    power_limit_watts: float | None
+    temperature_celsius: float | None
     reasons: int | None
-    driver: str
+    """Why clocks are held down: NVML's bits."""
 
 
-def look(gpu: str) -> Look | None:
-    """What nvidia-smi says of the GPU with that UUID or index; None without nvidia-smi or an answer."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    for reasons in _REASONS:
-        query = ",".join((*NUMBERS, reasons, "driver_version"))
-        words = [program, "-i", gpu, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+class Gpu:
+    """A GPU as NVML sees it."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: its UUID, or its index. Raises LookupError without NVML, or without such a GPU."""
         try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+            import pynvml as nvml
+        except ImportError:
+            raise LookupError("nvidia-ml-py is not installed") from None
+        self._nvml: Any = nvml
+        try:
+            nvml.nvmlInit()
+            by_index = name.isdecimal()
+            self._handle = (
+                nvml.nvmlDeviceGetHandleByIndex(int(name))
+                if by_index
+                else nvml.nvmlDeviceGetHandleByUUID(name)
+            )
+        except nvml.NVMLError as error:
+            raise LookupError(f"NVML: {error}") from None
+        self.driver: str = self._ask(nvml.nvmlSystemGetDriverVersion) or ""
+
+    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+        """The answer; None where this GPU or this driver has none."""
+        try:
+            return question(*arguments)
+        except self._nvml.NVMLError:
             return None
-        fields = [part.strip() for part in done.stdout.strip().split(",")]
-        if done.returncode == 0 and len(fields) == len(NUMBERS) + 2:
-            *numbers, mask, driver = fields
-            return Look(tuple(map(_number, numbers)), _mask(mask), driver)
-    return None
 
-
-def _number(text: str) -> float | None:
-    return float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else None
-
-
-def _mask(text: str) -> int | None:
-    return int(text, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", text) else None
+    def sample(self) -> GpuSample:
+        nvml, gpu = self._nvml, self._handle
+        power = self._ask(nvml.nvmlDeviceGetPowerUsage, gpu)
+        limit = self._ask(nvml.nvmlDeviceGetPowerManagementLimit, gpu)
+        temperature = self._ask(nvml.nvmlDeviceGetTemperatureV, gpu, nvml.NVML_TEMPERATURE_GPU)
+        if temperature is None:  # drivers before 570
+            temperature = self._ask(nvml.nvmlDeviceGetTemperature, gpu, nvml.NVML_TEMPERATURE_GPU)
+        reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu)
+        if reasons is None:  # drivers before 535 know it by its older name
+            reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, gpu)
+        return GpuSample(
+            sm_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
+            memory_clock_mhz=self._ask(nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_MEM),
+            power_watts=None if power is None else power / 1e3,  # NVML says milliwatts
+            power_limit_watts=None if limit is None else limit / 1e3,
+            temperature_celsius=temperature,
+            reasons=reasons,
+        )
 
 
 def cpu_throttles(folder: Path = CPU_COUNTERS) -> int | None:
@@ -90,22 +105,24 @@ def cpu_throttles(folder: Path = CPU_COUNTERS) -> int | None:
     return sum(counts) if counts else None
 
 
-class Watch:
-    """Looks at a device while the body of `with` measures on it. `gpu` None: the CPU."""
+class HealthMonitor:
+    """Samples a device while the body of `with` measures on it. `gpu` is its UUID or index; None: the CPU."""
 
     def __init__(self, gpu: str | None, counters: Path = CPU_COUNTERS, period: float = PERIOD) -> None:
-        self.gpu = gpu
-        self.looks: list[Look] = []
+        self.samples: list[GpuSample] = []
+        self.driver = ""
+        self._gpu = gpu
         self._counters = counters
         self._period = period
         self._before: int | None = None
         self._after: int | None = None
         self._done = Event()
-        self._thread = Thread(target=self._watch, name="device-watch", daemon=True)
+        self._thread = Thread(target=self._watch, name="device-health", daemon=True)
 
     def __enter__(self) -> Self:
-        self._before = cpu_throttles(self._counters)
-        if self.gpu is not None:
+        if self._gpu is None:
+            self._before = cpu_throttles(self._counters)
+        else:
             self._thread.start()
         return self
 
@@ -113,54 +130,54 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
-        if self.gpu is not None:
-            self._thread.join()
-        self._after = cpu_throttles(self._counters)
+        if self._gpu is None:
+            self._after = cpu_throttles(self._counters)
+        else:
+            self._thread.join(_PATIENCE)
 
     def _watch(self) -> None:
-        assert self.gpu is not None
+        assert self._gpu is not None
+        try:
+            gpu = Gpu(self._gpu)
+        except LookupError:
+            return
+        self.driver = gpu.driver
         while True:
-            seen = look(self.gpu)
-            if seen is None:
-                return
-            self.looks.append(seen)
+            self.samples.append(gpu.sample())
             if self._done.wait(self._period):
                 return
 
-    def span(self, name: str) -> Span | None:
-        """Least and most of one of NUMBERS over the looks."""
-        place = NUMBERS.index(name)
-        values = [value for seen in self.looks if (value := seen.numbers[place]) is not None]
+    def span(self, name: str) -> tuple[float, float] | None:
+        """Least and most of one field of GpuSample over the samples."""
+        values = [value for sample in self.samples if (value := getattr(sample, name)) is not None]
         return (min(values), max(values)) if values else None
 
     def capped_share(self) -> float | None:
-        """Share of the looks at which the power limit held the clocks down."""
-        masks = self._masks()
+        """Share of the samples in which the power limit held the clocks down."""
+        masks = self._reasons()
         return sum(bool(mask & POWER_CAP) for mask in masks) / len(masks) if masks else None
 
     def require_unthrottled(self) -> Literal["no", "unknown"]:
-        """Raises DeviceError when the device was throttled; `unknown` where the system does not tell."""
-        if self.gpu is None:
-            return self._cpu()
-        masks = self._masks()
+        """`unknown` where the system does not say. Raises DeviceError when the device was throttled."""
+        if self._gpu is None:
+            if self._before is None or self._after is None:
+                return "unknown"
+            if self._after > self._before:
+                raise DeviceError(
+                    f"the CPU was throttled by heat {self._after - self._before} times while it was measured",
+                    "cool it and calibrate again; no profile was written",
+                )
+            return "no"
+        masks = self._reasons()
         for bit, name in THROTTLED.items():
             times = sum(bool(mask & bit) for mask in masks)
             if times:
                 raise DeviceError(
-                    f"the GPU was throttled while it was measured ({name} at {times} of {len(masks)} looks)",
+                    "the GPU was throttled while it was measured "
+                    f"({name} in {times} of {len(masks)} samples)",
                     "cool or power it properly and calibrate again; no profile was written",
                 )
         return "no" if masks else "unknown"
 
-    def _masks(self) -> list[int]:
-        return [seen.reasons for seen in self.looks if seen.reasons is not None]
-
-    def _cpu(self) -> Literal["no", "unknown"]:
-        if self._before is None or self._after is None:
-            return "unknown"
-        if self._after > self._before:
-            raise DeviceError(
-                f"the CPU was throttled by heat {self._after - self._before} times while it was measured",
-                "cool it and calibrate again; no profile was written",
-            )
-        return "no"
+    def _reasons(self) -> list[int]:
+        return [sample.reasons for sample in self.samples if sample.reasons is not None]

@@ -1,16 +1,19 @@
-"""The 3D U-Net of the MLPerf Training reference, and its loss. Heavy: imports PyTorch.
+"""Real training steps: a 3D U-Net, its loss and its optimiser on one device. Imports PyTorch.
 
-Channels 32, 64, 128, 256, 320, then a bottleneck of 320; every level is two convolutions of 3 voxels,
+The network is that of the MLPerf Training reference, written anew from the published description:
+channels 32, 64, 128, 256, 320, then a bottleneck of 320; every level is two convolutions of 3 voxels,
 each with instance norm (affine) and ReLU; down by stride 2, up by transposed convolutions of 2 voxels,
 skips concatenated; three classes. The loss is the mean of Dice loss (without background) and cross
-entropy. Written anew from the published description; `filters` makes it smaller for a CPU.
+entropy. Fewer `filters` make it small enough for a CPU.
 """
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from emulator.errors import DatasetError, DeviceError
-from emulator.satellites.calibrate.models import DeviceKind, Model, Way
+from emulator.satellites.calibrate.models import ComputeMode, DeviceKind, Model
 
 CLASSES = 3
 _SMOOTH = 1e-6
@@ -84,7 +87,18 @@ def dice_and_cross_entropy(scores: Tensor, label: Tensor) -> Tensor:
     return ((1 - dice).mean() + entropy) / 2
 
 
-# ---- A training job's step, for real: forward, loss, backward, optimiser. Heavy: imports PyTorch.
+class _Forward(nn.Module):
+    """Network and loss together, so that torch.compile sees both."""
+
+    def __init__(self, network: nn.Module, device: DeviceKind, autocast: torch.dtype | None) -> None:
+        super().__init__()
+        self.network = network
+        self._device = device
+        self._autocast = autocast
+
+    def forward(self, image: Tensor, label: Tensor) -> Tensor:
+        with torch.autocast(self._device, dtype=self._autocast, enabled=self._autocast is not None):
+            return dice_and_cross_entropy(self.network(image), label)
 
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -101,37 +115,36 @@ def device_errors(doing: str) -> Iterator[None]:
     except MemoryError:
         raise DeviceError(f"out of memory {doing}", "use a smaller --batch") from None
     except RuntimeError as error:  # the base of torch's own: out of memory, CUDA, compiler
-        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         if any(sign in str(error).lower() for sign in _NO_MEMORY):
             raise DeviceError(f"out of memory {doing}", "use a smaller --batch") from None
         if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise DeviceError(
-                f"torch.compile failed {doing}: {said}", "--compile off goes without it"
+                f"torch.compile failed {doing}: {reason}", "--compile off goes without it"
             ) from None
-        raise DeviceError(f"PyTorch failed {doing}: {said}") from None
+        raise DeviceError(f"PyTorch failed {doing}: {reason}") from None
 
 
 class Trainer:
     """One model on one device that trains on batches."""
 
-    def __init__(self, model: Model, device: DeviceKind, way: Way) -> None:
+    def __init__(self, model: Model, device: DeviceKind, mode: ComputeMode) -> None:
         self.device = device
-        self.way = way
         torch.manual_seed(0)
         if device == "cuda":
             torch.backends.cudnn.benchmark = True  # as the reference job does; the warm-up covers its search
-            torch.backends.cudnn.allow_tf32 = way.precision != "fp32"
-            torch.backends.cuda.matmul.allow_tf32 = way.precision != "fp32"
-        self._format = torch.channels_last_3d if way.layout == "channels_last" else torch.contiguous_format
+            torch.backends.cudnn.allow_tf32 = mode.precision != "fp32"
+            torch.backends.cuda.matmul.allow_tf32 = mode.precision != "fp32"
+        self._format = torch.channels_last_3d if mode.layout == "channels_last" else torch.contiguous_format
         network = Unet3D(model.filters).to(device=device, memory_format=self._format)  # type: ignore[call-overload]
         optimiser = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9, nesterov=True)
         self._optimiser: torch.optim.Optimizer = optimiser
-        self._forward = _Forward(network, device, _AUTOCAST.get(way.precision))
-        self._compute = torch.compile(self._forward, dynamic=False) if way.compiled else self._forward
-        self._scaler = torch.amp.GradScaler(device, enabled=way.precision == "fp16")
+        forward = _Forward(network, device, _AUTOCAST.get(mode.precision))
+        self._compute = torch.compile(forward, dynamic=False) if mode.compiled else forward
+        self._scaler = torch.amp.GradScaler(device, enabled=mode.precision == "fp16")
 
     def put(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch on the device, as a job puts it there: when this returns it may still be on its way."""
+        """The batch on the device, as a job puts it there: the copy may still be under way."""
         placed = image.to(self.device, memory_format=self._format)
         return placed, label.to(self.device)
 
@@ -148,31 +161,16 @@ class Trainer:
 
         Reading the loss waits for the device, as the reference job does after each step.
         """
-        loss = self.launch(image, label)
-        return float(loss.item())
+        return float(self.launch(image, label).item())
 
     def launch(self, image: Tensor, label: Tensor) -> Tensor:
-        """As `step`, but returns when all is under way."""
+        """As `step`, but returns when all of it is under way; the loss on the device."""
         self._optimiser.zero_grad(set_to_none=True)
         loss: Tensor = self._compute(image, label)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self._scaler.step(self._optimiser)
         self._scaler.update()
         return loss.detach()
-
-
-class _Forward(nn.Module):
-    """Network and loss together, so that torch.compile sees both."""
-
-    def __init__(self, network: nn.Module, device: DeviceKind, autocast: torch.dtype | None) -> None:
-        super().__init__()
-        self.network = network
-        self._device = device
-        self._autocast = autocast
-
-    def forward(self, image: Tensor, label: Tensor) -> Tensor:
-        with torch.autocast(self._device, dtype=self._autocast, enabled=self._autocast is not None):
-            return dice_and_cross_entropy(self.network(image), label)
 
 
 def made_up_batch(model: Model, batch_size: int) -> tuple[Tensor, Tensor]:
@@ -231,3 +229,41 @@ def forget() -> None:
     torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """The device that steps are measured on."""
+
+    name: str
+    """Product name; empty for a CPU."""
+    memory_bytes: int | None
+    gpu: str | None
+    """What NVML finds it by: its UUID, whatever CUDA_VISIBLE_DEVICES says, or its index. None: a CPU."""
+
+
+def describe(device: DeviceKind) -> DeviceInfo:
+    """The current device of that kind."""
+    if device == "cpu":
+        return DeviceInfo(name="", memory_bytes=None, gpu=None)
+    seen = torch.cuda.get_device_properties(torch.cuda.current_device())
+    uuid = str(getattr(seen, "uuid", ""))
+    gpu = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else str(torch.cuda.current_device())
+    return DeviceInfo(name=seen.name, memory_bytes=seen.total_memory, gpu=gpu)
+
+
+def limit_threads(device: DeviceKind, threads: int) -> None:
+    """Compute with so many threads on a CPU; a GPU does not care."""
+    if device == "cpu":
+        torch.set_num_threads(threads)
+
+
+def versions() -> dict[str, str]:
+    """Library -> version."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    if torch.version.hip:
+        found["hip"] = torch.version.hip
+    return found

@@ -1,7 +1,7 @@
 """The truth test: train for real, emulate the same with the profile just measured, and compare.
 
 Each round measures the step time, trains, and emulates (every other round in the opposite order), so that
-all three see the same machine; real and emulated training go through THE loop of run.train, with the same
+all three see the same machine. Real and emulated training go through THE loop of run.train, with the same
 loader, the same files in the same order and the same crops. Rounds are compared pair by pair.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,34 +22,21 @@ from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.loader.choose import make_loader
+from emulator.loader.torch import TorchLoader
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator, endless
 from emulator.run.train import Computing, train
-from emulator.satellites.calibrate.measure import Request
-from emulator.satellites.calibrate.models import Way, timing_of
+from emulator.satellites.calibrate import trainer as real
+from emulator.satellites.calibrate.measure import timing_of
+from emulator.satellites.calibrate.models import Request
 from emulator.storage.base import Storage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 from emulator.storage.timed import TimedStorage
 
-if TYPE_CHECKING:
-    from emulator.loader.torch import TorchLoader
-    from emulator.satellites.calibrate.trainer import Trainer
-
 COPIES = 5
 """Copies to the device that are timed in each round."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """What is trained and emulated."""
-
-    dataset: Path
-    loader: LoaderSpec
-    storage: StorageSpec
-    way: Way
-    rounds: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +49,142 @@ class Round:
     emulated: Throughput
 
 
+def validate(
+    request: Request,
+    dataset: Path,
+    loader: LoaderSpec,
+    storage: StorageSpec,
+    rounds: int,
+    say: Callable[[str], None],
+) -> list[Round]:
+    """Train on the dataset in the first mode of the request and emulate it; `say` gets a line of each round.
+
+    Raises DatasetError, DeviceError, StorageError.
+    """
+    manifest, mode = read_manifest(dataset), request.modes[0]
+    spec = replace(loader, crop=request.model.patch)
+    with (
+        real.device_errors(f"at batch size {spec.batch_size}, {mode.name}"),
+        _opened(dataset, storage) as files,
+    ):
+        trainer = real.Trainer(request.model, request.device, mode)
+        real.limit_threads(request.device, request.threads)
+        batch = real.made_up_batch(request.model, spec.batch_size)
+        real.time_steps(trainer, batch, 1, request.warmup)
+        pairs = Pairs(spec, files, manifest, request, trainer)
+        found: list[Round] = []
+        for number in range(rounds):
+            times = real.time_steps(trainer, batch, request.steps, 1)
+            copies = real.time_copies(trainer, batch, COPIES)
+            found.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
+            say(_round_line(number, found[-1]))
+    return found
+
+
+@contextmanager
+def _opened(dataset: Path, storage: StorageSpec) -> Iterator[Storage]:
+    posix = PosixStorage(dataset, direct=False, cache=storage.cache)
+    if storage.shaped_rate is None:
+        yield TimedStorage(posix)
+        return
+    limiter = NodeLimiter.create(storage.shaped_rate, storage.shaped_latency, 0)
+    limiter.unlink()
+    try:
+        yield TimedStorage(ShapedStorage(posix, limiter))
+    finally:
+        limiter.close()
+
+
+def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
+    """The accelerator to emulate: a real loop copies each batch to the device before it computes."""
+    timing = timing_of(batch_size, times, 1, copies, 0)
+    return AcceleratorSpec(
+        name="this one",
+        step_seconds=timing.mean + timing.copy_seconds,
+        step_batch_size=batch_size,
+        provenance="measured",
+        compute="empirical",
+        quantiles=tuple(seconds + timing.copy_seconds for seconds in timing.quantiles),
+    )
+
+
+class Pairs:
+    """Trains for some steps on a real and on an emulated accelerator, in turns."""
+
+    def __init__(
+        self, spec: LoaderSpec, storage: Storage, manifest: Manifest, request: Request, trainer: real.Trainer
+    ) -> None:
+        self._spec, self._storage, self._manifest = spec, storage, manifest
+        self._request = request
+        self._trainer = trainer
+
+    def round(self, number: int, spec: AcceleratorSpec) -> Round:
+        """Both once, the emulated one with the step times of `spec`; in odd rounds it goes first."""
+        clock = MonotonicClock()
+        accelerators: dict[str, RealAccelerator | Accelerator] = {
+            "real": RealAccelerator(self._trainer, clock),
+            "emulated": Accelerator(spec.step_seconds, clock, endless(spec, number, 0)),
+        }
+        order = ("emulated", "real") if number % 2 else ("real", "emulated")
+        found = {name: self._train(accelerators[name], number) for name in order}
+        return Round(step_seconds=spec.step_seconds, **found)
+
+    def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
+        """The order of the epoch and the crops depend on the number of the round alone."""
+        computing: Computing = accelerator
+        loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
+        real.limit_threads(
+            self._request.device, self._request.threads
+        )  # the loader set PyTorch to one thread
+        try:
+            if isinstance(accelerator, RealAccelerator):
+                accelerator.listen(loader)
+            plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
+            plan.require_a_step()
+            log = StepLog(0, 0)
+            train(
+                RankPlan(plan=plan, steps=self._request.steps + 1, seed=number),
+                TrainingSpec(sync="none"),
+                loader,
+                computing,
+                0,
+                lambda end: end,
+                MonotonicClock(),
+                log,
+                lambda now: None,
+            )
+            return throughput(log.rows(1))
+        finally:
+            loader.close()
+
+
+class RealAccelerator:
+    """Computes for real on the batch that the loader has just delivered."""
+
+    def __init__(self, trainer: real.Trainer, clock: MonotonicClock) -> None:
+        self._trainer = trainer
+        self._clock = clock
+        self._batch: Any = None
+        self._checked = False
+
+    def listen(self, loader: TorchLoader) -> None:
+        """Take the tensors of every batch of that loader from now on."""
+        loader.hand_over(self._receive)
+
+    def _receive(self, batch: Any) -> None:
+        if not self._checked:
+            self._checked = True
+            self._trainer.require_trainable(*batch)
+        self._batch = batch
+
+    def compute(self, begin: float) -> tuple[float, float]:
+        """Train on it: copy, forward, loss, backward, optimiser; the seconds that it took, and its end."""
+        started = self._clock.now()  # a real accelerator begins no sooner
+        self._trainer.step(*self._trainer.put(*self._batch))
+        end = self._clock.now()
+        return end - started, end
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Emulated over real, over all rounds."""
@@ -71,153 +194,31 @@ class Verdict:
     interval: tuple[float, float] | None
     """95 % interval of it, by Student's t over the rounds."""
     median: float
-    """Median of the rounds' ratios: what a single disturbed round cannot move."""
+    """Median of the rounds' ratios: a single disturbed round cannot move it."""
     au_difference: float
     """Median of emulated - real AU."""
 
 
-def validate(request: Request, trial: Trial, say: Callable[[str], None]) -> list[Round]:
-    """Run the rounds; `say` is told each line. Raises DatasetError, DeviceError, StorageError."""
-    from emulator.satellites.calibrate import trainer as real
-    from emulator.satellites.calibrate.device import prepare
-
-    manifest = read_manifest(trial.dataset)
-    spec = replace(trial.loader, crop=request.model.patch)
-    with real.device_errors(f"at batch size {spec.batch_size}, {trial.way.name}"), _storage(trial) as storage:
-        trainer = real.Trainer(request.model, request.device, trial.way)
-        prepare(request.device, request.threads)
-        batch = real.made_up_batch(request.model, spec.batch_size)
-        real.time_steps(trainer, batch, 1, request.warmup)
-        pairs = Pairs(spec, storage, manifest, request, trainer)
-        rounds = []
-        for number in range(trial.rounds):
-            times = real.time_steps(trainer, batch, request.steps, 1)
-            copies = real.time_copies(trainer, batch, COPIES)
-            rounds.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
-            say(line_of(number, rounds[-1]))
-    return rounds
-
-
-def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
-    """The accelerator to emulate: a real loop copies each batch to the device before it computes."""
-    timing = timing_of(batch_size, times, 1, copies, 0)
-    return AcceleratorSpec(
-        name="this one", step_seconds=timing.mean + timing.copy_seconds, step_batch_size=batch_size,
-        provenance="measured", compute="empirical",
-        quantiles=tuple(one + timing.copy_seconds for one in timing.quantiles),
-    )  # fmt: skip
-
-
-class Pairs:
-    """Trains for some steps on a real and on an emulated accelerator, in turns."""
-
-    def __init__(
-        self, spec: LoaderSpec, storage: Storage, manifest: Manifest, request: Request, trainer: Trainer
-    ) -> None:
-        self._spec, self._storage, self._manifest = spec, storage, manifest
-        self._steps = request.steps
-        self._threads = (request.device, request.threads)
-        self._trainer = trainer
-
-    def round(self, number: int, spec: AcceleratorSpec) -> Round:
-        """Both once, the emulated one with the step times of `spec`; in odd rounds it goes first."""
-        clock = MonotonicClock()
-        emulated = Accelerator(spec.step_seconds, clock, endless(spec, number, 0))
-        real = RealAccelerator(self._trainer, clock)
-        pair: list[RealAccelerator | Accelerator] = [real, emulated]
-        if number % 2:
-            pair.reverse()
-        found = {id(one): self._train(one, number) for one in pair}
-        return Round(step_seconds=spec.step_seconds, real=found[id(real)], emulated=found[id(emulated)])
-
-    def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
-        """The order of the epoch and the crops depend on the number of the round alone."""
-        from emulator.satellites.calibrate.device import prepare
-
-        loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
-        prepare(*self._threads)  # the loader keeps PyTorch to one thread
-        try:
-            if isinstance(accelerator, RealAccelerator):
-                accelerator.listen(loader)
-            return self._loop(loader, accelerator, number)
-        finally:
-            loader.close()
-
-    def _loop(self, loader: TorchLoader, accelerator: Computing, number: int) -> Throughput:
-        plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
-        plan.require_a_step()
-        course = RankPlan(plan=plan, steps=self._steps + 1, seed=number)
-        log = StepLog(0, 0)
-        train(
-            course, TrainingSpec(sync="none"), loader, accelerator, 0, lambda end: end, MonotonicClock(),
-            log, lambda now: None,
-        )  # fmt: skip
-        return throughput(log.rows(1))
-
-
-class RealAccelerator:
-    """Computes for real on the batch that the loader has just delivered."""
-
-    def __init__(self, trainer: Trainer, clock: MonotonicClock) -> None:
-        self._trainer = trainer
-        self._clock = clock
-        self._batch: Any = None
-        self._looked = False
-
-    def listen(self, loader: TorchLoader) -> None:
-        """Take the tensors of every batch of that loader from now on."""
-        loader.hand_over(self._receive)
-
-    def _receive(self, batch: Any) -> None:
-        if not self._looked:
-            self._looked = True
-            self._trainer.require_trainable(*batch)
-        self._batch = batch
-
-    def compute(self, begin: float) -> tuple[float, float]:
-        """Train on it: copy, forward, loss, backward, optimiser; the seconds that it took, and its end."""
-        told = self._clock.now()  # a real accelerator begins no sooner
-        self._trainer.step(*self._trainer.put(*self._batch))
-        end = self._clock.now()
-        return end - told, end
-
-
-@contextmanager
-def _storage(trial: Trial) -> Iterator[Storage]:
-    posix = PosixStorage(trial.dataset, direct=False, cache=trial.storage.cache)
-    rate = trial.storage.shaped_rate
-    if rate is None:
-        yield TimedStorage(posix)
-        return
-    limiter = NodeLimiter.create(rate, trial.storage.shaped_latency, 0)
-    limiter.unlink()
-    try:
-        yield TimedStorage(ShapedStorage(posix, limiter))
-    finally:
-        limiter.close()
-
-
 def verdict(rounds: Sequence[Round]) -> Verdict:
     """What the rounds say together."""
-    logs = [math.log(one.emulated.samples_per_second / one.real.samples_per_second) for one in rounds]
+    logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
     interval = repeat_interval(logs)
     return Verdict(
         ratio=math.exp(float(np.mean(logs))),
         interval=(math.exp(interval[0]), math.exp(interval[1])) if interval else None,
         median=math.exp(float(np.median(logs))),
-        au_difference=float(np.median([one.emulated.au - one.real.au for one in rounds])),
+        au_difference=float(np.median([pair.emulated.au - pair.real.au for pair in rounds])),
     )
 
 
 HEAD = "round  step time   samples/s real  emulated   ratio    AU real  emulated"
 
 
-def line_of(number: int, one: Round) -> str:
-    """A round for people."""
-    real, emulated = one.real.samples_per_second, one.emulated.samples_per_second
+def _round_line(number: int, pair: Round) -> str:
+    rate, emulated = pair.real.samples_per_second, pair.emulated.samples_per_second
     return (
-        f"{number + 1:5d}  {1e3 * one.step_seconds:6.1f} ms   {real:14.2f}  {emulated:8.2f}   "
-        f"{emulated / real:5.3f}    {100 * one.real.au:5.1f} %   {100 * one.emulated.au:5.1f} %"
+        f"{number + 1:5d}  {1e3 * pair.step_seconds:6.1f} ms   {rate:14.2f}  {emulated:8.2f}   "
+        f"{emulated / rate:5.3f}    {100 * pair.real.au:5.1f} %   {100 * pair.emulated.au:5.1f} %"
     )
 
 
@@ -225,7 +226,7 @@ def summary_lines(rounds: Sequence[Round]) -> list[str]:
     """Samples/s and AU of both, with 95 % intervals, and the verdict, for people."""
     lines = []
     for name in ("real", "emulated"):
-        runs = [getattr(one, name) for one in rounds]
+        runs: list[Throughput] = [getattr(pair, name) for pair in rounds]
         rates, shares = [run.samples_per_second for run in runs], [100 * run.au for run in runs]
         lines.append(f"{name:9} {_with_interval(rates)} samples/s, AU {_with_interval(shares)} %")
     found = verdict(rounds)
