@@ -18,6 +18,7 @@ from typing import IO, Literal
 
 from emulator.errors import LaunchError
 from emulator.loader.base import PREFIX_VARIABLE
+from emulator.run.child import ChildProcess
 
 Flavour = Literal["openmpi", "mpich"]
 
@@ -93,12 +94,13 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
     look = _terminal() if sys.stdout.isatty() else {}
     with (
         _scratch() as scratch,
-        subprocess.Popen(
+        ChildProcess(
+            "mpirun",
             command,
+            on_death=signal.SIGTERM,
+            start_new_session=False,
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
+            stdout=None,
             env={**environment(), **look, **scratch},
         ) as process,
     ):

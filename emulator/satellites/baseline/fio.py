@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emulator.errors import MissingError, StorageError
 from emulator.record.result import Side
+from emulator.run.child import ChildProcess
 from emulator.satellites.baseline.suites import MIB, Access, Task
 
 
@@ -111,8 +110,6 @@ def _milliseconds(seconds: float) -> str:
 GRACE_SECONDS = 120.0
 """How long fio may take beyond the time that it was asked to measure."""
 
-_DIE_WITH_PARENT = 1  # prctl(2): PR_SET_PDEATHSIG
-
 
 def require_fio() -> str:
     """Path of fio. Raises MissingError."""
@@ -140,16 +137,6 @@ def fio_environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
-def dying_with_parent(number: int = signal.SIGKILL) -> Callable[[], None]:
-    """For a child before exec: the kernel sends it this signal when its parent ends, however that happens."""
-    prctl = ctypes.CDLL(None).prctl
-
-    def prepare() -> None:
-        prctl(_DIE_WITH_PARENT, number)
-
-    return prepare
-
-
 def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-",)) -> str:
     """Run the job file `text`; fio's JSON (json+, with whole histograms), as fio wrote it.
 
@@ -157,17 +144,9 @@ def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-"
     `-` name other job files. Raises MissingError, StorageError.
     """
     command = [require_fio(), "--output-format=json+", *words]
-    limit = None if seconds is None else seconds + GRACE_SECONDS
-    try:
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=limit, check=False,
-            preexec_fn=dying_with_parent(), env=fio_environment(),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise StorageError(
-            f"fio did not end within {limit:.0f} s", "the storage hangs; see the system log"
-        ) from None
-    return checked(done.returncode, done.stdout, done.stderr)
+    fio = ChildProcess("fio", command, env=fio_environment())
+    out, err = fio.finish(text, None if seconds is None else seconds + GRACE_SECONDS)
+    return checked(fio.returncode, out, err)
 
 
 def checked(status: int, out: str, err: str) -> str:

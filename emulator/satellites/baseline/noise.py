@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.errors import SpecError, StorageError, storage_error
+from emulator.run.child import ChildProcess
 from emulator.satellites.baseline.fio import (
     FILE_NAME,
     Setting,
     checked,
-    dying_with_parent,
     fio_environment,
     job_file,
     layout_file,
@@ -98,65 +96,53 @@ class RunningNoise:
             folder=self._folder, file_bytes=noise.file_bytes, engine="libaio", direct=probe_direct(dataset),
             seconds=_FOREVER, ramp_seconds=0.0,
         )  # fmt: skip
-        self._process: subprocess.Popen[str] | None = None
+        self._fio: ChildProcess | None = None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise storage_error(error, "cannot make the noise's folder") from None
         try:
             parse(run_fio(layout_file(setting, noise.files)))
-            self._process = subprocess.Popen(
-                [require_fio(), "--output-format=json+", "-"], text=True, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=dying_with_parent(signal.SIGINT),
+            self._fio = fio = ChildProcess(
+                "the noise", [require_fio(), "--output-format=json+", "-"], on_death=signal.SIGINT,
                 env=fio_environment(),
             )  # fmt: skip
-            assert self._process.stdin is not None
-            self._process.stdin.write(job_file(setting, noise.tasks, seed=1, unlink=True))
-            self._process.stdin.close()
-            self._process.stdin = None  # communicate() must not close it again
-            self._await_start()
+            fio.send(job_file(setting, noise.tasks, seed=1, unlink=True), last=True)
+            wanted = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
+
+            def begun() -> bool:
+                """True when fio has had every file open: no sweep begins in silence."""
+                for descriptor in Path(f"/proc/{fio.pid}/fd").glob("*"):
+                    with suppress(OSError):  # closed since it was listed
+                        wanted.discard(str(descriptor.readlink()))
+                return not wanted
+
+            if not fio.wait_for(begun, _START_SECONDS):
+                out, err = fio.finish()
+                checked(fio.returncode or 1, out, err)
         except BaseException:
             self.end()
             raise
 
-    def _await_start(self) -> None:
-        """Wait until fio has had every file open: no sweep begins in silence. Raises StorageError."""
-        assert self._process is not None
-        wanted = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(self._noise.files)}
-        deadline = time.monotonic() + _START_SECONDS
-        while wanted:
-            if self._process.poll() is not None:
-                checked(self._process.returncode or 1, *self._process.communicate())
-            if time.monotonic() > deadline:
-                raise StorageError("the noise does not start", "the storage hangs; see the system log")
-            for descriptor in Path(f"/proc/{self._process.pid}/fd").glob("*"):
-                with suppress(OSError):  # closed since it was listed
-                    wanted.discard(str(descriptor.readlink()))
-            time.sleep(0.02)
-
     def stop(self) -> str:
         """Stop fio; its JSON. Raises StorageError when it had ended before."""
-        assert self._process is not None
-        early = self._process.poll() is not None
+        assert self._fio is not None
+        early = self._fio.poll() is not None
         if not early:
-            self._process.send_signal(signal.SIGINT)
+            self._fio.send_signal(signal.SIGINT)
         try:
-            out, err = self._process.communicate(timeout=_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise StorageError("the noise does not stop", "the storage hangs; see the system log") from None
+            out, err = self._fio.finish(seconds=_STOP_SECONDS)
         finally:
             self.end()
-        told = checked(self._process.returncode if early else 0, out, err)
+        told = checked(self._fio.returncode if early else 0, out, err)
         if early:
             raise StorageError("the noise ended before the run did", "the points ran without it in part")
         return told
 
     def end(self) -> None:
         """Kill fio if it runs, and remove its files. Never raises."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            with suppress(subprocess.TimeoutExpired):  # a process blocked in the storage cannot be ended
-                self._process.communicate(timeout=5)
+        if self._fio is not None:
+            self._fio.end()
         try:
             for number in range(self._noise.files):
                 (self._folder / FILE_NAME.format(number)).unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,9 +16,10 @@ from emulator.files import write_whole
 from emulator.record.folder import check_out, prepare_out, write_result
 from emulator.record.machine import describe_machine
 from emulator.record.result import Corner, RunResult, Side, Status
-from emulator.satellites.baseline.fio import GRACE_SECONDS, dying_with_parent
+from emulator.run.child import ChildProcess
+from emulator.satellites.baseline.fio import GRACE_SECONDS
 from emulator.satellites.baseline.measure import Clients, Say, together
-from emulator.units import show_bytes, show_rate, show_seconds
+from emulator.units import show_bytes, show_rate
 
 OBJECT_BYTES = 4 << 20
 """Bytes of an object, and of a request."""
@@ -107,21 +107,14 @@ def clean_up(cluster: Cluster, run_name: str) -> None:
 
 
 def _call(command: Sequence[str], limit: float) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=limit, check=False,
-            stdin=subprocess.DEVNULL, preexec_fn=dying_with_parent(),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise StorageError(
-            f"rados did not end within {show_seconds(limit)}", "the cluster hangs: see ceph status"
-        ) from None
-    if done.returncode:
-        raise _refused(done.stderr, command)
-    return done.stdout
+    rados = ChildProcess("rados", command)
+    out, err = rados.finish(seconds=limit, hint="the cluster hangs: see ceph status")
+    if rados.returncode:
+        raise _refused(err)
+    return out
 
 
-def _refused(said: str, command: Sequence[str]) -> StorageError:
+def _refused(said: str) -> StorageError:
     """What rados complained of, with what to do about it."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     words = next(

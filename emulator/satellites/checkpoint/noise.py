@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +26,7 @@ from typing import Any
 
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_error
 from emulator.files import sync_folder
-from emulator.satellites.baseline.fio import dying_with_parent
+from emulator.run.child import ChildProcess
 from emulator.satellites.checkpoint import folder as place
 from emulator.satellites.checkpoint.folder import Cancelled, Hands, Written, key_of, write_file
 from emulator.satellites.checkpoint.model import (
@@ -99,55 +98,34 @@ class RunningCheckpoints:
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise storage_error(error, "cannot make the noise's folder") from None
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "emulator.satellites.checkpoint.noise"], text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            preexec_fn=dying_with_parent(signal.SIGTERM),
-        )  # fmt: skip
+        command = [sys.executable, "-m", "emulator.satellites.checkpoint.noise"]
+        self._process = ChildProcess("the noise", command, on_death=signal.SIGTERM)
         try:
-            self._begin(noise)
+            self._process.send(json.dumps({**asdict(noise), "root": str(self._root)}) + "\n", last=False)
+            if not self._process.wait_for(lambda: bool(place.unfinished(self._root)), _START_SECONDS):
+                self._failed(self._process.finish()[1])
         except BaseException:
             self.end()
             raise
-
-    def _begin(self, noise: CheckpointNoise) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps({**asdict(noise), "root": str(self._root)}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            self._failed(*self._process.communicate())
-        deadline = time.monotonic() + _START_SECONDS
-        while not place.unfinished(self._root):
-            if self._process.poll() is not None:
-                self._failed(*self._process.communicate())
-            if time.monotonic() > deadline:
-                raise StorageError("the noise does not start", "the storage hangs; see the system log")
-            time.sleep(0.01)
 
     def stop(self) -> str:
         """Stop it; its JSON. Raises StorageError when it had ended before, or does not end."""
         early = self._process.poll() is not None
         try:
-            out, err = self._process.communicate(timeout=_STOP_SECONDS)  # closes its stdin
-        except subprocess.TimeoutExpired:
-            raise StorageError("the noise does not stop", "the storage hangs; see the system log") from None
+            out, err = self._process.finish(seconds=_STOP_SECONDS)  # it stops when its stdin ends
         finally:
             self.end()
         if early or self._process.returncode:
-            self._failed(out, err)
+            self._failed(err)
         return out
 
-    def _failed(self, out: str, err: str) -> None:
+    def _failed(self, err: str) -> None:
         lines = [line for line in err.splitlines() if line.strip()] or ["it ended before the run did"]
         raise StorageError(f"the checkpoints beside the run failed: {lines[-1]}")
 
     def end(self) -> None:
         """Kill it if it runs, and remove what it left. Never raises."""
-        if self._process.poll() is None:
-            self._process.kill()
-            with suppress(subprocess.TimeoutExpired):  # a process blocked in the storage cannot be ended
-                self._process.communicate(timeout=5)
+        self._process.end()
         _empty(self._root)
 
 

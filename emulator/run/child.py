@@ -1,0 +1,96 @@
+"""Programs that work for this process, and end when it ends: fio, rados, mpirun, a checkpointing job."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from emulator.errors import StorageError
+from emulator.units import show_seconds
+
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.02
+_KILL_SECONDS = 5.0
+"""How long a killed process is waited for: one that is blocked in a hung mount cannot be ended."""
+
+
+class ChildProcess(subprocess.Popen[str]):
+    """A Popen with text in and out that ends when this process ends, even by SIGKILL.
+
+    The kernel sends it `on_death` when the thread that started it ends: start it in the main thread. It has a
+    session of its own, so that Ctrl-C in a terminal reaches it only through this process. SIGPIPE stays
+    ignored, as Python ignores it: a program that is told to end can tidy up although nobody listens any more.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, on_death: int = signal.SIGKILL, **options: Any
+    ) -> None:
+        """`name` is what error messages call it; `options` are Popen's."""
+        self.name = name
+        parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+        def die_with_parent() -> None:
+            prctl(_PR_SET_PDEATHSIG, on_death)
+            if os.getppid() != parent:  # it ended before the kernel was asked
+                os._exit(1)
+
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        super().__init__(
+            command, text=True, errors="replace", preexec_fn=die_with_parent,
+            **{**pipes, "start_new_session": True, "restore_signals": False, **options},
+        )  # fmt: skip
+
+    def send(self, text: str, *, last: bool) -> None:
+        """Write `text` to its stdin, and close that after the `last`. A child that has ended is no error."""
+        assert self.stdin is not None
+        with suppress(BrokenPipeError):
+            self.stdin.write(text)
+            self.stdin.flush()
+        if last:
+            with suppress(BrokenPipeError):
+                self.stdin.close()
+            self.stdin = None  # communicate() must not close it again
+
+    def wait_for(self, begun: Callable[[], bool], seconds: float) -> bool:
+        """Wait until `begun()`; False when the child ended before. Raises StorageError after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not begun():
+            if self.poll() is not None:
+                return False
+            if time.monotonic() > deadline:
+                raise StorageError(f"{self.name} does not start", "the storage hangs; see the system log")
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def finish(
+        self, text: str | None = None, seconds: float | None = None,
+        hint: str = "the storage hangs; see the system log",
+    ) -> tuple[str, str]:  # fmt: skip
+        """Write `text`, close stdin, and return its stdout and stderr when it has ended.
+
+        Raises StorageError, with `hint`, when that takes more than `seconds`. It does not run any more then.
+        """
+        try:
+            return self.communicate(text, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            late = f"{self.name} did not end within {show_seconds(seconds or 0.0)}"
+            raise StorageError(late, hint) from None
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Kill it if it runs, and hear no more of it. Never raises."""
+        if self.poll() is None:
+            self.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(timeout=_KILL_SECONDS)
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()

@@ -1,0 +1,89 @@
+"""Programs that work for us: fed, listened to, given up after a time, and gone when we are."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from emulator.errors import StorageError
+from emulator.run.child import ChildProcess
+
+
+def test_it_reads_what_it_is_given_and_says_what_it_says():
+    child = ChildProcess("cat", ["cat"])
+    assert child.finish("words\n", seconds=10) == ("words\n", "")
+    assert child.returncode == 0
+    child = ChildProcess("sh", ["sh", "-c", "echo why >&2; exit 3"])
+    assert child.finish("nobody reads this" * 10000, seconds=10) == ("", "why\n")
+    assert child.returncode == 3
+
+
+def test_it_is_given_up_after_a_time():
+    child = ChildProcess("sleep", ["sleep", "60"])
+    with pytest.raises(StorageError) as error:
+        child.finish(seconds=0.1, hint="wake it")
+    assert str(error.value) == "sleep did not end within 100 ms: wake it"
+    assert not psutil.pid_exists(child.pid)
+    child.end()  # once more is no harm
+
+
+def test_its_start_is_waited_for(tmp_path: Path):
+    mark = tmp_path / "mark"
+    child = ChildProcess("the job", ["sh", "-c", f"read word; touch {mark}; read word; echo $word"])
+    child.send("go\n", last=False)
+    assert child.wait_for(mark.exists, seconds=10)
+    child.send("now\n", last=True)
+    assert child.finish(seconds=10) == ("now\n", "")
+
+    ended = ChildProcess("the job", ["true"])
+    assert not ended.wait_for(lambda: False, seconds=10)
+    ended.send("nobody reads this\n", last=True)
+    ended.end()
+
+    slow = ChildProcess("the job", ["sleep", "60"])
+    with pytest.raises(StorageError, match="the job does not start"):
+        slow.wait_for(lambda: False, seconds=0.05)
+    slow.end()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_when_its_parent_is_killed(how: int):
+    code = (
+        "import time; from emulator.run.child import ChildProcess\n"
+        "print(ChildProcess('sleep', ['sleep', '60']).pid, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+        assert os.getsid(child) == child  # Ctrl-C at the terminal does not reach it
+        parent.send_signal(how)
+    deadline = time.monotonic() + 10
+    while runs(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not runs(child)
+
+
+def test_it_can_tidy_up_although_nobody_listens_any_more(tmp_path: Path):
+    mess = tmp_path / "mess"
+    code = (
+        "import sys, time; from pathlib import Path; from emulator.run.child import ChildProcess\n"
+        "job = 'trap \"echo bye; rm $0; exit\" TERM; touch $0; while true; do sleep 0.05; done'\n"
+        "child = ChildProcess('sh', ['sh', '-c', job, sys.argv[1]], on_death=15)\n"
+        "child.wait_for(Path(sys.argv[1]).exists, 10); print('begun', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, mess], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout.readline() == b"begun\n" and mess.exists()
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while mess.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not mess.exists()
+
+
+def runs(pid: int) -> bool:
+    """False for a zombie too, which an init that reaps nothing may leave."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
