@@ -160,7 +160,8 @@ def _require_torch() -> None:
 
 
 def _say_what_is_kept(out: Path) -> None:
-    from emulator.record.folder import RESULT, read_steps
+    from emulator.record.folder import RESULT
+    from emulator.record.steps import read_steps
 
     if (out / RESULT).is_file() and len(read_steps(out)):
         print(f"feedrate: kept what was measured until then: feedrate report {out}", file=sys.stderr)

@@ -1,43 +1,99 @@
-"""An OUT folder: `run.json` (the result), `steps.parquet` (every step), and spools while a run goes on.
+"""An OUT folder: the result, the step log, and what became of a run that ended early.
 
-    OUT/run.json                the RunResult; results/README.md has it field by field
-    OUT/steps.parquet           all rows of record.step.STEP
-    OUT/spool/rank-00007.steps  raw rows of rank 7, appended while it runs; gone once steps.parquet is there
-    OUT/failure.txt             why a run ended early, in the words of the first rank that failed
+    OUT/run.json       the RunResult; results/README.md has it field by field
+    OUT/steps.parquet  the step log, and OUT/spool/ while a run goes on: record.steps
+    OUT/failure.txt    why a run ended early, in the words of the first rank that failed
 
-Files appear whole: written under a temporary name, synced, renamed. A killed run leaves its spools.
+One process fills the folder, through a `ResultFolder`. `run.json` and `steps.parquet` appear whole. A killed
+run leaves a `run.json` that says it is incomplete, and its spools.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from emulator.errors import SpecError, StorageError, storage_error, storage_errors
-from emulator.files import is_temporary, replacing, write_whole
+from emulator.errors import SpecError, StorageError, storage_errors
+from emulator.files import is_temporary, write_whole
+from emulator.record.machine import utc_now
 from emulator.record.plain import from_plain, to_plain
-from emulator.record.result import SCHEMA, RunResult
-from emulator.record.steps import STEP, Steps
+from emulator.record.result import SCHEMA, UNFINISHED, RunResult
+from emulator.record.steps import STEPS, Steps, remove_spools, write_steps
 
 RESULT = "run.json"
-STEPS = "steps.parquet"
-SPOOL = "spool"
 FAILURE = "failure.txt"
+
 _PROBE = ".feedrate-probe"
 _PROBE_BYTES = 65536  # more than one block, so that a full disk shows
 
+_OUTPUT_OF_TOOLS = (
+    "fio/[0-9][0-9][0-9]-*/*.fio",
+    "fio/[0-9][0-9][0-9]-*/*.json",
+    "rados/[0-9][0-9][0-9]-*/*.command",
+    "rados/[0-9][0-9][0-9]-*/*.json",
+)
+"""What baselines keep beside run.json, as patterns below OUT."""
 
-def _own_files(path: Path) -> list[Path]:
-    """What feedrate itself may have left in an OUT folder, and nothing else."""
-    names = [RESULT, STEPS, FAILURE, _PROBE, f".{RESULT}.tmp", f".{STEPS}.tmp"]
-    left = [file.name for file in path.glob("*.part") if is_temporary(file.name)]
-    names += [name for name in left if name.startswith((f"{RESULT}.", f"{STEPS}."))]
-    return [path / name for name in names] + list((path / SPOOL).glob("rank-*.steps"))
+
+class ResultFolder:
+    """An OUT folder, open for adding: after every addition run.json holds all that was measured so far.
+
+    Use it like this, in one process of a run:
+
+        folder = ResultFolder.create(out, new_result("checkpoint", command=..., ...), force=force)
+        folder.update(checkpoints=(*folder.result.checkpoints, checkpoint), flags=flags)
+        return folder.complete()
+
+    `resume` takes the place of `create` to go on with a run that was cut off. `keep` writes other files.
+    """
+
+    def __init__(self, path: Path, result: RunResult) -> None:
+        self.path = path
+        self.result = result
+        """What run.json holds."""
+
+    @classmethod
+    def create(cls, path: Path, result: RunResult, *, force: bool) -> ResultFolder:
+        """Make the folder, and write `result` as an incomplete one. Raises SpecError, StorageError.
+
+        With `force`, feedrate's own files of an earlier run are removed; files of others stay.
+        """
+        prepare_out(path, force)
+        folder = cls(path, result)
+        folder.update(status="incomplete", reason=UNFINISHED)
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path, result: RunResult, steps: Steps) -> ResultFolder:
+        """Go on with `result` and `steps` of a run that was cut off; spools go. Raises StorageError."""
+        continue_out(path, steps)
+        folder = cls(path, result)
+        folder.update(status="incomplete", reason=UNFINISHED)
+        return folder
+
+    def update(self, **changes: Any) -> RunResult:
+        """Change fields of the result and write run.json; the result. Raises StorageError."""
+        self.result = replace(self.result, created=utc_now(), **changes)
+        write_result(self.path, self.result)
+        return self.result
+
+    def complete(self, steps: Steps | None = None, **changes: Any) -> RunResult:
+        """Write the step log, if there is one, and the complete result; the result. Raises StorageError."""
+        if steps is not None:
+            write_steps(self.path, steps)
+        self.update(status="complete", reason="", **changes)
+        remove_spools(self.path)
+        return self.result
+
+    def keep(self, name: str, content: bytes | str) -> None:
+        """Write the file `name`, a path below the folder: what a tool printed. Raises StorageError."""
+        file = self.path / name
+        with storage_errors(f"cannot create the folder {file.parent}"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, content)
 
 
 def check_out(path: Path, force: bool) -> None:
@@ -53,8 +109,9 @@ def check_out(path: Path, force: bool) -> None:
 def prepare_out(path: Path, force: bool) -> None:
     """Create the folder OUT, or take an empty one, and try a write there. Before anything is measured.
 
-    With `force`, feedrate's own files of an earlier run are removed; files of others stay. Raises SpecError
-    when OUT holds files and `force` is not given; StorageError when it cannot be written.
+    This is the one place that decides whether OUT may be taken and what is removed from it: with `force`,
+    feedrate's own files of an earlier run; files of others stay. Raises SpecError when OUT holds files and
+    `force` is not given; StorageError when it cannot be written.
     """
     check_out(path, force)
     with storage_errors(f"cannot create the folder {path}"):
@@ -62,19 +119,33 @@ def prepare_out(path: Path, force: bool) -> None:
     with storage_errors(f"cannot write to {path}"):
         for old in _own_files(path):
             old.unlink(missing_ok=True)
-        if (path / SPOOL).is_dir() and not any((path / SPOOL).iterdir()):
-            (path / SPOOL).rmdir()
-        _probe(path / _PROBE)
+        remove_spools(path)
+        try:
+            with (path / _PROBE).open("wb") as file:
+                file.write(bytes(_PROBE_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            (path / _PROBE).unlink(missing_ok=True)
 
 
-def _probe(path: Path) -> None:
-    try:
-        with path.open("wb") as file:
-            file.write(bytes(_PROBE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-    finally:
-        path.unlink(missing_ok=True)
+def continue_out(path: Path, steps: Steps) -> None:
+    """Make OUT, which holds a sweep that was cut off, ready to go on after `steps`. Raises StorageError."""
+    if len(steps):
+        write_steps(path, steps)
+    remove_spools(path)
+    with storage_errors(f"cannot write to {path}"):
+        (path / FAILURE).unlink(missing_ok=True)
+
+
+def _own_files(path: Path) -> list[Path]:
+    """What feedrate itself may have left in an OUT folder, and nothing else."""
+    names = [RESULT, STEPS, FAILURE, _PROBE, f".{RESULT}.tmp", f".{STEPS}.tmp"]  # .tmp: of older versions
+    left = [file.name for file in path.glob("*.part") if is_temporary(file.name)]
+    names += [name for name in left if name.startswith((f"{RESULT}.", f"{STEPS}."))]
+    return [path / name for name in names] + [
+        file for pattern in _OUTPUT_OF_TOOLS for file in path.glob(pattern)
+    ]
 
 
 def write_result(path: Path, result: RunResult) -> None:
@@ -117,131 +188,10 @@ def _check_schema(file: Path, content: Any) -> None:
         )
 
 
-def write_steps(path: Path, rows: Steps) -> None:
-    """Write OUT/steps.parquet whole or not at all, rows as they are. Raises StorageError."""
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.table({name: np.ascontiguousarray(rows[name]) for name in STEP.names or ()})
-    with replacing(path / STEPS) as file:
-        pyarrow.parquet.write_table(table, file, compression="zstd")
-
-
-def read_steps(path: Path) -> Steps:
-    """The rows of OUT/steps.parquet, and those of later points that are still in the spools; may be empty.
-
-    Raises StorageError when it cannot be read, SpecError when it is no step log.
-    """
-    written = _read_parquet(path) if (path / STEPS).is_file() else np.zeros(0, dtype=STEP)
-    spooled = read_spools(path)
-    if not len(written):
-        return spooled
-    return np.concatenate([written, spooled[spooled["point"] > written["point"].max()]])
-
-
-def _read_parquet(path: Path) -> Steps:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with (path / STEPS).open("rb") as file:
-            table = pyarrow.parquet.read_table(file)
-    except pyarrow.ArrowException as error:
-        raise SpecError(f"{path / STEPS} is not valid Parquet ({error})", "the file is damaged") from None
-    except OSError as error:
-        if error.errno is None:  # pyarrow's own "Couldn't deserialize": damaged, not unreadable
-            raise SpecError(f"{path / STEPS} is not valid Parquet ({error})", "the file is damaged") from None
-        raise storage_error(error, "cannot read the step log") from None
-    return _rows(path / STEPS, table)
-
-
-def _rows(file: Path, table: Any) -> Steps:
-    rows = np.zeros(table.num_rows, dtype=STEP)
-    for name in STEP.names or ():
-        if name not in table.column_names:
-            raise SpecError(f"{file} has no column {name}", "it is no step log of feedrate")
-        column = table[name].to_numpy()
-        if column.dtype != STEP[name]:
-            raise SpecError(f"{file}: column {name} is {column.dtype}, not {STEP[name]}", "it is no step log")
-        rows[name] = column
-    return rows
-
-
-class Spool:
-    """Appends the rows of one rank to OUT/spool/rank-00007.steps, so that a killed run keeps them."""
-
-    def __init__(self, path: Path, rank: int) -> None:
-        """Open the spool of `rank` (of the whole world) and cut a torn last row. Raises StorageError."""
-        self._file = path / SPOOL / f"rank-{rank:05d}.steps"
-        with storage_errors("cannot write the step log"):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(
-                self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
-            size = os.fstat(self._descriptor).st_size
-            if size % STEP.itemsize:
-                os.ftruncate(self._descriptor, size - size % STEP.itemsize)
-
-    def append(self, rows: Steps) -> None:
-        """Hand the rows to the system: they outlive this process, not a power cut. Raises StorageError."""
-        left = memoryview(rows.tobytes())
-        with storage_errors(f"cannot write the step log {self._file}"):
-            while left:
-                left = left[os.write(self._descriptor, left) :]
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing. Raises StorageError."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with storage_errors(
-                f"cannot write the step log {self._file}"
-            ):  # a network file system may refuse only here
-                os.close(descriptor)
-
-    def __enter__(self) -> Spool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def read_spools(path: Path) -> Steps:
-    """The rows of all spools, rank after rank, each in the order written; a torn last row is left out.
-
-    Raises StorageError.
-    """
-    parts = [np.zeros(0, dtype=STEP)]
-    with storage_errors("cannot read the step log"):
-        for file in sorted((path / SPOOL).glob("rank-*.steps")):
-            raw = file.read_bytes()
-            parts.append(np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP))
-    return np.concatenate(parts)
-
-
-def remove_spools(path: Path) -> None:
-    """Remove the spools, once steps.parquet holds their rows. Raises StorageError."""
-    with storage_errors("cannot remove the spools"):
-        for file in (path / SPOOL).glob("rank-*.steps"):
-            file.unlink(missing_ok=True)
-        if (path / SPOOL).is_dir() and not any((path / SPOOL).iterdir()):
-            (path / SPOOL).rmdir()
-
-
-def continue_out(path: Path, steps: Steps) -> None:
-    """Make OUT, which holds a sweep that was cut off, ready to go on after `steps`. Raises StorageError."""
-    if len(steps):
-        write_steps(path, steps)
-    remove_spools(path)
-    with storage_errors(f"cannot write to {path}"):
-        (path / FAILURE).unlink(missing_ok=True)
-
-
 def claim_failure(path: Path, line: str) -> bool:
     """Write `line` to OUT/failure.txt; False when another rank has already said why.
 
-    True also when the folder cannot be written: then whoever asks had better say it aloud.
+    True also when the folder cannot be written: then the caller had better print the line.
     """
     try:
         with (path / FAILURE).open("x", encoding="utf-8") as file:
@@ -254,7 +204,7 @@ def claim_failure(path: Path, line: str) -> bool:
 
 
 def read_failure(path: Path) -> str:
-    """Why the run ended early; empty when nobody said."""
+    """Why the run ended early; empty when no rank left a reason."""
     try:
         return (path / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -9,8 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from emulator import __version__
+from emulator.record.machine import utc_now
+
 SCHEMA = 1
 """Version of the layout of run.json; a reader refuses a newer one."""
+
+UNFINISHED = "the run has not ended, or was killed"
+"""Reason of a result that is still being added to."""
 
 Kind = Literal["run", "sweep", "simulated", "baseline", "checkpoint", "imported"]
 Status = Literal["complete", "incomplete"]
@@ -239,3 +245,10 @@ class RunResult:
     """Checkpoints in the order they were written and read; only of kind `checkpoint`."""
     flags: tuple[Flag, ...] = ()
     schema: int = SCHEMA
+
+
+def new_result(kind: Kind, **fields: Any) -> RunResult:
+    """An incomplete result of now and of this version of feedrate; `fields` are those of RunResult."""
+    return RunResult(
+        kind=kind, status="incomplete", reason=UNFINISHED, version=__version__, created=utc_now(), **fields
+    )

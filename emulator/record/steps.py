@@ -1,9 +1,24 @@
-"""The step log: one row per step per rank, for emulated and simulated runs alike."""
+"""The step log: one row per step per rank, for emulated and simulated runs alike.
+
+OUT/spool/rank-00007.steps  raw rows of rank 7, appended while it runs, so that a killed run keeps them
+OUT/steps.parquet           all rows, once the run is complete; then the spools are gone
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import TracebackType
+
 import numpy as np
 from numpy.typing import NDArray
+
+from emulator.errors import SpecError, storage_error, storage_errors
+from emulator.files import replacing
+
+STEPS = "steps.parquet"
+SPOOL = "spool"
+SPOOL_FILES = "rank-*.steps"
 
 STEP = np.dtype(
     [
@@ -40,18 +55,130 @@ class StepLog:
         return self._count
 
     def add(
-        self, *, epoch: int, step: int, samples: int, size: int, begin: float, wait: float,
-        compute: float, overshoot: float, barrier: float, late: float,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        epoch: int,
+        step: int,
+        samples: int,
+        size: int,
+        begin: float,
+        wait: float,
+        compute: float,
+        overshoot: float,
+        barrier: float,
+        late: float,
+    ) -> None:
         """Append one step; seconds and bytes as in STEP."""
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        self._rows[self._count] = (
-            self._point, self._rank, epoch, step, samples, size, begin, wait, compute, overshoot, barrier,
-            late,
-        )  # fmt: skip
+        seconds = (begin, wait, compute, overshoot, barrier, late)
+        self._rows[self._count] = (self._point, self._rank, epoch, step, samples, size, *seconds)
         self._count += 1
 
     def rows(self, since: int = 0) -> Steps:
         """The rows from number `since` on."""
         return self._rows[since : self._count]
+
+
+class Spool:
+    """Appends the rows of one rank to OUT/spool/rank-00007.steps, so that a killed run keeps them."""
+
+    def __init__(self, out: Path, rank: int) -> None:
+        """Open the spool of `rank` (of the whole world) and cut a torn last row. Raises StorageError."""
+        self._file = out / SPOOL / f"rank-{rank:05d}.steps"
+        with storage_errors("cannot write the step log"):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._descriptor = os.open(self._file, flags, 0o666)
+            size = os.fstat(self._descriptor).st_size
+            if size % STEP.itemsize:
+                os.ftruncate(self._descriptor, size - size % STEP.itemsize)
+
+    def append(self, rows: Steps) -> None:
+        """Hand the rows to the system: they outlive this process, not a power cut. Raises StorageError."""
+        left = memoryview(rows.tobytes())
+        with storage_errors(f"cannot write the step log {self._file}"):
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing. Raises StorageError."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with storage_errors(f"cannot write the step log {self._file}"):
+                os.close(descriptor)  # a network file system may refuse only here
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_spools(out: Path) -> Steps:
+    """The rows of all spools, rank after rank, each in the order written; a torn last row is left out.
+
+    Raises StorageError.
+    """
+    parts = [np.zeros(0, dtype=STEP)]
+    with storage_errors("cannot read the step log"):
+        for file in sorted((out / SPOOL).glob(SPOOL_FILES)):
+            raw = file.read_bytes()
+            parts.append(np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP))
+    return np.concatenate(parts)
+
+
+def remove_spools(out: Path) -> None:
+    """Remove the spools; files of others in their folder stay, and then it does too. Raises StorageError."""
+    with storage_errors("cannot remove the spools"):
+        for file in (out / SPOOL).glob(SPOOL_FILES):
+            file.unlink(missing_ok=True)
+        if (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
+            (out / SPOOL).rmdir()
+
+
+def write_steps(out: Path, rows: Steps) -> None:
+    """Write OUT/steps.parquet whole or not at all, rows as they are. Raises StorageError."""
+    import pyarrow  # here, because a rank has no need of it
+    import pyarrow.parquet
+
+    table = pyarrow.table({name: np.ascontiguousarray(rows[name]) for name in STEP.names or ()})
+    with replacing(out / STEPS) as file:
+        pyarrow.parquet.write_table(table, file, compression="zstd")
+
+
+def read_steps(out: Path) -> Steps:
+    """The rows of OUT/steps.parquet, and those of later points that are still in the spools; may be empty.
+
+    Raises StorageError when it cannot be read, SpecError when it is no step log.
+    """
+    written = _read_parquet(out / STEPS) if (out / STEPS).is_file() else np.zeros(0, dtype=STEP)
+    spooled = read_spools(out)
+    if not len(written):
+        return spooled
+    return np.concatenate([written, spooled[spooled["point"] > written["point"].max()]])
+
+
+def _read_parquet(path: Path) -> Steps:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with path.open("rb") as file:
+            table = pyarrow.parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise storage_error(error, "cannot read the step log") from None
+        # An OSError without a number is pyarrow's own "Couldn't deserialize": damaged, not unreadable.
+        raise SpecError(f"{path} is not valid Parquet ({error})", "the file is damaged") from None
+    rows = np.zeros(table.num_rows, dtype=STEP)
+    for name in STEP.names or ():
+        if name not in table.column_names:
+            raise SpecError(f"{path} has no column {name}", "it is no step log of feedrate")
+        column = table[name].to_numpy()
+        if column.dtype != STEP[name]:
+            raise SpecError(f"{path}: column {name} is {column.dtype}, not {STEP[name]}", "it is no step log")
+        rows[name] = column
+    return rows

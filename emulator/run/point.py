@@ -16,9 +16,8 @@ from emulator.dataset.manifest import Manifest, read_rows
 from emulator.loader.base import Loader
 from emulator.loader.choose import make_loader
 from emulator.plan import RankPlan, plan_for
-from emulator.record.folder import Spool
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
-from emulator.record.steps import StepLog, Steps
+from emulator.record.steps import Spool, StepLog, Steps
 from emulator.run.accelerator import Accelerator, endless
 from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm

@@ -15,20 +15,11 @@ from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import SpecError
-from emulator.record.folder import (
-    Spool,
-    continue_out,
-    prepare_out,
-    read_result,
-    read_steps,
-    remove_spools,
-    write_result,
-    write_steps,
-)
+from emulator.record.folder import continue_out, prepare_out, read_result, write_result
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.plain import from_plain, to_plain
 from emulator.record.result import Kind, Point, RunResult, Status
-from emulator.record.steps import STEP, Steps
+from emulator.record.steps import STEP, Spool, Steps, read_steps, remove_spools, write_steps
 from emulator.run.comm import Comm, agreed, guarded
 from emulator.run.point import Job, RankReport, course_of, run_point
 from emulator.run.selftest import self_test

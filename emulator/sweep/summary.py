@@ -25,11 +25,11 @@ from emulator.analysis.throughput import (
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest
 from emulator.plan import plan_for
-from emulator.record.folder import read_failure, read_result, read_steps
+from emulator.record.folder import read_failure, read_result
 from emulator.record.machine import utc_now
 from emulator.record.plain import from_plain
 from emulator.record.result import Flag, HostShare, Kind, Point, RunResult, Status
-from emulator.record.steps import Steps
+from emulator.record.steps import Steps, read_steps
 from emulator.run.point import Job, RankReport
 
 

@@ -54,7 +54,7 @@ def test_a_run_replays_it(measured, tiny, tmp_path):
         "--out", tmp_path / "out", "--set", f"accelerator={path}", "--set", "accelerator.compute=empirical",
     )  # fmt: skip
     assert done.status == 0, done.err
-    from emulator.record.folder import read_steps
+    from emulator.record.steps import read_steps
 
     drawn = read_steps(tmp_path / "out")["compute"]
     times = load_profile(path).variants[0].timing(4).quantiles

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from emulator.analysis.throughput import overshoot_p99
 from emulator.errors import FeedrateError, SpecError
-from emulator.record.folder import read_result, read_steps
+from emulator.record.folder import read_result
 from emulator.record.result import RunResult
+from emulator.record.steps import read_steps
 from emulator.satellites.mlperf.export import export
 from emulator.satellites.mlperf.folder import RunFolder, find_runs, read_run, write_run
 from emulator.satellites.mlperf.results import import_folder, understand, write_imported

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
-from emulator.record.folder import read_steps
+from emulator.record.steps import read_steps
 from emulator.sweep.summary import recovered
 
 pytestmark = pytest.mark.mpi

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED
 
-from emulator.record.folder import read_steps
+from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi
 

@@ -19,18 +19,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from emulator.errors import FeedrateError, SpecError, StorageError
-from emulator.record.folder import (
-    Spool,
-    prepare_out,
-    read_result,
-    read_spools,
-    read_steps,
-    remove_spools,
-    write_result,
-    write_steps,
-)
-from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult
-from emulator.record.steps import STEP
+from emulator.record.folder import ResultFolder, claim_failure, prepare_out, read_result, write_result
+from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult, new_result
+from emulator.record.steps import STEP, Spool, read_spools, read_steps, remove_spools, write_steps
 
 numbers = st.floats(allow_nan=False)
 counts = st.integers(0, 2**53)
@@ -188,6 +179,41 @@ def test_force_removes_only_feedrates_own_files(tmp_path: Path) -> None:
     prepare_out(tmp_path, force=True)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["notes.txt", "spool", "spool/mine.txt"]
+
+
+def begun() -> RunResult:
+    return new_result(
+        "sweep", command=("feedrate",), workload={}, dataset={}, storage={}, loader="direct", environment={}
+    )
+
+
+def test_a_result_folder_shows_what_there_is_after_every_addition(tmp_path: Path) -> None:
+    folder = ResultFolder.create(tmp_path / "out", begun(), force=False)
+    assert read_result(tmp_path / "out").status == "incomplete"
+    assert "killed" in read_result(tmp_path / "out").reason
+    flag = Flag(name="a", value=1.0, threshold=0.0, sentence="")
+    folder.update(flags=(*folder.result.flags, flag))
+    assert read_result(tmp_path / "out") == folder.result
+    assert read_result(tmp_path / "out").flags == (flag,)
+    folder.keep("fio/000-a/host.json", "{}")
+    Spool(tmp_path / "out", 0).close()
+    done = folder.complete(np.zeros(2, dtype=STEP))
+    assert read_result(tmp_path / "out") == done
+    assert (done.status, done.reason, done.flags) == ("complete", "", (flag,))
+    assert len(read_steps(tmp_path / "out")) == 2
+    left = sorted(str(path.relative_to(tmp_path)) for path in (tmp_path / "out").rglob("*.*"))
+    assert left == ["out/fio/000-a/host.json", "out/run.json", "out/steps.parquet"]
+
+
+def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
+    kept = ResultFolder.create(tmp_path, begun(), force=False).result
+    with Spool(tmp_path, 0) as spool:
+        spool.append(np.zeros(3, dtype=STEP))
+    claim_failure(tmp_path, "the storage hangs")
+    folder = ResultFolder.resume(tmp_path, kept, np.zeros(1, dtype=STEP))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "steps.parquet"]
+    assert len(read_steps(tmp_path)) == 1
+    assert folder.complete().status == "complete"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.record.folder import FAILURE, RESULT, SPOOL, STEPS
+from emulator.record.folder import FAILURE, RESULT
 from emulator.record.result import (
     SCHEMA,
     Bound,
@@ -21,7 +21,7 @@ from emulator.record.result import (
     RunResult,
     Side,
 )
-from emulator.record.steps import STEP
+from emulator.record.steps import SPOOL, STEP, STEPS
 
 README = Path(__file__).parents[2] / "results" / "README.md"
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from synthetic_results import flagged_sweep, multi_host_sweep, steps_of
 
-from emulator.record.folder import Spool, write_result, write_steps
+from emulator.record.folder import write_result
 from emulator.record.result import SCHEMA
+from emulator.record.steps import Spool, write_steps
 
 
 def feedrate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,8 @@
 
 from command import feedrate
 
-from emulator.record.folder import read_result, read_steps
+from emulator.record.folder import read_result
+from emulator.record.steps import read_steps
 
 SYSTEM = """
 [storage]

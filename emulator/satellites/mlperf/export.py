@@ -20,10 +20,10 @@ import numpy as np
 from emulator.analysis.throughput import durations
 from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_error
-from emulator.record.folder import check_out, read_result, read_steps
+from emulator.record.folder import check_out, read_result
 from emulator.record.plain import from_plain
 from emulator.record.result import Checkpoint, Point, RunResult
-from emulator.record.steps import Steps
+from emulator.record.steps import Steps, read_steps
 from emulator.satellites.mlperf.folder import GIB, MARK, MIB, RunFolder, write_json, write_run, write_text
 from emulator.satellites.mlperf.results import read_originals
 from emulator.satellites.mlperf.rules import BOTH, Check, Rule, check_lines, self_check

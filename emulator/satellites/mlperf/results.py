@@ -19,10 +19,10 @@ from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_t
 from emulator.config.catalog import load_workload, names
 from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_error
-from emulator.record.folder import check_out, prepare_out, write_result, write_steps
+from emulator.record.folder import check_out, prepare_out, write_result
 from emulator.record.machine import utc_now
 from emulator.record.result import Flag, HostShare, Point, RunResult
-from emulator.record.steps import STEP, Steps
+from emulator.record.steps import STEP, Steps, write_steps
 from emulator.satellites.mlperf.config import Config, parse_overrides, workload_table
 from emulator.satellites.mlperf.figures import HIDDEN, OVERSLEPT, Figures, figures, steps_per_epoch
 from emulator.satellites.mlperf.folder import (

@@ -198,7 +198,8 @@ def fit(
 def _seen(results: list[Path], counts: str | None) -> tuple[Workload, list[Seen]]:
     """The counts of all results, which must be of one workload. Raises SpecError, StorageError."""
     from emulator.analysis.flags import usable
-    from emulator.record.folder import read_result, read_steps
+    from emulator.record.folder import read_result
+    from emulator.record.steps import read_steps
     from emulator.satellites.systems.fit import seen_in, workload_of
 
     wanted = parse_progression(counts) if counts else None

@@ -17,10 +17,10 @@ from emulator.analysis.knee import find_knee
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
 from emulator.plan import EpochPlan, RankPlan, epoch_order
-from emulator.record.folder import prepare_out, write_result, write_steps
+from emulator.record.folder import prepare_out, write_result
 from emulator.record.machine import describe_machine, utc_now
 from emulator.record.result import Flag, HostShare, Point, RunResult
-from emulator.record.steps import Steps
+from emulator.record.steps import Steps, write_steps
 from emulator.run.accelerator import step_times
 from emulator.satellites.systems.engine import Bools, Chosen, Floats, Scene, constant, ends
 from emulator.satellites.systems.limits import GB, Limits, limits
