@@ -1,54 +1,31 @@
-"""Options that `run` and `sweep` share."""
+"""`feedrate run`: one process count."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from emulator.cli import options
 from emulator.cli.entry import say
 from emulator.errors import LaunchError, SpecError
 
 if TYPE_CHECKING:
     from emulator.config.storage import Cache
+    from emulator.loader.choose import LoaderKind
     from emulator.record.result import Kind
     from emulator.run.comm import Comm
-    from emulator.run.point import Job, LoaderKind
+    from emulator.run.point import Job
     from emulator.sweep.schedule import Schedule
-
-Dataset = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")]
-OptionalDataset = Annotated[
-    str | None, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")
-]
-WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]
-LoaderName = Annotated[str, typer.Option("--loader", help="torch or direct.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a point, at most.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Steps of a rank in a point, at most.")]
-CacheName = Annotated[str, typer.Option("--cache", help="cold or warm.")]
-StorageText = Annotated[str, typer.Option("--storage", help="posix or shaped:RATE[,LATENCY].")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the workload; repeatable.")
-]
-VerifyReads = Annotated[
-    bool, typer.Option("--verify-reads", help="Compare every sample with its checksum while reading.")
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")]
-Ranks = Annotated[
-    int | None, typer.Option("--ranks", "-n", min=1, help="Ranks to start here; under mpirun it has them.")
-]
-
 
 # ---- From options to a measurement: make the job, start mpirun where none did, run, show.
 
 
 def make_job(
-    dataset: str, workload: str, settings: Sequence[str], loader: str, cache: str, storage: str,
+    dataset: str, workload: str, settings: Sequence[str], loader: LoaderKind, cache: Cache, storage: str,
     epochs: int | None, steps: int | None, out: Path | None, verify_reads: bool,
 ) -> Job:  # fmt: skip
     """The job that the options ask for. Raises SpecError."""
@@ -57,39 +34,17 @@ def make_job(
     from emulator.run.point import Job
 
     spec = load_workload(workload, settings)
-    name = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     return Job(
         dataset=parse_place(dataset),
         workload=spec,
-        loader=loader_kind(loader),
-        storage=parse_storage(storage, cache_kind(cache)),
+        loader=loader,
+        storage=parse_storage(storage, cache),
         epochs=epochs if epochs or steps else spec.training.epochs,
         steps=steps,
         verify_reads=verify_reads,
-        out=out or Path("feedrate-results") / name,
-        command=("feedrate", *sys.argv[1:]),
+        out=out or options.default_out(spec.name),
+        command=options.command_line(),
     )
-
-
-def loader_kind(name: str) -> LoaderKind:
-    """`name` as a loader. Raises SpecError."""
-    from emulator.run.point import LoaderKind
-
-    _one_of("--loader", name, get_args(LoaderKind))
-    return cast(LoaderKind, name)
-
-
-def cache_kind(name: str) -> Cache:
-    """`name` as what is done about caches. Raises SpecError."""
-    from emulator.config.storage import Cache
-
-    _one_of("--cache", name, get_args(Cache))
-    return cast(Cache, name)
-
-
-def _one_of(option: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise SpecError(f"{option} {value!r} is not known", "use " + " or ".join(choices))
 
 
 def start(
@@ -122,10 +77,7 @@ def _measure(
     task: Task = world.bcast(Task(job, kind, force, resume))  # one clock decides on the default name
     result = carry_out(task, plan, world)
     if result is not None:
-        from emulator.report.tables import print_table
-
-        print_table(result)
-        say(f"\nresult: {task.job.out}   (feedrate report {task.job.out} --html page.html)")
+        options.show_result(result, task.job.out)
 
 
 def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bool, resume: bool) -> None:
@@ -186,19 +138,19 @@ def _dry_run(job: Job, ranks: int, schedule: Callable[[int], Schedule]) -> None:
 
 
 def run(
-    workload: WorkloadName,
-    dataset: OptionalDataset = None,
-    ranks: Ranks = None,
-    out: Out = None,
-    loader: LoaderName = "torch",
-    epochs: Epochs = None,
-    steps: Steps = None,
-    cache: CacheName = "cold",
-    storage: StorageText = "posix",
-    settings: Settings = None,
-    verify_reads: VerifyReads = False,
-    dry_run: DryRun = False,
-    force: Force = False,
+    workload: options.WorkloadName,
+    dataset: options.OptionalDataset = None,
+    ranks: options.Ranks = None,
+    out: options.Out = None,
+    loader: options.LoaderName = "torch",
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    cache: options.CacheName = "cold",
+    storage: options.StorageText = "posix",
+    settings: options.Settings = None,
+    verify_reads: options.VerifyReads = False,
+    dry_run: options.DryRun = False,
+    force: options.Force = False,
     self_test: Annotated[bool, typer.Option("--self-test", help="What the emulator itself costs.")] = False,
 ) -> None:
     """Emulate training with one rank per accelerator, once."""
@@ -217,13 +169,13 @@ def run(
     )  # fmt: skip
 
 
-def _self_test(workload: str, settings: Sequence[str], loader: str) -> None:
+def _self_test(workload: str, settings: Sequence[str], loader: LoaderKind) -> None:
     from emulator.config.catalog import load_workload
     from emulator.run.selftest import self_test
     from emulator.units import show_bytes, show_seconds
 
     spec = load_workload(workload, settings)
-    cost = self_test(loader_kind(loader), spec)
+    cost = self_test(loader, spec)
     typer.echo(f"loader {loader}, {spec.loader.workers} workers, one rank, files in RAM, no compute")
     typer.echo(f"loop of a step      {show_seconds(cost.step_seconds)}, without reading")
     typer.echo(f"CPU                 {cost.cpu_seconds_per_gb:.3f} s per GB, reading")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator.cli import run as options
+from emulator.cli import options
 from emulator.cli.run import make_job, start
 from emulator.errors import SpecError
 

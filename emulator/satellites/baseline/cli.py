@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from emulator.cli import run as options
-from emulator.cli.clients import measure_as_clients
-from emulator.cli.entry import say
+from emulator.cli import options
 from emulator.errors import SpecError
+from emulator.record.result import RunResult
+from emulator.run.comm import Comm, guarded
 
 if TYPE_CHECKING:
     from emulator.satellites.baseline.measure import Plan
@@ -33,6 +35,26 @@ class RadosOptions(NamedTuple):
     out: Path | None
 
 
+Measure = Callable[[Comm, str], RunResult | None]
+"""Measures as the client of that name, with the group of all clients; the result on the first of them."""
+
+
+def measure_as_clients(comm: Comm, node: Comm, per_host: int, out: Path, measure: Measure) -> None:
+    """Let the first `per_host` ranks of each host measure while the others wait, and show the result.
+
+    Collective over `comm`, of which `node` is the part on this host.
+    """
+    active = node.rank < per_host
+    group = comm.split(0 if active else 1)
+    with guarded(comm, out):
+        if active:
+            host = socket.gethostname()
+            result = measure(group, host if per_host == 1 else f"{host}-{node.rank}")
+            if result is not None:
+                options.show_result(result, out)
+        comm.barrier()
+
+
 def baseline_rados(
     folder: Path, pool: str | None, given: RadosOptions, per_host: int, force: bool, dry_run: bool
 ) -> None:
@@ -52,15 +74,16 @@ def baseline_rados(
     plan = replace(plan, out=comm.bcast(plan.out))
     agreed(comm, lambda: check(plan, force) if active else None)
     measure_as_clients(
-        comm, node, per_host, plan.out, lambda group, name: measure(plan, group, name, force=force, say=say)
+        comm,
+        node,
+        per_host,
+        plan.out,
+        lambda group, name: measure(plan, group, name, force=force, say=typer.echo),
     )
 
 
 def _plan(folder: Path, pool: str | None, given: RadosOptions) -> RadosPlan:
     """Raises SpecError."""
-    import sys
-    import time
-
     from emulator.satellites.baseline.measure import parse_list
     from emulator.satellites.baseline.rados import DEPTHS, Cluster, RadosPlan
     from emulator.units import parse_bytes, parse_seconds
@@ -76,8 +99,8 @@ def _plan(folder: Path, pool: str | None, given: RadosOptions) -> RadosPlan:
         depths=parse_list("--depths", given.depths) if given.depths else DEPTHS,
         seconds=max(1.0, parse_seconds(runtime)),
         most_bytes=parse_bytes(size) if size else 0,
-        keep=given.keep, command=("feedrate", *sys.argv[1:]),
-        out=given.out or Path("feedrate-results") / f"rados-{time.strftime('%Y%m%d-%H%M%S')}",
+        keep=given.keep, command=options.command_line(),
+        out=given.out or options.default_out("rados"),
     )  # fmt: skip
 
 
@@ -86,9 +109,9 @@ def _show(plan: RadosPlan) -> None:
     from emulator.units import show_seconds
 
     benches = plan.benches("HOST")
-    say(f"rados bench: pool {plan.cluster.pool}, at least {show_seconds(len(benches) * plan.seconds)}")
+    typer.echo(f"rados bench: pool {plan.cluster.pool}, at least {show_seconds(len(benches) * plan.seconds)}")
     for bench in benches:
-        say("  " + " ".join(bench.command(plan.cluster)))
+        typer.echo("  " + " ".join(bench.command(plan.cluster)))
 
 
 # ---- `feedrate baseline`: the storage's own limits, measured by fio; a Ceph pool's, by rados bench.
@@ -151,9 +174,6 @@ def baseline(
 
     `feedrate baseline rados --pool P --ceph-conf F` runs rados bench on a pool instead.
     """
-    import sys
-    import time
-
     from emulator.satellites.baseline.measure import Plan, parse_list
     from emulator.satellites.baseline.suites import QUICK_DEPTHS, find_suite, tuned
     from emulator.units import parse_bytes, parse_seconds
@@ -173,8 +193,8 @@ def baseline(
         file_bytes=parse_bytes(size or (QUICK_BYTES if quick else FULL_BYTES)),
         seconds=parse_seconds(runtime or (QUICK_SECONDS if quick else FULL_SECONDS)),
         ramp_seconds=parse_seconds(ramp or (QUICK_RAMP if quick else FULL_RAMP)),
-        engine=engine, keep=keep, command=("feedrate", *sys.argv[1:]),
-        out=out or Path("feedrate-results") / f"{suite}-{time.strftime('%Y%m%d-%H%M%S')}",
+        engine=engine, keep=keep, command=options.command_line(),
+        out=out or options.default_out(suite),
     )  # fmt: skip
     if servers:
         _on_servers(plan, servers, force, dry_run)
@@ -185,7 +205,6 @@ def baseline(
 def _on_servers(plan: Plan, text: str, force: bool, dry_run: bool) -> None:
     """This process speaks with the fio of every host."""
     from emulator.errors import SpecError
-    from emulator.report.tables import print_table
     from emulator.run.comm import world
     from emulator.satellites.baseline.measure import check, measure_remote, parse_servers, reach
 
@@ -197,8 +216,7 @@ def _on_servers(plan: Plan, text: str, force: bool, dry_run: bool) -> None:
         return
     check(plan, len(servers), force)
     reach(servers)
-    print_table(measure_remote(plan, servers, force=force, say=say))
-    say(f"\nresult: {plan.out}   (feedrate report {plan.out})")
+    options.show_result(measure_remote(plan, servers, force=force, say=typer.echo), plan.out)
 
 
 def _measure(plan: Plan, per_host: int, force: bool, dry_run: bool) -> None:
@@ -218,7 +236,11 @@ def _measure(plan: Plan, per_host: int, force: bool, dry_run: bool) -> None:
     plan = replace(plan, out=comm.bcast(plan.out))
     agreed(comm, lambda: check(plan, clients, force))
     measure_as_clients(
-        comm, node, per_host, plan.out, lambda group, name: measure(plan, group, name, force=force, say=say)
+        comm,
+        node,
+        per_host,
+        plan.out,
+        lambda group, name: measure(plan, group, name, force=force, say=typer.echo),
     )
 
 
@@ -228,9 +250,11 @@ def _show_baseline(plan: Plan, clients: int) -> None:
 
     planned = plan.turns(clients)
     files = files_needed(planned)
-    say(f"suite:    {plan.suite.name}, {plan.suite.title}")
-    say(f"clients:  {clients}, each with {files} files of {show_bytes(plan.file_bytes)} in {plan.folder}")
+    typer.echo(f"suite:    {plan.suite.name}, {plan.suite.title}")
+    typer.echo(
+        f"clients:  {clients}, each with {files} files of {show_bytes(plan.file_bytes)} in {plan.folder}"
+    )
     least = len(planned) * (plan.seconds + plan.ramp_seconds)
-    say(f"tests:    {len(planned)}, at least {show_seconds(least)}")
+    typer.echo(f"tests:    {len(planned)}, at least {show_seconds(least)}")
     for turn in planned:
-        say(f"  {turn.name}")
+        typer.echo(f"  {turn.name}")

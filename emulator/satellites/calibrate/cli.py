@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
 import typer
 
-from emulator.cli import run as options
-from emulator.cli.run import cache_kind
+from emulator.cli import options
 from emulator.config.catalog import load_loader
 from emulator.config.profile import Layout, Precision
 from emulator.config.storage import parse_storage
@@ -61,7 +59,7 @@ def calibrate(
     settings: options.Settings = None,
 ) -> None:
     """Measure the time of a training step on this accelerator, as a profile that workloads can name."""
-    shape = parse_storage(storage, cache_kind(cache))
+    shape = parse_storage(storage, cache)
     chosen, kind = model_named(model), choose_device(device)
     request = Request(
         model=chosen,
@@ -71,7 +69,7 @@ def calibrate(
         steps=steps,
         warmup=warmup,
         threads=threads,
-        command=shlex.join(["feedrate", *sys.argv[1:]]),
+        command=shlex.join(options.command_line()),
     )
     if validate is None:
         _measure(request, out or Path(f"{model}-{kind}.toml"), force)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator.cli import run as options
-from emulator.cli.entry import say
+from emulator.cli import options
 from emulator.errors import LaunchError, SpecError
 
 if TYPE_CHECKING:
@@ -46,10 +45,6 @@ def checkpoint(
     force: options.Force = False,
 ) -> None:
     """Write checkpoints with every rank, synced, then read them back and compare checksums."""
-    import sys
-    import time
-
-    from emulator.cli.run import cache_kind
     from emulator.run.comm import started_by_mpi, world
     from emulator.satellites.checkpoint.model import load_checkpoint_model, parse_scale
     from emulator.satellites.checkpoint.session import CheckpointJob
@@ -65,9 +60,9 @@ def checkpoint(
     own = [f"io.{key}={value}" for key, value in given.items() if value is not None]
     job = CheckpointJob(
         folder=folder, model=load_checkpoint_model(model, [*(settings or []), *own]), subset=subset,
-        scale=parse_scale(scale), cache=cache_kind(cache), keep=keep, shift=shift,
-        command=("feedrate", *sys.argv[1:]),
-        out=out or Path("feedrate-results") / f"checkpoint-{time.strftime('%Y%m%d-%H%M%S')}",
+        scale=parse_scale(scale), cache=cache, keep=keep, shift=shift,
+        command=options.command_line(),
+        out=out or options.default_out("checkpoint"),
     )  # fmt: skip
     needed = ranks or (min(8, job.model.parallelism.ranks) if subset else job.model.parallelism.ranks)
     if dry_run:
@@ -105,13 +100,10 @@ def _measure(job: CheckpointJob, world: Comm, ranks: int | None, force: bool) ->
     if ranks is not None and ranks != world.size:
         raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
     job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
-    result = measure(job, world, force=force, say=say if world.rank == 0 else _silent)
+    result = measure(job, world, force=force, say=typer.echo if world.rank == 0 else _silent)
     if result is not None:
-        from emulator.report.tables import print_table
-
-        say("")
-        print_table(result)
-        say(f"\nresult: {job.out}   (feedrate report {job.out} --html page.html)")
+        typer.echo("")
+        options.show_result(result, job.out)
 
 
 def _launch(job: CheckpointJob, ranks: int, force: bool) -> None:

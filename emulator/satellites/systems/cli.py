@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulator.cli import run as options
+from emulator.cli import options
 from emulator.errors import SpecError
 
 if TYPE_CHECKING:
@@ -109,28 +109,22 @@ def run(
     simulation: Simulation, counts: tuple[int, ...], out: Path, dataset: dict[str, str], force: bool
 ) -> None:
     """Simulate the counts, write OUT and show it. Raises SpecError, StorageError."""
-    import sys
-
     from emulator.record.folder import check_out
     from emulator.record.machine import cpu_seconds
-    from emulator.report.tables import print_table
     from emulator.satellites.systems.predict import result_of, sweep, write
 
     check_out(out, force)
-    begin, command = cpu_seconds(), ("feedrate", *sys.argv[1:])
+    begin, command = cpu_seconds(), options.command_line()
     points, rows, played = sweep(simulation, counts, typer.echo)
     spent = cpu_seconds() - begin
     result = result_of(simulation, points, played, command=command, dataset=dataset, cpu_seconds=spent)
     write(out, result, rows, force)
-    print_table(result)
-    typer.echo(f"\nresult: {out}   (feedrate report {out} --html page.html)")
+    options.show_result(result, out)
 
 
 def default_out(simulation: Simulation) -> Path:
     """Where a result goes when nobody says."""
-    import time
-
-    return Path("feedrate-results") / f"{simulation.workload.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return options.default_out(simulation.workload.name)
 
 
 def prepare(workload: str, settings: list[str], system: str, hosts: int | None, engine: str) -> Simulation:

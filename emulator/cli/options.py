@@ -1,0 +1,76 @@
+"""Options that several verbs take, and what verbs do with them: where a result goes, how it is shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from emulator.config.storage import Cache
+from emulator.errors import SpecError
+from emulator.loader.choose import LoaderKind
+from emulator.record.result import RunResult
+from emulator.report.tables import print_table
+
+
+def one_of(option: str, *choices: str) -> Callable[[str], Any]:
+    """The parser of an option that takes one of `choices`; it raises SpecError."""
+
+    def parse(value: str) -> str:
+        if value not in choices:
+            raise SpecError(f"{option} {value!r} is not known", "use " + " or ".join(choices))
+        return value
+
+    return parse
+
+
+Dataset = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")]
+OptionalDataset = Annotated[
+    str | None, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")
+]
+WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]
+LoaderName = Annotated[
+    LoaderKind,
+    typer.Option("--loader", parser=one_of("--loader", *get_args(LoaderKind)), metavar="torch|direct",
+                 help="PyTorch's DataLoader, or direct reads for a fraction of the CPU."),
+]  # fmt: skip
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a point, at most.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Steps of a rank in a point, at most.")]
+CacheName = Annotated[
+    Cache,
+    typer.Option("--cache", parser=one_of("--cache", *get_args(Cache)), metavar="cold|warm",
+                 help="Whether this host's page cache may serve reads."),
+]  # fmt: skip
+StorageText = Annotated[str, typer.Option("--storage", help="posix or shaped:RATE[,LATENCY].")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the workload; repeatable.")
+]
+VerifyReads = Annotated[
+    bool, typer.Option("--verify-reads", help="Compare every sample with its checksum while reading.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks", "-n", min=1, help="Ranks to start here; under mpirun it has them.")
+]
+
+
+def default_out(name: str) -> Path:
+    """The folder of a result for which no --out was given."""
+    return Path("feedrate-results") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def command_line() -> tuple[str, ...]:
+    """The command line that repeats this measurement, as results keep it."""
+    return ("feedrate", *sys.argv[1:])
+
+
+def show_result(result: RunResult, out: Path) -> None:
+    """Print the table of `result`, and where it is."""
+    print_table(result)
+    typer.echo(f"\nresult: {out}   (feedrate report {out} --html page.html)")
