@@ -14,7 +14,7 @@ from emulator.config.reader import Source, build, override, read_table
 from emulator.config.workload import LoaderSpec, Workload
 from emulator.errors import SpecError
 
-Folder = Literal["workloads", "datasets", "results"]
+Folder = Literal["workloads", "workloads/checkpoints", "datasets", "results"]
 
 
 def content_folder(folder: Folder) -> Path:
@@ -54,7 +54,12 @@ def find(folder: Folder, name: str) -> Path:
             return path
     known = names(folder)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    kind = {"workloads": "workload", "datasets": "recipe", "results": "system"}[folder]
+    kind = {
+        "workloads": "workload",
+        "workloads/checkpoints": "model",
+        "datasets": "recipe",
+        "results": "system",
+    }[folder]
     raise SpecError(
         f"there is no {kind} {name!r}",
         f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known),

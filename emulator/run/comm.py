@@ -204,10 +204,11 @@ class Stopped(BaseException):
     """SIGTERM or SIGINT arrived: mpirun takes the run down, or the user does."""
 
 
-def agreed(comm: Comm, action: Callable[[], Value]) -> Value:
+def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> Value:
     """`action()` on every rank; when any rank's raises a FeedrateError, every rank ends.
 
-    The first rank that failed says why, and all end with its exit status. Collective over `comm`.
+    The first rank that failed says why, in OUT/failure.txt too where `out` is given, and all end with its
+    exit status. Collective over `comm`.
     """
     failed: FeedrateError | None = None
     value: Value | None = None
@@ -220,6 +221,8 @@ def agreed(comm: Comm, action: Callable[[], Value]) -> Value:
         return value  # type: ignore[return-value]
     first = next(rank for rank, code in enumerate(codes) if code)
     if failed is not None and comm.rank == first:
+        if out is not None:
+            claim_failure(out, str(failed))
         print(f"feedrate: error: {failed}", file=sys.stderr, flush=True)
     raise Quiet(codes[first])
 

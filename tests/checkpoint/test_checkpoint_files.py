@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.satellites.checkpoint import folder as place
-from emulator.satellites.checkpoint.folder import Hands, Written, key_of, read_file, write_file
+from emulator.satellites.checkpoint.folder import ShardIO, Written, key_of, read_file, write_file
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.posix import PosixStorage
 
@@ -23,8 +23,8 @@ KEY = key_of(1, 2, 3, "any")
 
 
 @pytest.fixture(scope="module")
-def hands():
-    with Hands(2, BLOCK) as found:
+def shard_io():
+    with ShardIO(2, BLOCK) as found:
         yield found
 
 
@@ -35,20 +35,20 @@ def storage(folder: Path) -> PosixStorage:
 @pytest.mark.parametrize("direct", [True, False])
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(size=st.one_of(st.integers(1, 9000), st.integers(BLOCK - 9, 3 * BLOCK + 9), st.just(2 * BLOCK)))
-def test_what_is_written_is_read(tmp_path, hands, size, direct):
+def test_what_is_written_is_read(tmp_path, shard_io, size, direct):
     (tmp_path / "c").mkdir(exist_ok=True)
-    written = write_file(tmp_path / "c", Shard(name="shard", size=size), KEY, hands, direct)
+    written = write_file(tmp_path / "c", Shard(name="shard", size=size), KEY, shard_io, direct)
     data = (tmp_path / "c" / "shard").read_bytes()
     assert (len(data), zlib.crc32(data)) == (size, written.crc)
-    read_file(storage(tmp_path), "c", written, hands)
+    read_file(storage(tmp_path), "c", written, shard_io)
     assert [path.name for path in (tmp_path / "c").iterdir()] == ["shard"]
 
 
-def test_nothing_compresses_and_no_block_is_there_twice(tmp_path, hands):
+def test_nothing_compresses_and_no_block_is_there_twice(tmp_path, shard_io):
     blocks: set[bytes] = set()
     for number in range(2):
         shard = Shard(name=f"s{number}", size=3 * BLOCK)
-        write_file(tmp_path, shard, key_of(1, number, 0, "same"), hands, True)
+        write_file(tmp_path, shard, key_of(1, number, 0, "same"), shard_io, True)
         data = (tmp_path / shard.name).read_bytes()
         assert len(zlib.compress(data, 1)) > 0.99 * len(data)
         blocks |= {data[at : at + 4096] for at in range(0, len(data), 4096)}
@@ -57,50 +57,50 @@ def test_nothing_compresses_and_no_block_is_there_twice(tmp_path, hands):
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("at", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 76])
-def test_a_flipped_bit_is_never_read(tmp_path, hands, at, direct):
+def test_a_flipped_bit_is_never_read(tmp_path, shard_io, at, direct):
     (tmp_path / "c").mkdir()
-    written = write_file(tmp_path / "c", Shard(name="shard", size=2 * BLOCK + 77), KEY, hands, True)
+    written = write_file(tmp_path / "c", Shard(name="shard", size=2 * BLOCK + 77), KEY, shard_io, True)
     with (tmp_path / "c" / "shard").open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 1]))
     with pytest.raises(DatasetError, match="checksum"):
-        read_file(PosixStorage(tmp_path, direct=direct, cache="cold"), "c", written, hands)
+        read_file(PosixStorage(tmp_path, direct=direct, cache="cold"), "c", written, shard_io)
 
 
 @pytest.mark.parametrize("size", [0, BLOCK, 2 * BLOCK + 1])
-def test_another_size_is_never_read(tmp_path, hands, size):
+def test_another_size_is_never_read(tmp_path, shard_io, size):
     (tmp_path / "c").mkdir()
-    written = write_file(tmp_path / "c", Shard(name="shard", size=2 * BLOCK), KEY, hands, True)
+    written = write_file(tmp_path / "c", Shard(name="shard", size=2 * BLOCK), KEY, shard_io, True)
     os.truncate(tmp_path / "c" / "shard", size)
     with pytest.raises(DatasetError, match="bytes"):
-        read_file(storage(tmp_path), "c", written, hands)
+        read_file(storage(tmp_path), "c", written, shard_io)
 
 
-def test_a_missing_file_and_one_of_another_checkpoint_are_never_read(tmp_path, hands):
+def test_a_missing_file_and_one_of_another_checkpoint_are_never_read(tmp_path, shard_io):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     shard = Shard(name="shard", size=5000)
-    first = write_file(tmp_path / "a", shard, key_of(1, 0, 0, "shard"), hands, True)
-    write_file(tmp_path / "b", shard, key_of(1, 1, 0, "shard"), hands, True)
+    first = write_file(tmp_path / "a", shard, key_of(1, 0, 0, "shard"), shard_io, True)
+    write_file(tmp_path / "b", shard, key_of(1, 1, 0, "shard"), shard_io, True)
     (tmp_path / "b" / "shard").replace(tmp_path / "a" / "shard")
     with pytest.raises(DatasetError, match="checksum"):
-        read_file(storage(tmp_path), "a", first, hands)
+        read_file(storage(tmp_path), "a", first, shard_io)
     with pytest.raises(DatasetError, match="missing"):
-        read_file(storage(tmp_path), "b", first, hands)
+        read_file(storage(tmp_path), "b", first, shard_io)
 
 
-def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, hands):
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, shard_io):
     with pytest.raises(StorageError, match="gone"):
-        write_file(tmp_path / "gone", Shard(name="shard", size=9), KEY, hands, True)
+        write_file(tmp_path / "gone", Shard(name="shard", size=9), KEY, shard_io, True)
     code = (  # a limit of the process, which a full disk resembles: the write of a later block fails
         "import resource, signal, sys; from pathlib import Path\n"
         "from emulator.satellites.checkpoint.folder import *\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "with Hands(2, 1 << 18) as hands:\n"
-        "    try: write_file(Path(sys.argv[1]), Shard(name='s', size=4 << 20), b'k' * 32, hands, True)\n"
+        "with ShardIO(2, 1 << 18) as shard_io:\n"
+        "    try: write_file(Path(sys.argv[1]), Shard(name='s', size=4 << 20), b'k' * 32, shard_io, True)\n"
         "    except Exception as error: print(type(error).__name__, error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
@@ -115,8 +115,11 @@ def test_a_storage_that_hangs_is_given_up():
         told.append(str(error))
         go_on.set()
 
-    with Hands(1, 100, patience=0.05, stalled=stalled) as hands, pytest.raises(StorageError, match="hangs"):
-        hands.each_block(300, lambda at, length: int(go_on.wait(20)))
+    with (
+        ShardIO(1, 100, patience=0.05, stalled=stalled) as shard_io,
+        pytest.raises(StorageError, match="hangs"),
+    ):
+        shard_io.each_block(300, lambda at, length: int(go_on.wait(20)))
     assert told == ["no block was read or written for 0.05 s: the storage hangs"]
 
 

@@ -18,7 +18,7 @@ from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 from emulator.record.folder import read_result
 from emulator.run.comm import SoloComm
 from emulator.satellites.checkpoint import folder as place
-from emulator.satellites.checkpoint.folder import Hands, read_file
+from emulator.satellites.checkpoint.folder import ShardIO, read_file
 from emulator.satellites.checkpoint.model import load_checkpoint_model
 from emulator.satellites.checkpoint.session import CheckpointJob, measure
 from emulator.storage.posix import PosixStorage
@@ -43,13 +43,13 @@ def alone(data: Path, out: Path, **changes: object) -> CheckpointJob:
 def verified(root: Path) -> list[int]:
     """Numbers of the checkpoints that look complete, once every byte of them was compared."""
     found = place.complete(root)
-    with Hands(2, 1 << 20) as hands:
+    with ShardIO(2, 1 << 20) as shard_io:
         for number in found:
             marker = place.read_marker(root, number)
             assert len(marker.files) == marker.ranks
             for written in (one for files in marker.files for one in files):
                 read_file(
-                    PosixStorage(root, direct=False, cache="cold"), place.name_of(number), written, hands
+                    PosixStorage(root, direct=False, cache="cold"), place.name_of(number), written, shard_io
                 )
     return found
 

@@ -19,7 +19,7 @@ from emulator.satellites.checkpoint.model import (
     model_files,
     parameters,
     parse_scale,
-    place_of,
+    position_of,
     shards,
     split,
     stage_layers,
@@ -125,9 +125,9 @@ def test_shares_add_up_and_are_even(whole, parts):
 
 def test_ranks_are_numbered_tensor_first():
     model = load_checkpoint_model("llama3-405b")
-    place = place_of(model, 8 * 32 + 8 + 3)
-    assert (place.tensor, place.stage, place.data) == (3, 1, 1)
-    first, last = place_of(model, 0), place_of(model, 255)
+    position = position_of(model, 8 * 32 + 8 + 3)
+    assert (position.tensor, position.stage, position.data) == (3, 1, 1)
+    first, last = position_of(model, 0), position_of(model, 255)
     assert model_files(model, first)[0][0] == "layer_000_embedding"
     assert model_files(model, last)[-1][0] == "layer_127_head"
 

@@ -1,1 +1,1 @@
-"""Checkpoints: who writes how much, writing so that nothing unfinished looks complete, reading back."""
+"""Checkpoints: shards of large models, written and restored by all ranks."""

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from emulator.cli import options
 from emulator.errors import LaunchError, SpecError
+from emulator.run.comm import started_by_mpi, world
+from emulator.run.mpirun import launch
+from emulator.satellites.checkpoint.model import (
+    CheckpointModel,
+    checkpoint_models,
+    load_checkpoint_model,
+    parameters,
+    parse_scale,
+    total,
+)
+from emulator.satellites.checkpoint.session import CheckpointJob, check, measure, sweep_up
+from emulator.units import show_bytes
 
-if TYPE_CHECKING:
-    from emulator.run.comm import Comm
-    from emulator.satellites.checkpoint.session import CheckpointJob
+GIB = 2**30
 
 Folder = Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder on the storage.")]
 ModelName = Annotated[str, typer.Option("--model", "-m", help="Name or TOML file; see --models.")]
@@ -45,12 +58,13 @@ def checkpoint(
     force: options.Force = False,
 ) -> None:
     """Write checkpoints with every rank, synced, then read them back and compare checksums."""
-    from emulator.run.comm import started_by_mpi, world
-    from emulator.satellites.checkpoint.model import load_checkpoint_model, parse_scale
-    from emulator.satellites.checkpoint.session import CheckpointJob
-
     if models:
-        _list_models()
+        rows = list(_size_rows([load_checkpoint_model(name) for name in checkpoint_models()]))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]
+            typer.echo("  ".join(cells).rstrip())
+        typer.echo("PUBLISHED is in GiB: MLPerf Storage v2.0, rules, table 2.")
         return
     if folder is None:
         raise SpecError(
@@ -59,67 +73,73 @@ def checkpoint(
     given = {"writes": writes, "reads": reads, "pause": pause}
     own = [f"io.{key}={value}" for key, value in given.items() if value is not None]
     job = CheckpointJob(
-        folder=folder, model=load_checkpoint_model(model, [*(settings or []), *own]), subset=subset,
-        scale=parse_scale(scale), cache=cache, keep=keep, shift=shift,
+        folder=folder,
+        model=load_checkpoint_model(model, [*(settings or []), *own]),
+        subset=subset,
+        scale=parse_scale(scale),
+        cache=cache,
+        keep=keep,
+        shift=shift,
         command=options.command_line(),
         out=out or options.default_out("checkpoint"),
-    )  # fmt: skip
-    needed = ranks or (min(8, job.model.parallelism.ranks) if subset else job.model.parallelism.ranks)
+    )
+    published = job.model.parallelism.ranks
+    needed = ranks or (min(8, published) if subset else published)
     if dry_run:
-        _dry_run(job, needed)
+        for line in _plan_lines(job, needed):
+            typer.echo(line)
     elif started_by_mpi():
-        _measure(job, world(), ranks, force)
+        _measure(job, ranks, force)
     else:
-        _launch(job, needed, force)
+        # Look at what can be seen from here, start the same command under mpirun, sweep up after it.
+        check(job, needed, force)
+        status = launch(needed, [*sys.argv[1:], "--out", str(job.out)])
+        if status:
+            for line in sweep_up(job):
+                print(f"feedrate: {line}", file=sys.stderr)
+        raise typer.Exit(status)
 
 
-def _list_models() -> None:
-    from emulator.satellites.checkpoint.model import checkpoint_models, load_checkpoint_model
-    from emulator.satellites.checkpoint.session import size_rows
-
-    rows = list(size_rows([load_checkpoint_model(name) for name in checkpoint_models()]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]
-        typer.echo("  ".join(cells).rstrip())
-    typer.echo("PUBLISHED is in GiB: MLPerf Storage v2.0, rules, table 2.")
-
-
-def _dry_run(job: CheckpointJob, ranks: int) -> None:
-    from emulator.satellites.checkpoint.session import plan_lines
-
-    for line in plan_lines(job, ranks):
-        typer.echo(line)
-
-
-def _measure(job: CheckpointJob, world: Comm, ranks: int | None, force: bool) -> None:
-    from dataclasses import replace
-
-    from emulator.satellites.checkpoint.session import measure
-
-    if ranks is not None and ranks != world.size:
-        raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
-    job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
-    result = measure(job, world, force=force, say=typer.echo if world.rank == 0 else _silent)
+def _measure(job: CheckpointJob, ranks: int | None, force: bool) -> None:
+    comm = world()
+    if ranks is not None and ranks != comm.size:
+        raise LaunchError(f"-n {ranks} was given, but mpirun started {comm.size} ranks", "leave -n out")
+    job = replace(job, out=comm.bcast(job.out))  # one clock decides on the default name
+    result = measure(job, comm, force=force, say=typer.echo)
     if result is not None:
         typer.echo("")
         options.show_result(result, job.out)
 
 
-def _launch(job: CheckpointJob, ranks: int, force: bool) -> None:
-    """Look at what can be seen from here, start the same command under mpirun, sweep up after it."""
-    import sys
+def _plan_lines(job: CheckpointJob, ranks: int) -> Iterator[str]:
+    """What a run of `ranks` ranks would do. Raises SpecError."""
+    model, io, size = job.model, job.model.io, job.total(ranks)
+    files = [job.shards(ranks, rank) for rank in range(ranks)]
+    sums = [sum(shard.size for shard in shards) for shards in files]
+    yield f"model:       {model.name}, {model.title}, {parameters(model.shape):,} parameters"
+    part = f", ranks 0 to {ranks - 1} of {model.parallelism.ranks}" if job.subset else ""
+    yield f"ranks:       {ranks}{part}; data parallel {job.data(ranks)}, ZeRO {model.parallelism.zero}"
+    scaled = "" if job.scale == 1 else f", scaled to {job.scale}"
+    yield f"checkpoint:  {show_bytes(size)} in {sum(map(len, files))} files{scaled}"
+    yield f"of a rank:   {show_bytes(min(sums))} to {show_bytes(max(sums))}"
+    yield f"room needed: {show_bytes(size * io.writes)} in {job.folder} for {io.writes} checkpoints"
+    yield f"then:        {io.reads} read back, {job.cache}; {io.pause:g} s after each"
 
-    from emulator.run.mpirun import launch
-    from emulator.satellites.checkpoint.session import check, sweep_up
 
-    check(job, ranks, force)
-    status = launch(ranks, [*sys.argv[1:], "--out", str(job.out)])
-    if status:
-        for line in sweep_up(job):
-            print(f"feedrate: {line}", file=sys.stderr)
-    raise typer.Exit(status)
-
-
-def _silent(line: str) -> None:
-    pass
+def _size_rows(models: list[CheckpointModel]) -> Iterator[tuple[str, ...]]:
+    """A table of models, smallest first: what their shapes give, and what was published, as text."""
+    yield ("MODEL", "PARAMETERS", "RANKS", "BYTES", "GiB", "PUBLISHED", "DIFFERS", "8 RANKS", "PUBLISHED")
+    for model in sorted(models, key=lambda model: parameters(model.shape)):
+        spread, published = model.parallelism, model.published
+        whole, subset = (total(model, spread.data, ranks) for ranks in (spread.ranks, min(8, spread.ranks)))
+        yield (
+            model.name,
+            f"{parameters(model.shape) / 1e9:,.2f}e9",
+            f"{spread.tensor}x{spread.pipeline}x{spread.data}, ZeRO {spread.zero}",
+            show_bytes(whole),
+            f"{whole / GIB:,.1f}",
+            f"{published.size / GIB:,.0f}" if published else "",
+            f"{whole / published.size - 1:+.1%}" if published else "",
+            f"{subset / GIB:,.1f}",
+            f"{published.subset / GIB:,.0f}" if published else "",
+        )

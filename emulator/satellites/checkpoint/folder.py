@@ -1,8 +1,17 @@
-"""The files of one rank: written with a checksum, read back and compared with it. Nothing is kept in memory.
+"""A folder of checkpoints: what is read is what was written, and nothing unfinished looks complete.
 
-The bytes are AES-128 in counter mode, keyed by run, checkpoint, rank and file: no storage compresses or
-deduplicates them. A few threads each fill a block, take its checksum while it is in the processor's cache,
-and write it: requests of a rank overlap, and a shard of any size goes through the same few buffers.
+    DIR/feedrate-checkpoints/checkpoint-000007/              complete: all files and the marker, on the disk
+    DIR/feedrate-checkpoints/checkpoint-000008.4f1c.part/    being written, or left by a run that was killed
+
+A checkpoint is written into a `.part` folder. When every rank has synced its files, rank 0 writes the marker
+`checkpoint.json` with every file's name, size and checksum, syncs it and the folder, and renames the folder:
+one atomic step. It is removed the other way round: renamed to `.part` first. So at any moment a checkpoint is
+complete or has a name that says that it is not, whoever is killed; the next run removes such leftovers.
+
+The bytes of a file are AES-128 in counter mode, keyed by run, checkpoint, rank and file: no storage can
+compress or deduplicate them. A few threads each fill a block, take its checksum while it is in the
+processor's cache, and write it: requests of a rank overlap, and a shard of any size goes through the same few
+buffers.
 """
 
 from __future__ import annotations
@@ -24,16 +33,25 @@ from types import TracebackType
 from typing import Self
 
 from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import PAGE, SLACK
-from emulator.dataset.grow import CHUNK, Keystream
-from emulator.errors import DatasetError, SpecError, StorageError, storage_error
+from emulator.dataset.formats.base import SLACK
+from emulator.dataset.grow import RandomSource
+from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import sync_folder, write_whole
 from emulator.loader.reading import aligned_buffer, padded
 from emulator.record.plain import from_plain, to_plain
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import Target
-from emulator.storage.posix import PosixBlob, PosixStorage
+from emulator.storage.posix import PosixStorage
+from emulator.units import BLOCK_BYTES
+
+FOLDER = "feedrate-checkpoints"
+"""Folder below DIR with the checkpoints."""
+MARKER = "checkpoint.json"
+PART = ".part"
+_LOCK = ".lock"
+_COMPLETE = re.compile(r"checkpoint-(\d{6,})")
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,178 +63,6 @@ class Written:
     """Bytes."""
     crc: int
     """CRC-32 of all of them."""
-
-
-def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
-    """32 bytes that belong to this file of this checkpoint of this run alone."""
-    return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
-
-
-class Hands:
-    """The threads and buffers of a rank, made once and used for every block. A context manager."""
-
-    def __init__(
-        self,
-        workers: int,
-        block_bytes: int,
-        patience: float = 300.0,
-        stalled: Callable[[StorageError], None] = print,
-    ) -> None:
-        """`stalled` is called when no block was done for `patience` seconds; it should end the process."""
-        self.block_bytes = block_bytes
-        self._patience = patience
-        self._stalled = stalled
-        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-        for _ in range(workers):
-            buffer = aligned_buffer(block_bytes + max(SLACK, PAGE))
-            _fill(buffer, block_bytes, bytes(32), 0)  # its pages and the cipher exist before time counts
-            self._buffers.put(buffer)
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="checkpoint")
-
-    @contextmanager
-    def buffer(self) -> Iterator[memoryview]:
-        """A buffer of a block and some room behind it, for as long as the body runs."""
-        buffer = self._buffers.get()
-        try:
-            yield buffer
-        finally:
-            self._buffers.put(buffer)
-
-    def each_block(self, size: int, action: Callable[[int, int], int]) -> int:
-        """`action(offset, length)`, which returns a checksum, on every block of `size` bytes; all joined.
-
-        The first error ends it: blocks that have not begun are left out. Raises what `action` does.
-        """
-        blocks = [(at, min(self.block_bytes, size - at)) for at in range(0, size, self.block_bytes)]
-        waiting = [self._pool.submit(action, at, length) for at, length in blocks]
-        try:
-            sums = [self._sum(one) for one in waiting]
-        except BaseException:
-            for one in waiting:
-                one.cancel()
-            for one in waiting:  # nothing may still write to a file that is being given up
-                if not one.cancelled():
-                    one.exception()
-            raise
-        return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
-
-    def _sum(self, one: Future[int]) -> int:
-        try:
-            return one.result(self._patience)
-        except TimeoutError:
-            if one.done():  # the storage said so itself
-                raise
-            error = StorageError(
-                f"no block was read or written for {self._patience:g} s", "the storage hangs"
-            )
-            self._stalled(error)
-            raise error from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
-def write_file(
-    folder: Path, shard: Shard, key: bytes, hands: Hands, direct: bool, stopped: Callable[[], bool] = bool
-) -> Written:
-    """Write one file whole, on the disk before it has its name.
-
-    `stopped` is asked before each block. Raises StorageError, Cancelled.
-    """
-    path = folder / shard.name
-    try:
-        with Target(path, WriteOptions(direct=direct, sync=True)) as target:
-
-            def one(at: int, length: int) -> int:
-                if stopped():
-                    raise Cancelled
-                with hands.buffer() as buffer:
-                    crc = _fill(buffer, length, key, at // hands.block_bytes)
-                    end = padded(length, PAGE)
-                    buffer[length:end] = bytes(end - length)
-                    target.put(buffer[:end], at)
-                return crc
-
-            crc = hands.each_block(shard.size, one)
-            target.end(shard.size)
-            target.publish()
-    except OSError as error:
-        error.filename = str(path)
-        raise storage_error(error, "cannot write the checkpoint") from None
-    return Written(name=shard.name, size=shard.size, crc=crc)
-
-
-class Cancelled(Exception):
-    """Whoever asked for the file does not want it any more."""
-
-
-def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
-    """Write the first `length` bytes of a block's stream to the head of `buffer`; their CRC-32."""
-    stream, crc = Keystream(key, block), 0
-    for start in range(0, length, CHUNK):
-        step = min(CHUNK, length - start)
-        stream.into(buffer[start : start + step + SLACK], step)
-        crc = crc32(buffer[start : start + step], crc)
-    return crc
-
-
-def read_file(storage: PosixStorage, folder: str, written: Written, hands: Hands) -> None:
-    """Read one file whole and compare it with what was written.
-
-    Raises DatasetError when a byte differs or is missing, StorageError when it cannot be read.
-    """
-    name = f"{folder}/{written.name}"
-    if not (storage.root / name).is_file():
-        raise damaged(storage.root / name, "it is missing")
-    with storage.open(name) as blob:
-        if blob.size != written.size:
-            raise damaged(storage.root / name, f"it has {blob.size} bytes, {written.size} were written")
-        crc = hands.each_block(written.size, lambda at, length: _read(blob, at, length, hands))
-    if crc != written.crc:
-        raise damaged(storage.root / name, f"its checksum is {crc:08x}, {written.crc:08x} was written")
-
-
-def _read(blob: PosixBlob, at: int, length: int, hands: Hands) -> int:
-    with hands.buffer() as buffer:
-        done = blob.read_into(at, buffer[: padded(length, blob.alignment)])
-        if done < length:
-            raise damaged(Path(blob.name), f"it ends at byte {at + done}")
-        return crc32(buffer[:length])
-
-
-def damaged(path: Path, why: str) -> DatasetError:
-    """The error of a checkpoint that is not what was written."""
-    return DatasetError(
-        f"{path} is not what was written: {why}", "the storage lost or changed it, or somebody else did"
-    )
-
-
-# ---- A folder of checkpoints, in which what is unfinished never looks complete.
-#
-#     DIR/feedrate-checkpoints/checkpoint-000007/              complete: all files and the marker, on the disk
-#     DIR/feedrate-checkpoints/checkpoint-000008.4f1c.part/    being written, or left by a run that was killed
-#
-# A checkpoint is written into a `.part` folder. When every rank has synced its files, rank 0 writes the
-# marker
-# `checkpoint.json` with every file's name, size and checksum, syncs it and the folder, and renames the
-# folder:
-# one atomic step. It is removed the other way round: renamed to `.part` first. So at any moment a checkpoint
-# is
-# complete or has a name that says that it is not, whoever is killed; the next run removes such leftovers.
-
-
-FOLDER = "feedrate-checkpoints"
-"""Folder below DIR with the checkpoints."""
-MARKER = "checkpoint.json"
-PART = ".part"
-_LOCK = ".lock"
-_COMPLETE = re.compile(r"checkpoint-(\d{6,})")
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +85,7 @@ class Marker:
     @property
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(one.size for files in self.files for one in files)
+        return sum(file.size for files in self.files for file in files)
 
 
 def name_of(number: int) -> str:
@@ -286,49 +132,41 @@ def _lock(root: Path) -> int:
 
 def complete(root: Path) -> list[int]:
     """Numbers of the checkpoints that are complete, ascending. Raises StorageError."""
-    found = (_COMPLETE.fullmatch(name) for name in _names(root))
-    numbers = sorted(int(match[1]) for match in found if match)
-    return [number for number in numbers if (root / name_of(number) / MARKER).is_file()]
+    matches = [match for match in map(_COMPLETE.fullmatch, _names(root)) if match]
+    return sorted(int(match[1]) for match in matches if (root / match[0] / MARKER).is_file())
 
 
 def unfinished(root: Path) -> list[Path]:
-    """Folders that runs left behind that were killed. Raises StorageError."""
+    """Folders that killed runs left behind. Raises StorageError."""
     return [root / name for name in _names(root) if name.startswith("checkpoint-") and name.endswith(PART)]
 
 
 def _names(root: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in root.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise storage_error(error, "cannot look into the folder of checkpoints") from None
+    with storage_errors("cannot look into the folder of checkpoints"):
+        try:
+            return sorted(path.name for path in root.iterdir())
+        except FileNotFoundError:
+            return []
 
 
 def begin(root: Path, number: int, run: str) -> Path:
     """The folder that checkpoint `number` is written into, new and empty. Raises StorageError."""
     part = root / f"{name_of(number)}.{run}{PART}"
-    try:
+    with storage_errors("cannot begin a checkpoint"):
         part.mkdir()
-    except OSError as error:
-        raise storage_error(error, "cannot begin a checkpoint") from None
     sync_folder(root)
     return part
 
 
-def commit(part: Path, number: int, marker: Marker) -> Path:
+def commit(part: Path, number: int, marker: Marker) -> None:
     """Make what is in `part` the complete checkpoint `number`. Raises StorageError.
 
     All files of all ranks must be on the disk.
     """
-    final = part.parent / name_of(number)
-    try:
-        write_whole(part / MARKER, json.dumps(to_plain(marker)).encode() + b"\n")
-        part.rename(final)
-    except OSError as error:
-        raise storage_error(error, "cannot complete the checkpoint") from None
-    sync_folder(final.parent)
-    return final
+    write_whole(part / MARKER, json.dumps(to_plain(marker)) + "\n")
+    with storage_errors("cannot complete the checkpoint"):
+        part.rename(part.parent / name_of(number))
+    sync_folder(part.parent)
 
 
 def read_marker(root: Path, number: int) -> Marker:
@@ -340,7 +178,7 @@ def read_marker(root: Path, number: int) -> Marker:
         raise DatasetError(f"{path} cannot be read ({error})", "the checkpoint is damaged") from None
     except OSError as error:
         raise storage_error(error, "cannot read the checkpoint's marker") from None
-    for name in (one.name for files in marker.files for one in files):
+    for name in (file.name for files in marker.files for file in files):
         if not re.fullmatch(r"[\w-]+", name):
             raise DatasetError(f"{path} names a file {name!r}", "the checkpoint is damaged")
     return marker
@@ -348,15 +186,14 @@ def read_marker(root: Path, number: int) -> Marker:
 
 def remove(path: Path) -> None:
     """Remove a checkpoint, complete or not; it stops looking complete first. Raises StorageError."""
-    try:
-        if not path.name.endswith(PART):
-            path = path.rename(path.with_name(f"{path.name}.removed{PART}"))
-            sync_folder(path.parent)
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise storage_error(error, "cannot remove a checkpoint") from None
+    with storage_errors("cannot remove a checkpoint"):
+        try:
+            if not path.name.endswith(PART):
+                path = path.rename(path.with_name(f"{path.name}.removed{PART}"))
+                sync_folder(path.parent)
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            return
 
 
 def clean(root: Path) -> list[str]:
@@ -375,3 +212,148 @@ def leave(root: Path) -> None:
             root.rmdir()
     except (OSError, StorageError):
         return
+
+
+class ShardIO:
+    """The threads and buffers of a rank, made once and used for every block. A context manager."""
+
+    def __init__(
+        self,
+        workers: int,
+        block_bytes: int,
+        patience: float = 300.0,
+        stalled: Callable[[StorageError], None] = print,
+    ) -> None:
+        """`stalled` is called when no block was done for `patience` seconds; it should end the process."""
+        self.block_bytes = block_bytes
+        self._patience = patience
+        self._stalled = stalled
+        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        for _ in range(workers):
+            buffer = aligned_buffer(block_bytes + max(SLACK, BLOCK_BYTES))
+            _fill(buffer, block_bytes, bytes(32), 0)  # its pages and the cipher exist before time counts
+            self._buffers.put(buffer)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="checkpoint")
+
+    @contextmanager
+    def buffer(self) -> Iterator[memoryview]:
+        """A buffer of a block and some space behind it, for as long as the body runs."""
+        buffer = self._buffers.get()
+        try:
+            yield buffer
+        finally:
+            self._buffers.put(buffer)
+
+    def each_block(self, size: int, action: Callable[[int, int], int]) -> int:
+        """`action(offset, length)`, which returns a checksum, on every block of `size` bytes; all joined.
+
+        The first error ends it: blocks that have not begun are left out. Raises what `action` does.
+        """
+        blocks = [(at, min(self.block_bytes, size - at)) for at in range(0, size, self.block_bytes)]
+        waiting = [self._pool.submit(action, at, length) for at, length in blocks]
+        try:
+            sums = [self._result(future) for future in waiting]
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            for future in waiting:  # nothing may still write to a file that is being given up
+                if not future.cancelled():
+                    future.exception()
+            raise
+        return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
+
+    def _result(self, future: Future[int]) -> int:
+        try:
+            return future.result(self._patience)
+        except TimeoutError:
+            if future.done():  # the storage itself reported a timeout
+                raise
+            error = StorageError(
+                f"no block was read or written for {self._patience:g} s", "the storage hangs"
+            )
+            self._stalled(error)
+            raise error from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class Cancelled(Exception):
+    """Whoever asked for the file does not want it any more."""
+
+
+def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
+    """32 bytes that belong to this file of this checkpoint of this run alone."""
+    return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
+
+
+def write_file(
+    folder: Path, shard: Shard, key: bytes, io: ShardIO, direct: bool, stopped: Callable[[], bool] = bool
+) -> Written:
+    """Write one file whole, on the disk before it has its name.
+
+    `stopped` is asked before each block. Raises StorageError, Cancelled.
+    """
+    path = folder / shard.name
+    try:
+        with Target(path, WriteOptions(direct=direct, sync=True)) as target:
+
+            def write(at: int, length: int) -> int:
+                if stopped():
+                    raise Cancelled
+                with io.buffer() as buffer:
+                    crc = _fill(buffer, length, key, at // io.block_bytes)
+                    end = padded(length, BLOCK_BYTES)
+                    buffer[length:end] = bytes(end - length)
+                    target.put(buffer[:end], at)
+                return crc
+
+            crc = io.each_block(shard.size, write)
+            target.end(shard.size)
+            target.publish()
+    except OSError as error:
+        error.filename = str(path)
+        raise storage_error(error, "cannot write the checkpoint") from None
+    return Written(name=shard.name, size=shard.size, crc=crc)
+
+
+def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
+    """Write the first `length` bytes of a block's stream to the head of `buffer`; their CRC-32."""
+    source = RandomSource(key, block)
+    source.into(buffer, length)
+    return source.crc
+
+
+def read_file(storage: PosixStorage, folder: str, written: Written, io: ShardIO) -> None:
+    """Read one file whole and compare it with what was written.
+
+    Raises DatasetError when a byte differs or is missing, StorageError when it cannot be read.
+    """
+    path = storage.root / folder / written.name
+    if not path.is_file():
+        raise _damaged(path, "it is missing")
+    with storage.open(f"{folder}/{written.name}") as blob:
+        if blob.size != written.size:
+            raise _damaged(path, f"it has {blob.size} bytes, {written.size} were written")
+
+        def read(at: int, length: int) -> int:
+            with io.buffer() as buffer:
+                done = blob.read_into(at, buffer[: padded(length, blob.alignment)])
+                if done < length:
+                    raise _damaged(path, f"it ends at byte {at + done}")
+                return crc32(buffer[:length])
+
+        crc = io.each_block(written.size, read)
+    if crc != written.crc:
+        raise _damaged(path, f"its checksum is {crc:08x}, {written.crc:08x} was written")
+
+
+def _damaged(path: Path, why: str) -> DatasetError:
+    return DatasetError(
+        f"{path} is not what was written: {why}", "the storage lost or changed it, or somebody else did"
+    )

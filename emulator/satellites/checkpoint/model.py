@@ -1,20 +1,32 @@
-"""A checkpoint: the shape of a model, how it is spread over ranks, how it is written and read back."""
+"""Models whose training is checkpointed: their shapes, and which rank writes which files of which size. Pure.
+
+The published sizes of MLPerf Storage v2.0 (rules, table 2) are in binary units. What the shapes give:
+
+    model  parameters  these files                published  8 ranks of a host  published
+    8B       8.030e9     104.70 GiB   112.42 GB    105 GB        104.70 GiB        105 GB
+    70B     69.883e9     911.18 GiB   978.38 GB    912 GB        113.90 GiB        114 GB
+    405B   405.853e9   5,291.78 GiB  5,682.01 GB   5.29 TB        98.54 GiB         94 GB
+    1T   1,183.035e9  15,425.11 GiB 16,562.58 GB    18 TB        143.71 GiB        161 GB
+
+- The published 5.29 TB are thousands of GiB. The published 94 GB are 8 mean ranks that write parameters
+  (11.81 GiB each); ranks 0 to 7 also hold the embedding, and a layer more than the last stages.
+- 1T differs by 14 %. The published 161 GB follow when each stage but the last writes a third layer beside its
+  two (160.8 GiB), and the whole is then 17.7 TB. An inference: an early version of DLIO did count so.
+"""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from pathlib import Path
 
-from emulator.config.catalog import content_folder
+from emulator.config.catalog import find, names
 from emulator.config.reader import Bytes, Seconds, at_least, build, override, positive, read_table
 from emulator.errors import SpecError
 
 
-def _whole(spec: object, minimum: int, *names: str) -> None:
-    for name in names:
+def _at_least(minimum: int, spec: object, *fields: str) -> None:
+    for name in fields:
         at_least(name, getattr(spec, name), minimum)
 
 
@@ -35,7 +47,7 @@ class TransformerShape:
     """Tokens; the embedding and the output head are vocabulary x hidden each."""
 
     def __post_init__(self) -> None:
-        _whole(self, 1, "hidden", "ffn", "heads", "kv_heads", "layers", "vocabulary")
+        _at_least(1, self, "hidden", "ffn", "heads", "kv_heads", "layers", "vocabulary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +64,7 @@ class Parallelism:
     """ZeRO stage: 0 nothing is sharded over the copies, 1 and 2 the optimiser, 3 the parameters too."""
 
     def __post_init__(self) -> None:
-        _whole(self, 1, "tensor", "pipeline", "data")
+        _at_least(1, self, "tensor", "pipeline", "data")
         if self.zero not in (0, 1, 2, 3):
             raise SpecError(f"zero must be a ZeRO stage from 0 to 3, not {self.zero}")
         if self.zero == 3 and self.pipeline > 1:
@@ -74,7 +86,7 @@ class StateSpec:
     """Its optimiser state: 12 for fp32 master copy, first and second moment."""
 
     def __post_init__(self) -> None:
-        _whole(self, 0, "model_bytes", "optimiser_bytes")
+        _at_least(0, self, "model_bytes", "optimiser_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +109,7 @@ class CheckpointIO:
     """Seconds without a block read or written after which a run is given up: the storage hangs."""
 
     def __post_init__(self) -> None:
-        _whole(self, 0, "writes", "reads", "pause")
+        _at_least(0, self, "writes", "reads", "pause")
         at_least("workers", self.workers, 1)
         positive("stall_timeout", self.stall_timeout)
         at_least("block_bytes", self.block_bytes, 4096)
@@ -134,7 +146,7 @@ class CheckpointModel:
 
 def checkpoint_models() -> list[str]:
     """Names of the models that come with feedrate."""
-    return sorted(path.stem for path in _folder().glob("*.toml"))
+    return names("workloads/checkpoints")
 
 
 def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> CheckpointModel:
@@ -142,58 +154,13 @@ def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> Checkpoint
 
     Raises SpecError, StorageError.
     """
-    table, source = read_table(_find(name))
+    table, source = read_table(find("workloads/checkpoints", name))
     source = replace(source, settings=tuple(settings))
     return build(CheckpointModel, override(table, settings), source)
 
 
-def _folder() -> Path:
-    return content_folder("workloads") / "checkpoints"
-
-
-def _find(name: str) -> Path:
-    given = Path(name)
-    if given.suffix == ".toml" or len(given.parts) > 1:
-        if given.is_file():
-            return given
-        raise SpecError(f"there is no file {name}", "check the path")
-    path = _folder() / f"{name}.toml"
-    if path.is_file():
-        return path
-    known = checkpoint_models()
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)
-    raise SpecError(f"there is no model {name!r}", hint)
-
-
-# ---- Which rank writes which files of a checkpoint, and how large they are. Pure.
-#
-# The published sizes of MLPerf Storage v2.0 (rules, table 2) are in binary units. What the shapes give:
-#
-#     model  parameters  these files                published  8 ranks of a host  published
-#     8B       8.030e9     104.70 GiB   112.42 GB    105 GB        104.70 GiB        105 GB
-#     70B     69.883e9     911.18 GiB   978.38 GB    912 GB        113.90 GiB        114 GB
-#     405B   405.853e9   5,291.78 GiB  5,682.01 GB   5.29 TB        98.54 GiB         94 GB
-#     1T   1,183.035e9  15,425.11 GiB 16,562.58 GB    18 TB        143.71 GiB        161 GB
-#
-# - The published 5.29 TB are thousands of GiB. The published 94 GB are 8 mean ranks that write parameters
-#   (11.81 GiB each); ranks 0 to 7 also hold the embedding, and a layer more than the last stages.
-# - 1T differs by 14 %. The published 161 GB follow when each stage but the last writes a third layer beside
-# its
-#   two (160.8 GiB), and the whole is then 17.7 TB. An inference: an early version of DLIO did count so.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """One file of a checkpoint."""
-
-    name: str
-    size: int
-    """Bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPosition:
     """Where a rank stands in tensor x pipeline x data, the tensor rank changing fastest."""
 
     tensor: int
@@ -201,10 +168,12 @@ class Place:
     data: int
 
 
-def place_of(model: CheckpointModel, rank: int) -> Place:
+def position_of(model: CheckpointModel, rank: int) -> RankPosition:
     """tensor = rank % T, stage = rank // T % P, data = rank // (T P), as Megatron and DLIO number ranks."""
     tensor, pipeline = model.parallelism.tensor, model.parallelism.pipeline
-    return Place(tensor=rank % tensor, stage=rank // tensor % pipeline, data=rank // (tensor * pipeline))
+    return RankPosition(
+        tensor=rank % tensor, stage=rank // tensor % pipeline, data=rank // (tensor * pipeline)
+    )
 
 
 def split(total: int, parts: int, part: int) -> int:
@@ -234,21 +203,30 @@ def stage_layers(layers: int, stages: int, stage: int) -> range:
     return range(first, first + fewest + (stage < more))
 
 
-def model_files(model: CheckpointModel, place: Place) -> list[tuple[str, int]]:
+def model_files(model: CheckpointModel, position: RankPosition) -> list[tuple[str, int]]:
     """(name, parameters) of what a tensor rank holds of a stage: embedding, layers, last norm and head.
 
     Matrices, embedding and head are shared among the tensor ranks; every one of them has the norms whole.
     """
     shape, spread = model.shape, model.parallelism
-    table = split(shape.vocabulary * shape.hidden, spread.tensor, place.tensor)
-    layer = split(layer_matrices(shape), spread.tensor, place.tensor) + 2 * shape.hidden
-    numbers = stage_layers(shape.layers, spread.pipeline, place.stage)
+    table = split(shape.vocabulary * shape.hidden, spread.tensor, position.tensor)
+    layer = split(layer_matrices(shape), spread.tensor, position.tensor) + 2 * shape.hidden
+    numbers = stage_layers(shape.layers, spread.pipeline, position.stage)
     found = [(f"layer_{number:03d}", layer) for number in numbers]
-    if place.stage == 0:
+    if position.stage == 0:
         found.insert(0, ("layer_000_embedding", table))
-    if place.stage == spread.pipeline - 1:
+    if position.stage == spread.pipeline - 1:
         found.append((f"layer_{shape.layers + 1:03d}_head", table + shape.hidden))
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """One file of a checkpoint."""
+
+    name: str
+    size: int
+    """Bytes."""
 
 
 def shards(model: CheckpointModel, data: int, rank: int, scale: Fraction = Fraction(1)) -> tuple[Shard, ...]:
@@ -258,27 +236,27 @@ def shards(model: CheckpointModel, data: int, rank: int, scale: Fraction = Fract
     where there are pipeline stages. Optimiser: with ZeRO 1 to 3 every rank has an equal share, without it
     the ranks of the first copy have. Source: DLIO 2.0, which MLPerf Storage v2.0 pins.
     """
-    spread, place = model.parallelism, place_of(model, rank)
+    spread, position = model.parallelism, position_of(model, rank)
     group = rank % (spread.tensor * spread.pipeline)
     found: list[tuple[str, int]] = []
-    if spread.zero == 3 or place.data == 0:
-        held = model_files(model, place)
+    if spread.zero == 3 or position.data == 0:
+        held = model_files(model, position)
         whole = sum(count for _, count in held)
         if spread.zero == 3:
-            held = [(f"dp_{place.data:03d}", split(whole, data, place.data))]
+            held = [(f"dp_{position.data:03d}", split(whole, data, position.data))]
         elif spread.pipeline == 1:
             held = [("all", whole)]
         found += [(f"{name}-mp_{group:03d}-model", count * model.state.model_bytes) for name, count in held]
-    if spread.zero or place.data == 0:
+    if spread.zero or position.data == 0:
         among = spread.tensor * spread.pipeline * (data if spread.zero else 1)
         count = split(parameters(model.shape), among, rank)
-        found.append((f"dp_{place.data:03d}-mp_{group:03d}-optimiser", count * model.state.optimiser_bytes))
-    return tuple(Shard(name=name, size=_scaled(size, scale)) for name, size in found if size)
-
-
-def _scaled(size: int, scale: Fraction) -> int:
-    """Rounded up: no file vanishes."""
-    return -(-size * scale.numerator // scale.denominator)
+        found.append(
+            (f"dp_{position.data:03d}-mp_{group:03d}-optimiser", count * model.state.optimiser_bytes)
+        )
+    # Scaled sizes are rounded up: no file vanishes.
+    return tuple(
+        Shard(name=name, size=-(-size * scale.numerator // scale.denominator)) for name, size in found if size
+    )
 
 
 def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:
@@ -289,12 +267,14 @@ def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:
     spread = model.parallelism
     if subset:
         if ranks > spread.ranks:
-            raise SpecError(f"{model.name} has {spread.ranks} ranks; a subset of {ranks} is none", "lower -n")
+            raise SpecError(
+                f"{model.name} has {spread.ranks} ranks, fewer than a subset of {ranks}", "lower -n"
+            )
         return spread.data
     group = spread.tensor * spread.pipeline
     if ranks % group:
         raise SpecError(
-            f"a copy of {model.name} takes {group} ranks, and {ranks} is no multiple",
+            f"a copy of {model.name} takes {group} ranks, and {ranks} is not a multiple of {group}",
             f"start {spread.ranks} ranks, or 8 with --subset",
         )
     return ranks // group
@@ -312,5 +292,5 @@ def parse_scale(text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         scale = Fraction(0)
     if not 0 < scale <= 1:
-        raise SpecError(f"--scale {text!r} is no share", "write it like 1/1000 or 0.001, at most 1")
+        raise SpecError(f"--scale {text!r} is not a share", "write it like 1/1000 or 0.001, at most 1")
     return scale

@@ -1,7 +1,9 @@
 """Checkpoints beside a training run: one process on each host writes them in a loop until it is told to stop.
 
-    python -m emulator.checkpoint.beside    the process; its job is a line of JSON on stdin, and it ends when
-                                            stdin does, so also when whoever started it is killed
+    python -m emulator.satellites.checkpoint.noise
+
+is that process. Its job is a line of JSON on stdin, and it ends when stdin does, so also when whoever started
+it is killed.
 
 The ranks of the checkpointing job are threads of it: they spend their time in the kernel and in the cipher.
 """
@@ -16,19 +18,18 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from emulator.errors import FeedrateError, SpecError, StorageError, storage_error
+from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
 from emulator.files import sync_folder
 from emulator.run.child import ChildProcess
 from emulator.satellites.checkpoint import folder as place
-from emulator.satellites.checkpoint.folder import Cancelled, Hands, Written, key_of, write_file
+from emulator.satellites.checkpoint.folder import Cancelled, ShardIO, Written, key_of, write_file
 from emulator.satellites.checkpoint.model import (
     data_parallel,
     load_checkpoint_model,
@@ -38,8 +39,6 @@ from emulator.satellites.checkpoint.model import (
 )
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
-KIND = "checkpoint"
-"""What a noise spec of checkpoints begins with."""
 FOLDER = ".feedrate-noise"
 """Folder below the dataset's with a folder of each host."""
 _SPEC = re.compile(r"checkpoint(?::([\w.-]+))?((?:,[a-z]+=[^,]+)*)")
@@ -94,10 +93,8 @@ class RunningCheckpoints:
     def __init__(self, noise: CheckpointNoise, dataset: Path, host: str) -> None:
         """Start, and wait until the first checkpoint is being written. Raises StorageError."""
         self._root = dataset / FOLDER / host
-        try:
+        with storage_errors("cannot make the noise's folder"):
             self._root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, "cannot make the noise's folder") from None
         command = [sys.executable, "-m", "emulator.satellites.checkpoint.noise"]
         self._process = ChildProcess("the noise", command, on_death=signal.SIGTERM)
         try:
@@ -129,17 +126,17 @@ class RunningCheckpoints:
         _empty(self._root)
 
 
-def line(told: str) -> str:
+def line(output: str) -> str:
     """What the checkpoints of one host did, in one line."""
-    said: dict[str, Any] = json.loads(told)
-    seconds = [float(one["seconds"]) for one in said["checkpoints"]]
-    size = show_bytes(said["bytes"])
+    done: dict[str, Any] = json.loads(output)
+    seconds = [float(checkpoint["seconds"]) for checkpoint in done["checkpoints"]]
+    size = show_bytes(done["bytes"])
     if not seconds:
         return f"no checkpoint of {size} was completed"
-    mean, share = sum(seconds) / len(seconds), sum(seconds) / said["seconds"]
+    mean, share = sum(seconds) / len(seconds), sum(seconds) / done["seconds"]
     return (
         f"{len(seconds)} checkpoint{'s' if len(seconds) > 1 else ''} of {size}, {show_seconds(mean)} each "
-        f"({show_rate(said['bytes'] / mean)}), {100 * share:.0f} % of the time"
+        f"({show_rate(done['bytes'] / mean)}), {100 * share:.0f} % of the time"
     )
 
 
@@ -154,80 +151,52 @@ def _empty(root: Path) -> None:
                 folder.rmdir()
 
 
-@dataclass
-class _Loop:
-    """Checkpoint after checkpoint, the last complete one kept."""
+def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> dict[str, Any]:
+    """Write checkpoint after checkpoint, the last complete one kept; what was done. Raises StorageError."""
+    model, scale, seed = load_checkpoint_model(noise.model), parse_scale(noise.scale), secrets.randbits(62)
+    io, data, ranks = model.io, model.parallelism.data, range(noise.ranks)
+    files = [shards(model, data, rank, scale) for rank in ranks]
+    done: list[dict[str, float]] = []
 
-    noise: CheckpointNoise
-    root: Path
-    stop: threading.Event
-    done: list[dict[str, float]] = field(default_factory=list)
+    def give_up(error: StorageError) -> None:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # the storage hangs: no thread can be waited for
 
-    def __post_init__(self) -> None:
-        model = load_checkpoint_model(self.noise.model)
-        scale, data = parse_scale(self.noise.scale), model.parallelism.data
-        self.bytes = total(model, data, self.noise.ranks, scale)
-        self._shards = [shards(model, data, rank, scale) for rank in range(self.noise.ranks)]
-        self._io = model.io
-        self._seed = secrets.randbits(62)
-
-    def run(self) -> None:
-        with ExitStack() as stack:
-            hands = [
-                stack.enter_context(
-                    Hands(self._io.workers, self._io.block_bytes, self._io.stall_timeout, _given_up)
-                )
-                for _ in range(self.noise.ranks)
-            ]
-            pool = stack.enter_context(ThreadPoolExecutor(self.noise.ranks))
-            begin = time.monotonic()
-            for number in self._numbers():
-                part = place.begin(self.root, number, "noise")
-                start = time.monotonic()
-                waiting = [
-                    pool.submit(self._rank, rank, part, number, hands[rank]) for rank in range(len(hands))
-                ]
-                with suppress(Cancelled):
-                    self._commit(part, number, [one.result() for one in waiting])
-                    self.done.append({"began": start - begin, "seconds": time.monotonic() - start})
-
-    def _numbers(self) -> Iterator[int]:
-        number = 0
-        while not self.stop.is_set():
-            yield number
-            number += 1
-            self.stop.wait(self.noise.pause)
-
-    def _rank(self, rank: int, part: Path, number: int, hands: Hands) -> tuple[Written, ...]:
+    def write(rank: int, part: Path, number: int) -> tuple[Written, ...]:
         return tuple(
             write_file(
-                part, shard, key_of(self._seed, number, rank, shard.name), hands, self._io.direct,
-                self.stop.is_set,
+                part, shard, key_of(seed, number, rank, shard.name), shard_io[rank], io.direct, stop.is_set
             )
-            for shard in self._shards[rank]
-        )  # fmt: skip
+            for shard in files[rank]
+        )
 
-    def _commit(self, part: Path, number: int, files: list[tuple[Written, ...]]) -> None:
-        sync_folder(part)
-        marker = place.Marker(
-            model=self.noise.model, ranks=self.noise.ranks, data=1, scale=self.noise.scale, seed=self._seed,
-            files=tuple(files),
-        )  # fmt: skip
-        place.commit(part, number, marker)
-        if number:
-            place.remove(self.root / place.name_of(number - 1))
-
-
-def _given_up(error: StorageError) -> None:
-    """The storage hangs: no thread can be waited for."""
-    print(error, file=sys.stderr, flush=True)
-    os._exit(error.exit_code)
-
-
-def _until_stdin_ends(stop: threading.Event) -> None:
-    while os.read(0, 1):  # not sys.stdin: its lock would be held when the interpreter ends
-        pass
-    stop.set()
+    with ExitStack() as stack:
+        shard_io = [
+            stack.enter_context(ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up)) for _ in ranks
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(noise.ranks))
+        begin, number = time.monotonic(), 0
+        while not stop.is_set():
+            part = place.begin(root, number, "noise")
+            start = time.monotonic()
+            waiting = [pool.submit(write, rank, part, number) for rank in ranks]
+            with suppress(Cancelled):
+                written = tuple(future.result() for future in waiting)
+                sync_folder(part)
+                marker = place.Marker(
+                    model=noise.model, ranks=noise.ranks, data=1, scale=noise.scale, seed=seed, files=written
+                )
+                place.commit(part, number, marker)
+                if number:
+                    place.remove(root / place.name_of(number - 1))
+                done.append({"began": start - begin, "seconds": time.monotonic() - start})
+            number += 1
+            stop.wait(noise.pause)
+    return {
+        "bytes": total(model, data, noise.ranks, scale),
+        "seconds": time.monotonic() - begin,
+        "checkpoints": done,
+    }
 
 
 def main() -> int:
@@ -240,21 +209,25 @@ def main() -> int:
     def stopped(number: int, frame: FrameType | None) -> None:
         stop.set()
 
+    def watch_stdin() -> None:
+        while os.read(0, 1):  # not sys.stdin: its lock would be held when the interpreter ends
+            pass
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopped)
-    threading.Thread(target=_until_stdin_ends, args=(stop,), daemon=True).start()
-    loop, begin = _Loop(CheckpointNoise(**job), root, stop), time.monotonic()
+    threading.Thread(target=watch_stdin, daemon=True).start()
     try:
         _empty(root)
-        root.mkdir(parents=True, exist_ok=True)
-        loop.run()
+        with storage_errors("cannot make the noise's folder"):
+            root.mkdir(parents=True, exist_ok=True)
+        done = write_until(stop, CheckpointNoise(**job), root)
     except FeedrateError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     finally:
-        seconds = time.monotonic() - begin
         _empty(root)
-    print(json.dumps({**job, "bytes": loop.bytes, "seconds": seconds, "checkpoints": loop.done}))
+    print(json.dumps({**job, **done}))
     return 0
 
 
