@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from emulator.config.profile import ProfileChoice, load_profile
-from emulator.config.reader import Source, build, override, read_table
+from emulator.config.reader import Source, build, override, read_toml
 from emulator.config.workload import LoaderSpec, Workload
 from emulator.errors import SpecError
 
@@ -69,7 +69,7 @@ def find(folder: Folder, name: str) -> Path:
 def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
     """The workload of that name or path, with `--set` settings laid over it. Raises SpecError."""
     path = find("workloads", name)
-    table, source = read_table(path)
+    table, source = read_toml(path)
     source = replace(source, settings=tuple(settings))
     table = _with_table(table)
     for setting in settings:
@@ -81,7 +81,7 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
 
 def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
     """The loader of a workload alone, for those who have an accelerator. Raises SpecError."""
-    table, source = read_table(find("workloads", name))
+    table, source = read_toml(find("workloads", name))
     loader = override(table, settings).get("loader", {})
     return build(LoaderSpec, loader, replace(source, settings=tuple(settings)), ("loader",))
 

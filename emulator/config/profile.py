@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from emulator.config.reader import at_least, build, positive, read_table, toml_text
+from emulator.config.reader import at_least, build, positive, read_toml, toml_text
 from emulator.config.workload import AcceleratorSpec, Compute
 from emulator.errors import SpecError
 
@@ -193,7 +193,7 @@ class ProfileChoice:
 
 def load_profile(path: Path) -> Profile:
     """The profile in that file. Raises SpecError, StorageError."""
-    table, source = read_table(path)
+    table, source = read_toml(path)
     return build(Profile, table, source)
 
 

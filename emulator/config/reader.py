@@ -1,7 +1,11 @@
-"""From a TOML table to a frozen dataclass, driven by the fields of the dataclass.
+"""Plain data and frozen dataclasses: TOML and JSON are read into them, and they are written as both.
 
-Unknown keys, missing keys and wrong types are refused with file, line and the nearest known key.
-Fields declared as `Bytes`, `Rate` or `Seconds` also take text with a unit ("4MiB", "45GB/s", "2ms").
+A dataclass is the schema. Unknown keys, missing keys and wrong types are refused, naming the file, the line
+of TOML, the key and the nearest known key. Ranges are checked by `__post_init__`. Fields declared as `Bytes`,
+`Rate` or `Seconds` also take text with a unit ("4MiB", "45GB/s", "2ms").
+
+Neither format can name a class, and nothing in a file is executed. JSON has no infinity and no NaN: a float
+may be the text "Infinity", "-Infinity" or "NaN", so that every JSON reader can read run.json.
 """
 
 from __future__ import annotations
@@ -14,65 +18,120 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from emulator.errors import SpecError, storage_error
+from emulator.errors import SpecError, storage_errors
 from emulator.units import parse_bytes, parse_rate, parse_seconds
 
 Bytes = Annotated[int, parse_bytes]
-"""Bytes; in TOML a number or text such as "4MiB"."""
+"""Bytes; in a file a number or text such as "4MiB"."""
 
 Rate = Annotated[float, parse_rate]
-"""Bytes per second; in TOML a number or text such as "45GB/s" or "200Gb/s"."""
+"""Bytes per second; in a file a number or text such as "45GB/s" or "200Gb/s"."""
 
 Seconds = Annotated[float, parse_seconds]
-"""Seconds; in TOML a number or text such as "2ms"."""
+"""Seconds; in a file a number or text such as "2ms"."""
 
 Spec = TypeVar("Spec")
 Table = Mapping[str, Any]
 
+KeyPath = tuple[str, ...]
+"""Where a value is: keys, and "[3]" for the fourth element of a list."""
 
-@dataclasses.dataclass(frozen=True, slots=True)
+_TOML_KEY = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
+_TOML_NAME = rf"{_TOML_KEY}(?:\s*\.\s*{_TOML_KEY})*"
+_TOML_LINE = re.compile(rf"\s*(?:(?P<table>\[\[?)\s*(?P<header>{_TOML_NAME})\s*\]|(?P<key>{_TOML_NAME})\s*=)")
+_NON_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
-    """Where a table came from, to name file and line in errors."""
+    """Where plain data came from, to name it in errors."""
 
-    name: str
+    name: str = ""
+    """The file; empty: errors name the key alone."""
     text: str = ""
+    """TOML, to find lines in."""
     settings: tuple[str, ...] = ()
     """The `--set` options laid over the table."""
 
-    def at(self, path: Sequence[str]) -> str:
-        """`--set loader.workers=x` or `workloads/x.toml, line 12` for the key at `path`."""
-        for setting in self.settings:
-            if setting.partition("=")[0].strip() == ".".join(path):
+    def at(self, path: KeyPath) -> str:
+        """`--set loader.workers=x` or `workloads/x.toml, line 12`: of the key at `path`, or its table."""
+        keys = {
+            tuple(part.strip() for part in setting.partition("=")[0].split(".")): setting
+            for setting in self.settings
+        }
+        for key, setting in keys.items():
+            if path[: len(key)] == key:
                 return f"--set {setting}"
-        *section, key = path
-        current: list[str] = []
+        nearest, line = 0, 0
+        for number, place in self._places():
+            if nearest < len(place) and path[: len(place)] == place:
+                nearest, line = len(place), number
+        if nearest < len(path):
+            for key, setting in keys.items():  # `path` is a table that only a setting has made
+                if key[: len(path)] == path:
+                    return f"--set {setting}"
+        return f"{self.name}, line {line}" if line else self.name
+
+    def _places(self) -> Iterator[tuple[int, KeyPath]]:
+        """Line number and path of every key and header of the TOML text."""
+        section: KeyPath = ()
+        last: dict[KeyPath, int] = {}  # number of the last element of each array of tables
         for number, line in enumerate(self.text.splitlines(), start=1):
-            header = re.match(r"\s*\[+\s*([^\]]+?)\s*\]", line)
-            if header:
-                current = [part.strip().strip("\"'") for part in header[1].split(".")]
-                if current == list(path):
-                    return f"{self.name}, line {number}"
-            elif current == section and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
-                return f"{self.name}, line {number}"
-        return self.name
+            match = _TOML_LINE.match(line)
+            if match is None:
+                continue
+            name = match["header"] or match["key"]
+            keys = [part.strip("\"'") for part in re.findall(_TOML_KEY, name)]
+            if match["key"]:
+                yield number, (*section, *keys)
+                continue
+            section = ()
+            for key in keys[:-1]:
+                section += (key,)
+                section += (f"[{last[section]}]",) if section in last else ()
+            section += (keys[-1],)
+            if match["table"] == "[[":
+                last[section] = last.get(section, -1) + 1
+                section += (f"[{last[section]}]",)
+            yield number, section
 
 
-def read_table(path: Path) -> tuple[dict[str, Any], Source]:
+def read_toml(path: Path) -> tuple[dict[str, Any], Source]:
     """The TOML file at `path` as a table and its source. Raises SpecError, StorageError."""
+    with storage_errors("cannot read the file"):
+        raw = path.read_bytes()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = raw.decode()
         return tomllib.loads(text), Source(str(path), text)
-    except OSError as error:
-        raise storage_error(error, "cannot read the file") from None
     except UnicodeDecodeError:
         raise SpecError(f"{path} is not UTF-8 text", "it should be a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{path} is not valid TOML", str(error)) from None
+
+
+def read_json(path: Path) -> Any:
+    """The JSON file at `path` as plain data. Raises SpecError, StorageError."""
+
+    def finite(text: str) -> float:
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(f"{text} is no number of JSON, or too large")
+        return number
+
+    with storage_errors("cannot read the file"):
+        raw = path.read_bytes()
+    try:
+        return json.loads(raw, parse_float=finite, parse_constant=finite)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{path} is not valid JSON ({error})", "the file is damaged") from None
 
 
 def override(table: Table, settings: Sequence[str]) -> dict[str, Any]:
@@ -83,115 +142,121 @@ def override(table: Table, settings: Sequence[str]) -> dict[str, Any]:
         path = [part.strip() for part in name.split(".")]
         if not equals or not all(path):
             raise SpecError(f"--set {setting!r} is not KEY=VALUE", "for example --set loader.workers=8")
-        place = result
+        section = result
         for part in path[:-1]:
-            inner = place.get(part, {})
-            place[part] = dict(inner) if isinstance(inner, Mapping) else {}
-            place = place[part]
-        place[path[-1]] = _value(text.strip())
+            inner = section.get(part, {})
+            section[part] = dict(inner) if isinstance(inner, Mapping) else {}
+            section = section[part]
+        try:
+            section[path[-1]] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except (ValueError, RecursionError):
+            section[path[-1]] = text.strip()  # a bare word is a string, as a shell user expects
     return result
 
 
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text  # a bare word is a string, as a shell user expects
+def build(wanted: type[Spec], value: Any, source: Source = Source(), path: KeyPath = ()) -> Spec:
+    """`value`, plain data found in `source` at `path`, as the dataclass `wanted`. Raises SpecError."""
+    found: Spec = _Reader(source).dataclass(wanted, value, path)
+    return found
 
 
-def build(cls: type[Spec], table: Table, source: Source, path: tuple[str, ...] = ()) -> Spec:
-    """An instance of the dataclass `cls` from `table`. Raises SpecError."""
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(cls, include_extras=True)
-    for key in table:
-        if key not in fields:
-            raise SpecError(
-                f"{source.at((*path, key))}: unknown key {_dotted(path, key)!r}", _nearest(key, fields, path)
-            )
-    values: dict[str, Any] = {}
-    for name, field in fields.items():
-        if name in table:
-            values[name] = _convert(hints[name], table[name], source, (*path, name))
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise SpecError(f"{source.name}: the key {_dotted(path, name)!r} is missing", "add it")
-    try:
-        return cls(**values)
-    except SpecError as error:
-        key = error.what.split(" ", 1)[0]
-        where = source.at((*path, key)) if key in fields else source.name
-        raise SpecError(f"{where}: {_dotted(path, error.what)}", error.hint) from None
+@cache
+def _hints(wanted: type) -> dict[str, Any]:
+    return typing.get_type_hints(wanted, include_extras=True)
 
 
-def _dotted(path: Sequence[str], name: str) -> str:
-    return ".".join((*path, name))
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    source: Source
 
-
-def _nearest(key: str, known: Mapping[str, object], path: Sequence[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {_dotted(path, close[0])!r}?"
-    return "known keys are " + ", ".join(_dotted(path, name) for name in known)
-
-
-def _convert(hint: Any, value: Any, source: Source, path: tuple[str, ...]) -> Any:
-    """`value` as the type `hint`. Raises SpecError."""
-    origin = typing.get_origin(hint)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    def dataclass(self, wanted: type, value: Any, path: KeyPath) -> Any:
         if not isinstance(value, Mapping):
-            raise _wrong(source, path, "a table", value)
-        return build(hint, value, source, path)
-    if origin is Annotated:
-        return _with_unit(typing.get_args(hint), value, source, path)
-    if origin in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
-        return _convert(options[0], value, source, path)
-    if origin is Literal:
-        if value not in typing.get_args(hint):
-            choices = ", ".join(repr(choice) for choice in typing.get_args(hint))
-            raise _wrong(source, path, f"one of {choices}", value)
-        return value
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise _wrong(source, path, "a list", value)
-        inner = typing.get_args(hint)
-        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
-        if len(kinds) != len(value):
-            raise _wrong(source, path, f"a list of {len(kinds)}", value)
-        return tuple(_convert(kind, item, source, path) for kind, item in zip(kinds, value, strict=True))
-    if origin in (dict, Mapping) or getattr(origin, "__name__", "") == "Mapping":
-        if not isinstance(value, Mapping):
-            raise _wrong(source, path, "a table", value)
-        kind = typing.get_args(hint)[1]
-        return {key: _convert(kind, item, source, (*path, key)) for key, item in value.items()}
-    return _scalar(hint, value, source, path)
-
-
-def _with_unit(args: tuple[Any, ...], value: Any, source: Source, path: tuple[str, ...]) -> Any:
-    parse: Callable[[Any], Any] = args[1]
-    if isinstance(value, str):
+            self._wrong(path, "a table", value)
+        fields = {field.name: field for field in dataclasses.fields(wanted)}
+        for key in value:
+            if key not in fields:
+                close = difflib.get_close_matches(str(key), fields, n=1, cutoff=0.5)
+                known = ", ".join(_dotted((*path, name)) for name in fields)
+                hint = f"did you mean {_dotted((*path, close[0]))!r}?" if close else f"known keys are {known}"
+                self._refuse((*path, str(key)), f"unknown key {_dotted((*path, str(key)))!r}", hint)
+        values = {}
+        for name, field in fields.items():
+            if name in value:
+                values[name] = self.read(_hints(wanted)[name], value[name], (*path, name))
+            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                self._refuse(path, f"the key {_dotted((*path, name))!r} is missing")
         try:
-            return parse(value)
+            return wanted(**values)
         except SpecError as error:
-            raise SpecError(
-                f"{source.at(path)}: {_dotted(path[:-1], path[-1])} = {error.what}", error.hint
-            ) from None
-    return _scalar(args[0], value, source, path)
+            key = error.what.split(" ", 1)[0]  # messages of __post_init__ begin with the field's name
+            self._refuse((*path, key) if key in fields else path, _dotted((*path, error.what)), error.hint)
 
+    def read(self, hint: Any, value: Any, path: KeyPath) -> Any:
+        """`value` as the type `hint`. Raises SpecError."""
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if hint is Any:
+            return value
+        if isinstance(hint, type) and is_dataclass(hint):
+            return self.dataclass(hint, value, path)
+        if origin in (typing.Union, types.UnionType):  # the only union is `X | None`
+            (kind,) = [argument for argument in arguments if argument is not types.NoneType]
+            return None if value is None else self.read(kind, value, path)
+        if origin is Annotated:
+            if isinstance(value, str) and value not in _NON_FINITE:
+                try:
+                    value = arguments[1](value)
+                except SpecError as error:
+                    self._refuse(path, f"{_dotted(path)} = {error.what}", error.hint)
+            return self.read(arguments[0], value, path)
+        if origin is Literal:
+            if value not in arguments:
+                self._wrong(path, "one of " + ", ".join(map(repr, arguments)), value)
+            return value
+        if origin is tuple:
+            if not isinstance(value, list | tuple):
+                self._wrong(path, "a list", value)
+            kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+            if len(kinds) != len(value):
+                self._wrong(path, f"a list of {len(kinds)}", value)
+            return tuple(
+                self.read(kind, item, (*path, f"[{number}]"))
+                for number, (kind, item) in enumerate(zip(kinds, value, strict=True))
+            )
+        if origin is not None and issubclass(origin, Mapping):
+            if not isinstance(value, Mapping):
+                self._wrong(path, "a table", value)
+            return {key: self.read(arguments[1], item, (*path, key)) for key, item in value.items()}
+        return self._scalar(hint, value, path)
 
-def _scalar(hint: Any, value: Any, source: Source, path: tuple[str, ...]) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is Any or (isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)):
+    def _scalar(self, hint: type, value: Any, path: KeyPath) -> Any:
+        if hint is float:
+            if isinstance(value, str) and value in _NON_FINITE:
+                return _NON_FINITE[value]
+            if isinstance(value, int) and not isinstance(value, bool):
+                with suppress(OverflowError):
+                    return float(value)
+        if hint is int and isinstance(value, int) and abs(value) > _LARGEST:
+            self._wrong(path, "a whole number of at most 64 bits", value)
+        if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+            names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+            self._wrong(path, names.get(hint, str(hint)), value)
         return value
-    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-    raise _wrong(source, path, names.get(hint, str(hint)), value)
+
+    def _wrong(self, path: KeyPath, expected: str, value: Any) -> NoReturn:
+        shown = repr(value)
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        self._refuse(path, f"{_dotted(path) or 'the whole'} must be {expected}, not {shown}")
+
+    def _refuse(self, path: KeyPath, what: str, hint: str = "") -> NoReturn:
+        where = self.source.at(path)
+        raise SpecError(f"{where}: {what}" if where else what, hint) from None
 
 
-def _wrong(source: Source, path: tuple[str, ...], expected: str, value: Any) -> SpecError:
-    return SpecError(f"{source.at(path)}: {'.'.join(path)} must be {expected}, not {value!r}")
+def _dotted(path: KeyPath) -> str:
+    return ".".join(path).replace(".[", "[")
 
 
-# ---- Checks that specs share. A message begins with the field's name, so that its line can be named.
+# Checks for __post_init__. A message begins with the field's name, so that its line can be named.
 
 
 def at_least(name: str, value: float, minimum: float) -> None:
@@ -212,43 +277,56 @@ def share(name: str, value: float) -> None:
         raise SpecError(f"{name} must be above 0 and at most 1, not {value:g}")
 
 
-# ---- From dataclasses and mappings to TOML text: what spec.toml reads back.
-
-
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
+def to_plain(value: Any) -> Any:
+    """`value` as dicts, lists, strings, numbers, booleans and None. Raises TypeError on anything else."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [to_plain(item) for item in value]
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return to_plain(value.item())  # a numpy scalar
+    raise TypeError(f"{type(value).__name__} cannot be written to JSON")
 
 
 def toml_text(spec: Any, digits: int = 17) -> str:
     """`spec`, a dataclass or a mapping, as TOML; numbers keep so many digits (17: all). None is left out."""
-    return "\n".join(_lines(spec, (), digits)) + "\n"
+    return "\n".join(_toml_lines(spec, (), digits)) + "\n"
 
 
-def _lines(spec: Any, path: Sequence[str], digits: int) -> list[str]:
+def _toml_lines(spec: Any, path: KeyPath, digits: int) -> list[str]:
     """The plain keys of a dataclass or mapping first, then its tables."""
-    items = spec if isinstance(spec, Mapping) else {one.name: getattr(spec, one.name) for one in fields(spec)}
+    items = (
+        spec
+        if isinstance(spec, Mapping)
+        else {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
+    )
     plain: list[str] = []
     tables: list[str] = []
     for key, value in items.items():
-        inner = (*path, _key(key))
+        inner = (*path, key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key))
         if isinstance(value, Mapping) or is_dataclass(value):
-            tables += ["", f"[{'.'.join(inner)}]", *_lines(value, inner, digits)]
+            tables += ["", f"[{'.'.join(inner)}]", *_toml_lines(value, inner, digits)]
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            for one in value:
-                tables += ["", f"[[{'.'.join(inner)}]]", *_lines(one, inner, digits)]
+            for item in value:
+                tables += ["", f"[[{'.'.join(inner)}]]", *_toml_lines(item, inner, digits)]
         elif value is not None:
-            plain.append(f"{inner[-1]} = {_value_toml_text(value, digits)}")
+            plain.append(f"{inner[-1]} = {_toml_value(value, digits)}")
     return plain + tables
 
 
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _string(key)
-
-
-def _string(text: str) -> str:
+def _toml_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value_toml_text(value: Any, digits: int) -> str:
+def _toml_value(value: Any, digits: int) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -256,8 +334,8 @@ def _value_toml_text(value: Any, digits: int) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
-        return _string(value)
-    parts = [_value_toml_text(item, digits) for item in value]
+        return _toml_string(value)
+    parts = [_toml_value(item, digits) for item in value]
     if len(parts) <= 10:
         return f"[{', '.join(parts)}]"
     rows = [", ".join(parts[start : start + 10]) for start in range(0, len(parts), 10)]

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import is_temporary, write_whole
 from emulator.record.machine import utc_now
-from emulator.record.plain import from_plain, to_plain
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
 from emulator.record.steps import STEPS, Steps, remove_spools, write_steps
 
@@ -163,21 +163,7 @@ def read_result(path: Path) -> RunResult:
     file = path / RESULT if path.is_dir() or path.suffix != ".json" else path
     if not file.is_file():
         raise StorageError(f"there is no result in {path}", f"a folder with {RESULT} is needed")
-    with storage_errors("cannot read the result"):
-        raw = file.read_bytes()
-    try:
-        content = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise SpecError(f"{file} is not valid JSON ({error})", "the file is damaged; run again") from None
-    _check_schema(file, content)
-    try:
-        result: RunResult = from_plain(RunResult, content)
-    except SpecError as error:
-        raise SpecError(f"{file}: {error.what}", "it is no result of feedrate, or damaged") from None
-    return result
-
-
-def _check_schema(file: Path, content: Any) -> None:
+    content = read_json(file)
     version = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise SpecError(f"{file} is no result of feedrate: it has no schema number", "give an OUT folder")
@@ -186,6 +172,11 @@ def _check_schema(file: Path, content: Any) -> None:
             f"{file} has schema {version}, made by a newer feedrate; this one reads up to {SCHEMA}",
             "upgrade feedrate",
         )
+    try:
+        return build(RunResult, content, Source(str(file)))
+    except SpecError as error:
+        hint = f"{error.hint}; " if error.hint else ""
+        raise SpecError(error.what, hint + "it is no result of feedrate, or damaged") from None
 
 
 def claim_failure(path: Path, line: str) -> bool:

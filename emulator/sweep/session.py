@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from emulator.config.reader import build, to_plain
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import SpecError
 from emulator.record.folder import continue_out, prepare_out, read_result, write_result
 from emulator.record.machine import describe_machine, describe_mount
-from emulator.record.plain import from_plain, to_plain
 from emulator.record.result import Kind, Point, RunResult, Status
 from emulator.record.steps import STEP, Spool, Steps, read_steps, remove_spools, write_steps
 from emulator.run.comm import Comm, agreed, guarded
@@ -59,9 +59,9 @@ def reopen(job: Job, manifest: Manifest) -> tuple[tuple[Point, ...], Steps]:
         )
     facts = _plain(dataset_facts(job, manifest))
     same = {
-        "workload": from_plain(Workload, result.workload, "workload") == job.workload,
+        "workload": build(Workload, result.workload, path=("workload",)) == job.workload,
         "dataset": all(name in facts and facts[name] == value for name, value in result.dataset.items()),
-        "storage": from_plain(StorageSpec, result.storage, "storage") == job.storage,
+        "storage": build(StorageSpec, result.storage, path=("storage",)) == job.storage,
         "loader": result.loader == job.loader,
     }
     for name, holds in same.items():

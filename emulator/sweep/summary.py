@@ -22,12 +22,12 @@ from emulator.analysis.throughput import (
     steady,
     throughput,
 )
+from emulator.config.reader import build
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest
 from emulator.plan import plan_for
 from emulator.record.folder import read_failure, read_result
 from emulator.record.machine import utc_now
-from emulator.record.plain import from_plain
 from emulator.record.result import Flag, HostShare, Kind, Point, RunResult, Status
 from emulator.record.steps import Steps, read_steps
 from emulator.run.point import Job, RankReport
@@ -189,6 +189,6 @@ def recovered(out: Path) -> tuple[RunResult, Steps]:
 
 
 def _partial(result: RunResult, rows: Steps) -> Point:
-    workload: Workload = from_plain(Workload, result.workload)
+    workload = build(Workload, result.workload)
     ranks = len(np.unique(rows["rank"]))
     return point_of(workload, int(result.dataset.get("samples", result.dataset["files"])), ranks, rows)

@@ -1,10 +1,12 @@
 """Workloads: what ships is complete and sourced, and a wrong one is refused where it is wrong."""
 
+import re
 from dataclasses import asdict
 
 import pytest
 
 from emulator.config.catalog import find, load_workload, names
+from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_storage
 from emulator.errors import SpecError
 
@@ -141,3 +143,54 @@ def test_storage_texts():
 )
 def test_what_one_request_is_for(name, request_bytes):
     assert load_workload(name).request_bytes == request_bytes
+
+
+def test_an_error_in_an_array_of_tables_names_the_line_of_its_element(tmp_path):
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        'name = "a"\ntitle = "A"\nformat = "parquet"\n[size]\ndistribution = "fixed"\nbytes_mean = 1000\n'
+        '[[columns]]\nname = "x"\ndtype = "int8"\n[[columns]]\nname = "y"\ndtype = "int9"\n'
+    )
+    with pytest.raises(SpecError, match=re.escape("recipe.toml, line 12: columns[1].dtype must be one of")):
+        load_recipe(str(path))
+    path.write_text(path.read_text().replace('dtype = "int9"\n', ""))
+    with pytest.raises(SpecError, match=r"recipe.toml, line 10: the key 'columns\[1\].dtype' is missing"):
+        load_recipe(str(path))
+    path.write_text(path.read_text() + 'dtype = "int8"\nsiez = 2\n')
+    with pytest.raises(
+        SpecError, match=r"line 13: unknown key 'columns\[1\].siez': did you mean 'columns\[1\].size'"
+    ):
+        load_recipe(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[" * 100_000, "is not valid TOML"),
+        ("a = " + "[" * 100_000, "is not valid TOML"),
+        ("a = " + "9" * 10_000, "is not valid TOML"),
+        ("name = 1979-05-27", "line 1: name must be text"),
+        ("name = [[1]]", r"name must be text, not \[\[1\]\]"),
+        ("loader = 3", "line 5: loader must be a table, not 3"),
+        (
+            "[loader]\nbatch_size = 0x1_0000_0000_0000_0000",
+            "line 6: loader.batch_size must be a whole number of",
+        ),
+        (
+            '[loader]\nbatch_size = 1\nblock_bytes = "9000EB"',
+            "line 7: loader.block_bytes must be a whole number of at most 64 bits",
+        ),
+        ("loader.batch_size = true", "line 5: loader.batch_size must be a whole number, not True"),
+        ("loader = {batch_size = 1.5}", "line 5: loader.batch_size must be a whole number, not 1.5"),
+        ("loader = 1\n# " + "x" * 100_000, "line 5: loader must be a table, not 1$"),
+        ("loader = '" + "x" * 100_000 + "'", r"must be a table, not 'x{56}\.\.\.$"),
+    ],
+)
+def test_hostile_values_are_one_short_line(tmp_path, content, said):
+    path = tmp_path / "mine.toml"
+    start = 'name = "a"\ntitle = "A"\nsample.format = "npz"\nsample.bytes_mean = 1\n'
+    path.write_text(content if content.startswith("name") else start + content)
+    with pytest.raises(SpecError, match=said) as caught:
+        load_workload(str(path))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(path))

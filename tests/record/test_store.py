@@ -288,17 +288,23 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     assert "upgrade" in one_line(error)
 
 
+def flag_table(**changes: object) -> dict[str, object]:
+    return {"name": "a", "value": 1.0, "threshold": 0.0, "sentence": "", **changes}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda table: table.pop("loader"), "loader is missing"),
-        (lambda table: table.update(points=[{"ranks": 1}]), "points[0].hosts is missing"),
-        (lambda table: table.update(points=3), "points is 3, but must be a list"),
-        (lambda table: table.update(kind="guess"), "kind is 'guess'"),
-        (lambda table: table.update(version=1), "version is 1, but must be text"),
-        (lambda table: table.update(extra=1), "extra is not a field"),
+        (lambda table: table.pop("loader"), "the key 'loader' is missing"),
+        (lambda table: table.update(points=[{"ranks": 1}]), "the key 'points[0].hosts' is missing"),
+        (lambda table: table.update(points=3), "points must be a list, not 3"),
+        (lambda table: table.update(kind="guess"), "not 'guess'"),
+        (lambda table: table.update(version=1), "version must be text, not 1"),
+        (lambda table: table.update(extra=1), "unknown key 'extra'"),
         (lambda table: table.update(knee={"n_au": "many"}), "knee"),
         (lambda table: table.update(command=[1]), "command[0]"),
+        (lambda table: table.update(flags=[flag_table(value=10**400)]), "flags[0].value must be a number"),
+        (lambda table: table.update(flags=[flag_table(valeu=1)]), "did you mean 'flags[0].value'"),
         (lambda table: table.pop("schema"), "schema"),
         (lambda table: table.update(schema=True), "schema"),
     ],
@@ -315,7 +321,20 @@ def test_a_wrong_field_is_named(tmp_path: Path, change, said: str) -> None:  # t
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 100_000, b'{"schema": 1}']
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"null",
+        b"[" * 100_000,
+        b'{"schema": 1}',
+        b'{"schema": 1e400}',
+        b'{"schema": NaN}',
+        b'{"schema": ' + b"9" * 10_000 + b"}",
+        b'{"schema": ' + b"9" * 1000 + b"}",
+    ],
 )
 def test_a_damaged_result_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.json").write_bytes(content)

@@ -32,13 +32,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import sync_folder, write_whole
 from emulator.loader.reading import aligned_buffer, padded
-from emulator.record.plain import from_plain, to_plain
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import Target
@@ -173,11 +173,9 @@ def read_marker(root: Path, number: int) -> Marker:
     """What the complete checkpoint `number` says of itself. Raises DatasetError, StorageError."""
     path = root / name_of(number) / MARKER
     try:
-        marker: Marker = from_plain(Marker, json.loads(path.read_bytes()))
-    except (ValueError, RecursionError, SpecError) as error:
-        raise DatasetError(f"{path} cannot be read ({error})", "the checkpoint is damaged") from None
-    except OSError as error:
-        raise storage_error(error, "cannot read the checkpoint's marker") from None
+        marker = build(Marker, read_json(path), Source(str(path)))
+    except SpecError as error:
+        raise DatasetError(error.what, "the checkpoint is damaged") from None
     for name in (file.name for files in marker.files for file in files):
         if not re.fullmatch(r"[\w-]+", name):
             raise DatasetError(f"{path} names a file {name!r}", "the checkpoint is damaged")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from emulator.config.catalog import find, names
-from emulator.config.reader import Bytes, Seconds, at_least, build, override, positive, read_table
+from emulator.config.reader import Bytes, Seconds, at_least, build, override, positive, read_toml
 from emulator.errors import SpecError
 
 
@@ -154,7 +154,7 @@ def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> Checkpoint
 
     Raises SpecError, StorageError.
     """
-    table, source = read_table(find("workloads/checkpoints", name))
+    table, source = read_toml(find("workloads/checkpoints", name))
     source = replace(source, settings=tuple(settings))
     return build(CheckpointModel, override(table, settings), source)
 

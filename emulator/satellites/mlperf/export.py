@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.throughput import durations
+from emulator.config.reader import build
 from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_error
 from emulator.record.folder import check_out, read_result
-from emulator.record.plain import from_plain
 from emulator.record.result import Checkpoint, Point, RunResult
 from emulator.record.steps import Steps, read_steps
 from emulator.satellites.mlperf.folder import GIB, MARK, MIB, RunFolder, write_json, write_run, write_text
@@ -376,7 +376,7 @@ def _measured(out: Path, result: RunResult) -> list[RunFolder]:
         raise SpecError(
             f"{out} is of the kind {result.kind}", "only runs, sweeps, checkpoints and imports are exported"
         )
-    workload: Workload = from_plain(Workload, result.workload)
+    workload = build(Workload, result.workload)
     if not workload.accelerator.step_seconds:
         raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")
     steps = read_steps(out)

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from emulator.config.catalog import load_workload, names
+from emulator.config.reader import build
 from emulator.config.workload import Workload
 from emulator.dataset.datasize import MEMORY_FACTOR, MIN_STEPS
-from emulator.record.plain import from_plain
 from emulator.record.result import Point, RunResult
 from emulator.units import show_bytes
 
@@ -65,7 +65,7 @@ class Check:
 
 def self_check(result: RunResult) -> list[Check]:
     """The rules for every accelerator count of `result`, ascending."""
-    workload: Workload = from_plain(Workload, result.workload)
+    workload = build(Workload, result.workload)
     counts = sorted({point.ranks for point in result.points})
     return [_check(result, workload, count) for count in counts]
 

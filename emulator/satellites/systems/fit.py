@@ -19,11 +19,11 @@ import numpy as np
 
 from emulator.analysis.flags import usable
 from emulator.analysis.knee import run_noise
+from emulator.config.reader import build
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
 from emulator.files import write_whole
 from emulator.plan import plan_for
-from emulator.record.plain import from_plain
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
 from emulator.satellites.systems.engine import Bools, Chosen, Floats, Scene, ends
@@ -77,8 +77,7 @@ class Fit:
 def workload_of(result: RunResult) -> Workload:
     """The workload that a result was made with. Raises SpecError."""
 
-    workload: Workload = from_plain(Workload, dict(result.workload), "workload")
-    return workload
+    return build(Workload, result.workload, path=("workload",))
 
 
 def seen_in(result: RunResult, steps: Steps) -> list[Seen]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 from emulator.config.catalog import content_folder
-from emulator.config.reader import Bytes, Rate, Seconds, at_least, build, positive, read_table, share
+from emulator.config.reader import Bytes, Rate, Seconds, at_least, build, positive, read_toml, share
 from emulator.errors import SpecError
 
 _WATTS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(k?)W\s*")
@@ -190,7 +190,7 @@ def load_system(name: str) -> System:
     path = Path(name)
     if not path.is_file():
         path = _catalogued(name)
-    table, source = read_table(path)
+    table, source = read_toml(path)
     return build(System, {"name": path.stem, **table}, source)
 
 
