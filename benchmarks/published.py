@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, SampleSpec, TrainingSpec, Workload
-from emulator.satellites.systems.engine import choose
-from emulator.satellites.systems.predict import Simulation, predict, sample_sizes
+from emulator.satellites.systems.predict import on_paper, predict
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 ROWS = Path(__file__).parents[1] / "results" / "reference" / "mlperf_storage_v1_0.csv"
@@ -93,11 +92,9 @@ def simulated(row: Row, limit: float, each_host: bool) -> tuple[float, float]:
     workload, stands_for = row.model
     clients = ClientSystem(hosts=row.hosts, nic=limit) if each_host else ClientSystem(hosts=row.hosts)
     system = System(storage=StorageSystem(bandwidth=None if each_host else limit), clients=clients)
-    sizes = sample_sizes(workload.sample, row.accelerators * workload.loader.batch_size * 10)
-    point = predict(
-        Simulation(workload=workload, system=system, sizes=sizes, engine=choose(), steps=STEPS),
-        row.accelerators,
-    ).point
+    files = row.accelerators * workload.loader.batch_size * 10
+    simulation = on_paper(workload, system, row.accelerators, files=files, steps=STEPS)
+    point = predict(simulation, row.accelerators).point
     return point.au, point.samples_per_second * stands_for
 
 
@@ -117,7 +114,9 @@ def reason(row: Row, rows: list[Row], au: float, error: float) -> str:
     if au >= BOUND and row.au >= NEARLY_IDLE:
         return "agrees, but says nothing: neither is limited"
     if au >= BOUND and row.workload.startswith("cosmoflow"):
-        alone = [one for one in rows if one.workload == row.workload and one.accelerators == one.hosts]
+        alone = [
+            other for other in rows if other.workload == row.workload and other.accelerators == other.hosts
+        ]
         shown = f": one accelerator a host has AU {100 * alone[0].au:.0f} % already" if alone else ""
         return (
             "asks for less than the limit; steps of 3.5 to 5.5 ms, so a cost per step of the client" + shown
@@ -179,11 +178,11 @@ Limits = dict[str, tuple[Row, bool, float]]
 
 def line(row: Row, mine: list[Row], limits: Limits, errors: list) -> str:
     """The row of the table; the limit of its network is fitted when it is first asked for."""
-    network = [one for one in mine if one.network == row.network]
+    network = [other for other in mine if other.network == row.network]
     name = row.network if len(network) > 1 or "unet3d" not in limits else "unet3d"
     if name not in limits:
-        base = max(network, key=lambda one: one.bytes_per_second)
-        each_host = base.hosts == 1 and any(one.hosts > 1 for one in network)
+        base = max(network, key=lambda other: other.bytes_per_second)
+        each_host = base.hosts == 1 and any(other.hosts > 1 for other in network)
         limits[name] = base, each_host, fitted(base, each_host)
     base, each_host, limit = limits[name]
     au, _ = simulated(row, limit, each_host)

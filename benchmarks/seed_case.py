@@ -3,11 +3,11 @@
 python benchmarks/seed_case.py > results/seed-case-45GBps.md
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from emulator.config.catalog import load_workload
-from emulator.satellites.systems.engine import choose
-from emulator.satellites.systems.predict import Simulation, predict, sample_sizes
+from emulator.satellites.systems.predict import on_paper, predict
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 SAMPLE = 146_313_216
@@ -30,11 +30,8 @@ CLIENTS = System(clients=ClientSystem(hosts=HOSTS, nic=LIMIT / HOSTS))
 def simulated(system: System, spread: int, prefetch: int | None) -> dict[int, tuple[float, float]]:
     """Count -> AU, bytes/s; barriers at every step, as the benchmark had them."""
     workload = load_workload("unet3d-a100", [*V04, f"sample.bytes_sd={spread}"])
-    one = Simulation(
-        workload=workload, system=system, sizes=sample_sizes(workload.sample, FILES), engine=choose(),
-        steps=60, prefetch=prefetch,
-    )  # fmt: skip
-    points = [predict(one, ranks).point for ranks in COUNTS]
+    simulation = replace(on_paper(workload, system, max(COUNTS), files=FILES, steps=60), prefetch=prefetch)
+    points = [predict(simulation, ranks).point for ranks in COUNTS]
     return {point.ranks: (point.au, point.bytes_per_second) for point in points}
 
 

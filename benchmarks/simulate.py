@@ -12,17 +12,16 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "systems"))
+
+import simpy_oracle
+
+from emulator.analysis.throughput import throughput
 from emulator.config.catalog import load_workload
-from emulator.satellites.systems.engine import choose
-from emulator.satellites.systems.predict import (
-    Simulation,
-    course_of,
-    default_files,
-    predict,
-    sample_sizes,
-    set_scene,
-)
+from emulator.satellites.systems.predict import Simulation, on_paper, predict, rank_plan_of, set_scene
+from emulator.satellites.systems.scene import Played
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 CASES = {
@@ -30,8 +29,7 @@ CASES = {
     "100,000 x 500": (100_000, 500, "none", None, "numba"),
     "100,000 x 500, barriers": (100_000, 500, "step", None, "numba"),
     "100,000 x 500, barriers, 12,500 hosts": (100_000, 500, "step", 12_500, "numba"),
-    "small, 64 x 100, numba": (64, 100, "none", None, "numba"),
-    "small, 64 x 100, python": (64, 100, "none", None, "python"),
+    "small, 64 x 100": (64, 100, "none", None, "numba"),
     "small, 64 x 100, simpy": (64, 100, "none", None, "simpy"),
 }
 """Name -> ranks, steps, barriers, hosts with a NIC of their own, engine."""
@@ -39,35 +37,27 @@ ALLOWED = {"288": 1.0, "100,000": 60.0}
 MEMORY = 4e9
 
 
-def make(ranks: int, steps: int, sync: str, hosts: int | None, engine: str) -> Simulation:
+def make(ranks: int, steps: int, sync: str, hosts: int | None) -> Simulation:
     workload = load_workload("unet3d-a100", [f"training.sync={sync}"])
     demand = workload.ideal_samples_per_second * workload.sample.bytes_mean
     clients = ClientSystem() if hosts is None else ClientSystem(hosts=hosts, nic=demand * ranks / hosts)
     storage = StorageSystem(bandwidth=demand * ranks / 1.02, latency=2e-3)
-    sizes = sample_sizes(workload.sample, default_files(workload.loader.batch_size * ranks, steps))
-    return Simulation(
-        workload=workload, system=System(storage=storage, clients=clients), sizes=sizes,
-        engine=choose("python" if engine == "python" else "numba"), steps=steps,
-    )  # fmt: skip
+    return on_paper(workload, System(storage=storage, clients=clients), ranks, steps=steps)
 
 
 def measure(name: str) -> dict[str, float]:
     """Run one case in this process."""
-    ranks, _, _, _, engine = CASES[name]
-    one = make(*CASES[name])
-    predict(make(4, 3, *CASES[name][2:]), 4)  # compiled, or taken from the cache
+    ranks, _, sync, hosts, engine = CASES[name]
+    simulation = make(*CASES[name][:4])
+    predict(make(4, 3, sync, hosts), 4)  # compiled, or taken from the cache
     begin = time.process_time()
     if engine == "simpy":
-        from simulate_simpy import play
-
-        from emulator.satellites.systems.engine import ends
-        from emulator.satellites.systems.outcome import outcome
-
-        scene = set_scene(one, course_of(one, ranks, 0))
-        ready, events = play(scene)
-        au = outcome(scene, ready, ends(scene, ready), one.workload.loader.batch_size).au
+        scene = set_scene(simulation, rank_plan_of(simulation, ranks, 0))
+        ready, events = simpy_oracle.play(scene)
+        played = Played(scene=scene, ready=ready, end=ready + scene.compute)
+        au = throughput(played.totals(simulation.workload.loader.batch_size)[1]).au
     else:
-        found = predict(one, ranks)
+        found = predict(simulation, ranks)
         events, au = found.events, found.point.au
     seconds = time.process_time() - begin
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

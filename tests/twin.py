@@ -63,7 +63,7 @@ def twin(sweep: Sweep, data: Path, steps: int, folder: Path) -> Twin:
     print(done.out)
     done = feedrate(
         "simulate", *JOB, "--steps", steps, "--system", system, "--dataset", data, "--counts", UNSEEN,
-        "--out", folder / "predicted", "--engine", "python",
+        "--out", folder / "predicted",
     )  # fmt: skip
     assert done.status == 0, done.err
     sweep(UNSEEN, folder / "measured")

@@ -13,12 +13,9 @@ from emulator.satellites.systems.efficiency import (
     accelerators_fed,
     cost,
     efficiency,
-    for_nodes,
     for_protection,
     matches,
     nodes_to_match,
-    queue_iops,
-    queue_latency,
     ratio,
     raw_bytes,
     usable_bytes,
@@ -28,6 +25,20 @@ from emulator.satellites.systems.system import System, load_system, parse_protec
 
 NVME, HDD = load_system("ceph-nvme"), load_system("ceph-hdd")
 WEKA = {name: load_system(f"weka-{name}") for name in ("high-capacity", "mainstream", "performance")}
+
+
+def for_nodes(rate, nodes, wanted):
+    """What the same nodes would deliver if there were `wanted` of them."""
+    return rate * wanted / nodes
+
+
+def queue_latency(jobs, depth, iops):
+    """Little's law: the mean seconds of a request when every queue stays full."""
+    return jobs * depth / iops
+
+
+def queue_iops(jobs, depth, latency):
+    return jobs * depth / latency
 
 
 def figures(system, fed=None):
@@ -97,7 +108,7 @@ def test_ceph_2023(found, derived, digits):
 
 
 def test_matching_follows_from_the_system_files():
-    found = {match.what: match.nodes for match in matches(HDD, NVME)}
+    found = matches(HDD, NVME)
     assert found["usable capacity"] == 16
     assert found["reads"] == 69
 

@@ -7,10 +7,16 @@ from command import feedrate
 from emulator.config.catalog import load_workload
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
-from emulator.satellites.systems.engine import choose
-from emulator.satellites.systems.fit import Seen, check_file, fit, write_system
-from emulator.satellites.systems.predict import Simulation, batch_bytes, course_of, predict, sample_sizes
-from emulator.satellites.systems.system import ClientSystem, StorageSystem, System, load_system
+from emulator.satellites.systems.fit import Seen, fit
+from emulator.satellites.systems.predict import Simulation, batch_bytes, predict, rank_plan_of, sample_sizes
+from emulator.satellites.systems.system import (
+    ClientSystem,
+    StorageSystem,
+    System,
+    check_file,
+    load_system,
+    write_system,
+)
 
 TINY = load_workload("unet3d-tiny")  # 80 MB/s a rank
 
@@ -20,16 +26,10 @@ def measured(system, counts, noise=0.0, seed=0):
     random = np.random.default_rng(seed)
     found = []
     for number, ranks in enumerate(counts):
-        one = Simulation(
-            workload=TINY,
-            system=system,
-            sizes=sample_sizes(TINY.sample, 400),
-            engine=choose("python"),
-            steps=30,
-        )
+        one = Simulation(workload=TINY, system=system, sizes=sample_sizes(TINY.sample, 400), steps=30)
         point = predict(one, ranks, number).point
         factor = float(np.exp(noise * random.standard_normal()))
-        size = batch_bytes(course_of(one, ranks, number), one.sizes)
+        size = batch_bytes(rank_plan_of(one, ranks, number), one.sizes)
         compute = np.full(size.shape, TINY.accelerator.step_seconds)
         found.append(
             Seen(
@@ -41,7 +41,7 @@ def measured(system, counts, noise=0.0, seed=0):
 
 
 def fitted(system, counts, **more):
-    return fit(["OUT"], TINY, measured(system, counts, **more), choose("python"))
+    return fit(["OUT"], TINY, measured(system, counts, **more))
 
 
 def test_a_bandwidth_is_found_again():
@@ -82,7 +82,7 @@ def test_a_latency_is_told_from_a_bandwidth():
 
 def test_a_limit_that_grows_with_the_hosts_is_theirs():
     hosts = [measured(System(clients=ClientSystem(hosts=n, nic=200e6)), (6,))[0] for n in (1, 2)]
-    found = fit(["OUT"], TINY, hosts, choose("python")).system
+    found = fit(["OUT"], TINY, hosts).system
     assert found.storage.bandwidth is None
     assert found.clients.nic == pytest.approx(200e6, rel=0.01)
     assert found.fit.hosts == (1, 2)
@@ -90,7 +90,7 @@ def test_a_limit_that_grows_with_the_hosts_is_theirs():
 
 def test_the_file_is_read_back(tmp_path):
     found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9), noise=0.01)
-    write_system(tmp_path / "system.toml", found)
+    write_system(tmp_path / "system.toml", found.system)
     system = load_system(str(tmp_path / "system.toml"))
     assert system.storage == found.system.storage and system.fit == found.system.fit
     assert system.sources["storage.bandwidth"] == "fitted to OUT"
@@ -105,7 +105,7 @@ def simulated(tmp_path_factory):
     (folder / "truth.toml").write_text('[storage]\nbandwidth = "400MB/s"\n')
     done = feedrate(
         "simulate", "-w", "unet3d-tiny", "-s", folder / "truth.toml", "--counts", "1,2,4,9", "--steps", 30,
-        "--files", 400, "--engine", "python", "--out", folder / "out",
+        "--files", 400, "--out", folder / "out",
     )  # fmt: skip
     assert done.status == 0, done.err
     return folder
@@ -118,7 +118,7 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     assert "seen: counts 1, 2, 4, 9" in done.out
     done = feedrate(
         "simulate", "-w", "unet3d-tiny", "-s", simulated / "system.toml", "--counts", "5,40", "--steps", 20,
-        "--files", 400, "--engine", "python", "--out", simulated / "predicted",
+        "--files", 400, "--out", simulated / "predicted",
     )  # fmt: skip
     assert done.status == 0, done.err
     near, far = read_result(simulated / "predicted").points

@@ -5,27 +5,26 @@ from command import feedrate
 
 from emulator.config.catalog import load_workload
 from emulator.record.folder import read_result
-from emulator.satellites.systems.engine import choose
-from emulator.satellites.systems.plan import around, demand, feeds, needs, utilisation
+from emulator.satellites.systems.limits import demand
+from emulator.satellites.systems.plan import around, feeds, needs, utilisation
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 A100 = load_workload("unet3d-a100", ["training.sync=none"])
-ENGINE = choose("python")
 
 
 def test_the_count_is_where_utilisation_crosses_the_threshold():
     system = System(storage=StorageSystem(bandwidth=45e9))
-    found = feeds(A100, system, ENGINE)
-    assert found.limited and found.bound.name == "storage bandwidth"
+    found = feeds(A100, system)
+    assert found.bound.name == "storage bandwidth"
     assert found.accelerators == pytest.approx(45e9 / demand(A100) / 0.9, abs=1)
-    assert utilisation(A100, system, found.accelerators, ENGINE) >= 0.9
-    assert utilisation(A100, system, found.accelerators + 1, ENGINE) < 0.9
+    assert utilisation(A100, system, found.accelerators) >= 0.9
+    assert utilisation(A100, system, found.accelerators + 1) < 0.9
 
 
 def test_barriers_cost_accelerators():
     system = System(storage=StorageSystem(bandwidth=45e9))
-    together = feeds(load_workload("unet3d-a100", ["training.sync=step"]), system, ENGINE)
-    assert 25 <= together.accelerators < feeds(A100, system, ENGINE).accelerators + 1
+    together = feeds(load_workload("unet3d-a100", ["training.sync=step"]), system)
+    assert 25 <= together.accelerators < feeds(A100, system).accelerators + 1
 
 
 @pytest.mark.parametrize(
@@ -38,24 +37,24 @@ def test_barriers_cost_accelerators():
     ],
 )
 def test_what_binds_is_named(system, name, accelerators):
-    found = feeds(A100, system, ENGINE)
+    found = feeds(A100, system)
     assert found.bound.name == name
     assert found.accelerators == pytest.approx(accelerators, abs=1)
 
 
 def test_a_system_that_states_nothing_limits_nothing():
-    assert feeds(A100, System(), ENGINE).limited is False
+    assert feeds(A100, System()).bound is None
 
 
 def test_what_is_needed_is_enough_and_no_more():
-    found = needs(A100, 16, 4, ENGINE, cpu_seconds_per_gb=0.5)
+    found = needs(A100, 16, 4, cpu_seconds_per_gb=0.5)
     assert found.hosts == 4
     assert found.bandwidth == pytest.approx(0.9 * 16 * demand(A100), rel=0.03)
     assert found.cores == pytest.approx(4 * demand(A100) / 1e9 * 0.5)
     system = System(
         storage=StorageSystem(bandwidth=found.bandwidth / 0.9), clients=ClientSystem(hosts=4, nic=found.nic)
     )
-    assert utilisation(A100, system, 16, ENGINE) == pytest.approx(0.9, abs=0.005)
+    assert utilisation(A100, system, 16) == pytest.approx(0.9, abs=0.005)
     assert found.link(0.1) == 100  # 4 x 1.6 GB/s are 52 Gb/s
 
 

@@ -21,7 +21,7 @@ def simulate(out, *words, counts="1,8,28,40", **more):
     path.write_text(SYSTEM)
     return feedrate(
         "simulate", "--workload", "unet3d-a100", "--system", path, "--counts", counts, "--steps", 20,
-        "--set", "training.sync=none", "--engine", "python", "--out", out, *words, **more,
+        "--set", "training.sync=none", "--out", out, *words, **more,
     )  # fmt: skip
 
 
@@ -67,6 +67,5 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path):
     assert "did you mean" in feedrate("simulate", "-w", "unet3d-a10", "-s", "x", "--counts", "1").one_line()
     line = feedrate("simulate", "-w", "unet3d-a100", "-s", "nowhere", "--counts", "1").one_line()
     assert "no system 'nowhere'" in line and "weka" in line
-    assert "--engine 'fast'" in simulate(out, "--engine", "fast").one_line()
     assert "1,2,4,8" in simulate(out, counts="one").one_line()
     assert not out.exists()

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from emulator.report.view import Grid, number
+from emulator.report.view import NONE, Grid, number
 from emulator.satellites.systems.system import Protection, System, parse_protection
 
 TB, GB = 1e12, 1e9
@@ -60,11 +60,6 @@ def cost(system: System) -> float | None:
     return nodes * hardware.drives_per_node * hardware.drive_cost
 
 
-def for_nodes(rate: float, nodes: int, wanted: int) -> float:
-    """rate x wanted / nodes: what the same nodes would deliver if there were `wanted` of them."""
-    return rate * wanted / nodes
-
-
 def for_protection(write_rate: float, own: Protection, other: Protection) -> float:
     """write rate x own overhead / other overhead: as many bytes go to the drives, with other protection.
 
@@ -83,18 +78,7 @@ def accelerators_fed(rate: float | None, demand: float | None) -> int | None:
     return None if rate is None or not demand else math.floor(rate / demand / _EXACTLY)
 
 
-def queue_latency(jobs: int, depth: int, iops: float) -> float:
-    """Little's law: jobs x depth / IOPS, the mean seconds of a request when every queue stays full."""
-    return jobs * depth / iops
-
-
-def queue_iops(jobs: int, depth: int, latency: float) -> float:
-    """Little's law: jobs x depth / mean latency in seconds."""
-    return jobs * depth / latency
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Figure(NamedTuple):
     """One figure of a system."""
 
     name: str
@@ -106,11 +90,11 @@ class Figure:
 def efficiency(system: System, fed: float | None = None) -> tuple[Figure, ...]:
     """All figures of a system; `fed` is the number of accelerators that it feeds, where that is known."""
     storage, money = system.storage, system.hardware.currency
-    raw, usable = _in(raw_bytes(system), TB), _in(usable_bytes(system), TB)
-    read, write = _in(storage.bandwidth, GB), _in(storage.write_bandwidth, GB)
+    raw, usable = ratio(raw_bytes(system), TB), ratio(usable_bytes(system), TB)
+    read, write = ratio(storage.bandwidth, GB), ratio(storage.write_bandwidth, GB)
     reading, writing = watts(system, reading=True), watts(system, reading=False)
     price = cost(system)
-    rows = [
+    rows: list[tuple[str, float | None, str]] = [
         ("raw capacity", raw, "TB"),
         ("usable capacity", usable, "TB"),
         ("power, reading", reading, "W"),
@@ -134,73 +118,52 @@ def efficiency(system: System, fed: float | None = None) -> tuple[Figure, ...]:
         ("cost per write", ratio(price, write), f"{money}/(GB/s)"),
         ("accelerators fed", fed, ""),
         ("accelerators per usable TB", ratio(fed, usable), "1/TB"),
-        ("accelerators per kW", ratio(fed, _in(reading, 1e3)), "1/kW"),
+        ("accelerators per kW", ratio(fed, ratio(reading, 1e3)), "1/kW"),
         ("accelerators per cost", ratio(fed, price), f"1/{money}"),
     ]
-    return tuple(Figure(name=name, value=value, unit=unit) for name, value, unit in rows)
+    return tuple(Figure(*row) for row in rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Match:
-    """How many nodes of one system deliver what another one delivers."""
-
-    what: str
-    target: float
-    """What the other one delivers: bytes or bytes/s."""
-    nodes: int
-
-
-def matches(system: System, other: System) -> tuple[Match, ...]:
+def matches(system: System, other: System) -> dict[str, int]:
     """Nodes of `system` that match `other` in capacity, reads and writes, where both are stated.
 
     Writes are compared as stated, and with the protection of `other` (see `for_protection`).
     """
-    nodes = system.storage.nodes
+    nodes, write = system.storage.nodes, system.storage.write_bandwidth
     if nodes is None:
-        return ()
-    own, theirs = (parse_protection(one.storage.protection) for one in (system, other))
-    write = system.storage.write_bandwidth
-    pairs = [
-        ("usable capacity", usable_bytes(other), usable_bytes(system)),
-        ("reads", other.storage.bandwidth, system.storage.bandwidth),
-        ("writes", other.storage.write_bandwidth, write),
-    ]
+        return {}
+    own, theirs = parse_protection(system.storage.protection), parse_protection(other.storage.protection)
+    pairs = {
+        "usable capacity": (usable_bytes(other), usable_bytes(system)),
+        "reads": (other.storage.bandwidth, system.storage.bandwidth),
+        "writes": (other.storage.write_bandwidth, write),
+    }
     if write is not None and own != theirs:
-        label = f"writes, with {other.storage.protection} protection"
-        pairs.append((label, other.storage.write_bandwidth, for_protection(write, own, theirs)))
-    return tuple(
-        Match(what=what, target=target, nodes=nodes_to_match(target, have, nodes))
-        for what, target, have in pairs
+        same = for_protection(write, own, theirs)
+        pairs[f"writes, with {other.storage.protection} protection"] = (other.storage.write_bandwidth, same)
+    return {
+        what: nodes_to_match(target, have, nodes)
+        for what, (target, have) in pairs.items()
         if target is not None and have is not None
-    )
-
-
-def _in(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
-
-
-# ---- Efficiency of systems as tables of text.
+    }
 
 
 def efficiency_grid(systems: Sequence[System], fed: Sequence[float | None]) -> Grid:
     """One column a system; what no system file says is left out."""
     columns = [efficiency(system, count) for system, count in zip(systems, fed, strict=True)]
-    rows = tuple(
-        (
-            first.name if len({f.unit for f in row}) > 1 else f"{first.name}, {first.unit}".rstrip(", "),
-            *(number(figure.value, 4) for figure in row),
-        )
-        for first, *rest in zip(*columns, strict=True)
-        for row in [(first, *rest)]
-        if any(figure.value is not None for figure in row)
-    )
-    return Grid(caption="Efficiency", heads=("", *(system.name for system in systems)), rows=rows)
+    rows = []
+    for row in zip(*columns, strict=True):
+        if any(figure.value is not None for figure in row):
+            same_unit = row[0].unit and len({figure.unit for figure in row}) == 1
+            head = f"{row[0].name}, {row[0].unit}" if same_unit else row[0].name
+            rows.append((head, *(number(figure.value, 4) for figure in row)))
+    return Grid(caption="Efficiency", heads=("", *(system.name for system in systems)), rows=tuple(rows))
 
 
 def match_grid(systems: Sequence[System], other: System) -> Grid:
     """How many nodes of each system match `other`."""
-    found = {system.name: {one.what: one.nodes for one in matches(system, other)} for system in systems}
-    kinds = list(dict.fromkeys(what for one in found.values() for what in one))
-    rows = tuple((what, *(f"{found[system.name].get(what, '–')}" for system in systems)) for what in kinds)
+    found = [matches(system, other) for system in systems]
+    kinds = list(dict.fromkeys(what for nodes in found for what in nodes))
+    rows = tuple((what, *(str(nodes.get(what, NONE)) for nodes in found)) for what in kinds)
     heads = ("nodes", *(system.name for system in systems))
     return Grid(caption=f"Nodes to match {other.name}", heads=heads, rows=rows)

@@ -8,31 +8,24 @@ where it rises by less than 3.84 s^2, with s the relative deviation of one run (
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from emulator.analysis.flags import usable
 from emulator.analysis.knee import run_noise
+from emulator.analysis.throughput import throughput
 from emulator.config.reader import build
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
-from emulator.files import write_whole
 from emulator.plan import plan_for
-from emulator.record.result import Point, RunResult
+from emulator.record.result import RunResult
 from emulator.record.steps import Steps
-from emulator.satellites.systems.engine import Bools, Chosen, Floats, Scene, ends
 from emulator.satellites.systems.limits import limits
-from emulator.satellites.systems.outcome import outcome
+from emulator.satellites.systems.scene import Bools, Floats, Scene, play
 from emulator.satellites.systems.system import ClientSystem, Fitted, StorageSystem, System
-from emulator.units import show_rate, show_seconds
-
-Loss = Callable[[float], float]
 
 CONFIDENCE = 3.84
 """95 % quantile of chi-squared with one degree of freedom."""
@@ -66,6 +59,8 @@ class Fit:
     """A fitted system and how it follows the measurements."""
 
     system: System
+    fitted: Fitted
+    """How sure it is; the system's `fit`."""
     counts: tuple[int, ...]
     """In the order of `measured` and `played`."""
     measured: tuple[float, ...]
@@ -76,7 +71,6 @@ class Fit:
 
 def workload_of(result: RunResult) -> Workload:
     """The workload that a result was made with. Raises SpecError."""
-
     return build(Workload, result.workload, path=("workload",))
 
 
@@ -85,14 +79,29 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
 
     Points that were cut short are left out, and those that a flag invalidates (`analysis.flags.usable`).
     """
-    workload = workload_of(result)
-    samples = int(result.dataset.get("samples", result.dataset.get("files", 0)))
+    workload, used = workload_of(result), usable(result.points)
+    samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
     found = []
-    used = usable(result.points)
     for number, point in enumerate(result.points):
         rows = steps[steps["point"] == number]
-        if point in used and point.ranks * point.steps and len(rows) == point.ranks * point.steps:
-            found.append(_seen(workload, samples, point, rows))
+        shape = (point.ranks, point.steps)
+        if point not in used or not math.prod(shape) or len(rows) != math.prod(shape):
+            continue
+        rows = np.sort(rows, order=("rank", "epoch", "step")).reshape(shape).T
+        ends_epoch = rows["step"][:, 0] + 1 == plan_for(workload, samples, point.ranks).steps
+        ends_epoch[-1] = True
+        found.append(
+            Seen(
+                ranks=point.ranks,
+                hosts=len(point.hosts) or 1,
+                rate=point.bytes_per_second,
+                efficiency=point.x_ideal,
+                # A step may draw from what was read before, and read nothing.
+                size=np.ascontiguousarray(np.maximum(rows["bytes"].astype(np.float64), 1.0)),
+                compute=np.ascontiguousarray(rows["compute"]),
+                gates=np.full(point.steps, sync == "step") | (ends_epoch & (sync == "epoch")),
+            )
+        )
     if not found:
         raise SpecError(
             "the result has no point with all of its steps", "run it to its end, or give another OUT"
@@ -100,101 +109,79 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
     return found
 
 
-def _seen(workload: Workload, samples: int, point: Point, rows: Steps) -> Seen:
-    rows = np.sort(rows, order=("rank", "epoch", "step"))
-    shape = (point.ranks, point.steps)
-    asked = np.maximum(rows["bytes"].astype(np.float64), 1.0)  # a step may draw from what was read before
-    size = np.ascontiguousarray(asked.reshape(shape).T)
-    compute = np.ascontiguousarray(rows["compute"].reshape(shape).T)
-    last = rows["step"][: point.steps] + 1 == plan_for(workload, samples, point.ranks).steps
-    last[-1] = True
-    sync = workload.training.sync
-    gates = np.full(point.steps, sync == "step") | (last & (sync == "epoch"))
-    hosts = len(point.hosts) or 1
-    return Seen(
-        ranks=point.ranks, hosts=hosts, rate=point.bytes_per_second, efficiency=point.x_ideal,
-        size=size, compute=compute, gates=gates,
-    )  # fmt: skip
-
-
-def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen], engine: Chosen) -> Fit:
+def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -> Fit:
     """The system that explains the counts `seen`."""
-    play = _Player(workload, seen, engine)
-    hosted, latency, best = play.best()
-    least = play.loss(math.exp(best), latency, hosted)
-    unit = max(play.noise, math.sqrt(least / max(1, len(seen) - 1))) ** 2
-    identified = play.loss(_UNLIMITED, latency, hosted) - least > SURE * unit
+    model = _Model(workload, seen)
+    hosted, latency, best = model.best()
+    least = model.loss(math.exp(best), latency, hosted)
+    unit = max(model.noise, math.sqrt(least / max(1, len(seen) - 1))) ** 2
+    identified = model.loss(_UNLIMITED, latency, hosted) - least > SURE * unit
 
     def over(log: float) -> float:
-        return play.loss(math.exp(log), latency, hosted) - least - CONFIDENCE * unit
+        return model.loss(math.exp(log), latency, hosted) - least - CONFIDENCE * unit
 
     low = math.exp(_edge(over, best, -1))
     high = math.exp(_edge(over, best, +1)) if identified else math.inf
     rate = math.exp(best) if identified else low
     fitted = Fitted(
-        results=tuple(result_names), workload=workload.name,
-        counts=tuple(sorted({one.ranks for one in seen})),
-        hosts=tuple(sorted({one.hosts for one in seen})), identified=identified,
+        results=tuple(result_names),
+        workload=workload.name,
+        identified=identified,
+        counts=tuple(sorted({count.ranks for count in seen})),
+        hosts=tuple(sorted({count.hosts for count in seen})),
         bandwidth_interval=(low, high) if identified else (),
-        latency_interval=play.latency_interval(latency) if latency else (),
+        latency_interval=model.latency_interval(latency) if latency else (),
         error=math.sqrt(least / len(seen)),
-    )  # fmt: skip
-    return Fit(
-        system=_system(rate, latency, hosted, fitted),
-        counts=tuple(one.ranks for one in seen),
-        measured=tuple(one.rate for one in seen),
-        played=tuple(play.rates(rate, latency, hosted)),
     )
-
-
-def _system(rate: float, latency: float, hosted: bool, fitted: Fitted) -> System:
-    """The system file's content; a limit that grows with the hosts is theirs."""
-    hosts = fitted.hosts[-1]
-    source = "fitted to " + ", ".join(fitted.results)
-    if not fitted.identified:
+    source = "fitted to " + ", ".join(result_names)
+    if not identified:
         source += "; a lower bound: no count was beyond saturation"
-    key = "clients.nic" if hosted else "storage.bandwidth"
-    return System(
+    key = "clients.nic" if hosted else "storage.bandwidth"  # a limit that grows with the hosts is theirs
+    system = System(
         title=f"fitted to {fitted.workload}",
         storage=StorageSystem(bandwidth=None if hosted else rate, latency=latency),
-        clients=ClientSystem(hosts=hosts, nic=rate if hosted else None),
+        clients=ClientSystem(hosts=fitted.hosts[-1], nic=rate if hosted else None),
         fit=fitted,
         sources={key: source, **({"storage.latency": source} if latency else {})},
     )
+    return Fit(
+        system=system,
+        fitted=fitted,
+        counts=tuple(count.ranks for count in seen),
+        measured=tuple(count.rate for count in seen),
+        played=tuple(model.rate(count, rate, latency, hosted) for count in seen),
+    )
 
 
-class _Player:
+class _Model:
     """The counts that were seen, played on a system of two parameters."""
 
-    def __init__(self, workload: Workload, seen: Sequence[Seen], engine: Chosen) -> None:
-        self.workload, self.seen, self.engine = workload, seen, engine
-        ranks = [one.ranks for one in seen]
-        self.noise = run_noise(ranks, [one.rate for one in seen])
+    def __init__(self, workload: Workload, seen: Sequence[Seen]) -> None:
+        self.workload, self.seen = workload, seen
+        self.smallest = min(seen, key=lambda count: count.ranks)
+        self.noise = run_noise([count.ranks for count in seen], [count.rate for count in seen])
 
-    def rates(self, bandwidth: float, latency: float, hosted: bool) -> list[float]:
-        return [self._rate(one, bandwidth, latency, hosted) for one in self.seen]
+    def rate(self, count: Seen, bandwidth: float, latency: float, hosted: bool) -> float:
+        """Bytes/s over the steady steps of a count, with the bandwidth of all or of each host."""
+        trial = System(storage=StorageSystem(latency=latency))
+        scene = Scene(
+            size=count.size,
+            compute=count.compute,
+            gates=count.gates,
+            prefetch=self.workload.loader.prefetch,
+            system=np.inf if hosted else bandwidth,
+            host=bandwidth if hosted else np.inf,
+            rank=limits(trial, self.workload).rank,
+            hosts=count.hosts if hosted else 1,
+            latency=latency,
+        )
+        _, steady = play(scene).totals(self.workload.loader.batch_size)
+        return throughput(steady).bytes_per_second
 
     def loss(self, bandwidth: float, latency: float, hosted: bool, only: int | None = None) -> float:
         """Sum of squares of ln measured - ln played; `only` at one count."""
-        seen = [one for one in self.seen if only in (None, one.ranks)]
-        return sum(math.log(one.rate / self._rate(one, bandwidth, latency, hosted)) ** 2 for one in seen)
-
-    def _rate(self, one: Seen, bandwidth: float, latency: float, hosted: bool) -> float:
-        trial = System(storage=StorageSystem(latency=latency))
-        scene = Scene(
-            size=one.size, compute=one.compute, gates=one.gates,
-            prefetch=self.workload.loader.prefetch, system=np.inf if hosted else bandwidth,
-            host=bandwidth if hosted else np.inf, rank=limits(trial, self.workload).rank,
-            hosts=one.hosts if hosted else 1, latency=latency,
-        )  # fmt: skip
-        ready = self.engine.play(scene).ready
-        return outcome(scene, ready, ends(scene, ready), self.workload.loader.batch_size).bytes_per_second
-
-    def reach(self) -> tuple[float, float]:
-        """Where to look for the bandwidth, in logarithms: about what was read, or asked for, in all."""
-        most = max(max(one.rate, one.rate / one.efficiency if one.efficiency else 0) for one in self.seen)
-        least = min(one.rate for one in self.seen)
-        return math.log(0.5 * least), math.log(2 * most)
+        seen = [count for count in self.seen if only in (None, count.ranks)]
+        return sum(math.log(count.rate / self.rate(count, bandwidth, latency, hosted)) ** 2 for count in seen)
 
     def best(self) -> tuple[bool, float, float]:
         """Whether the limit is each host's, the latency, and ln bandwidth.
@@ -202,45 +189,41 @@ class _Player:
         A latency is looked for only where a bandwidth alone does not explain the counts, and a limit of each
         host only where the counts were on different numbers of hosts.
         """
-        kinds = (False, True) if len({one.hosts for one in self.seen}) > 1 else (False,)
-        found = [self._with(hosted, 0.0) for hosted in kinds]
-        if min(found)[0] > len(self.seen) * (2 * self.noise) ** 2:
-            latency = self._best_latency()
-            found += [self._with(hosted, latency) for hosted in kinds] if latency else []
+        # The bandwidth is about what was read, or asked for, in all.
+        asked = [max(seen.rate, seen.rate / seen.efficiency if seen.efficiency else 0) for seen in self.seen]
+        low, high = math.log(0.5 * min(seen.rate for seen in self.seen)), math.log(2 * max(asked))
+
+        def explained(hosted: bool, latency: float) -> tuple[float, bool, float, float]:
+            log = _golden(lambda log: self.loss(math.exp(log), latency, hosted), low, high)
+            return self.loss(math.exp(log), latency, hosted), hosted, latency, log
+
+        kinds = (False, True) if len({count.hosts for count in self.seen}) > 1 else (False,)
+        found = [explained(hosted, 0.0) for hosted in kinds]
+        if min(found)[0] > len(self.seen) * (2 * self.noise) ** 2 and self.smallest.efficiency < LATENT:
+            # The latency that explains the smallest count without a bandwidth.
+            bounds = math.log(1e-5), math.log(10)
+            latency = math.exp(_golden(lambda log: self._latency_loss(math.exp(log)), *bounds))
+            found += [explained(hosted, latency) for hosted in kinds]
         _, hosted, latency, log = min(found)
         return hosted, latency, log
 
-    def _with(self, hosted: bool, latency: float) -> tuple[float, bool, float, float]:
-        log = _golden(lambda log: self.loss(math.exp(log), latency, hosted), *self.reach())
-        return self.loss(math.exp(log), latency, hosted), hosted, latency, log
-
-    def _best_latency(self) -> float:
-        """The latency that explains the smallest count without a bandwidth; 0 where it needs none."""
-        first = min(self.seen, key=lambda one: one.ranks)
-        if first.efficiency >= LATENT:
-            return 0.0
-        low, high = math.log(1e-5), math.log(10)
-        return math.exp(_golden(lambda log: self._latency_loss(math.exp(log)), low, high))
-
     def _latency_loss(self, latency: float) -> float:
-        return self.loss(_UNLIMITED, latency, False, only=min(one.ranks for one in self.seen))
+        return self.loss(_UNLIMITED, latency, False, only=self.smallest.ranks)
 
     def latency_interval(self, latency: float) -> tuple[float, float]:
         """Where the smallest count is within its noise."""
+        most = self._latency_loss(latency) + CONFIDENCE * self.noise**2
 
         def over(log: float) -> float:
-            return (
-                self._latency_loss(math.exp(log)) - self._latency_loss(latency) - CONFIDENCE * self.noise**2
-            )
+            return self._latency_loss(math.exp(log)) - most
 
         return math.exp(_edge(over, math.log(latency), -1)), math.exp(_edge(over, math.log(latency), +1))
 
 
-def _golden(loss: Loss, low: float, high: float) -> float:
+def _golden(loss: Callable[[float], float], low: float, high: float) -> float:
     """The minimum of `loss` from low to high: a grid, as it is flat beyond the data, then golden section."""
     grid = np.linspace(low, high, 41)
-    values = [loss(float(x)) for x in grid]
-    best = int(np.argmin(values))
+    best = int(np.argmin([loss(float(x)) for x in grid]))
     low, high = float(grid[max(0, best - 1)]), float(grid[min(40, best + 1)])
     ratio = (math.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
@@ -257,7 +240,7 @@ def _golden(loss: Loss, low: float, high: float) -> float:
     return (low + high) / 2
 
 
-def _edge(over: Loss, start: float, sign: int) -> float:
+def _edge(over: Callable[[float], float], start: float, sign: int) -> float:
     """Where `over`, below 0 at `start`, becomes 0 in the direction `sign`: doubling steps, then halving."""
     step = 1e-3
     while over(start + sign * step) < 0 and step < 20:
@@ -267,66 +250,3 @@ def _edge(over: Loss, start: float, sign: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if over(start + sign * middle) < 0 else (low, middle)
     return start + sign * low
-
-
-# ---- A fitted system as a system file: TOML that spec.system reads back.
-
-
-def check_file(path: Path, force: bool) -> None:
-    """Raises SpecError when `path` is there already, unless `force`."""
-    if path.exists() and not force:
-        raise SpecError(f"{path} is there already", "choose another --out, or add --force")
-
-
-def write_system(path: Path, fit: Fit) -> None:
-    """Write the system of `fit` whole or not at all. Raises StorageError."""
-    text = "\n".join([*_head(fit), *_tables(fit.system), ""])
-    write_whole(path, text)
-
-
-def _head(fit: Fit) -> list[str]:
-    """What a reader of the file has to know, as comments."""
-    fitted = fit.system.fit
-    assert fitted is not None
-    counts = ", ".join(f"{count:,}" for count in fitted.counts)
-    lines = [f"# Fitted by feedrate to the counts {counts} of {', '.join(fitted.results)}."]
-    if not fitted.identified:
-        lines.append("# No count was beyond saturation: the bandwidth is a lower bound, not an estimate.")
-    return [*lines, f"title = {json.dumps(fit.system.title)}"]
-
-
-def _tables(system: System) -> Iterator[str]:
-    for section in ("storage", "clients", "hardware", "fit"):
-        spec = getattr(system, section)
-        lines = list(_lines(spec)) if spec is not None else []
-        if lines:
-            yield from ("", f"[{section}]", *lines)
-    yield from ("", "[sources]")
-    for key, source in system.sources.items():
-        yield f"{json.dumps(key)} = {json.dumps(source)}"
-
-
-def _lines(spec: Any) -> Iterator[str]:
-    """The fields that differ from their defaults, rates and durations with their reading as a comment."""
-    assert is_dataclass(spec)
-    for field in fields(spec):
-        value = getattr(spec, field.name)
-        if value is None or value == field.default:
-            continue
-        yield f"{field.name} = {_value(value)}{_reading(field.name, value)}"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _reading(name: str, value: Any) -> str:
-    if not isinstance(value, float):
-        return ""
-    if "bandwidth" in name or name == "nic":
-        return f"    # {show_rate(value)}"
-    return f"    # {show_seconds(value)}" if "latency" in name else ""

@@ -23,9 +23,9 @@ Scope = Literal["system", "host", "rank"]
 GB = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Constraint:
-    """One thing that can bind."""
+    """One thing that can limit reading."""
 
     name: str
     """What it is, for people."""
@@ -42,13 +42,11 @@ class Limits:
     system: float
     host: float
     rank: float
-    latency: float
-    """Seconds before the first byte of a rank that had nothing to read."""
 
-    def total(self, ranks: int, hosts: int | None) -> float:
-        """Bytes/s that `ranks` ranks on `hosts` hosts can read when all of them want data all the time."""
-        clients = math.inf if hosts is None else self.host * min(hosts, ranks)
-        return min(self.system, clients, self.rank * ranks)
+
+def demand(workload: Workload) -> float:
+    """Bytes/s of one accelerator that never waits."""
+    return workload.ideal_samples_per_second * workload.sample_read.bytes_mean
 
 
 def read_share(storage: StorageSystem, size: float) -> float:
@@ -64,78 +62,51 @@ def read_share(storage: StorageSystem, size: float) -> float:
 
 def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
     """Everything that limits the reads of `workload` on `system`."""
-    part = read_share(system.storage, workload.request_bytes)
-    return (*_storage(system, part), *_clients(system), *_ranks(system, workload, part))
-
-
-def limits(system: System, workload: Workload) -> Limits:
-    """The tightest constraint of each scope."""
-    found = constraints(system, workload)
-
-    def least(scope: Scope) -> float:
-        return min((one.rate for one in found if one.scope == scope), default=math.inf)
-
-    return Limits(
-        system=least("system"), host=least("host"), rank=least("rank"), latency=system.storage.latency
-    )
-
-
-def _storage(system: System, part: float) -> list[Constraint]:
-    storage, found = system.storage, []
+    storage, clients, readers = system.storage, system.clients, workload.loader.workers
+    share = read_share(storage, workload.request_bytes)
+    found = []
     if storage.bandwidth is not None:
-        found.append(Constraint(name="storage bandwidth", scope="system", rate=storage.bandwidth * part))
+        found.append(Constraint("storage bandwidth", "system", storage.bandwidth * share))
     if storage.nodes is not None and storage.node_bandwidth is not None:
-        rate = storage.nodes * storage.node_bandwidth * part
-        found.append(Constraint(name="storage nodes", scope="system", rate=rate))
-    return found
-
-
-def _clients(system: System) -> list[Constraint]:
-    clients, found = system.clients, []
+        found.append(Constraint("storage nodes", "system", storage.nodes * storage.node_bandwidth * share))
     if clients.nic is not None:
-        found.append(Constraint(name="client NIC", scope="host", rate=clients.nic))
+        found.append(Constraint("client NIC", "host", clients.nic))
     if clients.cores is not None and clients.cpu_seconds_per_gb is not None:
-        rate = clients.cores * GB / clients.cpu_seconds_per_gb
-        found.append(Constraint(name="client CPU", scope="host", rate=rate))
-    return found
-
-
-def _ranks(system: System, workload: Workload, part: float) -> list[Constraint]:
-    """What one rank can read alone: its network, its nodes, its threads' cores, and latency."""
-    storage, clients, found = system.storage, system.clients, []
-    readers = workload.loader.workers
+        found.append(Constraint("client CPU", "host", clients.cores * GB / clients.cpu_seconds_per_gb))
+    # What one rank can read alone: its network, its nodes, its threads' cores, and latency.
+    alone = []
     if clients.nic is not None:
-        found.append(Constraint(name="client NIC", scope="rank", rate=clients.nic))
+        alone.append(Constraint("client NIC", "rank", clients.nic))
     if storage.node_bandwidth is not None:
         # A read goes to the nodes that hold the data of its stripe, all at the same time.
         nodes = parse_protection(storage.protection).data
-        rate = nodes * storage.node_bandwidth * part
-        found.append(Constraint(name="storage nodes of one stripe", scope="rank", rate=rate))
+        alone.append(
+            Constraint("storage nodes of one stripe", "rank", nodes * storage.node_bandwidth * share)
+        )
     if clients.cpu_seconds_per_gb is not None:
         busy = min(readers, clients.cores or readers)
-        found.append(
-            Constraint(name="readers of a rank", scope="rank", rate=busy * GB / clients.cpu_seconds_per_gb)
-        )
+        alone.append(Constraint("readers of a rank", "rank", busy * GB / clients.cpu_seconds_per_gb))
     if storage.latency > 0:
-        block = workload.request_bytes
-        alone = min((one.rate for one in found), default=math.inf)
         # A reader waits for the first byte of each request; the others transfer meanwhile.
-        rate = readers * block / (storage.latency + block / alone)
-        found.append(Constraint(name="latency x readers of a rank", scope="rank", rate=rate))
-    return found
+        block, rate = workload.request_bytes, _tightest(alone, "rank")
+        rate = readers * block / (storage.latency + block / rate)
+        alone.append(Constraint("latency x readers of a rank", "rank", rate))
+    return (*found, *alone)
 
 
-def write_limit(storage: StorageSystem) -> float:
-    """Bytes/s that clients can write: nodes also take the parity, (k + m) / k bytes per byte."""
-    found = [math.inf]
-    if storage.write_bandwidth is not None:
-        found.append(storage.write_bandwidth)
-    if storage.nodes is not None and storage.node_bandwidth is not None:
-        found.append(storage.nodes * storage.node_bandwidth / parse_protection(storage.protection).overhead)
-    return min(found)
+def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
+    return min((constraint.rate for constraint in found if constraint.scope == scope), default=math.inf)
+
+
+def limits(system: System, workload: Workload) -> Limits:
+    """The tightest of each scope."""
+    found = constraints(system, workload)
+    return Limits(
+        system=_tightest(found, "system"), host=_tightest(found, "host"), rank=_tightest(found, "rank")
+    )
 
 
 def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint | None:
     """The constraint that limits `ranks` ranks on `hosts` hosts first; None when nothing is stated."""
     parts = {"system": 1, "host": math.inf if hosts is None else min(hosts, ranks), "rank": ranks}
-    return min(found, key=lambda one: one.rate * parts[one.scope], default=None)
+    return min(found, key=lambda constraint: constraint.rate * parts[constraint.scope], default=None)

@@ -1,7 +1,7 @@
 """Answers for who buys: how many accelerators a system feeds, and what a number of accelerators needs.
 
 Both ask the simulator, by halving, at which count (or bandwidth) accelerator utilisation crosses the
-threshold; nothing is read off a formula but where to begin.
+threshold; formulas only say where to begin.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from emulator.config.workload import Workload
-from emulator.satellites.systems.engine import Chosen
-from emulator.satellites.systems.limits import Constraint, binding, constraints
-from emulator.satellites.systems.predict import Simulation, default_files, predict, sample_sizes
+from emulator.satellites.systems.limits import Constraint, binding, constraints, demand, limits
+from emulator.satellites.systems.predict import on_paper, predict
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
+from emulator.units import show_rate
 
 STEPS = 60
 """Steps of every rank that a question is decided on."""
@@ -34,12 +34,8 @@ class Feeds:
     workload: Workload
     accelerators: int
     """Largest count with AU at or above the threshold."""
-    limited: bool
-    """False when nothing that the system states limits the workload."""
     bound: Constraint | None
-    """What keeps the next one from being fed."""
-    demand: float
-    """Bytes/s of one accelerator that never waits."""
+    """What keeps the next one from being fed; None: nothing that the system states limits the workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,86 +58,76 @@ class Needs:
         return next((speed for speed in LINKS if speed >= wanted), None)
 
 
-def demand(workload: Workload) -> float:
-    """Bytes/s of one accelerator that never waits."""
-    return workload.ideal_samples_per_second * workload.sample_read.bytes_mean
-
-
-def utilisation(workload: Workload, system: System, ranks: int, engine: Chosen) -> float:
+def utilisation(workload: Workload, system: System, ranks: int) -> float:
     """AU (0 to 1) of `ranks` ranks, simulated."""
-    files = default_files(workload.loader.batch_size * ranks, STEPS)
-    simulation = Simulation(
-        workload=workload,
-        system=system,
-        sizes=sample_sizes(workload.sample_read, files),
-        engine=engine,
-        steps=STEPS,
-    )
-    return predict(simulation, ranks).point.au
+    return predict(on_paper(workload, system, ranks, steps=STEPS), ranks).point.au
 
 
-def feeds(workload: Workload, system: System, engine: Chosen, threshold: float | None = None) -> Feeds:
+def feeds(workload: Workload, system: System, threshold: float | None = None) -> Feeds:
     """How many accelerators of `workload` the system feeds at the AU `threshold`; None: the workload's."""
     wanted = workload.training.au_threshold if threshold is None else threshold
-    found, each = constraints(system, workload), demand(workload)
-    guess = _guess(found, each * wanted, system.clients.hosts)
-    if guess is None:
-        return Feeds(workload=workload, accelerators=MOST, limited=False, bound=None, demand=each)
+    found, hosts, asked = constraints(system, workload), system.clients.hosts, demand(workload) * wanted
+    counts = []  # accelerators at which each constraint is full; 0: one alone exceeds it
+    for constraint in found:
+        if constraint.scope == "system":
+            counts.append(constraint.rate / asked)
+        elif constraint.scope == "host" and hosts is not None:
+            counts.append(constraint.rate * hosts / asked)
+        elif constraint.scope == "rank" and constraint.rate < asked:
+            counts.append(0.0)
+    if not counts:
+        return Feeds(workload=workload, accelerators=MOST, bound=None)
+    guess = min(counts)
     least, most = 0, max(2, min(MOST, math.ceil(1.05 * guess) + 1))
-    while most < MOST and utilisation(workload, system, most, engine) >= wanted:
+    while most < MOST and utilisation(workload, system, most) >= wanted:
         least, most = most, min(MOST, 2 * most)
     step = max(1, round(_TOLERANCE * guess))
     while most - least > step:
-        # The guess is close from above, so that the first look below it is near.
+        # The guess is a little too high, so the first try below it is near.
         middle = (least + most) // 2 if least else max(1, min(most - 1, round(0.85 * most)))
-        if utilisation(workload, system, middle, engine) >= wanted:
+        if utilisation(workload, system, middle) >= wanted:
             least = middle
         elif middle == 1:
             break
         else:
             most = middle
-    bound = binding(found, least + 1, system.clients.hosts)
-    return Feeds(workload=workload, accelerators=least, limited=True, bound=bound, demand=each)
-
-
-def _guess(found: tuple[Constraint, ...], asked: float, hosts: int | None) -> float | None:
-    """Accelerators at which the first constraint is full; 0: one alone exceeds it; None: no constraint."""
-    counts = []
-    for one in found:
-        if one.scope == "system":
-            counts.append(one.rate / asked)
-        elif one.scope == "host" and hosts is not None:
-            counts.append(one.rate * hosts / asked)
-        elif one.scope == "rank" and one.rate < asked:
-            counts.append(0.0)
-    return min(counts, default=None)
+    return Feeds(workload=workload, accelerators=least, bound=binding(found, least + 1, hosts))
 
 
 def needs(
-    workload: Workload, accelerators: int, per_host: int, engine: Chosen, *,
-    threshold: float | None = None, margin: float = 0.1, cpu_seconds_per_gb: float | None = None,
-) -> Needs:  # fmt: skip
+    workload: Workload,
+    accelerators: int,
+    per_host: int,
+    *,
+    threshold: float | None = None,
+    margin: float = 0.1,
+    cpu_seconds_per_gb: float | None = None,
+) -> Needs:
     """What storage and hosts `accelerators` of `workload` need at the AU `threshold`."""
     wanted = workload.training.au_threshold if threshold is None else threshold
     hosts = -(-accelerators // per_host)
     each = demand(workload)
 
     def with_storage(rate: float) -> float:
-        return utilisation(workload, System(storage=StorageSystem(bandwidth=rate)), accelerators, engine)
+        return utilisation(workload, System(storage=StorageSystem(bandwidth=rate)), accelerators)
 
     bandwidth = _least(with_storage, wanted, accelerators * each)
 
     def with_nic(rate: float) -> float:
         storage = StorageSystem(bandwidth=bandwidth / (1 - margin))
         system = System(storage=storage, clients=ClientSystem(hosts=hosts, nic=rate))
-        return utilisation(workload, system, accelerators, engine)
+        return utilisation(workload, system, accelerators)
 
     nic = _least(with_nic, wanted, per_host * each)
     cost = cpu_seconds_per_gb
     return Needs(
-        workload=workload, accelerators=accelerators, hosts=hosts, bandwidth=bandwidth, nic=nic,
+        workload=workload,
+        accelerators=accelerators,
+        hosts=hosts,
+        bandwidth=bandwidth,
+        nic=nic,
         cores=None if cost is None else per_host * each / 1e9 * cost,
-    )  # fmt: skip
+    )
 
 
 def _least(au: Callable[[float], float], wanted: float, scale: float) -> float:
@@ -153,6 +139,25 @@ def _least(au: Callable[[float], float], wanted: float, scale: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if au(math.exp(middle)) >= wanted else (middle, high)
     return math.exp(high)
+
+
+def verdict(found: Needs, system: System, margin: float) -> str:
+    """Whether the system has what is needed, and what falls short first, as a sentence."""
+    bound, name = limits(system, found.workload), system.name or system.title
+    nic = found.nic / (1 - margin)
+    have = {"storage": bound.system, "client hosts": bound.host, "one rank": bound.rank}
+    shares = {
+        "storage": bound.system / (found.bandwidth / (1 - margin)),
+        "client hosts": bound.host / nic,
+        "one rank": bound.rank / (nic * found.hosts / found.accelerators),
+    }
+    if system.clients.hosts is not None:
+        shares["number of hosts"] = system.clients.hosts / found.hosts
+    least = min(shares, key=lambda key: shares[key])
+    if shares[least] >= 1:
+        return f"{name} has all of it, {least} is the nearest to its limit"
+    what = show_rate(have[least]) if least in have else f"{system.clients.hosts} hosts"
+    return f"{name} falls short: {least} has {what}, {shares[least]:.0%} of what is needed"
 
 
 def around(fed: int) -> tuple[int, ...]:

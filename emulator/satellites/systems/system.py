@@ -1,19 +1,32 @@
-"""A system under test or on paper: storage, clients, hardware. One file for simulate, plan, efficiency.
+"""A system file: the storage, clients and hardware of a system that exists, or is on paper.
 
-Only the part that a command needs must be there. What is not stated does not limit.
+`simulate`, `plan` and `efficiency` read it, `fit` writes one. Only the part that a command needs must be
+there; what is not stated does not limit.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
 from emulator.config.catalog import content_folder
-from emulator.config.reader import Bytes, Rate, Seconds, at_least, build, positive, read_toml, share
+from emulator.config.reader import (
+    Bytes,
+    Rate,
+    Seconds,
+    at_least,
+    build,
+    positive,
+    read_toml,
+    share,
+    toml_text,
+)
 from emulator.errors import SpecError
+from emulator.files import write_whole
+from emulator.units import show_rate, show_seconds
 
 _WATTS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(k?)W\s*")
 
@@ -33,9 +46,9 @@ Watts = Annotated[float, parse_watts]
 
 
 def _positive(spec: object, *names: str) -> None:
+    """Refuse values of these fields that are stated and not above 0. Raises SpecError."""
     for name in names:
-        value = getattr(spec, name)
-        if value is not None:
+        if (value := getattr(spec, name)) is not None:
             positive(name, value)
 
 
@@ -148,7 +161,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """How `feedrate fit` came to a system, and within which counts it was looked at."""
+    """What `feedrate fit` knows of a system: the measurements behind it, and how sure it is."""
 
     results: tuple[str, ...]
     """OUT folders that it was fitted to."""
@@ -189,7 +202,13 @@ def load_system(name: str) -> System:
     """The system of that path, or of that name in results/systems. Raises SpecError, StorageError."""
     path = Path(name)
     if not path.is_file():
-        path = _catalogued(name)
+        if name.endswith(".toml") or "/" in name:
+            raise SpecError(f"there is no file {name}", "check the path")
+        folder = content_folder("results") / "systems"
+        path = folder / f"{name}.toml"
+        if not path.is_file():
+            known = ", ".join(sorted(found.stem for found in folder.glob("*.toml")))
+            raise SpecError(f"there is no system {name!r}", f"give a path, or one of: {known}")
     table, source = read_toml(path)
     return build(System, {"name": path.stem, **table}, source)
 
@@ -199,12 +218,39 @@ def on_hosts(system: System, hosts: int | None) -> System:
     return system if hosts is None else replace(system, clients=replace(system.clients, hosts=hosts))
 
 
-def _catalogued(name: str) -> Path:
-    if name.endswith(".toml") or "/" in name:
-        raise SpecError(f"there is no file {name}", "check the path")
-    folder = content_folder("results") / "systems"
-    path = folder / f"{name}.toml"
-    if not path.is_file():
-        known = ", ".join(sorted(found.stem for found in folder.glob("*.toml")))
-        raise SpecError(f"there is no system {name!r}", f"give a path, or one of: {known}")
-    return path
+def check_file(path: Path, force: bool) -> None:
+    """Raises SpecError when `path` is there already, unless `force`."""
+    if path.exists() and not force:
+        raise SpecError(f"{path} is there already", "choose another --out, or add --force")
+
+
+def write_system(path: Path, system: System) -> None:
+    """Write `system` as a file that `load_system` reads back, whole or not at all. Raises StorageError.
+
+    What has its default is left out. Comments repeat rates and durations in units that people read.
+    """
+    lines = []
+    if system.fit:
+        counts = ", ".join(f"{count:,}" for count in system.fit.counts)
+        lines.append(f"# Fitted by feedrate to the counts {counts} of {', '.join(system.fit.results)}.\n")
+        if not system.fit.identified:
+            lines.append(
+                "# No count was beyond saturation: the bandwidth is a lower bound, not an estimate.\n"
+            )
+    lines.append(toml_text({"title": system.title}))
+    for section in ("storage", "clients", "hardware", "fit"):
+        spec = getattr(system, section)
+        head = f"\n[{section}]\n"
+        for part in fields(spec) if spec else ():
+            value = getattr(spec, part.name)
+            if value is None or value == part.default:
+                continue
+            comment = ""
+            if isinstance(value, float) and ("bandwidth" in part.name or part.name == "nic"):
+                comment = f"    # {show_rate(value)}"
+            elif isinstance(value, float) and "latency" in part.name:
+                comment = f"    # {show_seconds(value)}"
+            lines.append(f"{head}{toml_text({part.name: value}).rstrip()}{comment}\n")
+            head = ""
+    lines.append(toml_text({"sources": system.sources}))
+    write_whole(path, "".join(lines))

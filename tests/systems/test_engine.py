@@ -1,9 +1,10 @@
-"""Both engines against theory, brute force and each other."""
+"""The engine against theory, brute force and the simpy oracle."""
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from systems import simpy_oracle
 from systems.simulator_scenes import (
     barrier_ready,
     brute_force,
@@ -14,23 +15,10 @@ from systems.simulator_scenes import (
 )
 
 from emulator.errors import MissingError
-from emulator.satellites.systems.engine import choose
+from emulator.satellites.systems import scene as scenes
+from emulator.satellites.systems.scene import play
 
-
-@pytest.fixture(scope="module", params=["python", "numba"])
-def play(request):
-    try:
-        return choose(request.param).play
-    except MissingError as missing:
-        pytest.skip(str(missing))
-
-
-quick = settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
-)
+quick = settings(max_examples=30, deadline=None, derandomize=True)
 sizes = st.integers(1, 5).flatmap(
     lambda ranks: st.lists(
         st.lists(st.floats(1e3, 1e9), min_size=ranks, max_size=ranks), min_size=1, max_size=5
@@ -52,13 +40,13 @@ shapes = st.fixed_dictionaries(
 
 @quick
 @given(size=sizes, shape=shapes)
-def test_every_rate_is_as_defined(play, size, shape):
+def test_every_rate_is_as_defined(size, shape):
     one = scene(size, **{**shape, "hosts": min(shape["hosts"], len(size[0]))})
     np.testing.assert_allclose(play(one).ready, brute_force(one), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("ranks", [4, 10, 20])
-def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(play, ranks):
+def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(ranks):
     """MVA within 0.5 points of AU; 10 ranks would fill the system if they never computed."""
     think, latency, service = 0.9, 0.1, 0.1
     one = scene(
@@ -70,7 +58,7 @@ def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(play, ranks):
 
 @pytest.mark.parametrize("prefetch", [1, 2, 8])
 @pytest.mark.parametrize("ranks", [3, 9, 10, 11, 14, 40])
-def test_with_read_ahead_equal_ranks_share_the_limit(play, prefetch, ranks):
+def test_with_read_ahead_equal_ranks_share_the_limit(prefetch, ranks):
     """AU = min(1, C / (N r)) within 0.2 points: 10 ranks ask for all of C."""
     one = scene(np.full((60, ranks), 100e6), prefetch=prefetch, system=1e9)
     assert utilisation(one, play(one).ready, warm=10) == pytest.approx(min(1, 10 / ranks), abs=0.002)
@@ -82,7 +70,7 @@ def test_with_read_ahead_equal_ranks_share_the_limit(play, prefetch, ranks):
     rank=st.sampled_from([3e7, 1e9, np.inf]),
     latency=st.sampled_from([0.0, 0.02]),
 )
-def test_a_barrier_at_every_step_waits_for_the_drain(play, size, rank, latency):
+def test_a_barrier_at_every_step_waits_for_the_drain(size, rank, latency):
     """Sorted sizes, cumulative drain: to 1e-9."""
     steps = np.array([size, size[::-1], size])
     one = scene(steps, compute=0.5, prefetch=0, sync=True, system=5e8, rank=rank, latency=latency)
@@ -95,7 +83,7 @@ def test_a_barrier_at_every_step_waits_for_the_drain(play, size, rank, latency):
 
 @quick
 @given(size=sizes, prefetch=st.integers(1, 4), hosts=st.integers(1, 3))
-def test_no_byte_is_lost_or_made(play, size, prefetch, hosts):
+def test_no_byte_is_lost_or_made(size, prefetch, hosts):
     """Without compute the system is busy to the end: the last batch is there at total / C."""
     one = scene(size, compute=0.0, prefetch=prefetch, system=1e8, hosts=min(hosts, len(size[0])))
     assert play(one).ready[-1].max() >= one.size.sum() / 1e8 * (1 - 1e-9)
@@ -105,7 +93,7 @@ def test_no_byte_is_lost_or_made(play, size, prefetch, hosts):
 
 @quick
 @given(size=sizes, prefetch=st.integers(0, 3), system=st.floats(1e7, 1e10), more=st.floats(1.0, 3.0))
-def test_more_bandwidth_is_never_worse_where_ranks_go_in_step(play, size, prefetch, system, more):
+def test_more_bandwidth_is_never_worse_where_ranks_go_in_step(size, prefetch, system, more):
     def end(rate):
         return play(scene(size, prefetch=prefetch, sync=True, system=rate)).ready[-1].max()
 
@@ -115,7 +103,7 @@ def test_more_bandwidth_is_never_worse_where_ranks_go_in_step(play, size, prefet
         assert end(system * more) <= end(system) + 1.0
 
 
-def test_more_bandwidth_is_never_worse_in_the_long_run(play):
+def test_more_bandwidth_is_never_worse_in_the_long_run():
     size = lognormal(80, 12, seed=5)
     found = [
         utilisation(one, play(one).ready, warm=5)
@@ -127,7 +115,7 @@ def test_more_bandwidth_is_never_worse_in_the_long_run(play):
 
 @quick
 @given(shape=shapes, seed=st.integers(0, 99))
-def test_names_of_ranks_do_not_matter(play, shape, seed):
+def test_names_of_ranks_do_not_matter(shape, seed):
     size = lognormal(6, 6, seed=seed)
     order = np.array([3, 1, 5, 0, 4, 2])  # host a mod hosts keeps its company for 1, 2 and 3 hosts ...
     hosts = {1: 1, 2: 1, 3: 1}[shape["hosts"]]  # ... only with one
@@ -136,7 +124,7 @@ def test_names_of_ranks_do_not_matter(play, shape, seed):
     np.testing.assert_allclose(play(one).ready[:, order], play(other).ready, rtol=1e-9, atol=1e-9)
 
 
-def test_names_of_hosts_do_not_matter(play):
+def test_names_of_hosts_do_not_matter():
     size = lognormal(10, 8, seed=1)
     order = np.array([1, 0, 3, 2, 5, 4, 7, 6])  # two hosts that change places
     shape = {"system": 6e8, "host": 3.2e8, "hosts": 2, "latency": 0.01}
@@ -146,14 +134,21 @@ def test_names_of_hosts_do_not_matter(play):
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("hosts", [1, 7, 60])
-def test_both_engines_say_the_same(sync, hosts):
-    try:
-        compiled = choose("numba").play
-    except MissingError as missing:
-        pytest.skip(str(missing))
+def test_the_simpy_oracle_says_the_same(sync, hosts):
     table = np.random.default_rng(0).uniform(0.5, 1.5, (30, 120))  # compute times that differ
     one = scene(
-        lognormal(30, 120, seed=hosts), compute=table, sync=sync, system=1.1e10, host=1.3e10 / hosts,
-        hosts=hosts, latency=0.01,
-    )  # fmt: skip
-    np.testing.assert_allclose(compiled(one).ready, choose("python").play(one).ready, rtol=1e-9)
+        lognormal(30, 120, seed=hosts),
+        compute=table,
+        sync=sync,
+        system=1.1e10,
+        host=1.3e10 / hosts,
+        hosts=hosts,
+        latency=0.01,
+    )
+    np.testing.assert_allclose(play(one).ready, simpy_oracle.play(one)[0], rtol=1e-9)
+
+
+def test_without_numba_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(scenes, "find_spec", lambda name: None)
+    with pytest.raises(MissingError, match=r"need numba: pip install 'feedrate\[sim\]'"):
+        play(scene([[1.0]]))

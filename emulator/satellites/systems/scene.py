@@ -1,0 +1,128 @@
+"""A scene: ranks that read, compute and wait for each other; what happens in it, and its step log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import MissingError
+from emulator.plan import EpochPlan
+from emulator.record.steps import STEP, Steps
+from emulator.registry import load
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+RANKS_AT_ONCE = 4096
+"""Ranks whose steps are summed together: 100,000 ranks x 500 steps as rows of STEP would be 4 GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Ranks that read, compute and wait for each other, and the bandwidth that they share.
+
+    Each rank reads its batches in order, the next one as soon as at most `prefetch` batches are ahead of
+    the one that it computes on; with prefetch 0 it begins to read a batch when it needs it. Rank a is on
+    host a mod hosts.
+    """
+
+    size: Floats
+    """Bytes of each batch, shape (steps, ranks)."""
+    compute: Floats
+    """Seconds of compute of each step, shape (steps, ranks); (1, 1) when it is constant."""
+    gates: Bools
+    """True where all ranks wait for each other after the step, shape (steps,)."""
+    prefetch: int
+    """Batches read ahead of the accelerator, at most."""
+    system: float = np.inf
+    """Bytes/s of all ranks together."""
+    host: float = np.inf
+    """Bytes/s of the ranks of one host together."""
+    rank: float = np.inf
+    """Bytes/s of one rank."""
+    hosts: int = 1
+    latency: float = 0.0
+    """Seconds before the first byte for a rank that had nothing to read."""
+
+    @property
+    def steps(self) -> int:
+        return int(self.size.shape[0])
+
+    @property
+    def ranks(self) -> int:
+        return int(self.size.shape[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What happened in a scene."""
+
+    scene: Scene
+    ready: Floats
+    """Second at which each batch was there and its compute began, shape (steps, ranks)."""
+    end: Floats
+    """Second at which each step ended, its barrier included, shape (steps, ranks)."""
+    events: int = 0
+    """Events that the engine went through."""
+
+    def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
+        """Columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0."""
+        ready, end, size = self.ready[:, ranks], self.end[:, ranks], self.scene.size
+        compute = np.broadcast_to(self.scene.compute, size.shape)[:, ranks]
+        begin = np.concatenate([np.zeros((1, ready.shape[1])), end[:-1]])
+        return {
+            "bytes": np.rint(size[:, ranks]),
+            "begin": begin,
+            "wait": ready - begin,
+            "compute": compute,
+            "barrier": end - ready - compute,
+        }
+
+    def rows(self, ranks: NDArray[np.int64], plan: EpochPlan, point: int) -> Steps:
+        """The step log of `ranks`: rank after rank, each in the order of its steps."""
+        number = np.arange(self.scene.steps)
+        rows = np.zeros((len(ranks), self.scene.steps), dtype=STEP)
+        rows["point"], rows["rank"], rows["samples"] = point, ranks[:, None], plan.batch_size
+        rows["epoch"], rows["step"] = number // plan.steps, number % plan.steps
+        for name, column in self.columns(ranks).items():
+            rows[name] = column.T
+        return rows.reshape(-1)
+
+    def totals(self, batch_size: int) -> tuple[Steps, Steps]:
+        """A row for each rank, the sum of all its steps; and one of those in which all ranks were busy.
+
+        The formulas of analysis.throughput give the same for them as for the steps themselves. Steady steps
+        are chosen as its `steady` chooses them; a test holds the two together.
+        """
+        ranks = self.scene.ranks
+        every, lasting = np.zeros(ranks, STEP), np.zeros(ranks, STEP)
+        first_end = self.end[-1].min()
+        for start in range(0, ranks, RANKS_AT_ONCE):
+            part = slice(start, start + RANKS_AT_ONCE)
+            later = np.ones(self.end[:, part].shape, dtype=np.bool_)
+            later[0] = False
+            steady = later & (self.end[:, part] <= first_end + 1e-9)
+            for choice in (later, np.ones_like(later)):
+                missing = ~steady.any(axis=0)
+                steady[:, missing] = choice[:, missing]
+            columns = self.columns(part)
+            for rows, kept in ((every, np.ones_like(later)), (lasting, steady)):
+                rows["samples"][part] = batch_size * kept.sum(axis=0)
+                for name in ("bytes", "wait", "compute", "barrier"):
+                    rows[name][part] = np.where(kept, columns[name], 0.0).sum(axis=0)
+        every["rank"] = lasting["rank"] = np.arange(ranks)
+        return every, lasting
+
+
+def play(scene: Scene) -> Played:
+    """Play `scene` to its end. Raises MissingError without numba."""
+    if find_spec("numba") is None:
+        raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
+    ready, events = load("satellites.systems.engine:play")(scene)
+    end = ready + scene.compute
+    for step in np.flatnonzero(scene.gates):
+        end[step] = end[step].max()
+    return Played(scene=scene, ready=ready, end=end, events=events)
