@@ -62,14 +62,14 @@ def test_steps_and_epochs_are_upper_bounds(samples, batch_size, epochs, steps):
     plan = EpochPlan(samples=samples, ranks=1, batch_size=batch_size)
     if plan.steps == 0 or (epochs is None and steps is None):
         return
-    course = RankPlan(plan=plan, seed=3, epochs=epochs, steps=steps)
-    read = list(course.batches(0))
-    assert len(read) == course.length == min(steps or 10**9, plan.steps * (epochs or 10**9))
-    places = [course.place(number) for number in range(course.length)]
-    assert places == [(n // plan.steps, n % plan.steps) for n in range(course.length)]
-    assert read[: plan.steps] == list(batches(plan, 0, 3, 0))[: course.length]
-    ends = sum(course.ends_epoch(number) for number in range(course.length))
-    assert ends == -(-course.length // plan.steps)
+    rank_plan = RankPlan(plan=plan, seed=3, epochs=epochs, steps=steps)
+    read = list(rank_plan.batches(0))
+    assert len(read) == rank_plan.length == min(steps or 10**9, plan.steps * (epochs or 10**9))
+    places = [rank_plan.place(number) for number in range(rank_plan.length)]
+    assert places == [(n // plan.steps, n % plan.steps) for n in range(rank_plan.length)]
+    assert read[: plan.steps] == list(batches(plan, 0, 3, 0))[: rank_plan.length]
+    ends = sum(rank_plan.ends_epoch(number) for number in range(rank_plan.length))
+    assert ends == -(-rank_plan.length // plan.steps)
 
 
 def test_too_few_samples_is_one_clear_line():

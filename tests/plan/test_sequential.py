@@ -36,7 +36,7 @@ def test_every_sample_is_read_once_and_used_once_and_by_one_rank(plan, seed, epo
         steps = list(portions(plan, rank, seed, epoch))
         assert len(steps) == plan.steps
         assert {step.samples for step in steps} <= {plan.batch_size}
-        read.update(samples_of([one for step in steps for one in step.reads], plan.samples_per_file))
+        read.update(samples_of([read for step in steps for read in step.reads], plan.samples_per_file))
         used.update(sample for batch in batches(plan, rank, seed, epoch) for sample in batch)
     assert read == used
     assert len(used) == plan.samples - plan.left_out
@@ -108,7 +108,7 @@ def test_files_are_shuffled_by_seed_and_epoch():
 
 def test_samples_of_a_file_are_read_by_themselves_with_random_access():
     plan = EpochPlan(samples=120, ranks=2, batch_size=5, samples_per_file=10)
-    got = [one for rank in range(2) for step in portions(plan, rank, 0, 0) for one in step.reads]
+    got = [read for rank in range(2) for step in portions(plan, rank, 0, 0) for read in step.reads]
     assert {(read.samples, read.how) for read in got} == {(1, "alone")}
     assert sorted(samples_of(got, 10)) == list(range(120))
 
