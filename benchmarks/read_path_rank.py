@@ -11,8 +11,8 @@ from pathlib import Path
 from emulator.config.workload import LoaderSpec
 from emulator.loader.choose import make_loader
 from emulator.plan import whole_files
+from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
-from emulator.storage.timed import TimedStorage
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""The table of what feedrate offers: verbs, kinds of result, noise. Each is imported when it is asked for.
+"""The table of what feedrate offers. Each entry is imported when it is asked for.
 
-The core does not import its satellites. It finds them here, and only here: a new verb, kind of result or kind
-of noise is one line in this file.
+The core does not import its satellites, and a heavy package is imported for its own entry alone. They are
+found here, and only here: a new verb, loader, storage, kind of result or kind of noise is one line in this
+file.
 """
 
 from __future__ import annotations
@@ -49,6 +50,27 @@ VERBS = {
     "doctor": Verb("cli.doctor:doctor", "Say what is missing on this machine, and how to get it."),
 }
 """In the order of `feedrate --help`."""
+
+LOADERS = {"torch": "loader.torch:TorchLoader", "direct": "loader.direct:DirectLoader"}
+"""What `--loader` may be; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """A kind of object store, named by URLs KIND://BUCKET/PREFIX?OPTION=VALUE."""
+
+    store: str
+    """`module:class` below `emulator`: a Store made of an ObjectURL. Without its package, a MissingError."""
+    example: str
+    """How its URLs look."""
+    options: tuple[str, ...]
+    """Options of its URLs, beside timeout and retries."""
+
+
+OBJECTS = {
+    "s3": Objects("storage.s3:S3Store", "s3://BUCKET/PREFIX", ("endpoint", "region")),
+    "rados": Objects("storage.rados:RadosStore", "rados://POOL/PREFIX", ("conf", "user")),
+}
 
 KINDS = {"baseline": "satellites.baseline.report", "checkpoint": "satellites.checkpoint.report"}
 """Kinds of result that are no training: the module with their `answer`, `setting` and `grids`."""

@@ -9,17 +9,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from emulator.config.storage import ObjectURL, Place
-from emulator.errors import FeedrateError, LaunchError
+from emulator.errors import FeedrateError, LaunchError, MissingError
 from emulator.record.machine import cores, describe_mount, memory_bytes
+from emulator.registry import OBJECTS, load
 from emulator.run.mpirun import environment, find_launcher
-from emulator.storage.opening import rados_hint, store_at
+from emulator.storage import open_store
 from emulator.storage.posix import probe_direct
 from emulator.units import show_bytes
 
@@ -153,7 +153,7 @@ def _fio(folder: Path) -> Finding:
 def _objects(place: ObjectURL) -> Finding:
     """Whether the objects can be listed: endpoint, keys and bucket, or cluster, user and pool."""
     try:
-        some = next(iter(store_at(place).entries()), None)
+        some = next(iter(open_store(place).entries()), None)
     except FeedrateError as error:
         return Finding(what="storage", good=False, found=error.what, advice=error.hint, required=True)
     return Finding(what="storage", good=True, found=f"{place} answers, {'with' if some else 'no'} objects")
@@ -164,9 +164,13 @@ def _s3(folder: Path) -> Finding:
 
 
 def _rados(folder: Path) -> Finding:
-    good = find_spec("rados") is not None
-    found = "python3-rados" if good else "python3-rados is not visible here"
-    return Finding(what="rados://", good=good, found=found, advice=rados_hint())
+    try:
+        load(OBJECTS["rados"].store)
+    except MissingError as error:
+        return Finding(
+            what="rados://", good=False, found="python3-rados is not visible here", advice=error.hint
+        )
+    return Finding(what="rados://", good=True, found="python3-rados")
 
 
 def _rados_bench(folder: Path) -> Finding:

@@ -26,7 +26,7 @@ def say_repeated(comm: Comm, store: Store, as_json: bool) -> None:
     from collections import Counter
 
     counts: Counter[str] = Counter()
-    for part in comm.gather(store.stats.snapshot().repeated()):
+    for part in comm.gather(store.stats.snapshot().retries):
         counts.update(part)
     if not counts or comm.rank:
         return
@@ -229,9 +229,9 @@ def generate(
 def _store(place: str) -> Store:
     """Raises SpecError, MissingError."""
     from emulator.config.storage import parse_place
-    from emulator.storage.opening import store_at
+    from emulator.storage import open_store
 
-    return store_at(parse_place(place))
+    return open_store(parse_place(place))
 
 
 def _dry_run(store: Store, plan: Plan, as_json: bool) -> None:

@@ -1,13 +1,14 @@
-"""Which storage, and how its cache is treated: the `--storage` and `--cache` options."""
+"""Where a dataset lies, and how its storage is treated: the place, `--storage` and `--cache`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal
 from urllib.parse import parse_qsl, urlencode
 
 from emulator.errors import SpecError
+from emulator.registry import OBJECTS
 from emulator.units import parse_rate, parse_seconds, show_rate, show_seconds
 
 Cache = Literal["cold", "warm"]
@@ -53,15 +54,6 @@ def parse_storage(text: str, cache: Cache = "cold") -> StorageSpec:
     )
 
 
-# ---- Where a dataset lies: a folder, or objects under a prefix of a bucket or pool.
-
-
-ObjectKind = Literal["s3", "rados"]
-
-_OPTIONS = {
-    "s3": ("endpoint", "region", "timeout", "retries"),
-    "rados": ("conf", "user", "timeout", "retries"),
-}
 TIMEOUT = 30.0
 """Seconds without an answer after which a request is given up, unless the URL says otherwise."""
 RETRIES = 5
@@ -72,7 +64,8 @@ RETRIES = 5
 class ObjectURL:
     """Objects whose names begin with a prefix."""
 
-    kind: ObjectKind
+    kind: str
+    """A key of `registry.OBJECTS`."""
     bucket: str
     """Bucket of an S3 endpoint, or pool of a Ceph cluster."""
     prefix: str = ""
@@ -109,16 +102,15 @@ def parse_place(text: str) -> Place:
     kind, mark, rest = text.partition("://")
     if not mark:
         return Path(text)
-    if kind not in get_args(ObjectKind):
-        raise SpecError(f"{kind}:// is not known", "use a folder, s3://BUCKET/PREFIX or rados://POOL/PREFIX")
+    if kind not in OBJECTS:
+        examples = " or ".join(known.example for known in OBJECTS.values())
+        raise SpecError(f"{kind}:// is not known", f"use a folder, {examples}")
     path, _, query = rest.partition("?")
     bucket, _, prefix = path.partition("/")
     parts = prefix.strip("/").split("/")
     if not bucket or any(part in (".", "..") or (not part and len(parts) > 1) for part in parts):
         raise SpecError(f"{kind}://{path} names no objects", f"write it like {kind}://BUCKET/PREFIX")
-    place = ObjectURL(
-        kind=cast(ObjectKind, kind), bucket=bucket, prefix="/".join(parts), options=_options(kind, query)
-    )
+    place = ObjectURL(kind=kind, bucket=bucket, prefix="/".join(parts), options=_options(kind, query))
     if place.timeout <= 0:
         raise SpecError("the option timeout of a URL must be above 0", "write it like timeout=30s")
     return place
@@ -126,12 +118,13 @@ def parse_place(text: str) -> Place:
 
 def _options(kind: str, query: str) -> tuple[tuple[str, str], ...]:
     found = parse_qsl(query, keep_blank_values=True)
+    known = (*OBJECTS[kind].options, "timeout", "retries")
     for name, value in found:
-        if name not in _OPTIONS[kind]:
+        if name not in known:
             # Its value is not repeated: it may be a key that does not belong here.
             raise SpecError(
                 f"the option {name!r} of a {kind}:// URL is not known",
-                "use " + ", ".join(_OPTIONS[kind]) + "; keys go into the environment",
+                "use " + ", ".join(known) + "; keys go into the environment",
             )
         if name == "retries" and not value.isdigit():
             raise SpecError(f"retries={value} is not a number of times", "write it like retries=5")

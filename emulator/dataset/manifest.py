@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from emulator.config.storage import Place
 from emulator.errors import DatasetError, storage_error
+from emulator.storage import open_store
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
-from emulator.storage.opening import store_at
 
 MANIFEST = "manifest.json"
 HIDDEN = ".feedrate"
@@ -108,7 +108,7 @@ class Manifest:
 
 def read_manifest(place: Place | Store) -> Manifest:
     """The manifest of the dataset at `place`. Raises DatasetError, StorageError."""
-    store = store_at(place)
+    store = open_store(place)
     head = read_head(store)
     try:
         sizes = np.ascontiguousarray(_read_rows(store, head)["bytes"])
@@ -136,13 +136,13 @@ def read_manifest(place: Place | Store) -> Manifest:
 
 def read_rows(place: Place | Store) -> Table:
     """The table of the dataset at `place`: sizes, checksums, shapes. Raises DatasetError, StorageError."""
-    store = store_at(place)
+    store = open_store(place)
     return _read_rows(store, read_head(store))
 
 
 def read_head(place: Place | Store) -> dict[str, Any]:
     """manifest.json as it is. Raises DatasetError, StorageError."""
-    store = store_at(place)
+    store = open_store(place)
     text = _get(store, MANIFEST)
     if text is None:
         raise _absent(store)

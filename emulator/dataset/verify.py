@@ -16,8 +16,8 @@ from emulator.dataset.formats import Format, format_named
 from emulator.dataset.manifest import ADOPTED, HIDDEN, MANIFEST, Manifest, Table, read_manifest, read_rows
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, storage_error
+from emulator.storage import open_store
 from emulator.storage.base import Blob, Store
-from emulator.storage.opening import store_at
 
 _HEAD = 4096
 
@@ -99,7 +99,7 @@ class Checked:
 
 def open_dataset(place: Place) -> Checked:
     """The dataset at `place`. Raises DatasetError, StorageError."""
-    store = store_at(place)
+    store = open_store(place)
     return Checked(store, read_manifest(store), read_rows(store))
 
 

@@ -22,11 +22,10 @@ from emulator.run.accelerator import Accelerator, endless
 from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
 from emulator.run.train import train
-from emulator.storage.base import Storage
-from emulator.storage.opening import store_at
-from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage import open_store
+from emulator.storage.base import ReadStats, Storage, TimedStorage
+from emulator.storage.posix import probe_direct
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
-from emulator.storage.timed import ReadStats, TimedStorage
 
 LoaderKind = Literal["torch", "direct"]
 
@@ -92,10 +91,9 @@ def run_point(
     node = comm.node()
     log = StepLog(number, comm.rank)
     keep = _Keeper(log, spool, progress if comm.rank == 0 else lambda _: None)
-    stats = ReadStats()
     with ExitStack() as stack:
         barrier = stack.enter_context(StepBarrier(comm, node))
-        storage = stack.enter_context(_storage(job, node, stats))
+        storage = stack.enter_context(_storage(job, node))
         sums = read_rows(job.dataset)["crc"] if job.verify_reads else None
         loader = make_loader(
             job.loader, job.workload.loader, storage, manifest, seed=course.seed, checksums=sums,
@@ -113,7 +111,7 @@ def run_point(
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - cpu
         comm.barrier()
         activity = probe.stop() if probe else None
-    return comm.gather(_report(job, log, cpu, stats, activity))
+    return comm.gather(_report(job, log, cpu, storage.stats, activity))
 
 
 def course_of(job: Job, manifest: Manifest, number: int, ranks: int) -> RankPlan:
@@ -144,10 +142,10 @@ def _report(
         direct_io=isinstance(job.dataset, ObjectURL) or wants_direct(job),
         cpu_seconds=cpu,
         steps=log.rows(),
-        read_latency=counts.histogram(),
+        read_latency=counts.latencies,
         pages_sampled=counts.pages_sampled,
         pages_resident=counts.pages_resident,
-        retries=counts.repeated(),
+        retries=counts.retries,
         activity=activity,
     )
 
@@ -183,17 +181,12 @@ class _Keeper:
 
 
 @contextmanager
-def _storage(job: Job, node: Comm, stats: ReadStats) -> Iterator[Storage]:
+def _storage(job: Job, node: Comm) -> Iterator[Storage]:
     """The job's storage, timed, and shaped where it should be: one limiter for all ranks of the node."""
-    place = job.dataset
-    plain: Storage
-    if isinstance(place, ObjectURL):
-        plain = store_at(place, stats)
-    else:
-        plain = PosixStorage(place, direct=wants_direct(job), cache=job.storage.cache, stats=stats)
+    plain = open_store(job.dataset).for_ranks(direct=wants_direct(job), cache=job.storage.cache)
     rate, latency = job.storage.shaped_rate, job.storage.shaped_latency
     if rate is None:
-        yield TimedStorage(plain, stats)
+        yield TimedStorage(plain)
         return
     limiter = NodeLimiter.create(rate, latency, node.rank) if node.rank == 0 else None
     path = node.bcast(limiter.path if limiter else None)
@@ -203,6 +196,6 @@ def _storage(job: Job, node: Comm, stats: ReadStats) -> Iterator[Storage]:
     if node.rank == 0:
         limiter.unlink()  # everybody has it open: nothing is left behind, whatever happens next
     try:
-        yield TimedStorage(ShapedStorage(plain, limiter), stats)
+        yield TimedStorage(ShapedStorage(plain, limiter))
     finally:
         limiter.close()

@@ -24,8 +24,8 @@ from emulator.record.steps import StepLog, Steps
 from emulator.run.accelerator import Accelerator
 from emulator.run.point import LoaderKind
 from emulator.run.train import train
+from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
-from emulator.storage.timed import TimedStorage
 
 FILES = 16
 EDGE = 92

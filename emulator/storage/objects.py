@@ -5,19 +5,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Self, TypeVar
 
-from emulator.config.storage import ObjectURL
+from emulator.config.storage import Cache, ObjectURL
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import HEAD, Entry, ReadStats, RetryKind, WriteOptions
+from emulator.storage.base import HEAD, Appender, Blob, Draft, ReadStats, RetryKind, Store, WriteOptions
 
 Value = TypeVar("Value")
 
-REQUEST = 8 << 20
-"""Bytes of a request that reads a whole object in order."""
 _BACKOFF, _GROWTH, _LONGEST = 0.1, 3.0, 10.0
 """Seconds before the first repetition, how much longer each further one waits, and seconds at most."""
 _FLUSH_SECONDS = 1.0
@@ -27,24 +24,45 @@ _FLUSH_SECONDS = 1.0
 class TransientError(Exception):
     """A request failed in a way that may pass."""
 
-    def __init__(self, kind: RetryKind, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, kind: RetryKind, why: str) -> None:
+        super().__init__(why)
         self.kind = kind
 
 
-class ObjectStore:
-    """Objects below the prefix of a place: retries, names, and what objects need not do."""
+class ObjectStore(Store):
+    """Objects below a prefix: names, retries, drafts and records. Safe to use from many threads."""
 
-    request = REQUEST
+    request = 8 << 20
+    failures: ClassVar[type[Exception]]
+    """What the client's calls raise."""
+    absent: ClassVar[type[Exception]]
+    """What they raise for an object that is not there."""
 
-    def __init__(self, place: ObjectURL, stats: ReadStats | None = None) -> None:
+    def __init__(self, place: ObjectURL) -> None:
         self.place = place
-        self.stats = stats or ReadStats()
+        self.stats = ReadStats()
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._url = f"{place.kind}://{place.bucket}/{self._prefix}".rstrip("/")
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.place,))
+
     def __str__(self) -> str:
         return self._url
+
+    def for_ranks(self, *, direct: bool, cache: Cache) -> Self:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, stats=ReadStats())
+        return other
+
+    def describe(self) -> dict[str, str]:
+        """What a result says of the place, as of a mount: no keys."""
+        mount = f"{self.place.kind}://{self.place.bucket}"
+        return {"mount": mount, "source": self.source(), "type": self.place.kind}
+
+    @abstractmethod
+    def source(self) -> str:
+        """Endpoint or cluster that is asked."""
 
     def key(self, name: str) -> str:
         """The object's name within its bucket or pool."""
@@ -54,15 +72,21 @@ class ObjectStore:
         """The object's name for people."""
         return f"{self._url}/{name}"
 
-    def attempt(self, doing: str, action: Callable[[], Value]) -> Value:
-        """`action()`, again while it raises TransientError: at most `retries` times, each of them counted.
+    def ask(self, doing: str, action: Callable[[], Value]) -> Value:
+        """`action()`, again while its failure may pass: at most `retries` times, each of them counted.
 
-        Raises StorageError when the last one failed too.
+        Raises `absent`, what `meaning` makes of other failures, and StorageError when the last attempt
+        failed.
         """
         pause = _BACKOFF
         for left in range(self.place.retries, -1, -1):
             try:
-                return action()
+                try:
+                    return action()
+                except self.absent:
+                    raise
+                except self.failures as error:
+                    raise self.meaning(error, doing) from None
             except TransientError as trouble:
                 if left == 0:
                     raise StorageError(
@@ -70,49 +94,59 @@ class ObjectStore:
                         "see the log of the object store; the URL takes ?retries=10&timeout=60s",
                     ) from None
                 self.stats.add_retry(trouble.kind)
+                # At random, so that the ranks that failed together do not come back together.
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(pause * _GROWTH, _LONGEST)
         raise AssertionError("the last attempt returns or raises")
 
-    def exclusive(self, name: str) -> AbstractContextManager[None]:
-        """As Store.exclusive: nobody can know. Two that make the same dataset write the same bytes."""
-        return nullcontext()
+    @abstractmethod
+    def meaning(self, error: Any, doing: str) -> Exception:
+        """What to raise for a failure of the client: a TransientError, a StorageError, a DatasetError."""
 
-    def arrange(self, folders: Iterable[str]) -> None:
-        """As Store.arrange: there are no folders, and nothing half-written."""
+    def open(self, name: str, size: int | None = None) -> ObjectBlob:
+        length = self.size(name) if size is None else size
+        if length is None:
+            raise missing(self.url(name))
+        return ObjectBlob(self, name, length)
 
-    def settle(self, folders: Iterable[str]) -> None:
-        """As Store.settle: what was put is safe."""
+    def size(self, name: str) -> int | None:
+        try:
+            return self.ask(f"cannot look at {self.url(name)}", lambda: self.length(self.key(name)))
+        except self.absent:
+            return None
 
-    def clear(self, folders: Iterable[str]) -> None:
-        """As Store.clear: there are no folders."""
+    @abstractmethod
+    def length(self, key: str) -> int:
+        """Bytes of an object. Raises `absent` and `failures`."""
 
-    def free(self) -> int | None:
-        """As Store.free: nobody knows."""
-        return None
+    @abstractmethod
+    def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[memoryview | bytes]:
+        """The bytes `begin` to `end` of an object, in order.
+
+        Raises `failures`, TransientError; DatasetError when it is not there, or has another size.
+        """
+
+    def target(self, name: str, options: WriteOptions) -> ObjectDraft:
+        return ObjectDraft(self, name)
+
+    def appender(self, name: str, unit: int) -> ObjectAppender:
+        return ObjectAppender(self, name)
 
 
-class Chunks(Protocol):
-    """What reads a range of one object."""
-
-    def __call__(self, begin: int, end: int) -> Iterator[memoryview | bytes]:
-        """The bytes `begin` to `end`, in order. Raises TransientError, DatasetError, StorageError."""
-        ...
-
-
-class ObjectBlob:
+class ObjectBlob(Blob):
     """One object, read in ranges. A range that breaks off is taken up where it did."""
 
-    alignment = 1
+    __slots__ = ("_store", "key", "tag")
 
-    def __init__(self, store: ObjectStore, name: str, size: int, chunks: Chunks) -> None:
-        self.name = store.url(name)
-        self.size = size
+    def __init__(self, store: ObjectStore, name: str, size: int) -> None:
+        super().__init__(store.url(name), size)
+        self.key = store.key(name)
+        self.tag: str | None = None
+        """Which object it was when it was first read, where the store tells: it must stay the same."""
         self._store = store
-        self._chunks = chunks
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """As Blob.read_into: one request unless it fails. Raises DatasetError, StorageError."""
+        """One request unless it fails."""
 
         def keep(at: int, chunk: memoryview | bytes) -> None:
             buffer[at : at + len(chunk)] = chunk
@@ -120,8 +154,6 @@ class ObjectBlob:
         return self._read(offset, len(buffer), keep)
 
     def skim(self, offset: int, length: int, buffer: memoryview) -> int:
-        """As Blob.skim. Raises DatasetError, StorageError."""
-
         def keep(at: int, chunk: memoryview | bytes) -> None:
             if at < HEAD:
                 end = min(HEAD, at + len(chunk))
@@ -135,7 +167,7 @@ class ObjectBlob:
 
         def take() -> None:
             nonlocal done
-            for chunk in self._chunks(offset + done, offset + wanted):
+            for chunk in self._store.chunks(self, offset + done, offset + wanted):
                 if len(chunk) > wanted - done:
                     raise TransientError("cut", "more bytes than were asked for")
                 keep(done, chunk)
@@ -144,16 +176,16 @@ class ObjectBlob:
                 raise TransientError("cut", "the body was cut off")
 
         if wanted > 0:
-            self._store.attempt(f"cannot read {self.name}", take)
+            self._store.ask(f"cannot read {self.name}", take)
         return max(wanted, 0)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+    def require_size(self, found: int) -> None:
+        """Raises DatasetError unless the object has `found` bytes."""
+        if found != self.size:
+            raise DatasetError(
+                f"the sample {self.name} has {found} bytes, but the manifest says {self.size}",
+                "run feedrate verify on the dataset",
+            )
 
 
 def missing(url: str) -> DatasetError:
@@ -161,78 +193,43 @@ def missing(url: str) -> DatasetError:
     return DatasetError(f"the sample {url} is not there", "regenerate the dataset or check its path")
 
 
-def check_size(url: str, found: int, size: int) -> None:
-    """Raises DatasetError when an object of `found` bytes should have `size`."""
-    if found != size:
-        raise DatasetError(
-            f"the sample {url} has {found} bytes, but the manifest says {size}",
-            "run feedrate verify on the dataset",
-        )
-
-
-Upload = Callable[[str, memoryview], None]
-"""Puts an object of any size: (name, bytes). Raises StorageError."""
-
-
-class ObjectDraft:
+class ObjectDraft(Draft):
     """An object to be, composed in memory: it is put whole when it gets its name."""
 
-    def __init__(self, upload: Upload, name: str, options: WriteOptions) -> None:
-        self._upload = upload
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store = store
         self._name = name
         self._data = bytearray()
 
     def put(self, memory: memoryview, at: int) -> None:
-        """As Draft.put."""
         if at > len(self._data):
             self._data.extend(bytes(at - len(self._data)))
         self._data[at : at + len(memory)] = memory
 
     def end(self, size: int) -> None:
-        """As Draft.end."""
         del self._data[size:]
 
     def publish(self) -> None:
-        """As Draft.publish. Raises StorageError."""
-        self._upload(self._name, memoryview(self._data))
+        self._store.put(self._name, memoryview(self._data))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._data = bytearray()
 
 
-class Listed(Protocol):
-    """What an appender needs of a store."""
-
-    def put(self, name: str, data: bytes | memoryview) -> None: ...
-
-    def entries(self, prefix: str = "") -> Iterator[Entry]: ...
-
-
-class ObjectAppender:
+class ObjectAppender(Appender):
     """Records in objects `NAME.000000`, `NAME.000001`, ...: those of a second or so in each."""
 
-    def __init__(self, upload: Upload, name: str, first: int) -> None:
-        """`first` is a number behind those of the objects that are there."""
-        self._upload = upload
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        """Goes on behind the objects that are there. Raises StorageError."""
+        numbers = [entry.name.rpartition(".")[2] for entry in store.entries(name)]
+        self._number = max((int(number) for number in numbers if number.isdigit()), default=-1) + 1
+        self._store = store
         self._name = name
-        self._number = first
         self._records: list[bytes] = []
         self._lock = threading.Lock()
         self._next = time.monotonic() + _FLUSH_SECONDS
 
-    @classmethod
-    def behind(cls, store: Listed, name: str) -> ObjectAppender:
-        """Goes on behind the objects that are there. Raises StorageError."""
-        numbers = [entry.name.rpartition(".")[2] for entry in store.entries(name)]
-        return cls(store.put, name, max((int(n) for n in numbers if n.isdigit()), default=-1) + 1)
-
     def append(self, record: bytes) -> None:
-        """As Appender.append. Raises StorageError."""
         with self._lock:
             self._records.append(record)
             if time.monotonic() >= self._next:
@@ -240,16 +237,11 @@ class ObjectAppender:
 
     def _flush(self) -> None:
         if self._records:
-            self._upload(f"{self._name}.{self._number:06d}", memoryview(b"".join(self._records)))
+            self._store.put(f"{self._name}.{self._number:06d}", b"".join(self._records))
             self._records.clear()
             self._number += 1
         self._next = time.monotonic() + _FLUSH_SECONDS
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         with self._lock:
             self._flush()

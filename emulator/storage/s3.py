@@ -8,156 +8,151 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
-
-import obstore
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
 from emulator.config.storage import ObjectURL
-from emulator.errors import DatasetError, SpecError, StorageError
-from emulator.storage.base import Entry, ReadStats, WriteOptions
-from emulator.storage.objects import (
-    ObjectAppender,
-    ObjectBlob,
-    ObjectDraft,
-    ObjectStore,
-    TransientError,
-    check_size,
-    missing,
-)
+from emulator.errors import DatasetError, MissingError, SpecError, StorageError
+from emulator.storage.base import Entry
+from emulator.storage.objects import ObjectBlob, ObjectStore, TransientError, missing
 from emulator.units import show_seconds
+
+try:
+    import obstore
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+except ModuleNotFoundError as error:
+    if error.name != "obstore":
+        raise
+    raise MissingError("s3:// needs obstore", "pip install 'feedrate[s3]'") from None
 
 # Two threads move the bytes of a rank: a pool as large as the host for each of its ranks would only wait.
 os.environ.setdefault("TOKIO_WORKER_THREADS", "2")
-
-
-Value = TypeVar("Value")
 
 _CHUNK = 256 << 10
 """Bytes after which a body is handed on while the rest of it arrives."""
 _PART = 16 << 20
 """Bytes of one part of an upload; what is smaller is put at once."""
 _PAGE = 1000
+"""Objects of one answer to a list or delete request."""
 
 
 class S3Store(ObjectStore):
-    """Objects below `s3://BUCKET/PREFIX`. Safe to use from many threads."""
+    """Objects below `s3://BUCKET/PREFIX`."""
 
-    def __init__(self, place: ObjectURL, stats: ReadStats | None = None) -> None:
+    failures = BaseError
+    absent = FileNotFoundError
+
+    def __init__(self, place: ObjectURL) -> None:
         """Raises SpecError when there are no keys, or the options make no sense."""
-        super().__init__(place, stats)
+        super().__init__(place)
         endpoint = endpoint_of(place)
         _require_keys(endpoint)
         wait = timedelta(seconds=place.timeout)
         regions = (place.option("region"), os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION"))
         try:
             self._client = obstore.store.S3Store(
-                place.bucket, endpoint=endpoint or None, region=next(filter(None, regions), "us-east-1"),
+                place.bucket,
+                endpoint=endpoint or None,
+                region=next(filter(None, regions), "us-east-1"),
                 client_options={
-                    "allow_http": endpoint.startswith("http://"), "connect_timeout": wait,
-                    "read_timeout": wait, "timeout": timedelta(days=1),
+                    "allow_http": endpoint.startswith("http://"),
+                    "connect_timeout": wait,
+                    "read_timeout": wait,
+                    "timeout": timedelta(days=1),
                 },
                 retry_config={"max_retries": 0, "retry_timeout": wait},
-            )  # fmt: skip
+            )
         except (BaseError, ValueError) as error:
             raise SpecError(f"{self}: {str(error).splitlines()[0]}", "check the AWS_ variables") from None
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (S3Store, (self.place,))
+    def source(self) -> str:
+        return endpoint_of(self.place) or "AWS"
 
-    def _ask(self, doing: str, action: Callable[[], Value]) -> Value:
-        """`action()`, repeated within bounds. Raises FileNotFoundError, StorageError, DatasetError."""
-
-        def one() -> Value:
-            try:
-                return action()
-            except BaseError as error:
-                raise self._meaning(error, doing) from None
-
-        return self.attempt(doing, one)
-
-    def _meaning(self, error: BaseError, doing: str) -> Exception:
-        """What obstore's error comes to. Its text is not repeated: it may hold an access key."""
+    def meaning(self, error: BaseError, doing: str) -> Exception:
+        """obstore's text is not repeated: it may hold an access key."""
         text = str(error)
         found = re.search(r"status code: (\d{3})", text)
         status = int(found[1]) if found else 0
         code = re.search(r"<Code>(\w+)</Code>", text)
-        said = f"{status} {code[1]}" if code else str(status)
+        answer = f"{status} {code[1]}" if code else str(status)
         if "NoSuchBucket" in text:
-            return StorageError(f"there is no bucket {self.place.bucket}", "make it, or check the name")
+            return self._no_bucket()
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
             return StorageError(
-                f"{doing}: access denied{f' ({said})' if status else ''}",
+                f"{doing}: access denied{f' ({answer})' if status else ''}",
                 "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what the bucket allows",
             )
         if status == 416:
             return DatasetError(f"{doing}: it ends before", "run feedrate verify on the dataset")
         if status == 429 or status >= 500:
-            return TransientError("busy", f"the endpoint answered {said}")
+            return TransientError("busy", f"the endpoint answered {answer}")
         if status:
-            return StorageError(f"{doing}: the endpoint answered {said}", "check the endpoint and the bucket")
+            return StorageError(
+                f"{doing}: the endpoint answered {answer}", "check the endpoint and the bucket"
+            )
         if "Timeout" in text or "TimedOut" in text:
             return TransientError("timeout", f"no answer for {show_seconds(self.place.timeout)}")
         if "UnexpectedRange" in text or "IncompleteBody" in text or "Interrupted" in text:
             return TransientError("cut", "the body was cut off")
-        return TransientError("connection", f"no connection to {endpoint_of(self.place) or 'AWS'}")
+        return TransientError("connection", f"no connection to {self.source()}")
 
-    def open(self, name: str, size: int | None = None) -> ObjectBlob:
-        """As Storage.open; asks for the size only where it is not given."""
-        length = self.size(name) if size is None else size
-        if length is None:
-            raise missing(self.url(name))
-        return ObjectBlob(self, name, length, _Reader(self, name, length).chunks)
+    def _no_bucket(self) -> StorageError:
+        return StorageError(f"there is no bucket {self.place.bucket}", "make it, or check the name")
 
-    def size(self, name: str) -> int | None:
-        """As Store.size. Raises StorageError."""
+    def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[memoryview | bytes]:
         try:
-            return int(self._ask(f"cannot look at {self.url(name)}", lambda: self._head(name)))
+            found = obstore.get(self._client, blob.key, options={"range": (begin, end)})
+            blob.require_size(int(found.meta["size"]))
+            tag = found.meta["e_tag"]
+            if blob.tag not in (None, tag):
+                raise DatasetError(
+                    f"{blob.name} was replaced while it was read", "run feedrate verify on the dataset"
+                )
+            blob.tag = tag
+            yield from found.stream(min_chunk_size=min(_CHUNK, end - begin))
         except FileNotFoundError:
-            return None
+            raise missing(blob.name) from None
 
-    def _head(self, name: str) -> int:
-        return int(obstore.head(self._client, self.key(name))["size"])
+    def length(self, key: str) -> int:
+        return int(obstore.head(self._client, key)["size"])
 
     def get(self, name: str) -> bytes | None:
-        """As Store.get. Raises StorageError."""
         try:
-            return self._ask(
+            return self.ask(
                 f"cannot read {self.url(name)}",
                 lambda: bytes(obstore.get(self._client, self.key(name)).bytes()),
             )
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error):
-                raise StorageError(
-                    f"there is no bucket {self.place.bucket}", "make it, or check the name"
-                ) from None
+                raise self._no_bucket() from None
             return None
 
     def put(self, name: str, data: bytes | memoryview) -> None:
-        """As Store.put, of any size: in parts at the same time where it is large. Raises StorageError."""
+        """Of any size: a large object goes in parts at the same time."""
         action = partial(
-            obstore.put, self._client, self.key(name), data,
-            use_multipart=len(data) > _PART, chunk_size=_PART, max_concurrency=4,
-        )  # fmt: skip
+            obstore.put,
+            self._client,
+            self.key(name),
+            data,
+            use_multipart=len(data) > _PART,
+            chunk_size=_PART,
+            max_concurrency=4,
+        )
         try:
-            self._ask(f"cannot write {self.url(name)}", action)
+            self.ask(f"cannot write {self.url(name)}", action)
         except FileNotFoundError:
-            raise StorageError(
-                f"there is no bucket {self.place.bucket}", "make it, or check the name"
-            ) from None
+            raise self._no_bucket() from None
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
-        """As Store.entries, page by page. Raises StorageError."""
-        folder, _, start = self.key(prefix).rpartition("/")
-        after = self.key(prefix)[:-1] if start else None  # S3 begins behind it, in the order of names
-        while page := self._ask(f"cannot list {self}", partial(self._page, folder, after)):
+        whole = self.key(prefix)
+        folder, _, start = whole.rpartition("/")
+        after = whole[:-1] if start else None  # S3 begins behind it, in the order of names
+        while page := self.ask(f"cannot list {self}", partial(self._page, folder, after)):
             for key, size in page:
-                if key.startswith(self.key(prefix)):
+                if key.startswith(whole):
                     yield Entry(key.removeprefix(self._prefix), size)
-                elif key > self.key(prefix):
+                elif key > whole:
                     return
             if len(page) < _PAGE:
                 return
@@ -168,51 +163,14 @@ class S3Store(ObjectStore):
         return [(str(meta["path"]), int(meta["size"])) for meta in next(iter(stream), ())]
 
     def delete(self, names: Iterable[str]) -> None:
-        """As Store.delete. Raises StorageError."""
         keys = [self.key(name) for name in names]
         for start in range(0, len(keys), _PAGE):
             some = keys[start : start + _PAGE]
-            self._ask(f"cannot remove objects of {self}", partial(obstore.delete, self._client, some))
-
-    def target(self, name: str, options: WriteOptions) -> ObjectDraft:
-        """As Store.target."""
-        return ObjectDraft(self.put, name, options)
-
-    def appender(self, name: str, unit: int) -> ObjectAppender:
-        """As Store.appender. Raises StorageError."""
-        return ObjectAppender.behind(self, name)
-
-
-class _Reader:
-    """Ranges of one object, which must stay the same object."""
-
-    def __init__(self, store: S3Store, name: str, size: int) -> None:
-        self._store = store
-        self._name = name
-        self._size = size
-        self._tag: str | None = None
-
-    def chunks(self, begin: int, end: int) -> Iterator[bytes]:
-        """As Chunks."""
-        store, url = self._store, self._store.url(self._name)
-        try:
-            found = obstore.get(store._client, store.key(self._name), options={"range": (begin, end)})
-            check_size(url, int(found.meta["size"]), self._size)
-            tag = found.meta["e_tag"]
-            if self._tag not in (None, tag):
-                raise DatasetError(
-                    f"{url} was replaced while it was read", "run feedrate verify on the dataset"
-                )
-            self._tag = tag
-            yield from found.stream(min_chunk_size=min(_CHUNK, end - begin))
-        except FileNotFoundError:
-            raise missing(url) from None
-        except BaseError as error:
-            raise store._meaning(error, f"cannot read {url}") from None
+            self.ask(f"cannot remove objects of {self}", partial(obstore.delete, self._client, some))
 
 
 def endpoint_of(place: ObjectURL) -> str:
-    """URL of the endpoint, without a password; empty: that of AWS."""
+    """URL of the endpoint, without a password; empty: that of AWS. Raises SpecError."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     found = place.option("endpoint") or next((os.environ[name] for name in names if os.environ.get(name)), "")
     scheme, mark, rest = found.partition("://")

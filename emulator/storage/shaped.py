@@ -1,9 +1,13 @@
-"""A storage slowed down to a known bandwidth and latency: the bandwidth is shared by a node's ranks.
+"""A storage slowed down to a known bandwidth and latency: the ranks of a node share the bandwidth.
 
-The device is emulated by one number in shared memory, `tail`: the time until which it is booked. A
-read is cut into chunks; each books [max(tail, now - burst), + bytes / rate], does the real read
-meanwhile and sleeps until its end. A rank has one chunk booked at a time, so that ranks that all
-want data share the bandwidth equally, whatever their numbers of reader threads and processes.
+The emulated device is one number in shared memory, `tail`: the time until which it is booked. A read is cut
+into chunks. Each chunk books the device from max(tail, now - burst) on for bytes / rate seconds, does the
+real read meanwhile, and sleeps until its booking ends. So the device costs no process and no CPU, and it is
+exact over any length of time: a chunk that ends late has still booked its right end, and the next one begins
+there.
+
+A rank holds one booking at a time, whatever the number of its reader threads and processes. Ranks that all
+want data therefore share the bandwidth equally; without that, one with more readers would get more of it.
 """
 
 from __future__ import annotations
@@ -19,38 +23,41 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from emulator.errors import StorageError, storage_error
-from emulator.storage.base import HEAD, Blob, Storage
+from emulator.errors import StorageError, storage_errors
+from emulator.storage.base import HEAD, Blob, Closing, Storage, WrappedBlob
+from emulator.units import BLOCK_BYTES
 
 _BURST_NS = 10_000_000
-"""How far booking may reach back: late wake-ups are made up for, and an idle device saves no more."""
+"""How far back a booking may begin: late wake-ups are made up for, and an idle device saves no more."""
 _CHUNK_SECONDS = 0.002
+"""A chunk takes about as long: short enough to take turns, long enough for a sleep to be exact."""
 _CHUNK_LEAST = 64 * 1024
 _CHUNK_MOST = 4 * 1024 * 1024
 _TAIL = struct.Struct("q")
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of 64-bit Linux: type, whence, start, length, pid (0 for open file descriptions)."""
 _RANK_LOCKS = 64
-"""Byte range of the first rank's lock; the lock of `tail` is byte 0."""
+"""Byte of the first rank's lock; the lock of `tail` is byte 0."""
 
 
-class NodeLimiter:
+class NodeLimiter(Closing):
     """The bandwidth of one emulated device, shared by the ranks of a node through a small file.
 
-    The first rank creates it, the others join by `path`, and when all have it open `unlink` removes
-    the name, so that nothing is left behind however the ranks end. Pickled, it is joined through the
-    rank's open file by worker processes, which share their rank's part of the bandwidth.
+    The first rank creates it, the others join by `path`, and when all have it open `unlink` removes the name,
+    so that nothing is left behind however the ranks end. Pickled, it is joined through the rank's open file
+    by worker processes, which share their rank's part of the bandwidth.
     """
 
     def __init__(self, path: str, fd: int, rate: float, latency: float, rank: int) -> None:
         self.path = path
         self.rate = rate
+        """Bytes per second."""
         self.latency = latency
+        """Seconds before each request."""
         self.rank = rank
-        self.chunk = round(min(max(rate * _CHUNK_SECONDS, _CHUNK_LEAST), _CHUNK_MOST)) // 4096 * 4096
+        chunk = round(min(max(rate * _CHUNK_SECONDS, _CHUNK_LEAST), _CHUNK_MOST))
+        self.chunk = chunk // BLOCK_BYTES * BLOCK_BYTES  # whole blocks, as O_DIRECT asks
         self._fd = fd
         self._shared = mmap.mmap(fd, mmap.PAGESIZE)
         self._turn = _Turn()
@@ -59,20 +66,16 @@ class NodeLimiter:
     def create(cls, rate: float, latency: float, rank: int) -> NodeLimiter:
         """A new device of `rate` bytes/s and `latency` seconds per request. Raises StorageError."""
         folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        try:
+        with storage_errors("cannot make the shared file of the shaped storage"):
             fd, path = tempfile.mkstemp(prefix="feedrate-", dir=folder)
             os.truncate(fd, mmap.PAGESIZE)
-        except OSError as error:
-            raise storage_error(error, "cannot make the shared file of the shaped storage") from None
         return cls(path, fd, rate, latency, rank)
 
     @classmethod
     def join(cls, path: str, rate: float, latency: float, rank: int) -> NodeLimiter:
         """The device that another process of this node made. Raises StorageError."""
-        try:
+        with storage_errors("cannot open the shared file of the shaped storage"):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise storage_error(error, "cannot open the shared file of the shaped storage") from None
         return cls(path, fd, rate, latency, rank)
 
     def unlink(self) -> None:
@@ -81,7 +84,6 @@ class NodeLimiter:
             Path(self.path).unlink()
 
     def close(self) -> None:
-        """Let go of the file."""
         if self._fd >= 0:
             self._shared.close()
             os.close(self._fd)
@@ -92,7 +94,11 @@ class NodeLimiter:
 
     @contextmanager
     def booked(self, size: int) -> Iterator[None]:
-        """Hold this rank's turn for as long as the device takes for `size` bytes."""
+        """Hold this rank's turn for as long as the device takes for `size` bytes.
+
+        It takes two locks: the kernel's keeps out the other processes of the rank, but not the threads of
+        this one, which share its open file. Those take turns in the order of asking.
+        """
         with self._turn, self._locked(_RANK_LOCKS + self.rank):
             end = self._book(size)
             yield
@@ -113,10 +119,8 @@ class NodeLimiter:
     def _locked(self, byte: int) -> Iterator[None]:
         # A lock of the open file description: the kernel drops it when its process dies, and unlike
         # a POSIX record lock it holds between two openings within one process.
-        try:
+        with storage_errors("cannot lock the shared file of the shaped storage"):
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, byte, 1, 0))
-        except OSError as error:
-            raise storage_error(error, "cannot lock the shared file of the shaped storage") from None
         try:
             yield
         finally:
@@ -150,7 +154,7 @@ class _Turn:
                 self._taken = False
 
 
-class ShapedStorage:
+class ShapedStorage(Storage):
     """`inner`, no faster than `limiter` allows."""
 
     def __init__(self, inner: Storage, limiter: NodeLimiter) -> None:
@@ -159,33 +163,26 @@ class ShapedStorage:
         self.stats = inner.stats
 
     def open(self, name: str, size: int | None = None) -> ShapedBlob:
-        """As `inner` does."""
         return ShapedBlob(self.inner.open(name, size), self.limiter)
 
 
-class ShapedBlob:
-    """One open sample, slowed down."""
+class ShapedBlob(WrappedBlob):
+    """One open sample, slowed down: its requests are read in chunks, booked one after the other."""
 
-    __slots__ = ("_inner", "_limiter", "alignment", "name", "size")
+    __slots__ = ("_limiter",)
 
     def __init__(self, inner: Blob, limiter: NodeLimiter) -> None:
-        self.name = inner.name
-        self.size = inner.size
-        self.alignment = inner.alignment
-        self._inner = inner
+        super().__init__(inner)
         self._limiter = limiter
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """As the inner blob does, in chunks that are booked one after the other."""
         return self._in_chunks(
             offset, len(buffer), lambda at, size: self._inner.read_into(offset + at, buffer[at : at + size])
         )
 
     def skim(self, offset: int, length: int, buffer: memoryview) -> int:
-        """As the inner blob does, in chunks that are booked one after the other."""
-
         def skim(at: int, size: int) -> int:
-            # The chunks after the first must leave what it kept alone.
+            # The chunks after the first must leave the head that it kept alone.
             return self._inner.skim(offset + at, size, buffer[HEAD:] if at else buffer)
 
         return self._in_chunks(offset, length, skim)
@@ -198,7 +195,7 @@ class ShapedBlob:
         done = 0
         while done < length:
             size = min(limiter.chunk, length - done)
-            useful = min(size, self.size - offset - done)
+            useful = min(size, self.size - offset - done)  # O_DIRECT asks for more than the file's end has
             if useful <= 0:
                 break
             with limiter.booked(useful):
@@ -207,15 +204,6 @@ class ShapedBlob:
             if got < useful:
                 break
         return done
-
-    def __enter__(self) -> Self:
-        self._inner.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._inner.__exit__(kind, error, trace)
 
 
 def _sleep_until(deadline: int) -> None:

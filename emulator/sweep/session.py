@@ -7,12 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from emulator.config.reader import build, to_plain
-from emulator.config.storage import ObjectURL, Place, StorageSpec
+from emulator.config.storage import Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import SpecError
@@ -23,7 +24,8 @@ from emulator.record.steps import STEP, Spool, Steps, read_steps, remove_spools,
 from emulator.run.comm import Comm, agreed, guarded
 from emulator.run.point import Job, RankReport, course_of, run_point
 from emulator.run.selftest import self_test
-from emulator.storage.opening import describe_objects
+from emulator.storage import open_store
+from emulator.storage.objects import ObjectStore
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import dataset_facts, result_of, summarise
 from emulator.units import show_rate, show_seconds
@@ -151,7 +153,11 @@ class Book:
 
 
 def _mount(place: Place) -> dict[str, str]:
-    return describe_objects(place) if isinstance(place, ObjectURL) else describe_mount(place)
+    if isinstance(place, Path):
+        return describe_mount(place)
+    store = open_store(place)
+    assert isinstance(store, ObjectStore)
+    return store.describe()
 
 
 # ---- One MPI world, many points: ranks start once, and every count runs on a part of them.

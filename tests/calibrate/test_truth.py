@@ -15,9 +15,9 @@ from emulator.config.storage import StorageSpec
 from emulator.dataset.manifest import read_manifest
 from emulator.satellites.calibrate.models import MODELS, ComputeMode, Model, Request
 from emulator.satellites.calibrate.truth import Pairs, Round, replayed, summary_lines, validate, verdict
+from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
-from emulator.storage.timed import TimedStorage
 
 pytestmark = pytest.mark.alone
 

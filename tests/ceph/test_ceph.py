@@ -18,8 +18,8 @@ from hosts import lab
 from emulator.config.storage import parse_place
 from emulator.errors import StorageError
 from emulator.record.folder import read_result
+from emulator.storage import open_store
 from emulator.storage.base import HEAD, Storage, Store, WriteOptions
-from emulator.storage.opening import store_at
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.ceph
@@ -103,7 +103,7 @@ def test_damage_is_found_and_made_good(cluster: Path, place: str) -> None:
     need_binding(place)
     words = ("generate", place + "2", "--recipe", "kits19", "--files", 2)
     good(*words)
-    store = store_at(parse_place(place + "2"))
+    store = open_store(parse_place(place + "2"))
     names = sorted(entry.name for entry in store.entries("sample_"))
     assert len(names) == 2
     whole = [store.get(name) for name in names]
@@ -154,7 +154,7 @@ class TestRados(StorageContract):
     @pytest.fixture
     def store(self, cluster: Path) -> Store:
         need_binding("rados://")
-        return store_at(parse_place("rados://bench/contract?timeout=20s"))
+        return open_store(parse_place("rados://bench/contract?timeout=20s"))
 
     @pytest.fixture
     def storage(self, store: Store, folder: Path) -> Storage:
@@ -165,7 +165,7 @@ class TestRados(StorageContract):
     idle_files = 3  # connections to OSDs
 
     def test_what_cannot_be_read_is_the_storages_fault(self, storage: Storage) -> None:
-        weak = store_at(parse_place("rados://bench/contract?user=client.weak&timeout=20s"))
+        weak = open_store(parse_place("rados://bench/contract?user=client.weak&timeout=20s"))
         with pytest.raises(StorageError, match="inside.*denied"):
             weak.open("inside")
         buffer = memoryview(bytearray(3 * HEAD))

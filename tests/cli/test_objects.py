@@ -20,7 +20,7 @@ from emulator.errors import DatasetError
 from emulator.loader.choose import LoaderKind, make_loader
 from emulator.plan import whole_files
 from emulator.record.folder import read_result
-from emulator.storage.opening import store_at
+from emulator.storage import open_store
 
 PLACE = "s3://bucket/data/tiny"
 GENERATE = ("generate", PLACE, "--recipe", "tiny", "--files", 24, "--payload", "ratio=8")
@@ -177,7 +177,7 @@ def test_a_damaged_sample_is_never_taken_for_what_it_was(
 ) -> None:
     for name, value in made.environment().items():
         monkeypatch.setenv(name, value)
-    store = store_at(parse_place(PLACE))
+    store = open_store(parse_place(PLACE))
     manifest, spec = (
         read_manifest(store),
         LoaderSpec(batch_size=2, workers=2, prefetch=2, block_bytes=2**18, crop=(32,) * 3),
@@ -193,7 +193,7 @@ def test_a_damaged_sample_is_never_taken_for_what_it_was(
 
     made.faults += [Fault("cut", 3, key="sample_"), Fault("503", 3, key="sample_")]
     assert read() == manifest.total
-    assert store.stats.snapshot().repeated() == {"busy": 3, "cut": 3}
+    assert store.stats.snapshot().retries == {"busy": 3, "cut": 3}
     data = bytearray(made.objects["data/tiny/sample_0000007.npz"])
     data[len(data) // 2] ^= 1
     made.objects["data/tiny/sample_0000007.npz"] = bytes(data)
@@ -205,7 +205,7 @@ def test_what_another_process_has_done_is_read_from_its_journal(endpoint: Endpoi
     with pytest.MonkeyPatch.context() as patch:
         for name, value in endpoint.environment().items():
             patch.setenv(name, value)
-        store = store_at(parse_place(PLACE))
+        store = open_store(parse_place(PLACE))
         watch = JournalWatch(store, [1])
         with Journal(store, 1) as journal:
             threads = [threading.Thread(target=journal.add, args=(index, 10, 0)) for index in range(20)]

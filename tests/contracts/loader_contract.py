@@ -19,9 +19,8 @@ from emulator.dataset.formats import FORMATS, Sample
 from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.base import Loader
 from emulator.plan import Portion, whole_files
-from emulator.storage.base import Storage
+from emulator.storage.base import Storage, TimedStorage
 from emulator.storage.posix import PosixStorage
-from emulator.storage.timed import TimedStorage
 
 SPEC = LoaderSpec(batch_size=3, workers=2, prefetch=3, block_bytes=2**16, crop=(8, 9, 10), stall_timeout=30)
 SHAPES = [(20, 30, 40), (9, 9, 10), (33, 21, 17), (8, 64, 64)]

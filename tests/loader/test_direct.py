@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from emulator.loader.reading import aligned_buffer
 from emulator.plan import whole_files
+from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage, probe_direct
-from emulator.storage.timed import TimedStorage
 
 __all__ = ["files", "pipe"]
 
@@ -77,7 +77,7 @@ def test_memory_stays_where_it_was_over_2000_steps(maker, few: Files) -> None:  
 def test_a_rank_imports_nothing_heavy() -> None:
     code = (
         "import sys, emulator.loader.direct, emulator.loader.choose\n"
-        "import emulator.storage.shaped, emulator.storage.timed\n"
+        "import emulator.storage.shaped\n"
         "heavy = {'torch', 'pandas', 'altair', 'pyarrow', 'nibabel', 'h5py', 'dask', 'multiprocessing'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

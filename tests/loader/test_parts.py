@@ -18,8 +18,8 @@ from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader.choose import make_loader
 from emulator.plan import EpochPlan, portions
+from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage, probe_direct
-from emulator.storage.timed import TimedStorage
 
 EACH = 20
 RECORDS = replace(SPEC, crop=(), block_bytes=4096, prefetch=4)

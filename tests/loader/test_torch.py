@@ -72,7 +72,7 @@ class TestProcesses(LoaderContract):
         assert made.helper_cpu_seconds() == 0
         list(made.read(files.batches()))
         assert made.helper_cpu_seconds() > 0
-        assert sum(storage.stats.histogram().values()) == storage.stats.snapshot().reads > 0
+        assert storage.stats.snapshot().reads > 0
 
 
 @pytest.mark.parametrize("worker_kind", ["thread", "process"])

@@ -30,10 +30,9 @@ from emulator.run.train import Computing, train
 from emulator.satellites.calibrate import trainer as real
 from emulator.satellites.calibrate.measure import timing_of
 from emulator.satellites.calibrate.models import Request
-from emulator.storage.base import Storage
+from emulator.storage.base import Storage, TimedStorage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
-from emulator.storage.timed import TimedStorage
 
 COPIES = 5
 """Copies to the device that are timed in each round."""
