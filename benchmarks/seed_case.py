@@ -6,7 +6,7 @@ python benchmarks/seed_case.py > results/seed-case-45GBps.md
 from dataclasses import replace
 from pathlib import Path
 
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.satellites.systems.predict import on_paper, predict
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "systems"
 import simpy_oracle
 
 from emulator.analysis.throughput import throughput
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.satellites.systems.predict import Simulation, on_paper, predict, rank_plan_of, set_scene
 from emulator.satellites.systems.scene import Played
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System

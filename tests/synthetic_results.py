@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.record.result import Bound, Flag, HostShare, Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps
 

@@ -383,7 +383,7 @@ def datasize(
 
     import psutil
 
-    from emulator.config.catalog import load_workload
+    from emulator.config.workload import load_workload
     from emulator.dataset.datasize import datasize as needed
     from emulator.units import parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 

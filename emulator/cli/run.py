@@ -29,8 +29,8 @@ def make_job(
     epochs: int | None, steps: int | None, out: Path | None, verify_reads: bool,
 ) -> Job:  # fmt: skip
     """The job that the options ask for. Raises SpecError."""
-    from emulator.config.catalog import load_workload
     from emulator.config.storage import parse_place, parse_storage
+    from emulator.config.workload import load_workload
     from emulator.run.point import Job
 
     spec = load_workload(workload, settings)
@@ -170,7 +170,7 @@ def run(
 
 
 def _self_test(workload: str, settings: Sequence[str], loader: LoaderKind) -> None:
-    from emulator.config.catalog import load_workload
+    from emulator.config.workload import load_workload
     from emulator.run.selftest import self_test
     from emulator.units import show_bytes, show_seconds
 

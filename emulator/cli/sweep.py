@@ -102,7 +102,7 @@ def _adaptive(
     precision: float, max_runs: int, repeats: int, budget: str | None, threshold: float
 ) -> tuple[Callable[[int], Schedule], int]:
     from emulator.analysis.search import Search
-    from emulator.clock import MonotonicClock
+    from emulator.run.accelerator import MonotonicClock
     from emulator.sweep.schedule import Adaptive, Limits
     from emulator.units import parse_seconds
 

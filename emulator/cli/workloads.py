@@ -24,7 +24,8 @@ def workloads(
 
 
 def _list() -> None:
-    from emulator.config.catalog import load_workload, names
+    from emulator.config.catalog import names
+    from emulator.config.workload import load_workload
     from emulator.units import show_rate, show_seconds
 
     typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
@@ -41,7 +42,7 @@ def _list() -> None:
 def _show(name: str) -> None:
     from dataclasses import asdict
 
-    from emulator.config.catalog import load_workload
+    from emulator.config.workload import load_workload
 
     spec = load_workload(name)
     typer.echo(f"{spec.name}: {spec.title}")

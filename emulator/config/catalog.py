@@ -1,17 +1,12 @@
-"""Workloads and recipes that come with feedrate, found by name; a path always works too."""
+"""What comes with feedrate, found by name: workloads, recipes, models, systems. A path always works too."""
 
 from __future__ import annotations
 
 import difflib
 import sysconfig
-from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from emulator.config.profile import ProfileChoice, load_profile
-from emulator.config.reader import Source, build, override, read_toml
-from emulator.config.workload import LoaderSpec, Workload
 from emulator.errors import SpecError
 
 Folder = Literal["workloads", "workloads/checkpoints", "datasets", "results"]
@@ -64,50 +59,3 @@ def find(folder: Folder, name: str) -> Path:
         f"there is no {kind} {name!r}",
         f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known),
     )
-
-
-def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
-    """The workload of that name or path, with `--set` settings laid over it. Raises SpecError."""
-    path = find("workloads", name)
-    table, source = read_toml(path)
-    source = replace(source, settings=tuple(settings))
-    table = _with_table(table)
-    for setting in settings:
-        table = _with_table(override(table, [setting]))
-    if isinstance(table.get("accelerator"), dict) and "profile" in table["accelerator"]:
-        table = _resolved(table, source, path.parent)
-    return build(Workload, table, source)
-
-
-def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
-    """The loader of a workload alone, for those who have an accelerator. Raises SpecError."""
-    table, source = read_toml(find("workloads", name))
-    loader = override(table, settings).get("loader", {})
-    return build(LoaderSpec, loader, replace(source, settings=tuple(settings)), ("loader",))
-
-
-def _with_table(table: dict[str, Any]) -> dict[str, Any]:
-    """`accelerator = "profiles/x.toml"` is short for a table with the key `profile`."""
-    named = table.get("accelerator")
-    return {**table, "accelerator": {"profile": named}} if isinstance(named, str) else table
-
-
-def _resolved(table: dict[str, Any], source: Source, folder: Path) -> dict[str, Any]:
-    """`table` with what its profile says at its batch size. Raises SpecError, StorageError."""
-    choice = build(ProfileChoice, table["accelerator"], source, ("accelerator",))
-    loader = build(LoaderSpec, table.get("loader", {}), source, ("loader",))
-    places = [folder / choice.profile, Path(choice.profile), content_folder("workloads") / choice.profile]
-    found = next((place for place in places if place.is_file()), None)
-    where = source.at(("accelerator", "profile"))
-    if found is None:
-        raise SpecError(f"{where}: there is no profile {choice.profile}", "feedrate calibrate makes one")
-    try:
-        accelerator = choice.accelerator(load_profile(found), loader.batch_size)
-    except SpecError as error:
-        raise SpecError(f"{found}: {error.what}", error.hint) from None
-    values = {key: value for key, value in asdict(accelerator).items() if value is not None}
-    if accelerator.quantiles:
-        values["quantiles"] = list(accelerator.quantiles)
-    said = f"measured: {choice.profile}, variant {accelerator.variant}"
-    sources = {f"accelerator.{key}": said for key in ("step_seconds", "step_batch_size", "quantiles")}
-    return {**table, "accelerator": values, "sources": {**table.get("sources", {}), **sources}}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from emulator.config.reader import at_least, build, positive, read_toml, toml_text
-from emulator.config.workload import AcceleratorSpec, Compute
 from emulator.errors import SpecError
 
 SCHEMA = 1
@@ -147,48 +146,20 @@ class Profile:
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
             raise SpecError(f"schema must be {SCHEMA}, not {self.schema}", "calibrate with this version")
-        self.variant(self.default)
+        if self.default not in self.names:
+            known = ", ".join(self.names)
+            raise SpecError(f"default is {self.default!r}, which is no variant", f"known: {known}")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the variants."""
+        return [variant.name for variant in self.variants]
 
     def variant(self, name: str = "") -> Variant:
         """The variant of that name, or the default one. Raises SpecError."""
-        for variant in self.variants:
-            if variant.name == (name or self.default):
-                return variant
-        known = ", ".join(variant.name for variant in self.variants)
-        raise SpecError(f"default is {name or self.default!r}, which is no variant", f"known: {known}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileChoice:
-    """The table [accelerator] of a workload that names a profile."""
-
-    profile: str
-    """Path of the profile, from the workload's folder or the current one."""
-    variant: str = ""
-    """Variant of the profile; empty: its default."""
-    compute: Compute = "constant"
-    copy: bool = False
-    """True: the copy of a batch to the device is part of every step: nothing overlaps it."""
-
-    def accelerator(self, profile: Profile, batch_size: int) -> AcceleratorSpec:
-        """The accelerator at that batch size. Raises SpecError."""
-        if self.variant and self.variant not in [variant.name for variant in profile.variants]:
-            known = ", ".join(variant.name for variant in profile.variants)
-            raise SpecError(f"variant {self.variant!r} is not in the profile", f"known: {known}")
-        variant = profile.variant(self.variant)
-        seconds, timing = variant.step_seconds(batch_size), variant.timing(batch_size)
-        if timing is None and (self.copy or self.compute == "empirical"):
-            raise SpecError(
-                f"batch size {batch_size} was not measured, which compute = 'empirical' and copy need",
-                f"feedrate calibrate --batch ...,{batch_size}",
-            )
-        copy = timing.copy_seconds if timing and self.copy else 0.0
-        drawn = tuple(one + copy for one in timing.quantiles) if timing else None
-        return AcceleratorSpec(
-            name=profile.device.name, step_seconds=seconds + copy, step_batch_size=batch_size,
-            provenance="measured", profile=self.profile, variant=variant.name, compute=self.compute,
-            quantiles=drawn if self.compute == "empirical" else None,
-        )  # fmt: skip
+        if name and name not in self.names:
+            raise SpecError(f"variant {name!r} is not in the profile", "known: " + ", ".join(self.names))
+        return self.variants[self.names.index(name or self.default)]
 
 
 def load_profile(path: Path) -> Profile:

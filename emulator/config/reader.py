@@ -155,7 +155,10 @@ def override(table: Table, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def build(wanted: type[Spec], value: Any, source: Source = Source(), path: KeyPath = ()) -> Spec:
-    """`value`, plain data found in `source` at `path`, as the dataclass `wanted`. Raises SpecError."""
+    """`value`, plain data found in `source` at `path`, as the dataclass `wanted`. Raises SpecError.
+
+    Parts of `value` that are dataclasses already are taken as they are.
+    """
     found: Spec = _Reader(source).dataclass(wanted, value, path)
     return found
 
@@ -170,6 +173,8 @@ class _Reader:
     source: Source
 
     def dataclass(self, wanted: type, value: Any, path: KeyPath) -> Any:
+        if isinstance(value, wanted):
+            return value
         if not isinstance(value, Mapping):
             self._wrong(path, "a table", value)
         fields = {field.name: field for field in dataclasses.fields(wanted)}

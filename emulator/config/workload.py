@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from emulator.config.reader import Bytes, Seconds, at_least, positive, share
+from emulator.config.catalog import content_folder, find
+from emulator.config.profile import load_profile
+from emulator.config.reader import (
+    Bytes,
+    Seconds,
+    Source,
+    at_least,
+    build,
+    override,
+    positive,
+    read_toml,
+    share,
+)
 from emulator.errors import SpecError
 
 Provenance = Literal["published", "scaled", "measured", "chosen"]
@@ -184,3 +197,84 @@ class Workload:
         """Samples/s of one accelerator that never waits (infinite when it does not compute)."""
         seconds = self.accelerator.step_seconds
         return self.loader.batch_size / seconds if seconds > 0 else float("inf")
+
+
+def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
+    """The workload of that name or path, with `--set` settings laid over it.
+
+    Its accelerator may name a profile instead of a step time. Raises SpecError, StorageError.
+    """
+    path = find("workloads", name)
+    table, source = read_toml(path)
+    source = replace(source, settings=tuple(settings))
+    for setting in ("", *settings):
+        table = override(table, [setting] if setting else [])
+        accelerator = table.get("accelerator")
+        if isinstance(accelerator, str):  # short for a table with the key `profile`
+            table["accelerator"] = accelerator = {"profile": accelerator}
+    if isinstance(accelerator, Mapping) and "profile" in accelerator:
+        table = _with_profile(table, source, path.parent)
+    return build(Workload, table, source)
+
+
+def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
+    """The loader of a workload alone, for those who have an accelerator. Raises SpecError."""
+    table, source = read_toml(find("workloads", name))
+    loader = override(table, settings).get("loader", {})
+    return build(LoaderSpec, loader, replace(source, settings=tuple(settings)), ("loader",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileChoice:
+    """The table [accelerator] of a workload that names a profile."""
+
+    profile: str
+    """Path of the profile, from the workload's folder or the current one."""
+    variant: str = ""
+    """Variant of the profile; empty: its default."""
+    compute: Compute = "constant"
+    copy: bool = False
+    """True: the copy of a batch to the device is part of every step: nothing overlaps it."""
+
+
+def _with_profile(table: dict[str, Any], source: Source, folder: Path) -> dict[str, Any]:
+    """`table` with the accelerator that its profile describes at its batch size.
+
+    Raises SpecError, StorageError.
+    """
+    choice = build(ProfileChoice, table["accelerator"], source, ("accelerator",))
+    loader = build(LoaderSpec, table.get("loader", {}), source, ("loader",))
+    paths = [folder / choice.profile, Path(choice.profile), content_folder("workloads") / choice.profile]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        where = source.at(("accelerator", "profile"))
+        raise SpecError(f"{where}: there is no profile {choice.profile}", "feedrate calibrate makes one")
+    profile = load_profile(path)
+    try:
+        variant = profile.variant(choice.variant)
+        seconds, timing = variant.step_seconds(loader.batch_size), variant.timing(loader.batch_size)
+        if timing is None and (choice.copy or choice.compute == "empirical"):
+            raise SpecError(
+                f"batch size {loader.batch_size} was not measured, which compute = 'empirical' and copy need",
+                f"feedrate calibrate --batch ...,{loader.batch_size}",
+            )
+    except SpecError as error:
+        raise SpecError(f"{path}: {error.what}", error.hint) from None
+    copy = timing.copy_seconds if timing and choice.copy else 0.0
+    quantiles = None
+    if timing and choice.compute == "empirical":
+        quantiles = tuple(step + copy for step in timing.quantiles)
+    accelerator = AcceleratorSpec(
+        name=profile.device.name,
+        step_seconds=seconds + copy,
+        step_batch_size=loader.batch_size,
+        provenance="measured",
+        compute=choice.compute,
+        profile=choice.profile,
+        variant=variant.name,
+        quantiles=quantiles,
+    )
+    measured = f"measured: {choice.profile}, variant {variant.name}"
+    keys = ("accelerator.step_seconds", "accelerator.step_batch_size", "accelerator.quantiles")
+    sources = {**table.get("sources", {}), **dict.fromkeys(keys, measured)}
+    return {**table, "accelerator": accelerator, "sources": sources}

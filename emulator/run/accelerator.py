@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from itertools import count, repeat
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.clock import Clock
 from emulator.config.workload import AcceleratorSpec
+
+
+class Clock(Protocol):
+    """Seconds on a monotonic axis. Tests pass a clock of their own."""
+
+    def now(self) -> float: ...
+
+    def sleep_until(self, deadline: float) -> None: ...
+
+
+class MonotonicClock:
+    """CLOCK_MONOTONIC: one axis for all processes of a Linux machine. Sleeps; never spins."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep_until(self, deadline: float) -> None:
+        remaining = deadline - time.monotonic()
+        if remaining > 0:
+            time.sleep(remaining)
+
 
 _DOMAIN = 0x5354455054494D45
 """Keeps these numbers apart from the others that are drawn with a Philox of the same seed."""

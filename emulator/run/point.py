@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from emulator.clock import MonotonicClock
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_rows
@@ -18,7 +17,7 @@ from emulator.loader.choose import make_loader
 from emulator.plan import RankPlan, plan_for
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.steps import Spool, StepLog, Steps
-from emulator.run.accelerator import Accelerator, endless
+from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
 from emulator.run.train import train

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from emulator.clock import MonotonicClock
 from emulator.config.recipe import ColumnSpec
 from emulator.config.workload import LoaderSpec, TrainingSpec, Workload
 from emulator.dataset.formats import Format, format_named
@@ -21,7 +20,7 @@ from emulator.loader.choose import make_loader
 from emulator.plan import EpochPlan, Portion, RankPlan
 from emulator.record.machine import cpu_seconds
 from emulator.record.steps import StepLog, Steps
-from emulator.run.accelerator import Accelerator
+from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.point import LoaderKind
 from emulator.run.train import train
 from emulator.storage.base import TimedStorage

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from emulator.clock import Clock
 from emulator.config.workload import TrainingSpec
 from emulator.loader.base import Loader
 from emulator.plan import RankPlan
 from emulator.record.steps import StepLog
+from emulator.run.accelerator import Clock
 
 
 class Computing(Protocol):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from emulator.analysis.search import Belief, Search, Stop, believe, next_count, observe, runs_left
-from emulator.clock import Clock
 from emulator.errors import SpecError
 from emulator.record.result import Point
+from emulator.run.accelerator import Clock
 from emulator.units import show_seconds
 
 

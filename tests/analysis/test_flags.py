@@ -4,7 +4,7 @@ import pytest
 from points import host, point
 
 from emulator.analysis.flags import point_flags, short_run, small_dataset, usable
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.record.result import Flag
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from command import feedrate
 
-from emulator.config.catalog import load_workload
 from emulator.config.profile import load_profile
+from emulator.config.workload import load_workload
 
 FEW = ("--model", "unet3d-tiny", "--device", "cpu", "--steps", 8, "--warmup", 1)
 

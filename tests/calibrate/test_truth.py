@@ -10,8 +10,8 @@ import torch
 from command import feedrate
 
 from emulator.analysis.throughput import Throughput
-from emulator.config.catalog import load_loader
 from emulator.config.storage import StorageSpec
+from emulator.config.workload import load_loader
 from emulator.dataset.manifest import read_manifest
 from emulator.satellites.calibrate.models import MODELS, ComputeMode, Model, Request
 from emulator.satellites.calibrate.truth import Pairs, Round, replayed, summary_lines, validate, verdict

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.config.catalog import load_workload
 from emulator.config.profile import Device, Profile, Timing, Variant, load_profile, profile_text
+from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 
 

@@ -5,9 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
-from emulator.config.catalog import find, load_workload, names
+from emulator.config.catalog import find, names
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_storage
+from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 
 CHOICES_WITHOUT_A_SOURCE = {"loader.stall_timeout", "training.shuffle_seed"}

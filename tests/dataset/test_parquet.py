@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from contracts.format_contract import FormatContract, make_sample, parts_of, peek_into
 
-from emulator.config.catalog import load_workload
 from emulator.config.recipe import load_recipe
+from emulator.config.workload import load_workload
 from emulator.dataset.formats import Sample, form_of, format_named
 from emulator.dataset.formats.base import Extent
 from emulator.dataset.formats.parquet import RowGroups

@@ -10,8 +10,8 @@ from command import feedrate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.config.catalog import load_workload
 from emulator.config.recipe import load_recipe
+from emulator.config.workload import load_workload
 from emulator.errors import FeedrateError, SpecError
 from emulator.satellites.mlperf.bounded import parse_json, parse_yaml
 from emulator.satellites.mlperf.config import parse_overrides, read_config

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.clock import MonotonicClock
 from emulator.config.workload import AcceleratorSpec
-from emulator.run.accelerator import Accelerator, endless, step_times, uniforms
+from emulator.run.accelerator import Accelerator, MonotonicClock, endless, step_times, uniforms
 
 KNOWN = [0.32764966676698604, 0.27489410178842777, 0.7868614503464917]
 MEASURED = np.sort(np.random.Generator(np.random.Philox(5)).lognormal(math.log(0.050), 0.03, 200))

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.clock import MonotonicClock
-from emulator.run.accelerator import Accelerator
+from emulator.run.accelerator import Accelerator, MonotonicClock
 
 
 class LateClock:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.run.selftest import self_test
 
 

@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.analysis.throughput import durations
-from emulator.clock import MonotonicClock
 from emulator.config.workload import TrainingSpec
 from emulator.loader.base import Batch
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
-from emulator.run.accelerator import Accelerator
+from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.train import train
 
 

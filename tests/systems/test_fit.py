@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from command import feedrate
 
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
 from emulator.satellites.systems.fit import Seen, fit

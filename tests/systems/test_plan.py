@@ -3,7 +3,7 @@
 import pytest
 from command import feedrate
 
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.record.folder import read_result
 from emulator.satellites.systems.limits import demand
 from emulator.satellites.systems.plan import around, feeds, needs, utilisation

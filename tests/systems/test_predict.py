@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from emulator.config.catalog import load_workload
+from emulator.config.workload import load_workload
 from emulator.errors import DatasetError, SpecError
 from emulator.plan import EpochPlan, RankPlan
 from emulator.run.accelerator import step_times

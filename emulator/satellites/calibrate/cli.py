@@ -9,9 +9,9 @@ from typing import Annotated, cast, get_args
 import typer
 
 from emulator.cli import options
-from emulator.config.catalog import load_loader
 from emulator.config.profile import Layout, Precision
 from emulator.config.storage import parse_storage
+from emulator.config.workload import load_loader
 from emulator.errors import SpecError
 from emulator.satellites.calibrate.models import ComputeMode, DeviceKind, Request, choose_device, model_named
 from emulator.units import parse_list

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.throughput import Throughput, repeat_interval, throughput
-from emulator.clock import MonotonicClock
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec
 from emulator.dataset.manifest import Manifest, read_manifest
@@ -25,7 +24,7 @@ from emulator.loader.choose import make_loader
 from emulator.loader.torch import TorchLoader
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
-from emulator.run.accelerator import Accelerator, endless
+from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.train import Computing, train
 from emulator.satellites.calibrate import trainer as real
 from emulator.satellites.calibrate.measure import timing_of

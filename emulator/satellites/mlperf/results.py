@@ -16,8 +16,8 @@ from emulator import __version__
 from emulator.analysis.flags import small_dataset
 from emulator.analysis.knee import find_knee
 from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_time
-from emulator.config.catalog import load_workload, names
-from emulator.config.workload import Workload
+from emulator.config.catalog import names
+from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError, storage_error
 from emulator.record.folder import check_out, prepare_out, write_result
 from emulator.record.machine import utc_now

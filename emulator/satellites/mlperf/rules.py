@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from emulator.config.catalog import load_workload, names
+from emulator.config.catalog import names
 from emulator.config.reader import build
-from emulator.config.workload import Workload
+from emulator.config.workload import Workload, load_workload
 from emulator.dataset.datasize import MEMORY_FACTOR, MIN_STEPS
 from emulator.record.result import Point, RunResult
 from emulator.units import show_bytes

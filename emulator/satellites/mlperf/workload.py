@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator.config.catalog import load_workload, names
+from emulator.config.catalog import names
 from emulator.config.reader import Source, build, toml_text
 from emulator.config.recipe import Recipe
-from emulator.config.workload import Workload
+from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.satellites.mlperf.config import Config
 

@@ -9,8 +9,7 @@ import typer
 
 from emulator.analysis.flags import usable
 from emulator.cli import options
-from emulator.config.catalog import load_workload
-from emulator.config.workload import Workload
+from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import read_manifest
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
