@@ -14,7 +14,7 @@ from command import feedrate
 
 from emulator.errors import SpecError, StorageError
 from emulator.record.folder import read_result
-from emulator.satellites.baseline.measure import Server, apart, parse_servers
+from emulator.satellites.baseline.fio import Server, apart, parse_servers
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 QUICK = ("--quick", "--size", "4MiB", "--runtime", "100ms", "--ramp", "0s")

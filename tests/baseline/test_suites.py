@@ -17,8 +17,8 @@ from emulator.satellites.baseline.fio import (
     percentile,
     side,
 )
-from emulator.satellites.baseline.measure import parse_list
 from emulator.satellites.baseline.suites import SUITES, access_name, files_needed, find_suite, tuned, turns
+from emulator.units import parse_list
 
 SETTING = Setting(
     folder=Path("/mnt/a:b/c1"), file_bytes=2**20, engine="libaio", direct=True, seconds=1.5, ramp_seconds=0.2

@@ -1,1 +1,1 @@
-"""The storage's own limits, measured by fio: what a training knee is to be compared with."""
+"""Baselines: the storage's own limits by fio or rados bench, which a training knee is compared with."""

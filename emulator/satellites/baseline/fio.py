@@ -1,21 +1,33 @@
-"""fio's job files as text. Pure."""
+"""fio: the text of its job files, how it is run, here or on servers, and what its JSON says.
+
+Everything that fio parses is written by `job_file` and `layout_file`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from emulator.errors import MissingError, StorageError
+from emulator.errors import MissingError, SpecError, StorageError, storage_errors
 from emulator.record.result import Side
 from emulator.run.child import ChildProcess
 from emulator.satellites.baseline.suites import MIB, Access, Task
+
+FILE_NAME = "job{}.dat"
+GRACE_SECONDS = 120.0
+"""How long fio may take beyond the time that it was asked to measure."""
+_TOO_OLD = "fio 3.33 or newer is needed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +48,6 @@ class Setting:
     """Time before it that is not counted."""
 
 
-FILE_NAME = "job{}.dat"
-
-
 def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool = False) -> str:
     """The job file that runs `tasks` at the same time on files that are there; `unlink`: and removes them.
 
@@ -46,8 +55,8 @@ def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool
     """
     timed = [
         "time_based=1",
-        f"runtime={_milliseconds(setting.seconds)}",
-        f"ramp_time={_milliseconds(setting.ramp_seconds)}",
+        f"runtime={round(setting.seconds * 1000)}ms",
+        f"ramp_time={round(setting.ramp_seconds * 1000)}ms",
         "norandommap=1",
         f"randseed={seed}",
         "allow_file_create=0",
@@ -57,24 +66,23 @@ def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool
         *(["unlink=1"] if unlink else []),
     ]
     sections = [line for task in tasks for line in _section(task)]
-    return "\n".join([*_shared(setting), *timed, *sections]) + "\n"
+    return "\n".join([*_global(setting), *timed, *sections]) + "\n"
 
 
 def layout_file(setting: Setting, files: int) -> str:
     """The job file that writes all files once from begin to end, with data that does not compress."""
     write = Task(access=Access(pattern="sequential", block_bytes=MIB, read_share=0.0), depth=4, jobs=files)
-    return "\n".join([*_shared(setting), "refill_buffers=1", "end_fsync=1", *_section(write)]) + "\n"
+    return "\n".join([*_global(setting), "refill_buffers=1", "end_fsync=1", *_section(write)]) + "\n"
 
 
-def _shared(setting: Setting) -> list[str]:
+def _global(setting: Setting) -> list[str]:
     return [
         "[global]",
         f"ioengine={setting.engine}",
         f"direct={int(setting.direct)}",
         "thread=1",
         "iomem_align=2m",  # whole huge pages, where there are any
-        # A colon separates folders for fio.
-        "directory=" + str(setting.folder.resolve()).replace(":", "\\:"),
+        "directory=" + str(setting.folder.resolve()).replace(":", "\\:"),  # a colon separates folders
         f"size={setting.file_bytes}",
         "group_reporting=1",
     ]
@@ -84,31 +92,34 @@ def _section(task: Task) -> list[str]:
     access = task.access
     mixed = 0 < access.read_share < 1
     action = "rw" if mixed else ("read" if access.read_share else "write")
-    kind = f"rand{action}" if access.pattern == "random" else action
-    many = task.jobs > 1
+    own = FILE_NAME.format(task.first_file)
     return [
         f"[{access.slug}-qd{task.depth}]",
         "new_group",  # a group of its own in the JSON, whatever else the file holds
-        f"rw={kind}",
+        f"rw={'rand' if access.pattern == 'random' else ''}{action}",
         *([f"rwmixread={access.read_share * 100:.0f}"] if mixed else []),
         f"bs={access.block_bytes}",
         f"iodepth={task.depth}",
         f"numjobs={task.jobs}",
-        "filename_format=" + FILE_NAME.format("$jobnum") if many else
-        "filename=" + FILE_NAME.format(task.first_file),
+        f"filename_format={FILE_NAME.format('$jobnum')}" if task.jobs > 1 else f"filename={own}",
         *([f"rate={max(1, round(task.rate / task.jobs))}"] if task.rate else []),
-    ]  # fmt: skip
+    ]
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{round(seconds * 1000)}ms"
+def make_folder(folder: Path) -> None:
+    """The folder of a client. Raises StorageError."""
+    with storage_errors("cannot create the folder"):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
-# ---- fio itself: found, started, listened to, read.
-
-
-GRACE_SECONDS = 120.0
-"""How long fio may take beyond the time that it was asked to measure."""
+def remove_files(folder: Path, files: int) -> None:
+    """Remove the files of a client, and its folder and the one above where they are empty. Never raises."""
+    with suppress(OSError):  # another client was faster, or the storage is gone, which has been reported
+        for number in range(files):
+            (folder / FILE_NAME.format(number)).unlink(missing_ok=True)
+        for path in (folder, folder.parent):
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
 
 
 def require_fio() -> str:
@@ -137,24 +148,33 @@ def fio_environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
+def start_fio(name: str, words: Sequence[str] = ("-",), **options: Any) -> ChildProcess:
+    """fio on job files (`-`: from stdin), writing JSON with whole histograms. Raises MissingError.
+
+    `name` is what error messages call it; `options` are those of ChildProcess.
+    """
+    command = [require_fio(), "--output-format=json+", *words]
+    return ChildProcess(name, command, env=fio_environment(), **options)
+
+
 def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-",)) -> str:
-    """Run the job file `text`; fio's JSON (json+, with whole histograms), as fio wrote it.
+    """Run the job file `text`; fio's JSON, as fio wrote it.
 
     `seconds` is the time that it should measure; None: it ends when its work is done. Other `words` than
     `-` name other job files. Raises MissingError, StorageError.
     """
-    command = [require_fio(), "--output-format=json+", *words]
-    fio = ChildProcess("fio", command, env=fio_environment())
+    fio = start_fio("fio", words)
     out, err = fio.finish(text, None if seconds is None else seconds + GRACE_SECONDS)
     return checked(fio.returncode, out, err)
 
 
 def checked(status: int, out: str, err: str) -> str:
     """The JSON in fio's output. Raises StorageError with fio's own words when it failed."""
-    said = [line.strip() for line in (err + "\n" + out.partition("{")[0]).splitlines() if line.strip()]
     if status or "{" not in out:
-        words = next((line for line in said if "rror" in line or "fail" in line), (said or ["no output"])[0])
-        raise StorageError(f"fio failed (exit status {status}): {words.removeprefix('fio: ')}")
+        lines = [line.strip() for line in (err + "\n" + out.partition("{")[0]).splitlines() if line.strip()]
+        reasons = [line for line in lines if "rror" in line or "fail" in line]
+        reason = (reasons or lines or ["no output"])[0].removeprefix("fio: ")
+        raise StorageError(f"fio failed (exit status {status}): {reason}")
     return out[out.index("{") :]
 
 
@@ -164,32 +184,32 @@ def parse(text: str) -> list[Mapping[str, Any]]:
         groups: list[Mapping[str, Any]] = json.loads(text)["jobs"]
         failed = [group for group in groups if group["error"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"fio's JSON cannot be read ({error})", "fio 3.33 or newer is needed") from None
+        raise StorageError(f"fio's JSON cannot be read ({error})", _TOO_OLD) from None
     if failed:
         raise StorageError(f"fio reports error {failed[0]['error']} for {failed[0].get('jobname', 'a job')}")
     return groups
 
 
-def side(sides: Sequence[Mapping[str, Any]]) -> Side | None:
+def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
     """The `read` or the `write` parts of one group on several clients, together; None: no requests.
 
     Rates add up; the mean latency is over all requests; the percentile is that of the merged histograms.
     Raises StorageError.
     """
     try:
-        active = [one for one in sides if one["total_ios"]]
+        active = [part for part in parts if part["total_ios"]]
         if not active:
             return None
-        count = sum(one["lat_ns"]["N"] for one in active)
+        count = sum(part["lat_ns"]["N"] for part in active)
         return Side(
-            requests=sum(one["total_ios"] for one in active),
-            iops=sum(one["iops"] for one in active),
-            bytes_per_second=float(sum(one["bw_bytes"] for one in active)),
-            latency_mean=sum(one["lat_ns"]["N"] * one["lat_ns"]["mean"] for one in active) / count / 1e9,
-            latency_p9999=percentile([one["lat_ns"]["bins"] for one in active], 0.9999) / 1e9,
+            requests=sum(part["total_ios"] for part in active),
+            iops=sum(part["iops"] for part in active),
+            bytes_per_second=float(sum(part["bw_bytes"] for part in active)),
+            latency_mean=sum(part["lat_ns"]["N"] * part["lat_ns"]["mean"] for part in active) / count / 1e9,
+            latency_p9999=percentile([part["lat_ns"]["bins"] for part in active], 0.9999) / 1e9,
         )
     except (KeyError, TypeError) as error:
-        raise StorageError(f"fio's JSON lacks {error}", "fio 3.33 or newer is needed") from None
+        raise StorageError(f"fio's JSON lacks {error}", _TOO_OLD) from None
 
 
 def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
@@ -204,3 +224,87 @@ def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
         if seen >= wanted:
             return float(upper)
     return 0.0
+
+
+PORT = 8765
+"""Where fio --server listens when it is told nothing else."""
+_CONNECT_SECONDS = 5.0
+_SERVER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::(\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A host that runs `fio --server`, with the storage mounted at the same path as here."""
+
+    host: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        """Its folder below DIR, and its files below OUT."""
+        return self.host if self.port == PORT else f"{self.host}-{self.port}"
+
+
+def parse_servers(text: str) -> tuple[Server, ...]:
+    """`node1,node2:8766` as servers. Raises SpecError."""
+    found = []
+    for part in text.split(","):
+        match = _SERVER.fullmatch(part.strip())
+        if match is None or not 0 < int(match[2] or PORT) < 65536:
+            raise SpecError(
+                f"--servers {text!r}: {part!r} is not understood", "write it like node1,node2:8766"
+            )
+        found.append(Server(host=match[1], port=int(match[2] or PORT)))
+    if len(set(found)) < len(found):
+        raise SpecError(
+            f"--servers {text!r} names a host twice", "run one fio --server a host, or other ports"
+        )
+    return tuple(found)
+
+
+def reach(servers: Sequence[Server]) -> None:
+    """Raises StorageError when one of them does not answer."""
+    for server in servers:
+        try:
+            socket.create_connection((server.host, server.port), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            raise StorageError(
+                f"no fio answers on {server.host}, port {server.port} ({error.strerror or error})",
+                "start fio --server there, and let the port through",
+            ) from None
+
+
+def run_on(servers: Sequence[Server], texts: Sequence[str], seconds: float | None = None) -> list[str]:
+    """Run one job file on each of the first servers, all at once; fio's JSON of each, as if run there.
+
+    `seconds` is the time that it should measure. Raises StorageError, MissingError.
+    """
+    with TemporaryDirectory(prefix="feedrate-") as folder:
+        words = []
+        for number, (server, text) in enumerate(zip(servers, texts, strict=False)):
+            file = Path(folder) / f"{number}.fio"
+            # Or a server would put its client's address before the names of files.
+            file.write_text(text.replace("[global]\n", "[global]\nunique_filename=0\n", 1))
+            words += [f"--client=ip:{server.host},{server.port}", str(file)]
+        output = run_fio("", seconds, words)
+    return apart(output, servers[: len(texts)])
+
+
+def apart(text: str, servers: Sequence[Server]) -> list[str]:
+    """fio's JSON of many clients as one for each, in the order of `servers`. Raises StorageError.
+
+    What fio says of all clients together is left out: it has no histograms.
+    """
+    try:
+        whole = json.loads(text)
+        groups = [group for group in whole.pop("client_stats") if group["jobname"] != "All clients"]
+        found = [
+            [group for group in groups if (group["hostname"], group["port"]) == (server.host, server.port)]
+            for server in servers
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"fio's JSON cannot be read ({error})", _TOO_OLD) from None
+    for server, mine in zip(servers, found, strict=True):
+        if not mine:
+            raise StorageError(f"fio on {server.host}, port {server.port}, reports nothing", "see its output")
+    return [json.dumps({**whole, "jobs": mine}, indent=2) for mine in found]

@@ -8,19 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulator.errors import SpecError, StorageError, storage_error
+from emulator.errors import SpecError, StorageError
 from emulator.run.child import ChildProcess
 from emulator.satellites.baseline.fio import (
     FILE_NAME,
     Setting,
     checked,
-    fio_environment,
     job_file,
     layout_file,
+    make_folder,
     parse,
+    remove_files,
     require_fio,
     run_fio,
     side,
+    start_fio,
 )
 from emulator.satellites.baseline.suites import Access, Task, neighbours
 from emulator.storage.posix import probe_direct
@@ -92,30 +94,28 @@ class RunningNoise:
         """Lay the files out and start. Raises MissingError, StorageError."""
         self._noise = noise
         self._folder = dataset / FOLDER / host
-        setting = Setting(
-            folder=self._folder, file_bytes=noise.file_bytes, engine="libaio", direct=probe_direct(dataset),
-            seconds=_FOREVER, ramp_seconds=0.0,
-        )  # fmt: skip
         self._fio: ChildProcess | None = None
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, "cannot make the noise's folder") from None
+        setting = Setting(
+            folder=self._folder,
+            file_bytes=noise.file_bytes,
+            engine="libaio",
+            direct=probe_direct(dataset),
+            seconds=_FOREVER,
+            ramp_seconds=0.0,
+        )
+        make_folder(self._folder)
         try:
             parse(run_fio(layout_file(setting, noise.files)))
-            self._fio = fio = ChildProcess(
-                "the noise", [require_fio(), "--output-format=json+", "-"], on_death=signal.SIGINT,
-                env=fio_environment(),
-            )  # fmt: skip
+            self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)
             fio.send(job_file(setting, noise.tasks, seed=1, unlink=True), last=True)
-            wanted = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
+            unopened = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
 
             def begun() -> bool:
                 """True when fio has had every file open: no sweep begins in silence."""
                 for descriptor in Path(f"/proc/{fio.pid}/fd").glob("*"):
                     with suppress(OSError):  # closed since it was listed
-                        wanted.discard(str(descriptor.readlink()))
-                return not wanted
+                        unopened.discard(str(descriptor.readlink()))
+                return not unopened
 
             if not fio.wait_for(begun, _START_SECONDS):
                 out, err = fio.finish()
@@ -134,27 +134,20 @@ class RunningNoise:
             out, err = self._fio.finish(seconds=_STOP_SECONDS)
         finally:
             self.end()
-        told = checked(self._fio.returncode if early else 0, out, err)
+        output = checked(self._fio.returncode if early else 0, out, err)
         if early:
             raise StorageError("the noise ended before the run did", "the points ran without it in part")
-        return told
+        return output
 
     def end(self) -> None:
         """Kill fio if it runs, and remove its files. Never raises."""
         if self._fio is not None:
             self._fio.end()
-        try:
-            for number in range(self._noise.files):
-                (self._folder / FILE_NAME.format(number)).unlink(missing_ok=True)
-            for folder in (self._folder, self._folder.parent):
-                if not any(folder.iterdir()):
-                    folder.rmdir()
-        except OSError:
-            return  # another host was faster, or the storage is gone
+        remove_files(self._folder, self._noise.files)
 
 
-def line(told: str) -> str:
+def line(output: str) -> str:
     """What the noise of one host did: `write 310 MB/s`. Raises StorageError."""
-    groups = parse(told)
-    found = [(word, side([group[word] for group in groups])) for word in ("read", "write")]
-    return ", ".join(f"{word} {show_rate(one.bytes_per_second)}" for word, one in found if one)
+    groups = parse(output)
+    sides = [(word, side([group[word] for group in groups])) for word in ("read", "write")]
+    return ", ".join(f"{word} {show_rate(part.bytes_per_second)}" for word, part in sides if part)

@@ -1,33 +1,35 @@
-"""`rados bench` itself: found, started, listened to, read. It comes with Ceph (Debian: ceph-common)."""
+"""`rados bench` on all clients: write, read in order, read at random. It comes with Ceph (ceph-common)."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from emulator import __version__
-from emulator.errors import FeedrateError, MissingError, SpecError, StorageError, storage_error
-from emulator.files import write_whole
-from emulator.record.folder import check_out, prepare_out, write_result
+from emulator.errors import FeedrateError, MissingError, SpecError, StorageError
+from emulator.record.folder import ResultFolder, check_out
 from emulator.record.machine import describe_machine
-from emulator.record.result import Corner, RunResult, Side, Status
+from emulator.record.result import Corner, RunResult, Side, new_result
 from emulator.run.child import ChildProcess
+from emulator.run.comm import Comm, agreed
 from emulator.satellites.baseline.fio import GRACE_SECONDS
-from emulator.satellites.baseline.measure import Clients, Say, together
-from emulator.units import show_bytes, show_rate
+from emulator.satellites.baseline.measure import Say, take_turn
+from emulator.units import show_bytes, show_seconds
 
 OBJECT_BYTES = 4 << 20
 """Bytes of an object, and of a request."""
 CONNECT_SECONDS = 15
 """How long a cluster may take to answer at all."""
+_TOO_OLD = "Ceph 14 or newer is needed"
 
 Phase = Literal["write", "seq", "rand"]
 PHASES: tuple[Phase, ...] = ("write", "seq", "rand")
+DEPTHS = (16,)
+"""Requests in flight unless --depths says otherwise: rados bench's own default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +97,7 @@ def run_bench(cluster: Cluster, bench: Bench) -> str:
     """Its JSON, as rados wrote it. Raises MissingError, StorageError."""
     out = _call(bench.command(cluster), bench.seconds + GRACE_SECONDS)
     if "{" not in out:
-        raise StorageError(
-            f"rados bench said nothing of its {bench.phase} phase", "Ceph 14 or newer is needed"
-        )
+        raise StorageError(f"rados bench printed nothing about its {bench.phase} phase", _TOO_OLD)
     return out[out.index("{") :]
 
 
@@ -109,26 +109,20 @@ def clean_up(cluster: Cluster, run_name: str) -> None:
 def _call(command: Sequence[str], limit: float) -> str:
     rados = ChildProcess("rados", command)
     out, err = rados.finish(seconds=limit, hint="the cluster hangs: see ceph status")
-    if rados.returncode:
-        raise _refused(err)
-    return out
-
-
-def _refused(said: str) -> StorageError:
-    """What rados complained of, with what to do about it."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    words = next(
-        (line for line in reversed(lines) if "rror" in line or "ailed" in line), (lines or ["no words"])[-1]
-    )
-    if "not permitted" in said or "ermission denied" in said:
+    if rados.returncode == 0:
+        return out
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    reasons = [line for line in lines if "rror" in line or "ailed" in line]
+    reason = (reasons or lines or ["no output"])[-1].removesuffix(" (--no-mon-config to skip)")
+    if "not permitted" in err or "ermission denied" in err:
         hint = "the key lacks the rights: mon 'allow r', osd 'allow rwx pool=POOL'; see ceph auth get"
-    elif "keyring" in said or "auth" in said:
+    elif "keyring" in err or "auth" in err:
         hint = "the keyring that ceph.conf names lacks the user's key, or may not be read: see --ceph-user"
-    elif "config" in said or "timed out" in said:
+    elif "config" in err or "timed out" in err:
         hint = "the monitors of ceph.conf do not answer, or know no such user: see ceph status"
     else:
         hint = "see ceph status"
-    return StorageError(f"rados failed: {words.removesuffix(' (--no-mon-config to skip)')}", hint)
+    raise StorageError(f"rados failed: {reason}", hint)
 
 
 def parse_bench(text: str) -> Mapping[str, Any]:
@@ -137,9 +131,7 @@ def parse_bench(text: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = json.loads(text)
         float(found["total_time_run"])
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"the JSON of rados bench cannot be read ({error})", "Ceph 14 or newer is needed"
-        ) from None
+        raise StorageError(f"the JSON of rados bench cannot be read ({error})", _TOO_OLD) from None
     return found
 
 
@@ -157,7 +149,7 @@ def side_of(runs: Sequence[Mapping[str, Any]], phase: Phase) -> Side | None:
         slowest = max(float(run["max_latency"]) for run in runs)
         sizes = [int(run["write_size" if phase == "write" else "read_size"]) for run in runs]
     except (KeyError, ValueError, TypeError) as error:
-        raise StorageError(f"the JSON of rados bench lacks {error}", "Ceph 14 or newer is needed") from None
+        raise StorageError(f"the JSON of rados bench lacks {error}", _TOO_OLD) from None
     if not sum(counts):
         return None
     rates = [count / time if time > 0 else 0.0 for count, time in zip(counts, seconds, strict=True)]
@@ -170,14 +162,21 @@ def side_of(runs: Sequence[Mapping[str, Any]], phase: Phase) -> Side | None:
     )
 
 
-# ---- rados bench on all clients: write, read in order, read at random; everything kept, and the result.
-
-
-KEPT = "rados"
-"""Folder below OUT with the command lines and the JSON of rados bench."""
-LOADER = "rados bench"
-DEPTHS = (16,)
-"""Requests in flight unless told otherwise: rados bench's own default."""
+def corner_of(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> Corner:
+    """One phase at one depth, from the JSON of each client. Raises StorageError."""
+    side = side_of([parse_bench(text) for text in printed], bench.phase)
+    writes = bench.phase == "write"
+    return Corner(
+        pattern="random" if bench.phase == "rand" else "sequential",
+        block_bytes=OBJECT_BYTES,
+        read_share=float(not writes),
+        depth=bench.depth,
+        jobs=1,
+        clients=len(printed),
+        read=None if writes else side,
+        write=side if writes else None,
+        files=files,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,117 +199,84 @@ class RadosPlan:
         objects = -(-self.most_bytes // OBJECT_BYTES)
         return [
             Bench(
-                phase=phase, depth=depth, seconds=self.seconds, run_name=f"feedrate-{client}-t{depth}",
+                phase=phase,
+                depth=depth,
+                seconds=self.seconds,
+                run_name=f"feedrate-{client}-t{depth}",
                 objects=objects,
             )
             for phase in PHASES
             for depth in self.depths
-        ]  # fmt: skip
+        ]
+
+    def lines(self, clients: int) -> Iterator[str]:
+        """What it would do, for people. Raises MissingError."""
+        benches = self.benches("HOST")
+        least = show_seconds(len(benches) * self.seconds)
+        yield f"rados bench: pool {self.cluster.pool}, at least {least}"
+        yield from ("  " + " ".join(bench.command(self.cluster)) for bench in benches)
+
+    def check(self, clients: int, force: bool) -> None:
+        """What can be seen before anything is written. Raises SpecError, StorageError, MissingError."""
+        if self.most_bytes and self.most_bytes < OBJECT_BYTES:
+            raise SpecError(
+                f"--size {self.most_bytes} is less than one object", f"use {show_bytes(OBJECT_BYTES)}"
+            )
+        check_cluster(self.cluster)
+        check_out(self.out, force)
 
 
-def check(plan: RadosPlan, force: bool) -> None:
-    """What can be seen before anything is written. Raises SpecError, StorageError, MissingError."""
-    if plan.most_bytes and plan.most_bytes < OBJECT_BYTES:
-        raise SpecError(
-            f"--size {plan.most_bytes} is less than one object", f"use {show_bytes(OBJECT_BYTES)}"
-        )
-    check_cluster(plan.cluster)
-    check_out(plan.out, force)
+def measure(plan: RadosPlan, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
+    """Run every phase with every process of `comm` as a client, and return the result on rank 0.
 
-
-def measure(plan: RadosPlan, crew: Clients, client: str, *, force: bool, say: Say) -> RunResult | None:
-    """Run every phase with every process of `crew` as a client, and return the result on rank 0.
-
-    Collective; an error of one is raised by all. Raises SpecError, StorageError, MissingError.
+    Collective; an error of one process ends all.
     """
-    clients: list[str] = crew.allgather(client)
-    book = together(crew, lambda: _Book.open(plan, clients, force) if crew.rank == 0 else None)
+    clients: list[str] = comm.allgather(client)
     benches = plan.benches(client)
+
+    def create() -> ResultFolder | None:
+        return None if comm.rank else ResultFolder.create(plan.out, _new_result(plan, clients), force=force)
+
+    record = agreed(comm, create)
+
+    def run(bench: Bench) -> dict[str, tuple[str, str]]:
+        return {client: (" ".join(bench.command(plan.cluster)) + "\n", run_bench(plan.cluster, bench))}
+
+    def corners(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
+        return [corner_of(bench, printed, files)]
+
     try:
         for number, bench in enumerate(benches):
-            crew.barrier()
-            told = together(crew, lambda b=bench: run_bench(plan.cluster, b))  # type: ignore[misc]
-            kept = crew.allgather((" ".join(bench.command(plan.cluster)), told))
-            together(crew, lambda n=number, b=bench, k=kept: book.add(n, b, k, say) if book else None)  # type: ignore[misc]
+            folder = f"rados/{number:03d}-{bench.phase}-t{bench.depth}"
+            take_turn(
+                comm, plan.out, record, folder, "command", partial(run, bench), partial(corners, bench), say
+            )
     finally:
         if not plan.keep:
-            _remove(plan, benches, say)
-    return book.write("complete") if book else None
+            for name in dict.fromkeys(bench.run_name for bench in benches):
+                try:
+                    clean_up(plan.cluster, name)
+                except FeedrateError as error:  # what was measured counts, whatever is left in the pool
+                    say(f"the objects of {name} may be left in pool {plan.cluster.pool}: {error.what}")
+    return record.complete() if record else None
 
 
-def _remove(plan: RadosPlan, benches: Sequence[Bench], say: Say) -> None:
-    for name in dict.fromkeys(bench.run_name for bench in benches):
-        try:
-            clean_up(plan.cluster, name)
-        except FeedrateError as error:  # what was measured counts; nothing written, nothing to remove
-            say(f"the objects of {name} may be left in pool {plan.cluster.pool}: {error.what}")
-
-
-@dataclass(slots=True)
-class _Book:
-    """What rank 0 keeps: the tool's own words, and the corners; run.json after every phase."""
-
-    plan: RadosPlan
-    clients: list[str]
-    environment: dict[str, Any]
-    corners: list[Corner] = field(default_factory=list)
-
-    @classmethod
-    def open(cls, plan: RadosPlan, clients: list[str], force: bool) -> _Book:
-        prepare_out(plan.out, force)
-        for old in (plan.out / KEPT).glob("[0-9][0-9][0-9]-*/*"):
-            if old.suffix in (".json", ".command"):
-                old.unlink()
-        environment = {**describe_machine(), "rados": rados_version(plan.cluster), "clients": clients}
-        book = cls(plan, clients, environment)
-        book.write("incomplete")
-        return book
-
-    def add(self, number: int, bench: Bench, told: Sequence[tuple[str, str]], say: Say) -> None:
-        """Keep what the clients ran and were told, and add the corner. Raises StorageError."""
-        folder = Path(KEPT) / f"{number:03d}-{bench.phase}-t{bench.depth}"
-        try:
-            (self.plan.out / folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise storage_error(error, "cannot keep the output of rados bench") from None
-        for client, (command, said) in zip(self.clients, told, strict=True):
-            write_whole(self.plan.out / folder / f"{client}.command", command + "\n")
-            write_whole(self.plan.out / folder / f"{client}.json", said)
-        files = tuple(str(folder / f"{client}.json") for client in self.clients)
-        corner = corner_of(bench, [said for _, said in told], files)
-        self.corners.append(corner)
-        self.write("incomplete")
-        side = corner.read or corner.write
-        rate = show_rate(side.bytes_per_second) if side else "no request completed"
-        say(f"{bench.phase}, depth {bench.depth}, {len(self.clients)} clients: {rate}")
-
-    def write(self, status: Status) -> RunResult:
-        """Raises StorageError."""
-        plan = self.plan
-        result = RunResult(
-            kind="baseline", status=status, version=__version__,
-            reason="" if status == "complete" else "the run has not ended, or was killed",
-            created=datetime.now(UTC).isoformat(timespec="seconds"), command=plan.command,
-            workload={
-                "name": "rados", "title": "rados bench, 4 MiB objects: written, read in order and at random",
-                "depths": plan.depths, "jobs": 1, "file_bytes": plan.most_bytes, "seconds": plan.seconds,
-                "ramp_seconds": 0.0, "engine": "librados",
-            },
-            dataset={"path": f"rados://{plan.cluster.pool}"}, storage={"cache": "cold", "direct": True},
-            loader=LOADER, environment=self.environment, baseline=tuple(self.corners),
-        )  # fmt: skip
-        write_result(plan.out, result)
-        return result
-
-
-def corner_of(bench: Bench, told: Sequence[str], files: tuple[str, ...]) -> Corner:
-    """One phase at one depth, from the JSON of each client. Raises StorageError."""
-    runs = [parse_bench(text) for text in told]
-    side = side_of(runs, bench.phase)
-    writes = bench.phase == "write"
-    return Corner(
-        pattern="random" if bench.phase == "rand" else "sequential", block_bytes=OBJECT_BYTES,
-        read_share=float(not writes),
-        depth=bench.depth, jobs=1, clients=len(told), read=None if writes else side,
-        write=side if writes else None, files=files,
-    )  # fmt: skip
+def _new_result(plan: RadosPlan, clients: Sequence[str]) -> RunResult:
+    return new_result(
+        "baseline",
+        command=plan.command,
+        workload={
+            "name": "rados",
+            "title": "rados bench, 4 MiB objects: written, read in order and at random",
+            "depths": plan.depths,
+            "jobs": 1,
+            "file_bytes": plan.most_bytes,
+            "seconds": plan.seconds,
+            "ramp_seconds": 0.0,
+            "engine": "librados",
+        },
+        dataset={"path": f"rados://{plan.cluster.pool}"},
+        storage={"cache": "cold", "direct": True},
+        loader="rados bench",
+        environment={**describe_machine(), "rados": rados_version(plan.cluster), "clients": clients},
+    )

@@ -1,4 +1,4 @@
-"""Which access patterns at which queue depths, in which order. Pure.
+"""Suites: which access patterns at which queue depths, and in which order. Pure.
 
 Sources: the two WekaFS briefs (2020: 9 clients x 8 jobs; 2023: 12 clients x 32 jobs) and the
 noisy-neighbour brief (2023); results/README.md has their titles.
@@ -36,8 +36,10 @@ class Access:
     @property
     def slug(self) -> str:
         """`4k-random-read70`: for file names and fio's job names."""
+        size = self.block_bytes
+        short = f"{size // MIB}m" if size % MIB == 0 else f"{size / KIB:g}k"
         reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"read{self.read_share * 100:.0f}")
-        return f"{_short(self.block_bytes)}-{self.pattern}-{reads}"
+        return f"{short}-{self.pattern}-{reads}"
 
 
 def access_name(pattern: str, block_bytes: int, read_share: float) -> str:
@@ -45,10 +47,6 @@ def access_name(pattern: str, block_bytes: int, read_share: float) -> str:
     size = f"{block_bytes // MIB} MiB" if block_bytes % MIB == 0 else f"{block_bytes / KIB:g} KiB"
     reads = {1.0: "read", 0.0: "write"}.get(read_share, f"{read_share * 100:.0f} % read")
     return f"{size} {pattern} {reads}"
-
-
-def _short(size: int) -> str:
-    return f"{size // MIB}m" if size % MIB == 0 else f"{size / KIB:g}k"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class Turn:
     tasks: tuple[Task, ...]
     clients: int
     beside: tuple[str, ...] = ()
-    """For each task what runs beside it: `nothing`, `writers`, `readers`; empty: not asked."""
+    """For each task what runs beside it: `nothing`, `writers`, `readers`; empty: not part of the question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,27 +107,42 @@ SUITES = {
     suite.name: suite
     for suite in (
         Suite(
-            name="four-corners", title="fio, four corners: random and sequential, reads and writes",
-            accesses=_sequential(MIB) + _random(0.0, 1.0), depths=_DEPTHS, jobs=8,
+            name="four-corners",
+            title="fio, four corners: random and sequential, reads and writes",
+            accesses=_sequential(MIB) + _random(0.0, 1.0),
+            depths=_DEPTHS,
+            jobs=8,
         ),
         Suite(
-            name="mixed", title="fio, 4 KiB random reads and writes in five proportions",
-            accesses=_random(*_MIXED), depths=_DEPTHS, jobs=8,
+            name="mixed",
+            title="fio, 4 KiB random reads and writes in five proportions",
+            accesses=_random(*_MIXED),
+            depths=_DEPTHS,
+            jobs=8,
         ),
         Suite(
-            name="sequential", title="fio, sequential reads and writes of 128 KiB and 1 MiB",
-            accesses=_sequential(128 * KIB, MIB), depths=_DEPTHS, jobs=8,
+            name="sequential",
+            title="fio, sequential reads and writes of 128 KiB and 1 MiB",
+            accesses=_sequential(128 * KIB, MIB),
+            depths=_DEPTHS,
+            jobs=8,
         ),
         Suite(
-            name="weka2023", title="fio, as the WekaFS brief of 2023: 32 jobs a client",
-            accesses=_sequential(128 * KIB, MIB) + _random(*_MIXED), depths=_DEPTHS, jobs=32,
+            name="weka2023",
+            title="fio, as the WekaFS brief of 2023: 32 jobs a client",
+            accesses=_sequential(128 * KIB, MIB) + _random(*_MIXED),
+            depths=_DEPTHS,
+            jobs=32,
         ),
         Suite(
-            name=NOISY, title="fio, noisy neighbour: readers at queue depth 1 beside writers at 8",
-            accesses=(), depths=(), jobs=1,
+            name=NOISY,
+            title="fio, noisy neighbour: readers at queue depth 1 beside writers at 8",
+            accesses=(),
+            depths=(),
+            jobs=1,
         ),
     )
-}  # fmt: skip
+}
 """Name -> suite."""
 
 QUICK_DEPTHS = (1, 8, 32)
@@ -160,24 +173,19 @@ def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
     """
     if suite.name == NOISY:
         return tuple(turn for count in clients for turn in _noisy(count))
-    ordered = sorted(suite.accesses, key=_order)
+    accesses = sorted(
+        suite.accesses, key=lambda access: (access.pattern == "random", access.read_share, access.block_bytes)
+    )
     return tuple(
         Turn(
             name=f"{access.slug}-qd{depth}-c{count}",
             tasks=(Task(access=access, depth=depth, jobs=suite.jobs),),
             clients=count,
         )
-        for access in ordered
+        for access in accesses
         for count in clients
         for depth in suite.depths
     )
-
-
-def _order(access: Access) -> tuple[bool, float, int]:
-    return access.pattern == "random", access.read_share, access.block_bytes
-
-
-_NEIGHBOURS = (4 * KIB, 8 * KIB, 16 * KIB)
 
 
 def neighbours(read: bool, first_file: int) -> tuple[Task, ...]:
@@ -185,10 +193,12 @@ def neighbours(read: bool, first_file: int) -> tuple[Task, ...]:
     return tuple(
         Task(
             access=Access(pattern="random", block_bytes=block, read_share=float(read)),
-            depth=1 if read else 8, jobs=1, first_file=first_file + number,
+            depth=1 if read else 8,
+            jobs=1,
+            first_file=first_file + number,
         )
-        for number, block in enumerate(_NEIGHBOURS)
-    )  # fmt: skip
+        for number, block in enumerate((4 * KIB, 8 * KIB, 16 * KIB))
+    )
 
 
 def _noisy(clients: int) -> tuple[Turn, ...]:
@@ -198,10 +208,12 @@ def _noisy(clients: int) -> tuple[Turn, ...]:
         Turn(name=f"writers-alone-c{clients}", tasks=writers, clients=clients, beside=alone),
         Turn(name=f"readers-alone-c{clients}", tasks=readers, clients=clients, beside=alone),
         Turn(
-            name=f"together-c{clients}", tasks=writers + readers, clients=clients,
+            name=f"together-c{clients}",
+            tasks=writers + readers,
+            clients=clients,
             beside=("readers",) * 3 + ("writers",) * 3,
         ),
-    )  # fmt: skip
+    )
 
 
 def files_needed(planned: Sequence[Turn]) -> int:
