@@ -72,8 +72,18 @@ OBJECTS = {
     "rados": Objects("storage.rados:RadosStore", "rados://POOL/PREFIX", ("conf", "user")),
 }
 
-KINDS = {"baseline": "satellites.baseline.report", "checkpoint": "satellites.checkpoint.report"}
-"""Kinds of result that are no training: the module with their `answer`, `setting` and `grids`."""
+KINDS = {
+    "sweep": "report.training",
+    "run": "report.training",
+    "simulated": "report.training",
+    "imported": "report.training",
+    "checkpoint": "satellites.checkpoint.report",
+    "baseline": "satellites.baseline.report",
+}
+"""Kind of result -> the module that speaks for it (`report.view.Kind`); the first of a folder leads."""
+
+BESIDE = {"systems": "satellites.systems.efficiency:tables_beside"}
+"""What else may stand beside a result: the function from the result and names or files to tables."""
 
 NOISE = {"fio": "satellites.baseline.noise", "checkpoint": "satellites.checkpoint.noise"}
 """What may run beside a sweep: the module with its `parse`, `Running` and `line`."""

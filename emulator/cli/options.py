@@ -14,7 +14,7 @@ from emulator.config.storage import Cache
 from emulator.errors import SpecError
 from emulator.loader.choose import LoaderKind
 from emulator.record.result import RunResult
-from emulator.report.tables import print_table
+from emulator.report.terminal import print_result
 
 
 def one_of(option: str, *choices: str) -> Callable[[str], Any]:
@@ -72,5 +72,5 @@ def command_line() -> tuple[str, ...]:
 
 def show_result(result: RunResult, out: Path) -> None:
     """Print the table of `result`, and where it is."""
-    print_table(result)
+    print_result(result)
     typer.echo(f"\nresult: {out}   (feedrate report {out} --html page.html)")

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from emulator.analysis.flags import usable
 from emulator.files import write_whole
-from emulator.record.result import Point, RunResult
-from emulator.report import drawing
-from emulator.report import rows as frames
-from emulator.report.drawing import Chart, Key, Size, extra
-from emulator.report.figures import to_png, to_svg
-from emulator.report.kinds import answer, setting
-from emulator.report.page import figures, render
-from emulator.report.reference import Figure, Submission
-from emulator.report.rows import Rows
-from emulator.report.tables import PLAIN_WIDTH, as_text, plain_table, to_stdout
-from emulator.report.view import NONE, computes, marks, marks_line, notes, number, percent, title
+from emulator.record.result import RunResult
+from emulator.report.figure import (
+    IDEAL,
+    LOG_FROM,
+    SOFT,
+    Axis,
+    Dot,
+    Dots,
+    Figure,
+    Key,
+    Mark,
+    flagged_key,
+    log_axis,
+    process_axis,
+    rate_axis,
+    series_colour,
+    through,
+)
+from emulator.report.page import laid_out, plotted, render
+from emulator.report.reference import PublishedFigure, Submission
+from emulator.report.table import Cell, Column, Table, number, one_place, three_digits, three_places
+from emulator.report.terminal import Text
+from emulator.report.training_figures import computes
+from emulator.report.view import kind_of, marks, marks_line, notes, title
 from emulator.units import show_bytes, show_rate, show_seconds
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +49,6 @@ class Entry:
     au: float | None
     """0 to 1; None where the workload does not compute."""
     x_ideal: float | None
-    published: bool = False
     flagged: bool = False
     used: bool = True
     """False: a flag invalidates it, and lines do not go through it."""
@@ -68,7 +76,25 @@ class Compared:
         """Its points, by process count."""
         points = sorted(self.result.points, key=lambda point: point.ranks)
         used = usable(points)
-        return [_entry(self.name, point, point in used) for point in points if point.ranks]
+        return [
+            Entry(
+                name=self.name,
+                accelerators=point.ranks,
+                hosts=len(point.hosts) or None,
+                bytes_per_second=point.bytes_per_second,
+                au=point.au if computes(point) else None,
+                x_ideal=point.x_ideal if computes(point) else None,
+                flagged=bool(point.flags),
+                used=point in used,
+            )
+            for point in points
+            if point.ranks
+        ]
+
+    @property
+    def workload(self) -> str:
+        """Name of its workload."""
+        return str(self.result.workload.get("name", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,35 +103,24 @@ class Comparison:
 
     results: tuple[Compared, ...]
     published: tuple[Entry, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    documents: tuple[PublishedFigure, ...] = ()
+    """Single figures of documents."""
     cautions: tuple[str, ...] = ()
     """What is not comparable, in words."""
     moves: tuple[str, ...] = ()
     """How far the knee moves from the first result to each other one, a sentence each."""
 
-
-def _entry(name: str, point: Point, used: bool) -> Entry:
-    known = computes(point)
-    return Entry(
-        name=name, accelerators=point.ranks, hosts=len(point.hosts) or None,
-        bytes_per_second=point.bytes_per_second, au=point.au if known else None,
-        x_ideal=point.x_ideal if known else None, flagged=bool(point.flags), used=used,
-    )  # fmt: skip
-
-
-def _published(row: Submission) -> Entry:
-    return Entry(
-        name=f"{row.submitter} {row.system}", accelerators=row.accelerators, hosts=row.hosts,
-        bytes_per_second=row.bytes_per_second, au=row.au, published=True,
-        x_ideal=row.samples_per_second / row.ideal_samples_per_second,
-    )  # fmt: skip
+    @property
+    def measured(self) -> list[Entry]:
+        """The points of all results."""
+        return [entry for compared in self.results for entry in compared.entries]
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
     """As few last parts of each path as tell them apart; numbered where even whole paths are the same."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts), default=1) + 1):
-        names = ["/".join(one[-length:]) for one in parts]
+        names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
     return [f"{number}: {path}" for number, path in enumerate(paths, 1)]
@@ -114,7 +129,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def compare(
     results: Sequence[tuple[str, RunResult]],
     submissions: Sequence[Submission] = (),
-    figures: Sequence[Figure] = (),
+    documents: Sequence[PublishedFigure] = (),
     match: str = "",
 ) -> Comparison:
     """The comparison of (name, result) pairs with those published rows that ran the same workload.
@@ -122,19 +137,43 @@ def compare(
     `match` keeps only published rows whose submitter or system contains it, whatever the case.
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
-    wanted = {_workload_name(one.result).replace("-", "_") for one in compared}
+    workloads = {item.workload.replace("-", "_") for item in compared}
     text = match.casefold()
-    rows = [
-        row
+    published = [
+        Entry(
+            name=f"{row.submitter} {row.system}",
+            accelerators=row.accelerators,
+            hosts=row.hosts,
+            bytes_per_second=row.bytes_per_second,
+            au=row.au,
+            x_ideal=row.samples_per_second / row.ideal_samples_per_second,
+        )
         for row in submissions
-        if row.workload in wanted and text in f"{row.submitter} {row.system}".casefold()
+        if row.workload in workloads and text in f"{row.submitter} {row.system}".casefold()
     ]
-    shown = tuple(figure for figure in figures if text in figure.system.casefold())
+    shown = tuple(document for document in documents if text in document.system.casefold())
+
+    cautions = [caution for item in compared for caution in _own_cautions(item)]
+    cautions += [caution for other in compared[1:] for caution in _differences(compared[0], other)]
+    if submissions and not published:
+        cautions.append(f"No published row ran {' or '.join(sorted(workloads))}.")
+    if published:
+        cautions.append(
+            "Published throughput counts the first step of each epoch and takes samples at their nominal "
+            "mean size; feedrate leaves the first step out. Published rows are means over their runs."
+        )
+        if any(_setting(item.result, "workload.training.sync") != "step" for item in compared):
+            cautions.append("Published runs wait for each other after every step; a result here does not.")
+    if shown:
+        cautions.append(
+            "Figures of documents are of other tools (fio, rados bench) or older workloads: they say what a "
+            "storage can do, not what training gets from it. They are listed, not drawn."
+        )
     return Comparison(
         results=compared,
-        published=tuple(sorted(map(_published, rows), key=lambda row: (row.accelerators, row.name))),
-        figures=shown,
-        cautions=tuple(_cautions(compared, wanted, bool(submissions), rows, shown)),
+        published=tuple(sorted(published, key=lambda entry: (entry.accelerators, entry.name))),
+        documents=shown,
+        cautions=tuple(cautions),
         moves=tuple(_moves(compared)),
     )
 
@@ -144,62 +183,35 @@ def _moves(compared: Sequence[Compared]) -> list[str]:
     found = []
     for other in compared[1:]:
         first, a, b = compared[0], compared[0].result.knee, other.result.knee
-        if a is None or b is None or _workload_name(first.result) != _workload_name(other.result):
+        if a is None or b is None or first.workload != other.workload:
             continue
         noise = other.result.storage.get("noise")
         beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
         share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a.n_au and b.n_au else ""
-        where = f"from {_place(first)} to {_place(other)} accelerators"
+        where = f"from {_knee_place(first)} to {_knee_place(other)} accelerators"
         found.append(f"{other.name}: the knee moves {where}{share}{beside}.")
     return found
 
 
-def _place(one: Compared) -> str:
+def _knee_place(compared: Compared) -> str:
     """`5.5`, or on which side of the counts the knee is."""
-    knee, points = one.result.knee, sorted(one.result.points, key=lambda point: point.ranks)
+    knee, points = compared.result.knee, sorted(compared.result.points, key=lambda point: point.ranks)
     if knee is not None and knee.n_au is not None:
         return number(knee.n_au, 3)
-    threshold = float(one.result.workload.get("training", {}).get("au_threshold", 0.9))
+    threshold = float(compared.result.workload.get("training", {}).get("au_threshold", 0.9))
     below = points[0].x_ideal < threshold
     return f"below {points[0].ranks}" if below else f"beyond {points[-1].ranks}"
 
 
-def _workload_name(result: RunResult) -> str:
-    return str(result.workload.get("name", ""))
-
-
-def _cautions(
-    compared: Sequence[Compared], wanted: set[str], asked: bool, rows: Sequence[Submission],
-    figures: Sequence[Figure],
-) -> list[str]:  # fmt: skip
-    found = [caution for one in compared for caution in _own(one)]
-    for one in compared[1:]:
-        found += _against(compared[0], one)
-    if asked and not rows:
-        found.append(f"No published row ran {' or '.join(sorted(wanted))}.")
-    if rows:
-        found.append(
-            "Published throughput counts the first step of each epoch and takes samples at their nominal "
-            "mean size; feedrate leaves the first step out. Published rows are means over their runs."
-        )
-    if rows and any(_setting(one.result, "training.sync") != "step" for one in compared):
-        found.append("Published runs wait for each other after every step; a result here does not.")
-    if figures:
-        found.append(
-            "Figures of documents are of other tools (fio, rados bench) or older workloads: they say what a "
-            "storage can do, not what training gets from it. They are listed, not drawn."
-        )
-    return found
-
-
-def _own(one: Compared) -> list[str]:
+def _own_cautions(compared: Compared) -> list[str]:
     """What qualifies a result by itself."""
-    found = [f"{one.name}: {marks_line(one.result)}."] if marks_line(one.result) else []
-    raised = [note.name for note in notes(one.result)]
+    result, qualified = compared.result, marks_line(compared.result)
+    found = [f"{compared.name}: {qualified}."] if qualified else []
+    raised = [note.name for note in notes(result)]
     if raised:
-        found.append(f"{one.name}: flagged ({', '.join(raised)}).")
-    if not (one.result.points or one.result.checkpoints):
-        found.append(f"{one.name}: nothing was measured.")
+        found.append(f"{compared.name}: flagged ({', '.join(raised)}).")
+    if not (result.points or result.checkpoints):
+        found.append(f"{compared.name}: nothing was measured.")
     return found
 
 
@@ -220,15 +232,15 @@ SETTINGS = {
 
 
 def _setting(result: RunResult, key: str) -> Any:
-    """The value under a dotted key of a result; `training.sync` means `workload.training.sync`."""
-    head, _, rest = key.partition(".")
-    value: Any = getattr(result, head, None) if hasattr(result, head) else result.workload.get(head)
-    for part in rest.split(".") if rest else ():
+    """The value under a dotted key of a result; None where it has none."""
+    head, *rest = key.split(".")
+    value = getattr(result, head)
+    for part in rest:
         value = value.get(part) if hasattr(value, "get") else None
     return value
 
 
-def _against(first: Compared, other: Compared) -> list[str]:
+def _differences(first: Compared, other: Compared) -> list[str]:
     """How the settings of two results differ, one sentence each."""
     found = []
     for key, words in SETTINGS.items():
@@ -253,302 +265,236 @@ def _show(key: str, value: Any) -> str:
     return show_seconds(value) if key.endswith("seconds") else str(value)
 
 
-def common_counts(comparison: Comparison) -> list[int]:
-    """Process counts that every result has."""
-    counts = [{entry.accelerators for entry in one.entries} for one in comparison.results]
-    return sorted(set.intersection(*counts)) if counts else []
+def tables(comparison: Comparison) -> tuple[Table, ...]:
+    """What was measured, what was published, and the counts that all results have."""
+    found = (
+        _entries("", comparison.measured),
+        _entries("Published", comparison.published),
+        shared(comparison),
+    )
+    return tuple(table for table in found if table.rows)
 
 
-def mean_rate(one: Compared, count: int) -> float:
-    """Bytes/s at that process count, mean of its repeats."""
-    rates = [entry.bytes_per_second for entry in one.entries if entry.accelerators == count]
-    return sum(rates) / len(rates)
+def _entries(caption: str, entries: Sequence[Entry]) -> Table:
+    columns = (
+        Column("result", align="fold"),
+        Column("accel."),
+        Column("hosts", room=72),
+        Column("GB/s", three_digits),
+        Column("MB/s\nper accel."),
+        Column("GB/s\nper host", three_digits, room=72),
+        Column("AU %", one_place),
+        Column("X/\nX_ideal", three_places),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            entry.name,
+            f"{entry.accelerators:,}*" if entry.flagged else entry.accelerators,
+            entry.hosts,
+            entry.bytes_per_second / 1e9,
+            entry.per_accelerator / 1e6,
+            None if entry.per_host is None else entry.per_host / 1e9,
+            None if entry.au is None else entry.au * 100,
+            entry.x_ideal,
+        )
+        for entry in entries
+    ]
+    flagged = frozenset(place for place, entry in enumerate(entries) if entry.flagged)
+    return Table(caption=caption, columns=columns, rows=tuple(rows), flagged=flagged)
 
 
-# ---- A comparison in a terminal: the figures side by side, the counts they share, what is not comparable.
+def shared(comparison: Comparison) -> Table:
+    """One row for each count that all results have: GB/s of each, with its share of the first's."""
+    rates = [_mean_rates(compared) for compared in comparison.results]
+    rows: list[tuple[Cell, ...]] = []
+    for count in sorted(set.intersection(*map(set, rates))) if len(rates) > 1 else ():
+        first = rates[0][count]
+        others = [rate[count] for rate in rates[1:]]
+        shares = [f"{number(rate / 1e9, 3)}" + (f" ({rate / first:.3f})" if first else "") for rate in others]
+        rows.append((count, first / 1e9, *shares))
+    columns = (Column("accel."), *(Column(compared.name, three_digits) for compared in comparison.results))
+    caption = "The same counts, GB/s, and as a share of the first"
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-HEADS = ("", "accel.", "hosts", "GB/s", "MB/s\nper accel.", "GB/s\nper host", "AU %", "X/\nX_ideal")
+def _mean_rates(compared: Compared) -> dict[int, float]:
+    """Process count -> bytes/s, mean of its repeats."""
+    found: dict[int, list[float]] = {}
+    for entry in compared.entries:
+        found.setdefault(entry.accelerators, []).append(entry.bytes_per_second)
+    return {count: sum(rates) / len(rates) for count, rates in found.items()}
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """Write the comparison to standard output: coloured on a terminal, plain text elsewhere."""
-    to_stdout(lambda width, colour: comparison_text(comparison, width, colour))
+def blocks(comparison: Comparison) -> list[Text | Table]:
+    """A comparison for a terminal: answers, tables, how the knee moves, documents, what is not comparable."""
+    found: list[Text | Table] = []
+    for compared in comparison.results:
+        found += [Text(compared.name, "bold"), Text(f"  {kind_of(compared.result).answer(compared.result)}")]
+    measured, published, same = (
+        _entries("", comparison.measured),
+        _entries("Published", comparison.published),
+        shared(comparison),
+    )
+    found += [measured, published]
+    if measured.flagged:
+        found.append(Text("* flagged: see feedrate report", "yellow"))
+    found.append(same)
+    found += [
+        Text(f"\n{sentence}" if not place else sentence, "bold")
+        for place, sentence in enumerate(comparison.moves)
+    ]
+    if comparison.documents:
+        found.append(Text("\nFigures of documents"))
+    for document in comparison.documents:
+        condition = f" ({document.condition})" if document.condition else ""
+        figure = f"{document.quantity} {document.value:,g} {document.unit}{condition}"
+        found.append(Text(f"  {document.system}: {figure}, {document.kind}, {document.source}"))
+    if comparison.cautions:
+        found.append(Text("\nNot comparable without thinking", "bold yellow"))
+    return [*found, *(Text(f"- {caution}") for caution in comparison.cautions)]
 
 
-def comparison_text(comparison: Comparison, width: int = PLAIN_WIDTH, colour: bool = False) -> str:
-    """The comparison as text of at most `width` columns."""
-    return as_text(lambda console: _fill(console, comparison, width), width, colour)
+def figures(comparison: Comparison) -> tuple[Figure, ...]:
+    """Every result a line, published rows as squares, on the same axes."""
+    made = (make(comparison) for make in (throughput, per_accelerator, per_host, efficiency))
+    return tuple(figure for figure in made if figure is not None)
 
 
-def cells(entry: Entry) -> tuple[str, ...]:
-    """The figures of an entry as text, in the order of HEADS after the name."""
-    return (
-        f"{entry.accelerators:,}" + ("*" if entry.flagged else ""),
-        NONE if entry.hosts is None else f"{entry.hosts:,}",
-        number(entry.bytes_per_second / 1e9, 3),
-        number(entry.per_accelerator / 1e6, 4),
-        NONE if entry.per_host is None else number(entry.per_host / 1e9, 3),
-        percent(entry.au),
-        NONE if entry.x_ideal is None else f"{entry.x_ideal:.3f}",
+def throughput(comparison: Comparison) -> Figure | None:
+    """Bytes/s of all accelerators together against their number."""
+
+    def axis(values: list[float]) -> Axis:
+        low, high = min(values), max(values)
+        if high >= LOG_FROM * low:
+            return log_axis(low * 0.6, high * 1.8, show_rate)
+        return rate_axis(high * 1.15, show_rate)
+
+    return _figure(
+        comparison,
+        "throughput",
+        "Throughput, all accelerators",
+        "All accelerators together.",
+        lambda entry: entry.bytes_per_second,
+        axis,
     )
 
 
-def _fill(console: Console, comparison: Comparison, width: int) -> None:
-    for one in comparison.results:
-        console.print(one.name, style="bold")
-        console.print(f"  {answer(one.result)}")
-    entries = [entry for one in comparison.results for entry in one.entries]
-    for heading, found in (("", entries), ("Published", list(comparison.published))):
-        if found:
-            console.print(f"\n{heading}".rstrip())
-            console.print(_entries(found, width))
-    if any(entry.flagged for entry in entries):
-        console.print("* flagged: see feedrate report", style="yellow")
-    if len(comparison.results) > 1 and common_counts(comparison):
-        console.print("\nThe same counts, GB/s, and as a share of the first")
-        console.print(_shared(comparison))
-    if comparison.moves:
-        console.print()
-    for sentence in comparison.moves:
-        console.print(sentence, style="bold")
-    if comparison.figures:
-        console.print("\nFigures of documents")
-        for figure in comparison.figures:
-            condition = f" ({figure.condition})" if figure.condition else ""
-            console.print(
-                f"  {figure.system}: {figure.quantity} {figure.value:,g} {figure.unit}{condition}, "
-                f"{figure.kind}, {figure.source}"
-            )
-    if comparison.cautions:
-        console.print("\nNot comparable without thinking", style="bold yellow")
-        for caution in comparison.cautions:
-            console.print(f"- {caution}")
+def per_accelerator(comparison: Comparison) -> Figure | None:
+    """Bytes/s of one accelerator against their number."""
+    return _figure(
+        comparison,
+        "per-accelerator",
+        "Throughput of one accelerator",
+        "What one accelerator gets.",
+        lambda entry: entry.per_accelerator,
+        lambda values: rate_axis(max(values) * 1.15, show_rate),
+    )
 
 
-def _entries(found: list[Entry], width: int) -> Table:
-    table = plain_table()
-    heads = [head for place, head in enumerate(HEADS) if width >= 72 or place not in (2, 5)]
-    table.add_column(heads[0], overflow="fold", max_width=max(12, width - 9 * (len(heads) - 1)))
-    for head in heads[1:]:
-        table.add_column(head, justify="right", no_wrap=True)
-    before = ""
-    for entry in found:
-        row = ["" if entry.name == before else entry.name, *cells(entry)]
-        table.add_row(*(cell for place, cell in enumerate(row) if width >= 72 or place not in (2, 5)))
-        before = entry.name
-    return table
+def per_host(comparison: Comparison) -> Figure | None:
+    """Bytes/s of one host against the number of accelerators."""
+    return _figure(
+        comparison,
+        "per-host",
+        "Throughput of one host",
+        "What one client host reads.",
+        lambda entry: entry.per_host,
+        lambda values: rate_axis(max(values) * 1.15, show_rate),
+    )
 
 
-def shared_rows(comparison: Comparison) -> list[list[str]]:
-    """One row for each count that all results have: GB/s of each, with its share of the first's."""
-    rows = []
-    for count in common_counts(comparison):
-        rates = [mean_rate(one, count) for one in comparison.results]
-        shares = [f" ({rate / rates[0]:.3f})" if rates[0] else "" for rate in rates]
-        shown = [number(rate / 1e9, 3) + share for rate, share in zip(rates, ["", *shares[1:]], strict=True)]
-        rows.append([f"{count:,}", *shown])
-    return rows
+def efficiency(comparison: Comparison) -> Figure | None:
+    """X/X_ideal in percent against the number of accelerators."""
+    return _figure(
+        comparison,
+        "x-ideal",
+        "X/X_ideal",
+        "Samples per second over what accelerators that never wait would consume.",
+        lambda entry: None if entry.x_ideal is None else entry.x_ideal * 100,
+        lambda values: Axis(high=max(106.0, max(values) * 1.04), suffix=" %"),
+    )
 
 
-def _shared(comparison: Comparison) -> Table:
-    table = plain_table()
-    table.add_column("accel.", justify="right", no_wrap=True)
-    for one in comparison.results:
-        table.add_column(one.name, justify="right", overflow="fold")
-    for row in shared_rows(comparison):
-        table.add_row(*row)
-    return table
+def _figure(
+    comparison: Comparison,
+    name: str,
+    title: str,
+    caption: str,
+    value: Callable[[Entry], float | None],
+    axis: Callable[[list[float]], Axis],
+) -> Figure | None:
+    """`value` of every entry that has one above 0, against accelerators."""
 
+    def dots(entries: Sequence[Entry]) -> tuple[Dot, ...]:
+        found = [(entry, value(entry)) for entry in entries]
+        return tuple(Dot(e.accelerators, y, e.flagged, e.used) for e, y in found if y is not None and y > 0)
 
-# ---- The plots of a comparison: every result a line, published rows as squares, on the same axes.
-
-
-Measure = Callable[[Entry], float | None]
-LONGEST_NAME = 28
-"""Letters of a result's name in a plot's key."""
-
-
-def _everything(comparison: Comparison) -> list[Entry]:
-    return [entry for one in comparison.results for entry in one.entries] + list(comparison.published)
+    published = dots(comparison.published)
+    series = [dots(compared.entries) for compared in comparison.results]
+    every = [dot for found in (published, *series) for dot in found]
+    if not every:
+        return None
+    marks: list[Mark] = []
+    if published:
+        marks.append(Dots(dots=published, colour=IDEAL, area=34, squares=True))
+    legend = []
+    for place, (compared, found) in enumerate(zip(comparison.results, series, strict=True)):
+        colour = series_colour(place)
+        marks += through(found, colour, flagged_colour=colour) if found else ()
+        legend.append(Key(_short(compared.name), colour))
+    legend += [Key("published", IDEAL, "box")] if published else []
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        x=process_axis([dot.x for dot in every]),
+        y=axis([dot.y for dot in every]),
+        marks=tuple(marks),
+        legend=(*legend, *flagged_key(every, SOFT)),
+        qualified=_qualified(comparison),
+    )
 
 
 def _qualified(comparison: Comparison) -> str:
     """The marks of all results, with the name of the result where they are not those of all."""
-    marked = [[mark.label for mark in marks(one.result)] for one in comparison.results]
+    marked = [[mark.label for mark in marks(compared.result)] for compared in comparison.results]
     if marked and all(labels == marked[0] for labels in marked):
         return " · ".join(marked[0])
     return " · ".join(
-        f"{_short(one.name)}: {label}"
-        for one, labels in zip(comparison.results, marked, strict=True)
+        f"{_short(compared.name)}: {label}"
+        for compared, labels in zip(comparison.results, marked, strict=True)
         for label in labels
     )
 
 
-def _short(name: str) -> str:
-    return (
-        name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME // 2]}…{name[-LONGEST_NAME // 2 + 1 :]}"
-    )
-
-
-def _rows(entries: list[Entry], measure: Measure) -> Rows:
-    rows: Rows = []
-    for entry in entries:
-        value = measure(entry)
-        if value is not None and value > 0:
-            row = {"ranks": entry.accelerators, "value": value, "flagged": entry.flagged}
-            rows.append({**row, "used": entry.used})
-    return rows
-
-
-def _plot(comparison: Comparison, measure: Measure, text: str, y: Callable[[Rows], Any], size: Size) -> Chart:
-    rows = _rows(_everything(comparison), measure)
-    if not rows:
-        return None
-    counts = [int(row["ranks"]) for row in rows]
-    x, upright = drawing.processes(min(counts), max(counts)), y(rows)
-    layers: list[Chart] = []
-    keys: list[Key] = []
-    published = _rows(list(comparison.published), measure)
-    if published:
-        squares = extra("altair").Chart(drawing.data(published))
-        layers.append(
-            squares.mark_point(
-                shape="square", filled=True, size=34, color=drawing.IDEAL, opacity=0.75
-            ).encode(x=x, y=upright)
-        )
-    for place, one in enumerate(comparison.results):
-        colour = drawing.SERIES[place % len(drawing.SERIES)]
-        layers += _series(_rows(one.entries, measure), x, upright, colour)
-        keys.append(Key(_short(one.name), colour, "line"))
-    if published:
-        keys.append(Key("published", drawing.IDEAL, "box"))
-    return drawing.finished(
-        layers, keys + drawing.flagged_key(rows, drawing.SOFT), text, _qualified(comparison), size
-    )
-
-
-def _series(rows: Rows, x: Any, y: Any, colour: str) -> list[Chart]:
-    if not rows:
-        return []
-    return [
-        drawing.line(frames.line_rows(rows, "value"), x, y, colour),
-        *drawing.dots(rows, x, y, colour, flagged=colour),
-    ]
-
-
-def throughput(comparison: Comparison, size: Size) -> Chart:
-    """Bytes/s of all accelerators together against their number."""
-
-    def y(rows: Rows) -> Any:
-        values = [float(row["value"]) for row in rows]
-        low, high = min(values), max(values)
-        if high >= frames.LOG_FROM * low:
-            return drawing.upright_log("value", low * 0.6, high * 1.8, show_rate)
-        return drawing.upright_rate("value", high * 1.15, show_rate)
-
-    return _plot(comparison, lambda entry: entry.bytes_per_second, "Throughput, all accelerators", y, size)
-
-
-def per_accelerator(comparison: Comparison, size: Size) -> Chart:
-    """Bytes/s of one accelerator against their number."""
-
-    def y(rows: Rows) -> Any:
-        return drawing.upright_rate("value", max(float(row["value"]) for row in rows) * 1.15, show_rate)
-
-    return _plot(comparison, lambda entry: entry.per_accelerator, "Throughput of one accelerator", y, size)
-
-
-def per_host(comparison: Comparison, size: Size) -> Chart:
-    """Bytes/s of one host against the number of accelerators."""
-
-    def y(rows: Rows) -> Any:
-        return drawing.upright_rate("value", max(float(row["value"]) for row in rows) * 1.15, show_rate)
-
-    return _plot(comparison, lambda entry: entry.per_host, "Throughput of one host", y, size)
-
-
-def efficiency(comparison: Comparison, size: Size) -> Chart:
-    """X/X_ideal in percent against the number of accelerators."""
-
-    def y(rows: Rows) -> Any:
-        return drawing.upright(
-            "value", "", max(106.0, *(float(row["value"]) * 1.04 for row in rows)), "percent"
-        )
-
-    def measure(entry: Entry) -> float | None:
-        return None if entry.x_ideal is None else entry.x_ideal * 100
-
-    return _plot(comparison, measure, "X/X_ideal", y, size)
-
-
-PLOTS: dict[str, Callable[[Comparison, Size], Chart]] = {
-    "throughput": throughput,
-    "per-accelerator": per_accelerator,
-    "per-host": per_host,
-    "x-ideal": efficiency,
-}
-"""Name -> plot, in the order of the page."""
-
-
-def draw(name: str, comparison: Comparison, size: Size) -> str | None:
-    """The plot of that name as SVG text; None when there is nothing to draw. Raises MissingError."""
-    with drawing.unchecked():
-        chart = PLOTS[name](comparison, size)
-        return None if chart is None else to_svg(chart, None)
-
-
-def write_picture(comparison: Comparison, path: Path, kind: Literal["png", "svg"]) -> None:
-    """Write the plots as one picture, whole or not at all. Raises MissingError, StorageError."""
-    with drawing.unchecked():
-        drawn = [plot(comparison, drawing.WIDE) for plot in PLOTS.values()]
-        chart = drawing.grid([chart for chart in drawn if chart is not None], "Comparison")
-        content = to_svg(chart, drawing.PAPER).encode() if kind == "svg" else to_png(chart)
-    write_whole(path, content)
-
-
-# ---- One self-contained HTML page of a comparison, in the clothes of the report.
-
-
-CAPTIONS = {
-    "throughput": "All accelerators together.",
-    "per-accelerator": "What one accelerator gets.",
-    "per-host": "What one client host reads.",
-    "x-ideal": "Samples per second over what accelerators that never wait would consume.",
-}
-"""What each plot shows, in words."""
+def _short(name: str, most: int = 28) -> str:
+    """A name of at most `most` letters, for a legend."""
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
 
 
 def write_html(comparison: Comparison, path: Path) -> None:
     """Write the page whole or not at all. Raises MissingError, StorageError."""
-    content = page(comparison).encode()
-    write_whole(path, content)
+    write_whole(path, page(comparison))
 
 
 def page(comparison: Comparison) -> str:
-    """The page as text. Raises MissingError."""
+    """One self-contained HTML page, in the clothes of the report. Raises MissingError."""
     return render(
         "compare.html",
         title="Comparison",
         results=[
             {
-                "name": one.name,
-                "answer": answer(one.result),
-                "title": title(one.result),
-                "setting": setting(one.result),
-                "marks": marks(one.result),
+                "name": compared.name,
+                "answer": kind_of(compared.result).answer(compared.result),
+                "title": title(compared.result),
+                "setting": kind_of(compared.result).setting(compared.result),
+                "marks": marks(compared.result),
             }
-            for one in comparison.results
+            for compared in comparison.results
         ],
         cautions=comparison.cautions,
         moves=comparison.moves,
-        figures=figures(CAPTIONS, lambda name, size: draw(name, comparison, size)),
-        shared=shared_rows(comparison) if len(comparison.results) > 1 else [],
-        measured=_entries_compare_page(entry for one in comparison.results for entry in one.entries),
-        published=_entries_compare_page(comparison.published),
-        documents=comparison.figures,
+        figures=plotted(figures(comparison)),
+        tables=[laid_out(table) for table in tables(comparison)],
+        documents=comparison.documents,
     )
-
-
-def _entries_compare_page(found: Iterable[Entry]) -> list[dict[str, Any]]:
-    return [{"name": entry.name, "flagged": entry.flagged, "cells": cells(entry)} for entry in found]

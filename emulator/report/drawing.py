@@ -1,48 +1,41 @@
-"""The optional packages of the report, or one line that says how to get them."""
+"""Figures as SVG and PNG, without browser and network. The only owner of Altair and vl-convert."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from emulator.errors import MissingError
-from emulator.report import rows as frames
-from emulator.report.rows import Rows
+from emulator.files import write_whole
+from emulator.report.figure import (
+    FLAGGED,
+    GRID,
+    IDEAL,
+    INK,
+    KNEE,
+    MEASURED,
+    PAPER,
+    SECOND,
+    SOFT,
+    Axis,
+    Band,
+    Bars,
+    Dots,
+    Figure,
+    Key,
+    Level,
+    Line,
+    Mark,
+    Upright,
+)
 
-
-def extra(name: str) -> ModuleType:
-    """The module altair, vl_convert or jinja2. Raises MissingError with the pip line."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingError(
-            f"the package {name.replace('_', '-')} is not installed", "pip install 'feedrate[report]'"
-        ) from None
-
-
-# ---- How the plots look: colours, fonts, sizes. page.css maps the colours to their dark twins by value.
-
-
-INK = "#1f2933"
-SOFT = "#5b6673"
-GRID = "#e4e7eb"
-MEASURED = "#1d5fd1"
-IDEAL = "#8a94a0"
-KNEE = "#c2410c"
-FLAGGED = "#b7791f"
-SECOND = "#0f8a6d"
-PAPER = "#ffffff"
-PART_COLOURS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "overshoot": "#a23b72"}
-PERCENTILE_COLOURS = {"p50": "#4f83cc", "p90": "#0f8a6d", "p99": "#e07b39", "p99.9": "#a23b72"}
-SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2410c", "#5b6673")
-"""Colours of compared results, in their order; a ninth begins again."""
 DARK = {
     INK: "#e8ecf1",
     SOFT: "#a9b4c0",
@@ -60,6 +53,12 @@ DARK = {
 }
 """Colour on white -> its twin on black, for the page."""
 FONT = "Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
+TEXT = 12
+"""Size of letters inside a plot, px."""
+SHORT_COUNT = "datum.value < 10000 ? format(datum.value, ',') : format(datum.value, '.3~s')"
+"""Vega expression: 9,999 in full, 100k short."""
+Chart = Any
+"""An Altair chart: the package is optional and imported only when a figure is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,101 +68,232 @@ class Size:
     width: int
     height: int
     characters: int
-    narrow: bool
 
 
-WIDE = Size(520, 270, 80, False)
-NARROW = Size(282, 230, 46, True)
+WIDE = Size(520, 270, 80)
+NARROW = Size(282, 230, 46)
 
 
-def config(paper: str | None = None) -> dict[str, Any]:
-    """The Vega-Lite config of every plot; without `paper` the background is transparent."""
-    return {
-        "background": paper or "transparent",
-        "font": FONT,
-        "padding": 6,
-        "aria": False,
-        "view": {"stroke": None},
-        "title": {
-            "anchor": "start", "color": INK, "fontSize": 15, "fontWeight": 600, "offset": 10,
-            "subtitleColor": SOFT, "subtitleFontSize": 12, "subtitlePadding": 4, "frame": "group",
-        },
-        "axis": {
-            "labelColor": SOFT, "titleColor": SOFT, "labelFontSize": 12, "titleFontSize": 12,
-            "titleFontWeight": "normal", "gridColor": GRID, "domainColor": GRID, "tickColor": GRID,
-            "titlePadding": 8, "labelPadding": 4, "labelOverlap": "greedy", "labelSeparation": 6,
-        },
-        "axisX": {"grid": False, "domainColor": IDEAL, "tickColor": IDEAL},
-        "axisY": {"domain": False, "ticks": False},
-        "legend": {
-            "orient": "top", "direction": "horizontal", "title": None, "labelColor": SOFT,
-            "labelFontSize": 12, "symbolStrokeWidth": 2, "offset": 4, "padding": 0, "columnPadding": 14,
-        },
-    }  # fmt: skip
+def extra(name: str) -> ModuleType:
+    """An optional package of the report, by name. Raises MissingError with the pip line."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingError(
+            f"the package {name.replace('_', '-')} is not installed", "pip install 'feedrate[report]'"
+        ) from None
 
 
-# ---- The parts that plots are put together from: axes, points, labels, a key, a title with its marks.
+def svg(figure: Figure, size: Size = WIDE) -> str:
+    """The figure as SVG text on a transparent ground. Raises MissingError."""
+    with _unchecked():
+        return str(extra("vl_convert").vegalite_to_svg(_spec(chart(figure, size), "transparent")))
 
 
-Chart = Any
-"""An Altair chart: the package is optional and imported only when a plot is drawn."""
-TEXT = 12
-"""Size of letters inside a plot, px."""
-PROCESSES = "processes (emulated accelerators)"
-SHORT_COUNT = "datum.value < 10000 ? format(datum.value, ',') : format(datum.value, '.3~s')"
-"""Vega expression: 9,999 in full, 100k short."""
-_ROW = 19
-_CHARACTER = 6.3
-"""Height of a row of the key and a generous width of a letter, px."""
+def write_picture(
+    figures: Sequence[Figure], path: Path, kind: Literal["png", "svg"], heading: str, qualified: str = ""
+) -> None:
+    """Write the figures as one picture on white, whole or not at all. Raises MissingError, StorageError."""
+    with _unchecked():
+        spec = _spec(_picture(figures, heading, qualified), PAPER)
+    convert = extra("vl_convert")
+    content = (
+        convert.vegalite_to_svg(spec).encode() if kind == "svg" else convert.vegalite_to_png(spec, scale=2)
+    )
+    write_whole(path, content)
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One entry of a plot's key."""
-
-    name: str
-    colour: str
-    kind: Literal["line", "dash", "dot", "diamond", "box"]
-
-
-def data(rows: Rows) -> Any:
-    """`rows` as Altair takes them."""
-    return extra("altair").Data(values=rows)
-
-
-def unchecked() -> AbstractContextManager[None]:
+def _unchecked() -> AbstractContextManager[None]:
     """Within it Altair does not check every part against its schema, which takes most of the time.
 
-    The tests draw every plot with the checks on.
+    The tests draw every figure with the checks on.
     """
     extra("altair")
     off: AbstractContextManager[None] = extra("altair.utils.schemapi").debug_mode(False)
     return off
 
 
-def _at(mark: str, x: float, y: float, **how: Any) -> Chart:
-    """One mark at a place in px from the plot's upper left corner."""
+def _spec(chart: Chart, ground: str) -> dict[str, Any]:
+    """The Vega-Lite of a chart, in the clothes that all figures wear."""
+    config = {
+        "background": ground,
+        "font": FONT,
+        "padding": 6,
+        "aria": False,
+        "view": {"stroke": None},
+        "title": {
+            "anchor": "start",
+            "color": INK,
+            "fontSize": 15,
+            "fontWeight": 600,
+            "offset": 10,
+            "subtitleColor": SOFT,
+            "subtitleFontSize": 12,
+            "subtitlePadding": 4,
+            "frame": "group",
+        },
+        "axis": {
+            "labelColor": SOFT,
+            "titleColor": SOFT,
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "gridColor": GRID,
+            "domainColor": GRID,
+            "tickColor": GRID,
+            "titlePadding": 8,
+            "labelPadding": 4,
+            "labelOverlap": "greedy",
+            "labelSeparation": 6,
+        },
+        "axisX": {"grid": False, "domainColor": IDEAL, "tickColor": IDEAL},
+        "axisY": {"domain": False, "ticks": False},
+    }
+    spec: dict[str, Any] = chart.configure(**config).to_dict(validate=False)
+    return spec
+
+
+def _picture(figures: Sequence[Figure], heading: str, qualified: str) -> Chart:
+    """The figures in two columns under a heading; a line that says so when there is none."""
+    charts = [chart(figure, WIDE) for figure in figures]
+    if not charts:
+        empty = extra("altair").Chart(_data([{}]))
+        charts = [
+            _titled(
+                [empty.mark_text(text="Nothing was measured.", color=SOFT, fontSize=16)],
+                [],
+                "No points",
+                qualified,
+                WIDE,
+            )
+        ]
+    title = {"text": heading, "fontSize": 18, "anchor": "start", "offset": 16}
+    grid = extra("altair").concat(*charts, columns=2, spacing={"row": 34, "column": 40})
+    return grid.properties(title=title)
+
+
+def chart(figure: Figure, size: Size) -> Chart:
+    """The figure as an Altair chart. Raises MissingError."""
+    x, y = _scale("x", figure.x), _scale("y", figure.y)
+    layers = [layer for mark in figure.marks for layer in _layers(mark, x, y, figure.x, size)]
+    return _titled(layers, figure.legend, figure.title, figure.qualified, size)
+
+
+def _titled(layers: list[Chart], keys: Sequence[Key], text: str, qualified: str, size: Size) -> Chart:
+    title: dict[str, Any] = {"text": text, "offset": 10}
+    if qualified:
+        title |= {"subtitle": textwrap.wrap(qualified, size.characters), "subtitleColor": KNEE}
+    chart = extra("altair").layer(*layers, *_legend(keys, size.width))
+    return chart.properties(width=size.width, height=size.height, title=title)
+
+
+def _data(rows: Iterable[dict[str, Any]]) -> Any:
+    return extra("altair").Data(values=list(rows))
+
+
+def _scale(channel: Literal["x", "y"], axis: Axis) -> Any:
+    """An axis as Altair's encoding of the columns `x` or `y`."""
     alt = extra("altair")
-    chart = alt.Chart(data([{}]), encoding=alt.FacetedEncoding())  # Vega-Lite wants one, empty though it is
-    return getattr(chart, f"mark_{mark}")(x=x, y=y, **how)
+    how: dict[str, Any] = {"title": axis.title or None}
+    how |= {"values": list(axis.ticks)} if axis.ticks else {"tickCount": 8 if axis.whole else 5}
+    if axis.labels:
+        how["labelExpr"] = _label_expression(axis)
+    elif axis.whole:
+        how |= {"labelExpr": SHORT_COUNT, "tickMinStep": 1}
+    elif axis.suffix:
+        how["labelExpr"] = f"datum.label + {json.dumps(axis.suffix)}"
+    make = alt.X if channel == "x" else alt.Y
+    if axis.kind == "names":
+        return make(f"{channel}:O", axis=alt.Axis(**how, labelAngle=0, ticks=False))
+    if axis.high is None:
+        return make(f"{channel}:Q", axis=alt.Axis(**how))
+    scale = alt.Scale(
+        domain=[axis.low, axis.high], nice=False, **({"type": "log"} if axis.kind == "log" else {})
+    )
+    return make(f"{channel}:Q", scale=scale, axis=alt.Axis(**how))
 
 
-def _symbol(key: Key, x: float, y: float) -> Chart:
-    shapes = {"dot": "circle", "diamond": "diamond", "box": "square", "line": "stroke", "dash": "stroke"}
-    sizes = {"dot": 60, "diamond": 60, "box": 110, "line": 18**2, "dash": 18**2}  # areas, square px
-    dash = {"strokeDash": [5, 3]} if key.kind == "dash" else {}
-    return _at(
-        "point", x + 9, y, color=key.colour, shape=shapes[key.kind], size=sizes[key.kind],
-        filled=key.kind in ("dot", "box"), strokeWidth=2.2, opacity=1, **dash,
-    )  # fmt: skip
+def _label_expression(axis: Axis) -> str:
+    """A Vega expression that turns each tick into its label."""
+    names = {}
+    for value, label in zip(axis.ticks, axis.labels, strict=True):
+        mantissa, exponent = f"{value:.6e}".split("e")  # written as Vega's format '.6~e' does
+        names[f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent):+d}"] = label
+    return f"{json.dumps(names)}[format(datum.value, '.6~e')]"
 
 
-def key_rows(keys: list[Key], width: float) -> list[list[tuple[Key, float]]]:
-    """The entries with their x, broken into rows that fit in `width` px."""
+def _layers(mark: Mark, x: Any, y: Any, axis: Axis, size: Size) -> Iterator[Chart]:
+    """The charts of a mark; `x` and `y` encode the columns of these names, `axis` is that of x."""
+    alt = extra("altair")
+
+    def rows(*found: dict[str, Any]) -> Chart:
+        return alt.Chart(_data(found))
+
+    match mark:
+        case Line():
+            line = rows(*({"x": at, "y": value} for at, value in mark.points))
+            dash = {"strokeDash": [5, 3]} if mark.dashed else {}
+            yield line.mark_line(color=mark.colour, strokeWidth=2.2, **dash).encode(x=x, y=y)
+        case Band():
+            area = rows(*({"x": at, "y": low, "high": high} for at, low, high in mark.points))
+            yield area.mark_area(color=mark.colour, opacity=0.16).encode(x=x, y=y, y2="high:Q")
+        case Level():
+            rule = rows({"y": mark.y}).mark_rule(color=mark.colour, strokeWidth=1.6, strokeDash=[5, 3])
+            yield rule.encode(y=y)
+        case Dots():
+            plain = rows(*({"x": dot.x, "y": dot.y} for dot in mark.dots if not dot.flagged))
+            shape = {"shape": "square", "opacity": 0.75} if mark.squares else {"opacity": 1}
+            yield plain.mark_point(filled=True, size=mark.area, color=mark.colour, **shape).encode(x=x, y=y)
+            raised = rows(*({"x": dot.x, "y": dot.y} for dot in mark.dots if dot.flagged))
+            yield raised.mark_point(
+                filled=False, size=64, color=mark.flagged_colour, strokeWidth=2, shape="diamond", opacity=1
+            ).encode(x=x, y=y)
+        case Upright():
+            if mark.interval is not None:
+                low, high = mark.interval
+                band = rows({"x": low, "end": high}).mark_rect(color=mark.colour, opacity=0.18)
+                yield band.encode(x=x, x2="end:Q")
+            yield rows({"x": mark.x}).mark_rule(color=mark.colour, strokeWidth=1.6).encode(x=x)
+            high = axis.high or mark.x
+            left = mark.x > ((axis.low * high) ** 0.5 if axis.kind == "log" else high * 0.52)
+            yield (
+                rows({"x": mark.x})
+                .mark_text(
+                    text=list(mark.label),
+                    align="right" if left else "left",
+                    dx=-7 if left else 7,
+                    baseline="line-bottom",
+                    color=mark.colour,
+                    fontSize=TEXT,
+                    fontWeight=600,
+                    lineHeight=15,
+                    y=size.height - 8 - 15 * (len(mark.label) - 1),
+                )
+                .encode(x=x)
+            )
+        case Bars():
+            bars = rows(
+                *(
+                    {"x": at, "y": height, "order": order, "colour": colour}
+                    for at, heights in mark.stacks
+                    for order, (height, colour) in enumerate(zip(heights, mark.colours, strict=True))
+                )
+            )
+            width = min(46.0, size.width / len(mark.stacks) * 0.7)
+            yield bars.mark_bar(size=width).encode(
+                x=x,
+                y=y.copy().stack("zero"),
+                order=alt.Order("order:Q"),
+                color=alt.Color("colour:N", scale=None, legend=None),
+            )
+
+
+def legend_rows(keys: Sequence[Key], width: float) -> list[list[tuple[Key, float]]]:
+    """The entries with their x, broken into rows that fit in `width` px, a generous 6.3 px a letter."""
     rows: list[list[tuple[Key, float]]] = [[]]
     x = 0.0
     for key in keys:
-        needed = 24 + len(key.name) * _CHARACTER
+        needed = 24 + len(key.name) * 6.3
         if rows[-1] and x + needed > width:
             rows.append([])
             x = 0.0
@@ -172,146 +302,28 @@ def key_rows(keys: list[Key], width: float) -> list[list[tuple[Key, float]]]:
     return rows
 
 
-def _key(rows: list[list[tuple[Key, float]]]) -> list[Chart]:
-    """The key as layers above the plot."""
-    layers = []
+def _legend(keys: Sequence[Key], width: float) -> Iterator[Chart]:
+    """The legend as layers above the plot: Vega's own cannot mix the symbols of several marks."""
+    alt = extra("altair")
+    shapes = {"dot": "circle", "diamond": "diamond", "box": "square", "line": "stroke", "dash": "stroke"}
+    areas = {"dot": 60, "diamond": 60, "box": 110, "line": 18**2, "dash": 18**2}
+    rows = legend_rows(keys, width)
     for number, row in enumerate(rows):
-        y = -12.0 - (len(rows) - 1 - number) * _ROW
+        y = -12.0 - (len(rows) - 1 - number) * 19
         for key, x in row:
-            layers.append(_symbol(key, x, y))
-            layers.append(
-                _at(
-                    "text",
-                    x + 24,
-                    y,
-                    text=key.name,
-                    align="left",
-                    baseline="middle",
-                    color=SOFT,
-                    fontSize=TEXT,
-                )
+            empty = alt.Chart(_data([{}]), encoding=alt.FacetedEncoding())  # Vega-Lite wants an encoding
+            dash = {"strokeDash": [5, 3]} if key.kind == "dash" else {}
+            yield empty.mark_point(
+                x=x + 9,
+                y=y,
+                color=key.colour,
+                shape=shapes[key.kind],
+                size=areas[key.kind],
+                filled=key.kind in ("dot", "box"),
+                strokeWidth=2.2,
+                opacity=1,
+                **dash,
             )
-    return layers
-
-
-def finished(layers: list[Chart], keys: list[Key], text: str, qualified: str, size: Size) -> Chart:
-    """The layers with their key and title, and under the title what qualifies the result (`marks_line`).
-
-    A plot may travel alone, so its marks travel with it.
-    """
-    rows = key_rows(keys, size.width)
-    lines = textwrap.wrap(qualified, size.characters)
-    title: dict[str, Any] = {"text": text, "offset": 10}
-    if lines:
-        title |= {"subtitle": lines, "subtitleColor": KNEE}
-    chart = extra("altair").layer(*layers, *_key(rows))
-    return chart.properties(width=size.width, height=size.height, title=title)
-
-
-def grid(charts: list[Chart], heading: str, qualified: str = "") -> Chart:
-    """The charts in two columns under a heading; a line that says so when there is none."""
-    alt = extra("altair")
-    if not charts:
-        empty = alt.Chart(data([{}])).mark_text(text="Nothing was measured.", color=SOFT, fontSize=16)
-        charts = [finished([empty], [], "No points", qualified, WIDE)]
-    title = {"text": heading, "fontSize": 18, "anchor": "start", "offset": 16}
-    return alt.concat(*charts, columns=2, spacing={"row": 34, "column": 40}).properties(title=title)
-
-
-def decades(low: float, high: float) -> list[float]:
-    """Tick values between `low` and `high` on a logarithmic axis: decades, or 1-2-5 when there are few."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
-    values = [step * 10.0**power for power in powers for step in steps]
-    return [float(f"{value:.6g}") for value in values if low <= value <= high]
-
-
-def processes(least: int, most: int) -> Any:
-    """The x axis: linear from 0, or logarithmic when the process counts span much."""
-    alt = extra("altair")
-    if frames.logarithmic(least, most):
-        low, high = least * 0.85, most * 1.25
-        scale = alt.Scale(type="log", domain=[low, high], nice=False)
-        axis = alt.Axis(title=PROCESSES, values=decades(low, high), labelExpr=SHORT_COUNT)
-    else:
-        scale = alt.Scale(domain=[0, most * 1.06], nice=False)
-        axis = alt.Axis(title=PROCESSES, tickMinStep=1, tickCount=8, labelExpr=SHORT_COUNT)
-    return alt.X("ranks:Q", scale=scale, axis=axis)
-
-
-def upright(column: str, name: str, top: float, form: Literal["plain", "percent"] = "plain") -> Any:
-    """A y axis from 0 to `top`."""
-    alt = extra("altair")
-    labels = {"labelExpr": "datum.label + ' %'"} if form == "percent" else {}
-    axis = alt.Axis(title=name or None, tickCount=5, **labels)
-    return alt.Y(f"{column}:Q", scale=alt.Scale(domain=[0, top], nice=False), axis=axis)
-
-
-def upright_rate(column: str, top: float, show: Callable[[float], str]) -> Any:
-    """A y axis from 0 to `top` bytes/s whose labels carry their unit."""
-    alt = extra("altair")
-    step = 10 ** math.floor(math.log10(top))
-    step = next(step * part for part in (2.0, 1.0, 0.5, 0.25, 0.2, 0.1) if top / (step * part) >= 3)
-    values = [number * step for number in range(math.floor(top / step) + 1)]
-    return alt.Y(
-        f"{column}:Q",
-        scale=alt.Scale(domain=[0, top], nice=False),
-        axis=alt.Axis(title=None, values=values, labelExpr=_labels(values, show)),
-    )
-
-
-def _labels(values: list[float], show: Callable[[float], str]) -> str:
-    """A Vega expression that turns each of `values` into what `show` makes of it."""
-    names = {}
-    for value in values:
-        mantissa, exponent = f"{value:.6e}".split("e")  # written as Vega's format '.6~e' does
-        names[f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent):+d}"] = show(value) if value else "0"
-    return f"{json.dumps(names)}[format(datum.value, '.6~e')]"
-
-
-def upright_log(column: str, low: float, high: float, show: Callable[[float], str]) -> Any:
-    """A logarithmic y axis whose labels are what `show` makes of the values, with their unit."""
-    alt = extra("altair")
-    values = decades(low, high)
-    labels = _labels(values, show)
-    axis = alt.Axis(title=None, values=values, labelExpr=labels)
-    return alt.Y(f"{column}:Q", scale=alt.Scale(type="log", domain=[low, high], nice=False), axis=axis)
-
-
-def line(rows: Rows, x: Any, y: Any, colour: str, dash: bool = False) -> Chart:
-    """A line through `rows`."""
-    how = {"strokeDash": [5, 3]} if dash else {}
-    mark = extra("altair").Chart(data(rows)).mark_line(color=colour, strokeWidth=2.2, **how)
-    return mark.encode(x=x, y=y)
-
-
-def band(rows: Rows, x: Any, y: Any, column: str, colour: str) -> list[Chart]:
-    """A fitted curve through `column`, in a band between its `_low` and `_high` columns."""
-    alt = extra("altair")
-    base = alt.Chart(data(rows)).encode(x=x)
-    low = y.copy()
-    low.shorthand = f"{column}_low:Q"
-    return [
-        base.mark_area(color=colour, opacity=0.16).encode(y=low, y2=f"{column}_high:Q"),
-        base.mark_line(color=colour, strokeWidth=2.0).encode(y=y),
-    ]
-
-
-def dots(rows: Rows, x: Any, y: Any, colour: str, small: bool = False, flagged: str = FLAGGED) -> list[Chart]:
-    """The measured points; flagged ones hollow, in another shape and in the colour `flagged`."""
-    base = extra("altair").Chart
-    plain = [row for row in rows if not row["flagged"]]
-    raised = [row for row in rows if row["flagged"]]
-    return [
-        base(data(plain))
-        .mark_point(filled=True, size=18 if small else 46, color=colour, opacity=1)
-        .encode(x=x, y=y),
-        base(data(raised))
-        .mark_point(filled=False, size=64, color=flagged, strokeWidth=2, shape="diamond", opacity=1)
-        .encode(x=x, y=y),
-    ]
-
-
-def flagged_key(rows: Rows, colour: str = FLAGGED) -> list[Key]:
-    """An entry for flagged points, when there are any."""
-    return [Key("flagged", colour, "diamond")] if any(row["flagged"] for row in rows) else []
+            yield empty.mark_text(
+                x=x + 24, y=y, text=key.name, align="left", baseline="middle", color=SOFT, fontSize=TEXT
+            )

@@ -10,8 +10,16 @@ from pathlib import Path
 from emulator.config.catalog import content_folder
 from emulator.errors import SpecError, storage_error
 
-SUBMISSIONS = ("division", "submitter", "system", "workload", "accelerators", "hosts", "au_percent_mean",
-               "samples_per_second_mean")  # fmt: skip
+SUBMISSIONS = (
+    "division",
+    "submitter",
+    "system",
+    "workload",
+    "accelerators",
+    "hosts",
+    "au_percent_mean",
+    "samples_per_second_mean",
+)
 """Columns that mark a file of submissions."""
 FIGURES = ("system", "quantity", "value", "unit", "condition", "kind", "source")
 """Columns of a file of single figures."""
@@ -65,7 +73,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class PublishedFigure:
     """One number of a document."""
 
     system: str
@@ -84,14 +92,14 @@ def reference_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted((content_folder("results") / "reference").glob("*.csv"))}
 
 
-def load_references(names: Sequence[str]) -> tuple[list[Submission], list[Figure]]:
+def load_references(names: Sequence[str]) -> tuple[list[Submission], list[PublishedFigure]]:
     """The rows of several tables together; `all` means every table that there is. Raises SpecError."""
     wanted = list(reference_files()) if "all" in names else names
     loaded = [load_reference(name) for name in dict.fromkeys(wanted)]
     return [row for rows, _ in loaded for row in rows], [row for _, rows in loaded for row in rows]
 
 
-def load_reference(name: str) -> tuple[list[Submission], list[Figure]]:
+def load_reference(name: str) -> tuple[list[Submission], list[PublishedFigure]]:
     """The submissions or the figures of the table of that name, or of a CSV file. Raises SpecError."""
     known = reference_files()
     path = known.get(name) or Path(name)
@@ -118,12 +126,18 @@ def load_reference(name: str) -> tuple[list[Submission], list[Figure]]:
 
 def _submission(row: dict[str, str]) -> Submission:
     return Submission(
-        division=row["division"], submitter=row["submitter"], system=row["system"], workload=row["workload"],
-        accelerators=int(row["accelerators"]), hosts=int(row["hosts"]),
+        division=row["division"],
+        submitter=row["submitter"],
+        system=row["system"],
+        workload=row["workload"],
+        accelerators=int(row["accelerators"]),
+        hosts=int(row["hosts"]),
         au=float(row["au_percent_mean"]) / 100,
         samples_per_second=float(row["samples_per_second_mean"]),
-    )  # fmt: skip
+    )
 
 
-def _figure(row: dict[str, str]) -> Figure:
-    return Figure(**{name: row[name] for name in FIGURES if name != "value"}, value=float(row["value"]))
+def _figure(row: dict[str, str]) -> PublishedFigure:
+    return PublishedFigure(
+        **{name: row[name] for name in FIGURES if name != "value"}, value=float(row["value"])
+    )

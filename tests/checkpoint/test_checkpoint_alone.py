@@ -11,7 +11,7 @@ import pytest
 
 from emulator.errors import FeedrateError
 from emulator.record.folder import read_result
-from emulator.report.tables import render
+from emulator.report.terminal import render, result_blocks
 from emulator.run.comm import SoloComm
 from emulator.satellites.checkpoint import folder as place
 from emulator.satellites.checkpoint.model import load_checkpoint_model
@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, ca
     assert damaged.name in line and "checksum" in line
     result, _ = recovered(out)
     assert (result.status, [one.number for one in result.checkpoints]) == ("incomplete", [0])
-    assert "is not what was written" in result.reason and "Incomplete" in render(result)
+    assert "is not what was written" in result.reason and "Incomplete" in render(result_blocks(result))
 
 
 def test_another_runs_checkpoint_is_not_read_as_ones_own(job, tmp_path, capsys):

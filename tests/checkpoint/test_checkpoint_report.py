@@ -7,13 +7,11 @@ from synthetic_results import plain_sweep
 from emulator.record.folder import write_result
 from emulator.record.result import RunResult
 from emulator.record.steps import STEP
-from emulator.report.compare import compare
-from emulator.report.compare import comparison_text as comparison_text
-from emulator.report.drawing import NARROW, WIDE
-from emulator.report.kinds import answer, grids, question, setting
+from emulator.report.compare import blocks, compare
+from emulator.report.drawing import NARROW, WIDE, svg
 from emulator.report.page import beside, gather, page
-from emulator.report.tables import render
-from emulator.satellites.checkpoint.figures import drawings, rates
+from emulator.report.terminal import render, result_blocks
+from emulator.satellites.checkpoint.report import QUESTION, answer, figures, setting, tables
 from emulator.satellites.checkpoint.session import Report, checkpoint_of
 
 NO_STEPS = np.zeros(0, dtype=STEP)
@@ -51,37 +49,38 @@ def test_shares_of_pages_are_those_of_all_ranks():
 
 def test_the_terminal_says_means_and_each():
     result = run(of(2.0, 4.0, commit=1.0), of(2.0, 2.0, number=1), of(1.0, 1.0, direction="read"))
-    text = render(result)
+    text = render(result_blocks(result))
     assert answer(result) == (
         "2 ranks write a checkpoint of 2 GB in 3 s (750 MB/s) and restore it in 1 s (2 GB/s). "
         "What is read is compared by checksum."
     )
     assert "scaled to 1/100" in setting(result) and "subset" in setting(result)
-    mean, each = grids(result)
-    assert [row[0] for row in mean.rows] == ["2 writes", "1 read"]
-    assert mean.rows[0][2:6] == ("3 s", "2 s", "3.5 s", "0.750")
-    assert [row[0] for row in each.rows] == ["write 0", "write 1", "read 0"]
+    mean, each = tables(result)
+    assert [row[0] for row in mean.texts] == ["2 writes", "1 read"]
+    assert mean.texts[0][2:6] == ("3 s", "2 s", "3.5 s", "0.750")
+    assert [row[0] for row in each.texts] == ["write 0", "write 1", "read 0"]
     assert "Mean of the checkpoints" in text and "Each checkpoint" in text
 
 
 def test_the_page_has_its_own_question_and_plot():
     result = run(of(2.0, 4.0), of(1.0, 1.0, direction="read"))
     text = page(result, NO_STEPS)
-    assert question(result) in text and "Checkpoints written and read" in text
-    assert all(rates(result, size) for size in (WIDE, NARROW))
-    assert rates(run(of(1.0)), WIDE) is None and drawings(plain_sweep()) == []
+    assert QUESTION in text and "Checkpoints written and read" in text
+    (figure,) = figures(result, NO_STEPS)
+    assert all(svg(figure, size) for size in (WIDE, NARROW))
+    assert figures(run(of(1.0)), NO_STEPS) == ()
 
 
 def test_two_runs_are_compared_by_their_answers():
     results = [("ssd", run(of(2.0, 4.0))), ("hdd", run(of(9.0, 9.0)))]
-    text = comparison_text(compare(results))
+    text = render(blocks(compare(results)))
     assert "in 4 s (500 MB/s)" in text and "in 9 s (222 MB/s)" in text and "nothing was measured" not in text
 
 
 def test_nothing_completed():
     result = run()
-    assert answer(result) == "No checkpoint was completed." and grids(result) == ()
-    assert "No checkpoint" in render(result) and "No checkpoint" in page(result, NO_STEPS)
+    assert answer(result) == "No checkpoint was completed." and tables(result) == ()
+    assert "No checkpoint" in render(result_blocks(result)) and "No checkpoint" in page(result, NO_STEPS)
 
 
 def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
@@ -90,7 +89,7 @@ def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
         write_result(tmp_path / name, result)
     found = gather(tmp_path, [], [])
     assert found.main == tmp_path / "train"
-    assert [grid.caption for grid in beside(plain_sweep(), found)] == [
+    assert [table.caption for table in beside(plain_sweep(), found)[0]] == [
         "Mean of the checkpoints (save)", "Each checkpoint (save)",
     ]  # fmt: skip
     (tmp_path / "train" / "run.json").unlink()

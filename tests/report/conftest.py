@@ -20,7 +20,8 @@ def pages() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def comparison_pages() -> dict[str, str]:
     """Two comparisons as pages: one with published figures, one with very long names."""
-    submissions, figures = load_references(["all"])
-    with_published = compare([("fast", multi_host_sweep()), ("slow", flagged_sweep())], submissions, figures)
+    submissions, documents = load_references(["all"])
+    results = [("fast", multi_host_sweep()), ("slow", flagged_sweep())]
+    with_published = compare(results, submissions, documents)
     long = compare([("a-name-" * 12, long_names_sweep()), ("<b>", long_names_sweep())])
     return {"compared": comparison_page(with_published), "compared-long": comparison_page(long)}

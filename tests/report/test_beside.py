@@ -12,16 +12,29 @@ from emulator.errors import SpecError, StorageError
 from emulator.record.folder import write_result
 from emulator.record.result import Corner, RunResult, Side
 from emulator.record.steps import STEP
-from emulator.report.drawing import WIDE
-from emulator.report.kinds import answer, grids, setting
+from emulator.report.drawing import WIDE, chart, svg
 from emulator.report.page import beside, gather, page
-from emulator.report.rows import mean_demand, ordered
-from emulator.report.tables import render
-from emulator.satellites.baseline.figures import CAPTIONS, PLOTS, draw
-from emulator.satellites.baseline.figures import beside as beside_fio
-from emulator.satellites.baseline.report import against
+from emulator.report.terminal import render, result_blocks
+from emulator.report.training_figures import by_ranks, mean_demand
+from emulator.satellites.baseline.report import (
+    against,
+    answer,
+    figures,
+    latency_figure,
+    random_figure,
+    sequential_figure,
+    setting,
+    tables,
+    training_figure,
+)
 
 NO_STEPS = np.zeros(0, dtype=STEP)
+FIGURES = {
+    "training": lambda baseline: training_figure(plain_sweep(), baseline),
+    "sequential": sequential_figure,
+    "random": random_figure,
+    "latency": latency_figure,
+}
 
 
 def side(rate: float, block: int) -> Side:
@@ -58,14 +71,14 @@ def weka() -> RunResult:
 
 
 def test_the_maximum_of_each_workload_is_over_all_depths():
-    most, every = grids(weka())
-    assert [row[:2] for row in most.rows] == [
+    most, every = tables(weka())
+    assert [row[:2] for row in most.texts] == [
         ("1 MiB sequential write", "8"), ("1 MiB sequential read", "1"), ("128 KiB sequential read", "8"),
         ("4 KiB random 70 % read", "16"),
     ]  # fmt: skip
     assert len(every.rows) == 5
-    assert most.rows[1][4] == "227" and most.rows[3][3] == "4,100"
-    assert most.rows[3][5] == "2 ms / 2 ms"
+    assert most.texts[1][4] == "227" and most.texts[3][3] == "4,100"
+    assert most.texts[3][5] == "2 ms / 2 ms"
     assert "227 GB/s" in answer(weka()) and "12 clients x 32 jobs" in setting(weka())
 
 
@@ -73,13 +86,13 @@ def test_training_is_a_share_of_what_fio_reads():
     training = multi_host_sweep()
     found = against(training, weka())
     most = max(point.bytes_per_second for point in training.points)
-    one = mean_demand(ordered(training))
-    shares = {row[0].partition(",")[0]: row for row in found.rows}
-    assert shares["fio"][1:] != () and found.rows[0][1:3] == ("227", "100.0")
+    one = mean_demand(by_ranks(training))
+    shares = {row[0].partition(",")[0]: row for row in found.texts}
+    assert shares["fio"][1:] != () and found.texts[0][1:3] == ("227", "100.0")
     assert float(shares["training at most"][2]) == pytest.approx(most / 227e9 * 100, abs=0.06)
     knee = training.knee.n_au * training.workload["training"]["au_threshold"] * one
     assert float(shares["training at the knee"][2]) == pytest.approx(knee / 227e9 * 100, abs=0.06)
-    assert float(found.rows[0][3].replace(",", "")) == pytest.approx(227e9 / one, rel=6e-3)
+    assert float(found.texts[0][3].replace(",", "")) == pytest.approx(227e9 / one, rel=6e-3)
 
 
 def test_there_is_nothing_to_compare_without_reads_or_points():
@@ -97,17 +110,18 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
     (tmp_path / "ours.toml").write_text(system + 'drive_capacity = "7.68TB"\n')
     found = gather(tmp_path, [], [])
     assert found.main == tmp_path / "sweep"
-    tables = beside(plain_sweep(), found)
-    assert [grid.caption for grid in tables] == [
+    shown, pictures = beside(plain_sweep(), found)
+    assert [table.caption for table in shown] == [
         "Training beside fio (fio)",
         "Maximum of each workload (fio)",
         "Every queue depth (fio)",
         "Efficiency",
     ]
-    html = page(plain_sweep(), NO_STEPS, tables, [weka()])
-    assert {f'id="plot-fio1-{name}"' in html for name in CAPTIONS} == {True}
-    for grid in tables:
-        assert grid.caption in html
+    html = page(plain_sweep(), NO_STEPS, shown, pictures)
+    assert [figure.name for figure in pictures] == [f"baseline-{name}" for name in FIGURES]
+    assert {f'id="plot-baseline-{name}"' in html for name in FIGURES} == {True}
+    for table in shown:
+        assert table.caption in html
     done = feedrate("report", tmp_path, "--html", tmp_path / "all.html")
     assert done.status == 0, done.err
     assert "accelerators per usable TB" in done.out and "Training beside fio" in done.out
@@ -115,7 +129,7 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
 
 
 def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
-    assert "1 MiB sequential read" in render(weka(), 60)
+    assert "1 MiB sequential read" in render(result_blocks(weka()), 60)
     assert "Nothing was measured" not in page(weka(), NO_STEPS)
     write_result(tmp_path, plain_sweep())
     with pytest.raises(SpecError, match="is no baseline"):
@@ -125,12 +139,17 @@ def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
         gather(tmp_path / "empty", [], [])
 
 
-@pytest.mark.parametrize("name", CAPTIONS)
-def test_plots_are_valid_and_absent_where_there_is_nothing(name):
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_valid_and_absent_where_there_is_nothing(name):
     import altair
 
+    figure = FIGURES[name](weka())
     with altair.utils.schemapi.debug_mode(True):
-        chart = beside_fio(plain_sweep(), weka(), WIDE) if name == "beside" else PLOTS[name](weka(), WIDE)
-        assert chart.to_dict()["title"]["text"]
-    assert draw(name, plain_sweep(), weka(), WIDE).startswith("<svg")
-    assert draw(name, None, replace(weka(), baseline=()), WIDE) is None
+        assert chart(figure, WIDE).to_dict()["title"]["text"] == figure.title
+    assert svg(figure).startswith("<svg") and figure.caption
+    assert FIGURES[name](replace(weka(), baseline=())) is None
+
+
+def test_a_baseline_without_a_training_has_its_own_figures_only():
+    assert [figure.name.partition("-")[2] for figure in figures(weka(), NO_STEPS)] == list(FIGURES)[1:]
+    assert training_figure(result(()), weka()) is None

@@ -14,12 +14,22 @@ import pytest
 from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, steps_of
 
 from emulator.errors import MissingError, StorageError
-from emulator.record.steps import STEP
-from emulator.report.drawing import DARK, WIDE, Key, decades, extra, key_rows
-from emulator.report.figures import PLOTS, draw, write_picture
-from emulator.report.page import inline, write_html
+from emulator.record.result import RunResult
+from emulator.record.steps import STEP, Steps
+from emulator.report.drawing import DARK, WIDE, chart, extra, legend_rows, svg
+from emulator.report.figure import Figure, Key, decades
+from emulator.report.page import inline, write_html, write_picture
+from emulator.report.training import figures
+from emulator.report.training_figures import FIGURES, throughput
 
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+def draw(result: RunResult, steps: Steps) -> str:
+    """The throughput of a result as SVG text."""
+    figure = throughput(result, steps)
+    assert isinstance(figure, Figure)
+    return svg(figure)
 
 
 class Tags(HTMLParser):
@@ -90,64 +100,62 @@ def test_names_from_a_result_cannot_become_markup(pages: dict[str, str]) -> None
 ])  # fmt: skip
 def test_every_plot_carries_the_marks(pages: dict[str, str], name: str, mark: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", pages[name], re.DOTALL)
-    assert len(drawings) == 2 * len(PLOTS)
+    assert len(drawings) == 2 * len(FIGURES)
     for drawing in drawings:
         shown = " ".join(" ".join(ET.fromstring(drawing).itertext()).split())
         assert mark in shown
 
 
 def test_a_plot_without_marks_has_none() -> None:
-    drawing = draw("throughput", plain_sweep(), np.zeros(0, dtype=STEP), WIDE)
-    assert drawing is not None
+    drawing = draw(plain_sweep(), np.zeros(0, dtype=STEP))
     assert "emulated" not in drawing.replace("emulated accelerators", "")
 
 
 def test_the_charts_are_valid_vega_lite() -> None:
     """The report itself draws with Altair's checks off."""
     made = flagged_sweep()
-    for plot in PLOTS.values():
-        chart = plot(made, steps_of(made), WIDE)
-        assert chart is not None
-        assert chart.to_dict(validate=True)["width"] == WIDE.width
+    drawn = figures(made, steps_of(made))
+    assert len(drawn) == len(FIGURES)
+    for figure in drawn:
+        assert chart(figure, WIDE).to_dict(validate=True)["width"] == WIDE.width
 
 
 def test_flagged_points_are_diamonds_and_are_explained() -> None:
     made = flagged_sweep()
-    chart = PLOTS["throughput"](made, steps_of(made), WIDE)
-    assert chart is not None
-    layers = chart.to_dict()["layer"]
+    figure = throughput(made, steps_of(made))
+    assert figure is not None
+    layers = chart(figure, WIDE).to_dict()["layer"]
     (raised,) = [
-        one for one in layers if one["mark"].get("shape") == "diamond" and one["data"]["values"] != [{}]
+        layer
+        for layer in layers
+        if layer["mark"].get("shape") == "diamond" and layer["data"]["values"] != [{}]
     ]
-    assert [row["ranks"] for row in raised["data"]["values"]] == [8, 24, 32]
-    drawing = draw("throughput", made, steps_of(made), WIDE)
-    assert drawing is not None
-    assert ">flagged<" in drawing
+    assert [row["x"] for row in raised["data"]["values"]] == [8, 24, 32]
+    assert ">flagged<" in svg(figure)
 
 
 def test_the_knee_is_drawn_only_where_there_is_one() -> None:
     steps = np.zeros(0, dtype=STEP)
-    assert ">knee 14.8<" in (draw("throughput", plain_sweep(), steps, WIDE) or "")
-    assert "knee" not in (draw("throughput", no_knee_sweep(), steps, WIDE) or "knee")
+    assert ">knee 14.8<" in draw(plain_sweep(), steps)
+    assert "knee" not in draw(no_knee_sweep(), steps)
 
 
 def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
     made = flagged_sweep()
-    for plot in PLOTS:
-        drawing = draw(plot, made, steps_of(made), WIDE) or ""
-        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', drawing))
-        assert used - set(DARK) <= {"none", "transparent"}, plot
+    for figure in figures(made, steps_of(made)):
+        used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', svg(figure)))
+        assert used - set(DARK) <= {"none", "transparent"}, figure.name
 
 
 def test_a_key_that_does_not_fit_takes_another_row() -> None:
     keys = [Key("measured", "#000000", "line"), Key("x" * 25, "#000000", "dash"), Key("b", "#000000", "box")]
-    assert [len(row) for row in key_rows(keys, 1000)] == [3]
-    assert [len(row) for row in key_rows(keys, 250)] == [1, 2]
+    assert [len(row) for row in legend_rows(keys, 1000)] == [3]
+    assert [len(row) for row in legend_rows(keys, 250)] == [1, 2]
 
 
 def test_decades_stay_within_the_axis() -> None:
-    assert decades(0.85, 125_000) == [1, 10, 100, 1000, 10_000, 100_000]
-    assert decades(12e-3, 0.18) == [0.02, 0.05, 0.1]
+    assert decades(0.85, 125_000) == (1, 10, 100, 1000, 10_000, 100_000)
+    assert decades(12e-3, 0.18) == (0.02, 0.05, 0.1)
 
 
 def test_an_inlined_drawing_has_ids_of_its_own() -> None:

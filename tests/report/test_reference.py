@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.report.reference import WORKLOADS, Figure, load_reference, load_references, reference_files
+from emulator.report.reference import (
+    WORKLOADS,
+    PublishedFigure,
+    load_reference,
+    load_references,
+    reference_files,
+)
 
 TABLES = ("ceph2023", "mlperf_storage_v1_0", "noisy2023", "weka2020", "weka2023", "weka_mlperf2023")
 
@@ -42,7 +48,7 @@ def figures_of(name: str) -> dict[tuple[str, str, str], float]:
     return {(row.system.split()[0], row.quantity, row.kind): row.value for row in rows}
 
 
-def only(rows: list[Figure], quantity: str, condition: str) -> float:
+def only(rows: list[PublishedFigure], quantity: str, condition: str) -> float:
     (value,) = [row.value for row in rows if row.quantity == quantity and condition in row.condition]
     return value
 

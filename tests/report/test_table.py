@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 from synthetic_results import EXAMPLES, plain_sweep, shaped_sweep
 
-from emulator.report.tables import render
+from emulator.record.result import RunResult
+from emulator.report.table import Column, Table, markdown, to_csv
+from emulator.report.terminal import render as render_blocks
+from emulator.report.terminal import result_blocks
+from emulator.units import show_seconds
+
+
+def render(result: RunResult, width: int, colour: bool = False) -> str:
+    return render_blocks(result_blocks(result), width, colour)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -64,3 +72,40 @@ def test_a_narrow_terminal_leaves_out_what_the_rates_say_too() -> None:
 
 def test_colours_only_on_request() -> None:
     assert "\x1b[" in render(shaped_sweep(), width=80, colour=True)
+
+
+TABLE = Table(
+    caption="Two rates",
+    columns=(
+        Column("name", align="left"),
+        Column("MB/s\nper rank"),
+        Column("X/\nX_ideal"),
+        Column("mean", show_seconds, unit="s"),
+    ),
+    rows=(("a|b", 1234.5678, 16, 0.0021), ("b", None, 0.5, 90.0)),
+)
+
+
+def test_the_same_table_as_markdown() -> None:
+    assert markdown(TABLE).splitlines() == [
+        "Two rates",
+        "",
+        "| name | MB/s per rank | X/X_ideal |       mean |",
+        "| ---- | ------------: | --------: | ---------: |",
+        "| a\\|b |         1,235 |        16 |     2.1 ms |",
+        "| b    |             – |    0.5000 | 1 min 30 s |",
+    ]
+
+
+def test_csv_has_figures_in_full_with_their_unit() -> None:
+    assert to_csv(TABLE).splitlines() == [
+        "name,MB/s per rank,X/X_ideal,mean [s]",
+        "a|b,1234.5678,16,0.0021",
+        "b,,0.5,90.0",
+    ]
+
+
+def test_a_figure_that_has_no_room_is_cut_visibly() -> None:
+    columns = (Column("name", align="left"), Column("a"), Column("b"))
+    table = Table(caption="", columns=columns, rows=(("x" * 30, 123456.0, 654321.0),))
+    assert "…" in render_blocks([table], width=30)

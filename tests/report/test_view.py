@@ -14,21 +14,12 @@ from synthetic_results import CACHE, EXAMPLES, flagged_sweep, plain_sweep, point
 
 from emulator.record.result import BoundKind
 from emulator.record.steps import STEP
-from emulator.report.page import cards, facts, show
-from emulator.report.rows import PARTS, ideal_rows, line_rows, rate_unit, step_rows, throughput_rows
-from emulator.report.tables import host_rows, short_names, shortened
-from emulator.report.view import (
-    BOUNDS,
-    answer,
-    letter,
-    limits,
-    marks,
-    marks_line,
-    notes,
-    number,
-    percentiles,
-    rows,
-)
+from emulator.report.figure import Line, through
+from emulator.report.page import facts, show
+from emulator.report.table import number, shortened
+from emulator.report.training import answer, cards, host_rows, points, short_names
+from emulator.report.training_figures import PARTS, mean_steps, measured, percentiles, throughput
+from emulator.report.view import BOUNDS, letter, limits, marks, marks_line, notes
 
 
 @pytest.mark.parametrize(
@@ -61,10 +52,9 @@ def test_a_flag_is_one_note_with_its_places_and_its_worst_sentence() -> None:
     raised = [point(ranks, 26e9, flags=(flag,)) for ranks, flag in ((2, CACHE), (4, worse), (4, CACHE))]
     made = replace(plain_sweep(), points=(point(1, 26e9), *raised))
     (note,) = notes(made)
-    assert note.places == (2, 4)
     assert note.where == "rank counts 2, 4"
     assert note.sentence == "90 % of the pages"
-    assert [row.notes for row in rows(made)] == ["", "a", "a", "a"]
+    assert [row[-1] for row in points(made).texts] == ["", "a", "a", "a"]
 
 
 def test_a_flag_of_the_whole_result_names_no_place() -> None:
@@ -85,7 +75,7 @@ def test_letters_do_not_run_out() -> None:
 
 
 def test_without_compute_there_is_no_ideal() -> None:
-    assert {(row.au, row.x_ideal) for row in rows(EXAMPLES["no-compute"]())} == {("–", "–")}
+    assert {row[4:6] for row in points(EXAMPLES["no-compute"]()).texts} == {("–", "–")}
 
 
 def test_the_answer_is_the_knees_sentence_or_says_what_is_there() -> None:
@@ -120,38 +110,39 @@ def test_a_bucket_without_an_edge_is_the_last() -> None:
 
 
 def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_left() -> None:
-    points = [point(1, 26e9), point(2, 26e9), point(2, 13e9, flags=(CACHE,)), point(4, 26e9, flags=(CACHE,))]
-    unit = rate_unit(26e9)
-    drawn = throughput_rows(points, unit)
-    assert [row["ranks"] for row in line_rows(drawn, "rate")] == [1, 2]
-    assert line_rows(drawn, "rate")[1]["rate"] == drawn[1]["rate"]
-    assert len(line_rows(throughput_rows(points[2:], unit), "rate")) == 2
+    made = [point(1, 26e9), point(2, 26e9), point(2, 13e9, flags=(CACHE,)), point(4, 26e9, flags=(CACHE,))]
+    dots = measured(made, lambda at: at.bytes_per_second)
+    line, _ = through(dots, "#000000")
+    assert [x for x, _ in line.points] == [1, 2]
+    assert line.points[1][1] == dots[1].y
+    line, _ = through(measured(made[2:], lambda at: at.bytes_per_second), "#000000")
+    assert len(line.points) == 2
 
 
 def test_the_ideal_line_stays_within_the_plot() -> None:
-    points = list(plain_sweep().points)
-    unit = rate_unit(26e9)
-    low, high = ideal_rows(points, 30.0, unit)
-    assert low == {"ranks": 0.0, "rate": 0.0}
-    assert high["rate"] == pytest.approx(30.0)
+    figure = throughput(plain_sweep(), np.zeros(0, dtype=STEP))
+    assert figure is not None
+    ideal = next(mark for mark in figure.marks if isinstance(mark, Line) and mark.dashed)
+    assert ideal.points[0] == (0.0, 0.0)
+    assert ideal.points[1][1] == pytest.approx(figure.y.high)
 
 
 def test_the_parts_of_a_step_come_from_the_step_log_or_else_from_the_shares() -> None:
     made = plain_sweep()
     logged = steps_of(made)
-    first = [row for row in step_rows(made, logged) if row["ranks"] == 1]
-    assert [row["part"] for row in first] == list(PARTS)
     mine = logged[logged["point"] == 0]
-    assert first[1]["seconds"] == pytest.approx(float(mine["wait"].mean()))
-    last = [row for row in step_rows(made, np.zeros(0, dtype=STEP)) if row["ranks"] == 32]
+    parts = dict(zip(PARTS, mean_steps(made, logged)[1], strict=True))
+    assert parts["wait"] == pytest.approx(float(mine["wait"].mean()))
+    last = mean_steps(made, np.zeros(0, dtype=STEP))[32]
     whole = made.points[-1].seconds / made.points[-1].steps
-    assert sum(float(row["seconds"]) for row in last) == pytest.approx(whole)
+    assert sum(last) == pytest.approx(whole)
 
 
 def test_the_host_that_waits_most_comes_first() -> None:
     found = host_rows(EXAMPLES["multi-host"]().points[-1])
-    assert found[0].host == "node005"
-    assert found[0].wait_share > 1.5 * found[1].wait_share
+    waits = [float(row[3] or 0) for row in found]
+    assert found[0][0] == "node005"
+    assert waits[0] > 1.5 * waits[1]
 
 
 def test_a_shared_domain_is_left_out_of_host_names() -> None:

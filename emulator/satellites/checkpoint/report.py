@@ -1,4 +1,4 @@
-"""What a checkpoint run measured, as rows of text and as one sentence."""
+"""A result of kind `checkpoint`: how long checkpoints took, as a sentence, tables and a figure."""
 
 from __future__ import annotations
 
@@ -6,81 +6,30 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from emulator.record.result import Checkpoint, RunResult
-from emulator.report.view import NONE, Grid, number, percent
+from emulator.record.steps import Steps
+from emulator.report.figure import Axis, Dot, Figure, Key, Mark, rate_axis, series_colour, through
+from emulator.report.table import Cell, Column, Table, one_place, three_digits, two_digits
+from emulator.report.view import marks_line
 from emulator.units import show_bytes, show_rate, show_seconds
-
-_HEADS = (
-    "", "GB", "duration,\nslowest rank", "fastest\nrank", "until\ncomplete", "GB/s", "CPU-s\nper GB",
-    "in memory\n%",
-)  # fmt: skip
-_VERBS = {"write": "write", "read": "restore"}
-
 
 QUESTION = "How long does a checkpoint take?"
 
 
-def grids(result: RunResult) -> tuple[Grid, ...]:
-    """The tables of a checkpoint run: means over all writes and all reads, and each of them."""
-    if not result.checkpoints:
-        return ()
-    means = tuple(_mean(found) for found in _by_direction(result).values() if found)
-    each = tuple((f"{one.direction} {one.number}", *_figures(one)) for one in result.checkpoints)
-    return (
-        Grid(caption="Mean of the checkpoints", heads=_HEADS, rows=means),
-        Grid(caption="Each checkpoint", heads=_HEADS, rows=each),
-    )
-
-
 def _by_direction(result: RunResult) -> dict[str, list[Checkpoint]]:
-    return {
-        direction: [one for one in result.checkpoints if one.direction == direction]
-        for direction in ("write", "read")
-    }
-
-
-def _figures(one: Checkpoint) -> tuple[str, ...]:
-    return (
-        number(one.bytes / 1e9, 4),
-        show_seconds(one.seconds),
-        show_seconds(one.fastest_seconds),
-        show_seconds(one.seconds + one.commit_seconds) if one.direction == "write" else NONE,
-        number(one.bytes_per_second / 1e9, 3),
-        number(_cost(one), 2),
-        percent(one.resident_share),
-    )
-
-
-def _cost(one: Checkpoint) -> float:
-    """CPU seconds per 10^9 bytes."""
-    return one.cpu_seconds / (one.bytes / 1e9) if one.bytes else 0.0
-
-
-def _mean(found: Sequence[Checkpoint]) -> tuple[str, ...]:
-    """Arithmetic means, of the rates too, as MLPerf Storage takes them."""
-    writes = found[0].direction == "write"
-    shares = [one.resident_share for one in found if one.resident_share is not None]
-    return (
-        f"{len(found)} {found[0].direction}{'s' if len(found) > 1 else ''}",
-        number(fmean(one.bytes for one in found) / 1e9, 4),
-        show_seconds(fmean(one.seconds for one in found)),
-        show_seconds(fmean(one.fastest_seconds for one in found)),
-        show_seconds(fmean(one.seconds + one.commit_seconds for one in found)) if writes else NONE,
-        number(fmean(one.bytes_per_second for one in found) / 1e9, 3),
-        number(fmean(map(_cost, found)), 2),
-        percent(fmean(shares)) if shares else NONE,
-    )
+    directions = ("write", "read")
+    found = {name: [made for made in result.checkpoints if made.direction == name] for name in directions}
+    return {name: made for name, made in found.items() if made}
 
 
 def answer(result: RunResult) -> str:
     """How long a checkpoint takes and how long the way back, in one sentence."""
     parts: list[str] = []
     for direction, found in _by_direction(result).items():
-        if found:
-            seconds, rate = (
-                fmean(getattr(one, name) for one in found) for name in ("seconds", "bytes_per_second")
-            )
-            what = "it" if parts else f"a checkpoint of {show_bytes(found[0].bytes)}"
-            parts.append(f"{_VERBS[direction]} {what} in {show_seconds(seconds)} ({show_rate(rate)})")
+        seconds = fmean(made.seconds for made in found)
+        rate = fmean(made.bytes_per_second for made in found)
+        verb = "write" if direction == "write" else "restore"
+        what = "it" if parts else f"a checkpoint of {show_bytes(found[0].bytes)}"
+        parts.append(f"{verb} {what} in {show_seconds(seconds)} ({show_rate(rate)})")
     if not parts:
         return "No checkpoint was completed."
     first = result.checkpoints[0]
@@ -99,3 +48,80 @@ def setting(result: RunResult) -> str:
         *(["subset"] if result.workload.get("subset") else []),
     ]
     return " · ".join(parts)
+
+
+def tables(result: RunResult) -> tuple[Table, ...]:
+    """The tables of a checkpoint run: means over all writes and all reads, and each of them."""
+    if not result.checkpoints:
+        return ()
+    columns = (
+        Column("", align="left"),
+        Column("GB"),
+        Column("duration,\nslowest\nrank", show_seconds, unit="s"),
+        Column("fastest\nrank", show_seconds, unit="s", room=64),
+        Column("until\ncomplete", show_seconds, unit="s"),
+        Column("GB/s", three_digits),
+        Column("CPU-s\nper GB", two_digits),
+        Column("in\nmemory %", one_place),
+    )
+    means = [
+        _row(f"{len(found)} {direction}{'s' if len(found) > 1 else ''}", found)
+        for direction, found in _by_direction(result).items()
+    ]
+    each = [_row(f"{made.direction} {made.number}", [made]) for made in result.checkpoints]
+    return (
+        Table(caption="Mean of the checkpoints", columns=columns, rows=tuple(means)),
+        Table(caption="Each checkpoint", columns=columns, rows=tuple(each)),
+    )
+
+
+def _row(name: str, found: Sequence[Checkpoint]) -> tuple[Cell, ...]:
+    """Arithmetic means, of the rates too, as MLPerf Storage takes them."""
+    shares = [made.resident_share for made in found if made.resident_share is not None]
+    writes = found[0].direction == "write"
+    return (
+        name,
+        fmean(made.bytes for made in found) / 1e9,
+        fmean(made.seconds for made in found),
+        fmean(made.fastest_seconds for made in found),
+        fmean(made.seconds + made.commit_seconds for made in found) if writes else None,
+        fmean(made.bytes_per_second for made in found) / 1e9,
+        fmean(made.cpu_seconds / (made.bytes / 1e9) if made.bytes else 0.0 for made in found),
+        fmean(shares) * 100 if shares else None,
+    )
+
+
+def figures(result: RunResult, steps: Steps | None) -> tuple[Figure, ...]:
+    """Bytes/s of each checkpoint; nothing when there are fewer than two."""
+    if len(result.checkpoints) < 2:
+        return ()
+    marks: list[Mark] = []
+    for place, direction in enumerate(("write", "read")):
+        dots = [
+            Dot(number, made.bytes_per_second)
+            for number, made in enumerate(result.checkpoints, start=1)
+            if made.direction == direction
+        ]
+        marks += through(dots, series_colour(place), area=18) if dots else ()
+    most = max(made.bytes_per_second for made in result.checkpoints)
+    count = len(result.checkpoints)
+    figure = Figure(
+        name="checkpoints",
+        title="Checkpoints written and read",
+        caption="All ranks together, by the slowest one. Left to right in the order they were made.",
+        x=Axis(title="checkpoint", low=0.5, high=count + 0.5, whole=True),
+        y=rate_axis(most * 1.15, show_rate),
+        marks=tuple(marks),
+        legend=tuple(
+            Key(direction, series_colour(place))
+            for place, direction in enumerate(("write", "read"))
+            if direction in _by_direction(result)
+        ),
+        qualified=marks_line(result),
+    )
+    return (figure,)
+
+
+def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
+    """On the page of another result: all of it."""
+    return tables(result), figures(result, None)

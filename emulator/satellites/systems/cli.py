@@ -14,9 +14,9 @@ from emulator.dataset.manifest import read_manifest
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
-from emulator.report.figures import write_picture
-from emulator.report.tables import print_grids
-from emulator.satellites.systems.efficiency import accelerators_fed, efficiency_grid, match_grid
+from emulator.report.page import write_picture
+from emulator.report.terminal import print_blocks
+from emulator.satellites.systems.efficiency import accelerators_fed, efficiency_table, match_table
 from emulator.satellites.systems.fit import Fit, seen_in, workload_of
 from emulator.satellites.systems.fit import fit as estimate
 from emulator.satellites.systems.limits import demand
@@ -273,7 +273,7 @@ def efficiency(
     elif workload is not None:
         asked = demand(load_workload(workload))
         fed = [accelerators_fed(system.storage.bandwidth, asked) for system in loaded]
-    grids = [efficiency_grid(loaded, fed)]
+    tables = [efficiency_table(loaded, fed)]
     if match is not None:
-        grids.append(match_grid(loaded, load_system(match)))
-    print_grids(grids)
+        tables.append(match_table(loaded, load_system(match)))
+    print_blocks(tables)

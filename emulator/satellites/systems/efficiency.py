@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from emulator.report.view import NONE, Grid, number
-from emulator.satellites.systems.system import Protection, System, parse_protection
+from emulator.record.result import RunResult
+from emulator.report.table import Cell, Column, Table
+from emulator.satellites.systems.system import Protection, System, load_system, parse_protection
 
 TB, GB = 1e12, 1e9
 
@@ -148,22 +149,30 @@ def matches(system: System, other: System) -> dict[str, int]:
     }
 
 
-def efficiency_grid(systems: Sequence[System], fed: Sequence[float | None]) -> Grid:
+def efficiency_table(systems: Sequence[System], fed: Sequence[float | None]) -> Table:
     """One column a system; what no system file says is left out."""
-    columns = [efficiency(system, count) for system, count in zip(systems, fed, strict=True)]
-    rows = []
-    for row in zip(*columns, strict=True):
+    figures = [efficiency(system, count) for system, count in zip(systems, fed, strict=True)]
+    rows: list[tuple[Cell, ...]] = []
+    for row in zip(*figures, strict=True):
         if any(figure.value is not None for figure in row):
             same_unit = row[0].unit and len({figure.unit for figure in row}) == 1
             head = f"{row[0].name}, {row[0].unit}" if same_unit else row[0].name
-            rows.append((head, *(number(figure.value, 4) for figure in row)))
-    return Grid(caption="Efficiency", heads=("", *(system.name for system in systems)), rows=tuple(rows))
+            rows.append((head, *(figure.value for figure in row)))
+    columns = (Column("", align="left"), *(Column(system.name) for system in systems))
+    return Table(caption="Efficiency", columns=columns, rows=tuple(rows))
 
 
-def match_grid(systems: Sequence[System], other: System) -> Grid:
+def match_table(systems: Sequence[System], other: System) -> Table:
     """How many nodes of each system match `other`."""
     found = [matches(system, other) for system in systems]
-    kinds = list(dict.fromkeys(what for nodes in found for what in nodes))
-    rows = tuple((what, *(str(nodes.get(what, NONE)) for nodes in found)) for what in kinds)
-    heads = ("nodes", *(system.name for system in systems))
-    return Grid(caption=f"Nodes to match {other.name}", heads=heads, rows=rows)
+    kinds = dict.fromkeys(what for nodes in found for what in nodes)
+    rows = tuple((what, *(nodes.get(what) for nodes in found)) for what in kinds)
+    columns = (Column("nodes", align="left"), *(Column(system.name) for system in systems))
+    return Table(caption=f"Nodes to match {other.name}", columns=columns, rows=rows)
+
+
+def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
+    """For `registry.BESIDE`: the efficiency of these systems at the knee of the result. Raises SpecError."""
+    systems = [load_system(name) for name in names]
+    fed = result.knee.n_au if result.knee else None
+    return (efficiency_table(systems, [fed] * len(systems)),)

@@ -1,0 +1,197 @@
+"""A figure as data: title, caption, axes with their units, marks from the back to the front, and a legend.
+
+`drawing` makes SVG and PNG of it and knows nothing of results; who makes figures knows nothing of Altair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+INK, SOFT, PAPER, GRID = "#1f2933", "#5b6673", "#ffffff", "#e4e7eb"
+MEASURED, SECOND, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#0f8a6d", "#8a94a0", "#c2410c", "#b7791f"
+SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2410c", "#5b6673")
+"""Colours of what is compared, in its order; a ninth begins again."""
+PROCESSES = "processes (emulated accelerators)"
+LOG_FROM = 100
+"""Largest over smallest value from which an axis becomes logarithmic."""
+XY = tuple[float, float]
+
+
+def series_colour(place: int) -> str:
+    """The colour of the series with that number, from 0."""
+    return SERIES[place % len(SERIES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A scale and what is written beside it."""
+
+    title: str = ""
+    """What is shown and its unit; empty where every label has its unit."""
+    kind: Literal["linear", "log", "names"] = "linear"
+    """`names`: every x has a place of its own, whatever lies between."""
+    low: float = 0.0
+    high: float | None = None
+    """None: as far as the marks reach."""
+    ticks: tuple[float, ...] = ()
+    """Empty: round numbers."""
+    labels: tuple[str, ...] = ()
+    """Text of the ticks; empty: their numbers."""
+    whole: bool = False
+    """Whether only whole numbers are labelled."""
+    suffix: str = ""
+    """Written after every number, for example ` %`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A measured point."""
+
+    x: float
+    y: float
+    flagged: bool = False
+    used: bool = True
+    """False: a flag invalidates it, and lines do not go through it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dots:
+    """Points; flagged ones are hollow diamonds."""
+
+    dots: tuple[Dot, ...]
+    colour: str
+    flagged_colour: str = FLAGGED
+    area: int = 46
+    """Square px of a dot."""
+    squares: bool = False
+    """Pale squares, for what others published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line through points, in their order."""
+
+    points: tuple[XY, ...]
+    colour: str
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The area between two curves: (x, low, high)."""
+
+    points: tuple[tuple[float, float, float], ...]
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A dashed horizontal line over the whole width."""
+
+    y: float
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upright:
+    """A vertical line with an interval as a band around it and a label at its foot."""
+
+    x: float
+    interval: XY | None
+    label: tuple[str, ...]
+    """Lines of text."""
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """Stacked bars."""
+
+    stacks: tuple[tuple[float, tuple[float, ...]], ...]
+    """x and the heights of the parts, from the bottom up."""
+    colours: tuple[str, ...]
+    """Of the parts."""
+
+
+Mark = Dots | Line | Band | Level | Upright | Bars
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a legend."""
+
+    name: str
+    colour: str
+    kind: Literal["line", "dash", "dot", "diamond", "box"] = "line"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """Everything that a picture shows."""
+
+    name: str
+    """Short name, for ids: `step-time`."""
+    title: str
+    caption: str
+    """What it shows, in words; printed under the picture on a page."""
+    x: Axis
+    y: Axis
+    marks: tuple[Mark, ...]
+    """From the back to the front."""
+    legend: tuple[Key, ...]
+    qualified: str
+    """What qualifies every number in it (`view.marks_line`): a picture may travel alone, and this with it."""
+
+
+def through(
+    dots: Sequence[Dot], colour: str, *, area: int = 46, flagged_colour: str = FLAGGED, dashed: bool = False
+) -> tuple[Line, Dots]:
+    """The dots, and a line through the mean of those `used` at each x."""
+    groups: dict[float, list[float]] = {}
+    for dot in dots:
+        if dot.used:
+            groups.setdefault(dot.x, []).append(dot.y)
+    means = tuple((x, sum(values) / len(values)) for x, values in sorted(groups.items()))
+    return (
+        Line(points=means, colour=colour, dashed=dashed),
+        Dots(dots=tuple(dots), colour=colour, area=area, flagged_colour=flagged_colour),
+    )
+
+
+def flagged_key(dots: Sequence[Dot], colour: str = FLAGGED) -> tuple[Key, ...]:
+    """An entry for flagged points, when there are any."""
+    return (Key("flagged", colour, "diamond"),) if any(dot.flagged for dot in dots) else ()
+
+
+def decades(low: float, high: float) -> tuple[float, ...]:
+    """Tick values between `low` and `high` on a logarithmic axis: decades, or 1-2-5 when there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
+    values = [step * 10.0**power for power in powers for step in steps]
+    return tuple(float(f"{value:.6g}") for value in values if low <= value <= high)
+
+
+def process_axis(counts: Sequence[float]) -> Axis:
+    """The x axis of process counts: linear from 0, or logarithmic when they span much."""
+    least, most = min(counts), max(counts)
+    if most < LOG_FROM * least:
+        return Axis(title=PROCESSES, high=most * 1.06, whole=True)
+    low, high = least * 0.85, most * 1.25
+    return Axis(title=PROCESSES, kind="log", low=low, high=high, ticks=decades(low, high), whole=True)
+
+
+def rate_axis(top: float, show: Callable[[float], str]) -> Axis:
+    """A y axis from 0 to `top` whose labels are what `show` makes of the values, with their unit."""
+    power = 10 ** math.floor(math.log10(top))
+    step = next(power * part for part in (2.0, 1.0, 0.5, 0.25, 0.2, 0.1) if top / (power * part) >= 3)
+    ticks = tuple(number * step for number in range(math.floor(top / step) + 1))
+    return Axis(high=top, ticks=ticks, labels=("0", *map(show, ticks[1:])))
+
+
+def log_axis(low: float, high: float, show: Callable[[float], str]) -> Axis:
+    """A logarithmic y axis whose labels are what `show` makes of the values, with their unit."""
+    ticks = decades(low, high)
+    return Axis(kind="log", low=low, high=high, ticks=ticks, labels=tuple(map(show, ticks)))

@@ -1,0 +1,148 @@
+"""A table as data, and as rows of text, Markdown and CSV. `terminal` and the pages lay the same table out.
+
+A cell is a figure in the unit that its column names, or text. How a figure is shown belongs to the column, so
+CSV has all digits where a terminal has four.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeVar
+
+NONE = "–"
+"""Shown where there is no number."""
+T = TypeVar("T")
+Cell = str | float | None
+"""Text, a figure (a whole number if it is an int), or None where it is not known."""
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """`value` to `digits` significant digits, with thousands separated; never in powers of ten."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == 0:
+        return "0"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(places, 9)}f}"
+
+
+def percent(share: float | None) -> str:
+    """A share (0 to 1) as a percentage with one decimal, without the sign."""
+    return NONE if share is None or not math.isfinite(share) else f"{share * 100:.1f}"
+
+
+two_digits, three_digits = partial(number, digits=2), partial(number, digits=3)
+
+
+def one_place(value: float) -> str:
+    """`value` with one decimal place, for percentages."""
+    return f"{value:.1f}"
+
+
+def three_places(value: float) -> str:
+    """`value` with three decimal places, for ratios near 1."""
+    return f"{value:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: what its cells are and how they are shown."""
+
+    head: str
+    """Name, with the unit of the figures; a terminal breaks it at its line breaks."""
+    show: Callable[[float], str] = number
+    """A finite figure of this column as text; whole numbers are always shown in full."""
+    unit: str = ""
+    """Unit of the figures where `show` adds one that fits, for example `s`."""
+    align: Literal["right", "left", "fold"] = "right"
+    """`left` is text on one line, `fold` is text that may take several lines."""
+    room: int = 0
+    """Left out of a terminal that has fewer columns; from 60 on also of a page on a small screen."""
+    bar: bool = False
+    """Whether a page draws a bar as long as the figure behind it."""
+
+    def text(self, cell: Cell) -> str:
+        """The cell as people read it."""
+        if isinstance(cell, str):
+            return cell
+        if cell is None or not math.isfinite(cell):
+            return NONE
+        return f"{cell:,}" if isinstance(cell, int) else self.show(cell)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A caption over columns and rows; a table without rows is not shown."""
+
+    caption: str
+    """Empty for the table that a result is mainly about."""
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    flagged: frozenset[int] = frozenset()
+    """Numbers of the rows that carry a validity flag."""
+    items: str = ""
+    """What the rows are where a long table may lose its middle, for example `hosts`."""
+    detail: bool = False
+    """Shown on a page and not in a terminal."""
+
+    @property
+    def texts(self) -> tuple[tuple[str, ...], ...]:
+        """The rows as people read them."""
+        return tuple(
+            tuple(column.text(cell) for column, cell in zip(self.columns, row, strict=True))
+            for row in self.rows
+        )
+
+    def without_empty_columns(self) -> Table:
+        """The table without the columns in which no row has any text."""
+        kept = [place for place in range(len(self.columns)) if any(row[place] != "" for row in self.rows)]
+        return replace(
+            self,
+            columns=tuple(self.columns[place] for place in kept),
+            rows=tuple(tuple(row[place] for place in kept) for row in self.rows),
+        )
+
+
+def shortened(rows: Sequence[T], most: int) -> tuple[Sequence[T], Sequence[T], int]:
+    """Head and tail of at most `most` rows together, and how many lie between them."""
+    if len(rows) <= most:
+        return rows, [], 0
+    head = most * 2 // 3
+    return rows[:head], rows[head - most :], len(rows) - most
+
+
+def heading(head: str, slash: str = "/") -> str:
+    """A column's head on one line; `slash` is written where it may be broken after a slash."""
+    return head.replace("/\n", slash).replace("\n", " ")
+
+
+def markdown(table: Table) -> str:
+    """The table as GitHub's Markdown; in a terminal it is readable as well."""
+    rows = [[heading(column.head) for column in table.columns], *map(list, table.texts)]
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    widths = [max(3, *map(len, cells)) for cells in zip(*rows, strict=True)]
+    right = [column.align == "right" for column in table.columns]
+    rule = ["-" * (width - 1) + ":" if r else "-" * width for width, r in zip(widths, right, strict=True)]
+    padded = [
+        [
+            cell.rjust(width) if r else cell.ljust(width)
+            for cell, width, r in zip(row, widths, right, strict=True)
+        ]
+        for row in rows
+    ]
+    lines = ["| " + " | ".join(row) + " |" for row in (padded[0], rule, *padded[1:])]
+    return "\n".join([f"{table.caption}\n"] * bool(table.caption) + lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """The table as CSV, with figures in full and without its caption; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heading(c.head) + (f" [{c.unit}]" if c.unit else "") for c in table.columns)
+    writer.writerows(["" if cell is None else cell for cell in row] for row in table.rows)
+    return text.getvalue()

@@ -1,0 +1,222 @@
+"""A result of training (`run`, `sweep`, `simulated`, `imported`): its answer, its tables and its cards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emulator.record.result import HostShare, Knee, Point, RunResult
+from emulator.record.steps import Steps
+from emulator.report.figure import Figure
+from emulator.report.table import (
+    Cell,
+    Column,
+    Table,
+    number,
+    one_place,
+    percent,
+    three_digits,
+    three_places,
+    two_digits,
+)
+from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_demand, with_latency
+from emulator.report.view import BOUNDS, notes, shape_of
+from emulator.units import show_bytes, show_rate, show_seconds
+
+QUESTION = "How many accelerators can this storage feed?"
+
+
+def answer(result: RunResult) -> str:
+    """The knee in one sentence, or why there is none."""
+    if result.knee is not None:
+        return result.knee.sentence
+    if not result.points:
+        return "Nothing was measured."
+    if len({point.ranks for point in result.points}) > 1:
+        return "No knee was computed for this result."
+    point = result.points[0]
+    ranks = "1 process" if point.ranks == 1 else f"{point.ranks:,} processes"
+    rate = f"{ranks} read {show_rate(point.bytes_per_second)}"
+    if not computes(point):
+        return f"{rate}; the workload does not compute, so there is no ideal to compare with."
+    return (
+        f"{rate} ({number(point.samples_per_second)} samples/s) at {percent(point.au)} % accelerator "
+        f"utilisation, {percent(point.x_ideal)} % of the ideal throughput."
+    )
+
+
+def setting(result: RunResult) -> str:
+    """Where and how it was measured, in one line: dataset, storage, loader."""
+    parts = []
+    if result.dataset.get("path"):
+        size = f" ({show_bytes(result.dataset['bytes'])})" if result.dataset.get("bytes") else ""
+        parts.append(f"{result.dataset['path']}{size}")
+    shaped = result.storage.get("shaped_rate") is not None
+    parts.append(shape_of(result.storage) if shaped else f"{result.storage.get('cache', 'unknown')} cache")
+    parts.append(f"{result.loader} loader")
+    return " · ".join(parts)
+
+
+def figures(result: RunResult, steps: Steps) -> tuple[Figure, ...]:
+    """Its figures, as far as there is something to draw."""
+    made = (make(result, steps) for make in FIGURES)
+    return tuple(figure for figure in made if figure is not None)
+
+
+def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
+    """Nothing: a second training on a page is what `compare` is for."""
+    return (), ()
+
+
+def tables(result: RunResult) -> tuple[Table, ...]:
+    """The points, the hosts of the largest one, and the latency of requests."""
+    return tuple(table for table in (points(result), hosts(result), latency(result)) if table.rows)
+
+
+def points(result: RunResult) -> Table:
+    """One row a point, by rank count, repeats in the order they were run."""
+    letters = {note.name: note.letter for note in notes(result)}
+    found = sorted(result.points, key=lambda point: point.ranks)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            point.ranks,
+            point.samples_per_second,
+            point.bytes_per_second / 1e9,
+            point.bytes_per_second / point.ranks / 1e6,
+            point.au * 100 if computes(point) else None,
+            point.x_ideal if computes(point) else None,
+            BOUNDS[point.bound.kind] if point.bound else "",
+            " ".join(sorted({letters[flag.name] for flag in point.flags})),
+        )
+        for point in found
+    ]
+    columns = (
+        Column("ranks"),
+        Column("samples/s", room=56),
+        Column("GB/s", three_digits),
+        Column("MB/s\nper rank"),
+        Column("AU %", one_place),
+        Column("X/\nX_ideal", three_places),
+        Column("bound by", align="left", room=60),
+        Column("notes", align="fold"),
+    )
+    flagged = frozenset(place for place, point in enumerate(found) if point.flags)
+    return Table(caption="", columns=columns, rows=tuple(rows), flagged=flagged).without_empty_columns()
+
+
+def hosts(result: RunResult) -> Table:
+    """The hosts of the point with the most hosts (of these, with the most ranks)."""
+    point = max(result.points, key=lambda point: (len(point.hosts), point.ranks), default=None)
+    rows = [] if point is None else host_rows(point)
+    caption = ""
+    if point is not None:
+        many = f"{len(rows):,} hosts" if len(rows) > 1 else "1 host"
+        order = ", the most waiting first" if len(rows) > 1 else ""
+        caption = f"{many} at {point.ranks:,} ranks{order} ({show_rate(point.bytes_per_second)} in all)"
+    columns = (
+        Column("host", align="fold"),
+        Column("ranks"),
+        Column("GB/s", three_digits, bar=True),
+        Column("wait %", one_place),
+        Column("CPU %", one_place, room=56),
+        Column("CPU-s\nper GB", two_digits, room=60),
+        Column("run\nqueue", two_digits, room=110),
+        Column("NIC in,\nGB/s", three_digits, room=110),
+    )
+    return Table(caption=caption, columns=columns, rows=tuple(rows), items="hosts", detail=len(rows) < 2)
+
+
+def host_rows(point: Point) -> list[tuple[Cell, ...]]:
+    """The hosts of a point in the columns of `hosts`, the one whose ranks waited the most first."""
+
+    def row(name: str, share: HostShare) -> tuple[Cell, ...]:
+        rank_seconds = share.ranks * point.seconds
+        nic = None if share.nic_bytes is None or not point.seconds else share.nic_bytes / point.seconds / 1e9
+        return (
+            name,
+            share.ranks,
+            share.bytes / point.seconds / 1e9 if point.seconds else 0.0,
+            min(1.0, share.wait_seconds / rank_seconds) * 100 if rank_seconds else 0.0,
+            None if share.busy_share is None else share.busy_share * 100,
+            share.cpu_seconds / share.bytes * 1e9 if share.bytes else None,
+            share.runqueue,
+            nic,
+        )
+
+    names = short_names([share.host for share in point.hosts])
+    found = sorted(zip(names, point.hosts, strict=True), key=lambda host: host[0])
+    return sorted((row(*host) for host in found), key=lambda row: float(row[3] or 0), reverse=True)
+
+
+def short_names(names: list[str]) -> list[str]:
+    """The names without the domain that all of them share."""
+    domains = {name.partition(".")[2] for name in names}
+    short = [name.partition(".")[0] for name in names]
+    return short if len(domains) == 1 and len(set(short)) == len(set(names)) else names
+
+
+def latency(result: RunResult) -> Table:
+    """Percentiles of the latency of read requests at each point."""
+    heads = ("p50", "p90", "p99", "p99.9", "max")
+    return Table(
+        caption="Latency of read requests",
+        columns=(Column("ranks"), *(Column(head, show_seconds, unit="s") for head in heads)),
+        rows=tuple((point.ranks, *seconds) for point, seconds in with_latency(result)),
+        detail=True,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One figure beside the answer, with its name and what it means."""
+
+    name: str
+    value: str
+    detail: str
+
+
+def cards(result: RunResult) -> list[Card]:
+    """The few figures that answer the question, the knee first."""
+    found = by_ranks(result)
+    if not found:
+        return []
+    demand = mean_demand(found)
+    made = _knee_cards(result, result.knee, found, demand) if result.knee else []
+    if demand is not None:
+        made.append(Card(name="One process asks for", value=show_rate(demand), detail=_step(result)))
+    last = found[-1]
+    detail = f"at {last.ranks:,} process{'es' if last.ranks > 1 else ''}"
+    if computes(last):
+        detail += f", AU {percent(last.au)}\N{NO-BREAK SPACE}%"
+    made.append(Card(name="Largest count", value=show_rate(last.bytes_per_second), detail=detail))
+    return made
+
+
+def _knee_cards(result: RunResult, knee: Knee, found: list[Point], demand: float | None) -> list[Card]:
+    share = result.workload.get("training", {}).get("au_threshold", 0.9)
+    name = f"Knee, {share * 100:g} % of ideal"
+    if knee.n_au is None:
+        detail = f"in counts from {found[0].ranks:,} to {found[-1].ranks:,}"
+        made = [Card(name=name, value="none seen", detail=detail)]
+    else:
+        low, high = knee.interval or (None, None)
+        detail = f"95 % interval {number(low, 3)} to {number(high, 3)}" if knee.interval else "no interval"
+        made = [Card(name=name, value=number(knee.n_au, 3), detail=detail)]
+    if knee.n_98 is not None:
+        value = number(knee.n_98, 3)
+        made.append(Card(name="Onset, 98 % of ideal", value=value, detail="each process begins to slow"))
+    if knee.n_saturation is not None and demand is not None:
+        detail = f"what {number(knee.n_saturation, 3)} processes ask for"
+        value = show_rate(knee.n_saturation * demand)
+        made.append(Card(name="Saturates at", value=value, detail=detail))
+    if knee.peak_samples_per_second is not None:
+        value = number(knee.peak_samples_per_second, 4)
+        made.append(Card(name="Peak, samples/s", value=value, detail="throughput falls after it"))
+    return made
+
+
+def _step(result: RunResult) -> str:
+    batch = result.workload.get("loader", {}).get("batch_size")
+    seconds = result.workload.get("accelerator", {}).get("step_seconds")
+    if batch is None or seconds is None:
+        return ""
+    return f"{batch} sample{'s' if batch != 1 else ''} every {show_seconds(float(seconds))}"

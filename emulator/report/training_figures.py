@@ -1,0 +1,363 @@
+"""The figures of a training, each with its caption, and the few formulas that they share with its tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from emulator.analysis.flags import usable
+from emulator.analysis.posterior import posterior
+from emulator.record.result import Point, RunResult
+from emulator.record.steps import Steps
+from emulator.report.figure import (
+    IDEAL,
+    KNEE,
+    LOG_FROM,
+    MEASURED,
+    PROCESSES,
+    SECOND,
+    Axis,
+    Band,
+    Bars,
+    Dot,
+    Dots,
+    Figure,
+    Key,
+    Level,
+    Line,
+    Mark,
+    Upright,
+    flagged_key,
+    log_axis,
+    process_axis,
+    through,
+)
+from emulator.report.table import number
+from emulator.report.view import marks_line
+from emulator.units import show_rate, show_seconds
+
+
+def computes(point: Point) -> bool:
+    """False when the workload does not compute: then there is no ideal rate, no AU and no X/X_ideal."""
+    return math.isfinite(point.ideal_samples_per_second) and point.ideal_samples_per_second > 0
+
+
+def by_ranks(result: RunResult) -> list[Point]:
+    """The points that can be drawn, by rank count."""
+    return sorted((point for point in result.points if point.ranks > 0), key=lambda point: point.ranks)
+
+
+def mean_demand(points: Sequence[Point]) -> float | None:
+    """Bytes/s that one process asks for when it never waits, mean of the points; None without compute."""
+    known = [
+        point.ideal_samples_per_second / point.ranks * point.bytes / point.samples
+        for point in points
+        if computes(point) and point.ranks and point.samples and point.bytes
+    ]
+    return sum(known) / len(known) if known else None
+
+
+def measured(points: Sequence[Point], value: Callable[[Point], float]) -> tuple[Dot, ...]:
+    """`value` of each point against its rank count."""
+    used = usable(points)
+    return tuple(Dot(point.ranks, value(point), bool(point.flags), point in used) for point in points)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit that keeps the numbers of an axis short."""
+
+    name: str
+    size: float
+    """Bytes/s, or seconds, of one unit."""
+
+
+def rate_unit(largest: float) -> Unit:
+    """kB/s to PB/s for rates of up to `largest` bytes/s."""
+    for name, power in (("PB/s", 15), ("TB/s", 12), ("GB/s", 9), ("MB/s", 6)):
+        if largest >= 2 * 10**power:
+            return Unit(name, 10.0**power)
+    return Unit("kB/s", 1e3)
+
+
+def time_unit(largest: float) -> Unit:
+    """us, ms or s for durations of up to `largest` seconds."""
+    if largest >= 2:
+        return Unit("s", 1.0)
+    return Unit("ms", 1e-3) if largest >= 2e-3 else Unit("us", 1e-6)
+
+
+def throughput(result: RunResult, steps: Steps) -> Figure | None:
+    """All processes together: bytes/s against the process count, with the ideal line and the knee."""
+    points = by_ranks(result)
+    if not points:
+        return None
+    x = process_axis([point.ranks for point in points])
+    log = x.kind == "log"
+    unit = Unit("", 1.0) if log else rate_unit(max(point.bytes_per_second for point in points))
+    dots = measured(points, lambda point: point.bytes_per_second / unit.size)
+    top = max(dot.y for dot in dots) * (2.0 if log else 1.18) or 1.0
+    low = min(dot.y for dot in dots) * 0.6
+    marks, legend = list(_knee(result)), []
+    demand = mean_demand(points)
+    if demand is not None:
+        legend = [Key("ideal", IDEAL, "dash")]
+        one = demand / unit.size
+        ends = (float(points[0].ranks) if log else 0.0, min(points[-1].ranks * 1.02, top / one))
+        marks.append(Line(points=tuple((end, end * one) for end in ends), colour=IDEAL, dashed=True))
+    fit = [
+        (ranks, *(ranks * level / unit.size for level in levels))
+        for ranks, *levels in fitted(result)
+        if ranks * levels[1] / unit.size < top
+    ]
+    curve, keys = _curve(result, dots, [(ranks, low, mid, min(top, high)) for ranks, low, mid, high in fit])
+    return Figure(
+        name="throughput",
+        title="Throughput, all processes",
+        caption="All processes together."
+        + (" Dashed: what processes that never wait would read." if demand else ""),
+        x=x,
+        y=log_axis(low, top, show_rate) if log else Axis(title=unit.name, high=top),
+        marks=(*marks, *curve),
+        legend=(*keys, *legend, *flagged_key(dots)),
+        qualified=marks_line(result),
+    )
+
+
+def per_process(result: RunResult, steps: Steps) -> Figure | None:
+    """Bytes/s of one process against the process count, with what it asks for and the knee."""
+    points = by_ranks(result)
+    if not points:
+        return None
+    demand = mean_demand(points)
+    unit = rate_unit(max([point.bytes_per_second / point.ranks for point in points] + [demand or 0]))
+    dots = measured(points, lambda point: point.bytes_per_second / point.ranks / unit.size)
+    marks, legend = list(_knee(result)), []
+    if demand is not None:
+        marks.append(Level(y=demand / unit.size, colour=IDEAL))
+        legend = [Key(f"ideal, {number(demand / unit.size, 4)} {unit.name}", IDEAL, "dash")]
+    fit = [(ranks, *(level / unit.size for level in levels)) for ranks, *levels in fitted(result)]
+    curve, keys = _curve(result, dots, fit)
+    top = max([dot.y for dot in dots] + [(demand or 0.0) / unit.size]) * 1.15 or 1.0
+    return Figure(
+        name="per-process",
+        title="Throughput of one process",
+        caption="Bytes per second that each process gets." + (" Dashed: what it asks for." if demand else ""),
+        x=process_axis([point.ranks for point in points]),
+        y=Axis(title=f"{unit.name} per process", high=top),
+        marks=(*marks, *curve),
+        legend=(*keys, *legend, *flagged_key(dots)),
+        qualified=marks_line(result),
+    )
+
+
+def _knee(result: RunResult) -> tuple[Mark, ...]:
+    """The knee as a line with its number, and its interval as a band."""
+    knee = result.knee
+    if knee is None or knee.n_au is None:
+        return ()
+    label = [f"knee {number(knee.n_au, 3)}"]
+    if knee.interval is not None:
+        label.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
+    return (Upright(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=KNEE),)
+
+
+def _curve(
+    result: RunResult, dots: tuple[Dot, ...], fit: Sequence[tuple[float, ...]]
+) -> tuple[tuple[Mark, ...], tuple[Key, ...]]:
+    """The points, and through them the fitted curve where there is one, else their means; with the legend."""
+    made = "simulated" if result.kind == "simulated" else "measured"
+    if not fit:
+        return through(dots, MEASURED), (Key(made, MEASURED),)
+    band = Band(points=tuple((x, low, high) for x, low, _, high in fit), colour=MEASURED)
+    line = Line(points=tuple((x, middle) for x, _, middle, _ in fit), colour=MEASURED)
+    keys = (Key(made, MEASURED, "dot"), Key("fit, 95 % band", MEASURED))
+    return (band, line, Dots(dots=dots, colour=MEASURED)), keys
+
+
+def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
+    """The curve that the knee was read from: ranks, and bytes/s of one process, low, middle and high (95 %).
+
+    From the same posterior and the same points as the knee. [] without an interval of the knee: then nothing
+    was fitted.
+    """
+    points = by_ranks(result)
+    demand = mean_demand(points)
+    used = [point for point in usable(points) if computes(point)]
+    if result.knee is None or result.knee.interval is None or demand is None:
+        return []
+    first, last = points[0].ranks, points[-1].ranks
+    space = np.geomspace if last >= LOG_FROM * first else np.linspace
+    counts = tuple(space(first, last, 60).tolist())
+    band = _band(
+        tuple(point.ranks for point in used),
+        tuple(point.samples_per_second / point.ideal_samples_per_second for point in used),
+        result.workload.get("training", {}).get("au_threshold", 0.9),
+        counts,
+    )
+    return [
+        (ranks, *(demand * min(1.0, level) for level in levels))
+        for ranks, levels in zip(counts, band, strict=True)
+    ]
+
+
+@lru_cache(maxsize=8)
+def _band(
+    ranks: tuple[int, ...], efficiency: tuple[float, ...], threshold: float, counts: tuple[float, ...]
+) -> tuple[tuple[float, float, float], ...]:
+    """Quantiles of the fitted efficiency at each count; kept, since several figures draw the same."""
+    found = posterior(ranks, efficiency, threshold, max(ranks)).band(counts, (0.025, 0.5, 0.975))
+    return tuple((float(low), float(middle), float(high)) for low, middle, high in found.T)
+
+
+def utilisation(result: RunResult, steps: Steps) -> Figure | None:
+    """Accelerator utilisation and X/X_ideal in percent against the process count, with the threshold."""
+    points = [point for point in by_ranks(result) if computes(point)]
+    if not points:
+        return None
+    au = measured(points, lambda point: point.au * 100)
+    x_ideal = measured(points, lambda point: point.x_ideal * 100)
+    marks: list[Mark] = []
+    legend = [Key("AU", MEASURED), Key("X/X_ideal", SECOND, "dash")]
+    threshold = result.workload.get("training", {}).get("au_threshold")
+    if threshold is not None:
+        marks.append(Level(y=threshold * 100, colour=KNEE))
+        legend.append(Key(f"threshold {threshold * 100:g} %", KNEE, "dash"))
+    return Figure(
+        name="utilisation",
+        title="Accelerator utilisation",
+        caption="AU: nominal compute over elapsed time, as MLPerf Storage defines it. X/X_ideal: samples per "
+        "second over what accelerators that never wait would consume. Both leave out the first step of an "
+        "epoch.",
+        x=process_axis([point.ranks for point in points]),
+        y=Axis(high=max(100.0, *(dot.y for dot in (*au, *x_ideal))) * 1.06, suffix=" %"),
+        marks=(*marks, *through(au, MEASURED), *through(x_ideal, SECOND, area=18, dashed=True)),
+        legend=(*legend, *flagged_key(au)),
+        qualified=marks_line(result),
+    )
+
+
+PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "overshoot": "#a23b72"}
+"""Part of a step -> its colour, from the bottom of the stack to its top."""
+
+
+def step_time(result: RunResult, steps: Steps) -> Figure | None:
+    """Where the mean step goes: compute, wait, barrier, overshoot, stacked, for each process count."""
+    seconds = mean_steps(result, steps)
+    if not seconds:
+        return None
+    unit = time_unit(max(map(sum, seconds.values())))
+    return Figure(
+        name="step-time",
+        title="Where a step goes, mean",
+        caption="Mean over all steps of all processes: compute is the emulated accelerator, wait is for "
+        "data, barrier is the other processes, overshoot is the emulator itself.",
+        x=Axis(title=PROCESSES, kind="names", whole=True),
+        y=Axis(title=f"{unit.name} per step"),
+        marks=(
+            Bars(
+                stacks=tuple(
+                    (ranks, tuple(part / unit.size for part in parts)) for ranks, parts in seconds.items()
+                ),
+                colours=tuple(PARTS.values()),
+            ),
+        ),
+        legend=tuple(Key(name, colour, "box") for name, colour in PARTS.items()),
+        qualified=marks_line(result),
+    )
+
+
+def mean_steps(result: RunResult, steps: Steps) -> dict[int, tuple[float, ...]]:
+    """Rank count -> mean seconds of the PARTS of a step, from the step log or else from the points."""
+    point = steps["point"]
+    logged = point >= 0
+    count = np.bincount(point[logged], minlength=len(result.points))
+    sums = [np.bincount(point[logged], weights=steps[part][logged], minlength=len(count)) for part in PARTS]
+    found: dict[int, list[list[float]]] = {}
+    for place, at in enumerate(result.points):
+        parts = [float(total[place] / count[place]) for total in sums] if count[place] else _estimated(at)
+        found.setdefault(at.ranks, []).append(parts)
+    return {
+        ranks: tuple(max(0.0, sum(part) / len(part)) for part in zip(*repeats, strict=True))
+        for ranks, repeats in sorted(found.items())
+    }
+
+
+def _estimated(point: Point) -> list[float]:
+    """From the shares that the result keeps; what they leave over is overshoot."""
+    step = point.seconds / point.steps if point.steps else 0.0
+    compute = point.au_first if computes(point) else 0.0
+    rest = max(0.0, 1 - point.wait_share - point.barrier_share - compute)
+    return [share * step for share in (compute, point.wait_share, point.barrier_share, rest)]
+
+
+PERCENTILES = {50.0: "#4f83cc", 90.0: "#0f8a6d", 99.0: "#e07b39", 99.9: "#a23b72", 100.0: ""}
+"""Percentile of read latency -> its colour; the maximum is not drawn."""
+
+
+def latency(result: RunResult, steps: Steps) -> Figure | None:
+    """Percentiles of the latency of read requests against the process count."""
+    found = [(point.ranks, seconds) for point, seconds in with_latency(result) if point.ranks > 0]
+    series = {
+        percentile: tuple(
+            Dot(ranks, seconds[place]) for ranks, seconds in found if 0 < seconds[place] < math.inf
+        )
+        for place, percentile in enumerate(PERCENTILES)
+        if percentile < 100
+    }
+    values = [dot.y for dots in series.values() for dot in dots]
+    if not values:
+        return None
+    marks: list[Mark] = []
+    for percentile, dots in series.items():
+        line = tuple((dot.x, dot.y) for dot in dots)
+        marks.append(Line(points=line, colour=PERCENTILES[percentile]))
+        marks.append(Dots(dots=dots, colour=PERCENTILES[percentile], area=34))
+    return Figure(
+        name="latency",
+        title="Latency of read requests",
+        caption="One read request, as the loader sends it. Upper edges of histogram buckets.",
+        x=process_axis([ranks for ranks, _ in found]),
+        y=log_axis(min(values) / 1.6, max(values) * 1.6, show_seconds),
+        marks=tuple(marks),
+        legend=tuple(Key(f"p{percentile:g}", PERCENTILES[percentile]) for percentile in series),
+        qualified=marks_line(result),
+    )
+
+
+def with_latency(result: RunResult) -> list[tuple[Point, tuple[float, ...]]]:
+    """The points that have a histogram of read latency, by rank count, with their percentiles in seconds."""
+    ordered = sorted(result.points, key=lambda point: point.ranks)
+    found = [(point, percentiles(point.read_latency)) for point in ordered]
+    return [(point, seconds) for point, seconds in found if seconds]
+
+
+def percentiles(histogram: Mapping[str, int]) -> tuple[float, ...]:
+    """Seconds at or below which each of the PERCENTILES of the requests ended; () without requests.
+
+    `histogram` maps the upper edge of a bucket in microseconds to requests. The answer is the upper edge
+    of the bucket that the percentile falls into, so it never flatters.
+    """
+    edges = np.array([_edge(name) for name in histogram])
+    counts = np.array(list(histogram.values()), dtype=np.int64)
+    if not len(edges) or counts.sum() <= 0:
+        return ()
+    order = np.argsort(edges)
+    total = np.cumsum(counts[order])
+    places = np.searchsorted(total, np.ceil(total[-1] * np.array(list(PERCENTILES)) / 100 - 1e-9))
+    return tuple((edges[order][np.minimum(places, len(edges) - 1)] * 1e-6).tolist())
+
+
+def _edge(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return math.inf  # a bucket without an upper edge, whatever it is called
+
+
+FIGURES = (throughput, per_process, utilisation, step_time, latency)
+"""In the order of a page."""
