@@ -1,4 +1,4 @@
-"""A profile: what one accelerator took for one model, measured by `feedrate calibrate`."""
+"""A profile: how long one accelerator takes for a step of one model, measured by `feedrate calibrate`."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ class Timing:
     steps: int
     """Steps that were measured, after the warm-up."""
     warmup: int
-    """Steps before them that were not."""
+    """Steps before them that were left out."""
     mean: float
     """Mean seconds of a step: forward, loss, backward, optimiser; data on the device already."""
     sd: float
     """Sample standard deviation of the seconds of a step."""
     lag1: float
-    """Autocorrelation of the seconds of successive steps, -1 to 1. Draws from `quantiles` leave it out."""
+    """Autocorrelation of the seconds of successive steps, -1 to 1. Draws from `quantiles` do not have it."""
     copy_seconds: float
     """Median seconds of copying a batch from host memory to the device; 0 on a CPU. Not in `mean`."""
     copy_bytes: int
     """Bytes of that copy."""
     quantiles: tuple[float, ...]
-    """Seconds of the steps in ascending order, in n equal parts, the mean of each: number i (from 0)
+    """The step times, sorted and cut into n equal parts: mean seconds of each, ascending. Part i, from 0,
     stands for the probability (i + 1/2) / n. Their mean is `mean`."""
 
     def __post_init__(self) -> None:
-        at_least("batch_size", self.batch_size, 1)
-        at_least("steps", self.steps, 2)
-        positive("mean", self.mean)
-        at_least("copy_seconds", self.copy_seconds, 0)
+        at_least(1, self, "batch_size")
+        at_least(2, self, "steps")
+        at_least(0, self, "copy_seconds")
+        positive(self, "mean")
         if not self.quantiles or list(self.quantiles) != sorted(self.quantiles) or self.quantiles[0] <= 0:
             raise SpecError("quantiles must be positive and ascending")
         if abs(sum(self.quantiles) / len(self.quantiles) - self.mean) > 1e-4 * self.mean:
-            raise SpecError("quantiles do not have the mean beside them", "calibrate again; do not edit")
+            raise SpecError("quantiles do not have the mean that is stated", "calibrate again; do not edit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Variant:
     layout: Layout
     """channels_last (torch.channels_last_3d) or contiguous."""
     t0: float | None = None
-    """Seconds of a step that do not depend on the batch size B: t(B) = t0 + B t1. None: one size only."""
+    """Seconds of a step that do not depend on the batch size B, in t(B) = t0 + B t1. None: one size only."""
     t0_interval: tuple[float, float] | None = None
     """95 % interval of t0; None for fewer than three batch sizes."""
     t1: float | None = None
@@ -78,14 +78,14 @@ class Variant:
     def __post_init__(self) -> None:
         sizes = [timing.batch_size for timing in self.timings]
         if not sizes or sizes != sorted(set(sizes)):
-            raise SpecError("timings must be of different batch sizes, ascending")
+            raise SpecError("timings must have different batch sizes, ascending")
 
     def timing(self, batch_size: int) -> Timing | None:
-        """What was measured at that batch size."""
+        """What was measured at that batch size, if anything."""
         return next((timing for timing in self.timings if timing.batch_size == batch_size), None)
 
     def step_seconds(self, batch_size: int) -> float:
-        """Mean seconds of a step: measured, or between measured sizes by the fit. Raises SpecError."""
+        """Mean seconds of a step: as measured, or by the fit between measured sizes. Raises SpecError."""
         found = self.timing(batch_size)
         if found is not None:
             return found.mean
@@ -101,7 +101,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What was measured, and how it was while it was measured. None: the system does not tell."""
+    """The device that was measured, and its state during the measurement. None: the system does not say."""
 
     kind: Literal["cuda", "cpu"]
     name: str
@@ -110,16 +110,16 @@ class Device:
     memory_bytes: int | None = None
     driver: str = ""
     sm_clock_mhz: tuple[float, float] | None = None
-    """Least and most of the clock of the multiprocessors, MHz, over the looks during the measurement."""
+    """Lowest and highest clock of the multiprocessors, MHz, sampled during the measurement."""
     memory_clock_mhz: tuple[float, float] | None = None
     power_watts: tuple[float, float] | None = None
-    """Least and most of the power drawn."""
+    """Lowest and highest power drawn."""
     power_limit_watts: float | None = None
     temperature_celsius: tuple[float, float] | None = None
     power_capped_share: float | None = None
-    """Share of the looks at which clocks were held down by the power limit: normal for many GPUs."""
+    """Share of samples in which the power limit held the clocks down; normal for many GPUs."""
     throttled: Literal["no", "unknown"] = "unknown"
-    """no: it was looked for and not found. A device that was throttled gets no profile."""
+    """no: it was checked. A device that was throttled gets no profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class Profile:
     command: str
     """The command line that measured it."""
     default: str
-    """Name of the variant that is used unless a workload names another: the fastest per sample."""
+    """Variant that is used unless a workload names another: the fastest per sample."""
     device: Device
     versions: Mapping[str, str] = field(default_factory=dict)
     """Library -> version."""
@@ -170,5 +170,5 @@ def load_profile(path: Path) -> Profile:
 
 def profile_text(profile: Profile) -> str:
     """`profile` as TOML; `load_profile` reads it back. Numbers keep nine digits."""
-    head = "# Measured by feedrate calibrate. Not to be edited: what is not measured is not a profile.\n"
+    head = "# Measured by feedrate calibrate. Do not edit: a profile holds measurements only.\n"
     return head + toml_text(profile, digits=9)

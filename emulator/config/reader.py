@@ -264,16 +264,20 @@ def _dotted(path: KeyPath) -> str:
 # Checks for __post_init__. A message begins with the field's name, so that its line can be named.
 
 
-def at_least(name: str, value: float, minimum: float) -> None:
-    """Refuse NaN, infinity and anything below `minimum`. Raises SpecError."""
-    if not math.isfinite(value) or value < minimum:
-        raise SpecError(f"{name} must be at least {minimum:g}, not {value:g}")
+def at_least(minimum: float, spec: object, *fields: str) -> None:
+    """Refuse NaN, infinity and values below `minimum`; None is let through. Raises SpecError."""
+    for name in fields:
+        value = getattr(spec, name)
+        if value is not None and (not math.isfinite(value) or value < minimum):
+            raise SpecError(f"{name} must be at least {minimum:g}, not {value:g}")
 
 
-def positive(name: str, value: float) -> None:
-    """Refuse NaN, infinity, zero and below. Raises SpecError."""
-    if not math.isfinite(value) or value <= 0:
-        raise SpecError(f"{name} must be above 0, not {value:g}")
+def positive(spec: object, *fields: str) -> None:
+    """Refuse NaN, infinity, zero and below; None is let through. Raises SpecError."""
+    for name in fields:
+        value = getattr(spec, name)
+        if value is not None and (not math.isfinite(value) or value <= 0):
+            raise SpecError(f"{name} must be above 0, not {value:g}")
 
 
 def share(name: str, value: float) -> None:

@@ -15,6 +15,8 @@ FormatName = Literal["npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "
 MANY = ("hdf5", "tfrecord", "parquet")
 """Formats of files that hold many samples."""
 
+_DTYPE_BYTES = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1}
+
 VOXEL_BYTES = 5
 """Bytes of one voxel: a float32 of the image and a uint8 of the label."""
 
@@ -24,43 +26,37 @@ class SizeSpec:
     """How large the samples are. Bytes count image and label: 5 per voxel."""
 
     distribution: Distribution = "lognormal"
-    """lognormal and mlperf (normal): redrawn outside [bytes_min, bytes_max]; empirical: the shapes of real
-    cases; fixed: bytes_mean."""
+    """lognormal, mlperf (normal): drawn again when outside [bytes_min, bytes_max]. empirical: the shapes of
+    real cases. fixed: bytes_mean."""
     bytes_mean: Bytes
-    """Mean bytes of a sample, redrawing included."""
+    """Mean bytes of a sample, after drawing again."""
     bytes_sd: Bytes = 0
-    """Population standard deviation of the bytes of a sample, redrawing included."""
+    """Population standard deviation of the bytes of a sample, after drawing again."""
     bytes_min: Bytes = 0
     """Bytes of the smallest sample."""
     bytes_max: Bytes = 2**32 - 2**20
-    """Bytes of the largest sample; below 4 GiB, where zip members end."""
+    """Bytes of the largest sample; below 4 GiB, the limit of a zip member."""
     shape: Literal["volume", "flat"] = "volume"
-    """flat: a sample is a row of so many bytes, less the up to 4 that are no whole voxel."""
+    """flat: a sample is one row of bytes, rounded down to whole voxels."""
     min_edge: int = 1
-    """Voxels of the shortest edge: the crop of the job has to fit."""
+    """Voxels of the shortest edge: the job's crop has to fit in."""
     aspect: float = 1.35
-    """Median of height / depth in voxels; width is as height."""
+    """Median of height / depth in voxels; the width is the height."""
     aspect_sigma: float = 0.0
     """Standard deviation of ln(height / depth)."""
     cases: str = ""
-    """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv, relative to the recipe."""
+    """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv; a path from the recipe's folder."""
 
     def __post_init__(self) -> None:
-        positive("bytes_mean", self.bytes_mean)
-        at_least("bytes_sd", self.bytes_sd, 0)
-        at_least("min_edge", self.min_edge, 1)
-        at_least("bytes_min", self.bytes_min, 0)
-        positive("aspect", self.aspect)
-        at_least("aspect_sigma", self.aspect_sigma, 0)
+        positive(self, "bytes_mean", "aspect")
+        at_least(0, self, "bytes_sd", "bytes_min", "aspect_sigma")
+        at_least(1, self, "min_edge")
         if self.bytes_max >= 2**32:
             raise SpecError(f"bytes_max must be below 4 GiB, not {self.bytes_max}")
         if not self.bytes_min <= self.bytes_mean <= self.bytes_max:
             raise SpecError(f"bytes_mean must lie between bytes_min and bytes_max, not {self.bytes_mean}")
         smallest = VOXEL_BYTES * self.min_edge**3
-        if (
-            self.distribution != "empirical"
-            and min(self.bytes_min or self.bytes_mean, self.bytes_mean) < smallest
-        ):
+        if self.distribution != "empirical" and (self.bytes_min or self.bytes_mean) < smallest:
             raise SpecError(
                 f"min_edge of {self.min_edge} voxels needs samples of at least {smallest} bytes",
                 "raise bytes_min or lower min_edge",
@@ -79,10 +75,10 @@ class ColumnSpec:
     dtype: Literal["float16", "float32", "float64", "int8", "uint8"]
     """Type of a value."""
     size: int = 0
-    """Values of a row, as a list of fixed size; 0: one, and no list."""
+    """Values in a row, a list of fixed size; 0: a single value, no list."""
 
     def __post_init__(self) -> None:
-        at_least("size", self.size, 0)
+        at_least(0, self, "size")
         if not self.name or "." in self.name:
             raise SpecError(f"name of a column must be text without dots, not {self.name!r}")
 
@@ -90,9 +86,6 @@ class ColumnSpec:
     def bytes(self) -> int:
         """Bytes of a row."""
         return _DTYPE_BYTES[self.dtype] * max(self.size, 1)
-
-
-_DTYPE_BYTES = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +106,15 @@ class Recipe:
     samples_per_file: int = 1
     """hdf5, tfrecord and parquet: samples of the same shape in one file."""
     row_group: int = 0
-    """parquet: rows of a row group; 0: all of a file in one."""
+    """parquet: rows of a row group; 0: one group holds the whole file."""
     columns: tuple[ColumnSpec, ...] = ()
-    """parquet: its columns; none: `x` and `y` of volumes."""
+    """parquet: its columns; none given: `x` and `y` of volumes."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 
     def __post_init__(self) -> None:
-        at_least("files", self.files, 1)
-        at_least("samples_per_file", self.samples_per_file, 1)
-        at_least("row_group", self.row_group, 0)
+        at_least(1, self, "files", "samples_per_file")
+        at_least(0, self, "row_group")
         payload_ratio(self.payload)
         if self.columns and (self.format != "parquet" or self.payload == "ct-realistic"):
             raise SpecError("columns need the format parquet and a payload of random bytes")
@@ -137,7 +129,7 @@ class Recipe:
 
 
 def payload_ratio(payload: str) -> float | None:
-    """R of `ratio=R`, None for the other profiles. Raises SpecError."""
+    """R of the payload `ratio=R`, None for the other payloads. Raises SpecError."""
     kind, equals, text = payload.replace(" ", "").partition("=")
     if not equals and kind in ("incompressible", "ct-realistic"):
         return None

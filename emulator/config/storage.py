@@ -1,4 +1,7 @@
-"""Where a dataset lies, and how its storage is treated: the place, `--storage` and `--cache`."""
+"""Where a dataset lies, and how its storage is read: the options `--storage` and `--cache`.
+
+A dataset lies in a folder, or it is objects below a prefix of an S3 bucket or a Ceph pool, named by a URL.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def parse_storage(text: str, cache: Cache = "cold") -> StorageSpec:
 TIMEOUT = 30.0
 """Seconds without an answer after which a request is given up, unless the URL says otherwise."""
 RETRIES = 5
-"""Times that a request which failed is repeated, unless the URL says otherwise."""
+"""Times that a failed request is repeated, unless the URL says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,7 @@ class ObjectURL:
     prefix: str = ""
     """Without a slash at either end."""
     options: tuple[tuple[str, str], ...] = ()
-    """What stands behind the ? of the URL: no secrets, since it is kept in results."""
+    """What follows the `?` of the URL. No secrets: results keep it."""
 
     def __str__(self) -> str:
         query = urlencode(self.options, safe="/:")
@@ -90,7 +93,7 @@ class ObjectURL:
 
     @property
     def retries(self) -> int:
-        """Times that a request which failed is repeated."""
+        """Times that a failed request is repeated."""
         return int(self.option("retries", str(RETRIES)))
 
 
@@ -110,24 +113,20 @@ def parse_place(text: str) -> Place:
     parts = prefix.strip("/").split("/")
     if not bucket or any(part in (".", "..") or (not part and len(parts) > 1) for part in parts):
         raise SpecError(f"{kind}://{path} names no objects", f"write it like {kind}://BUCKET/PREFIX")
-    place = ObjectURL(kind=kind, bucket=bucket, prefix="/".join(parts), options=_options(kind, query))
-    if place.timeout <= 0:
-        raise SpecError("the option timeout of a URL must be above 0", "write it like timeout=30s")
-    return place
-
-
-def _options(kind: str, query: str) -> tuple[tuple[str, str], ...]:
-    found = parse_qsl(query, keep_blank_values=True)
+    options = parse_qsl(query, keep_blank_values=True)
     known = (*OBJECTS[kind].options, "timeout", "retries")
-    for name, value in found:
+    for name, value in options:
         if name not in known:
-            # Its value is not repeated: it may be a key that does not belong here.
+            # The value is not shown: it may be a secret key in the wrong place.
             raise SpecError(
                 f"the option {name!r} of a {kind}:// URL is not known",
                 "use " + ", ".join(known) + "; keys go into the environment",
             )
         if name == "retries" and not value.isdigit():
-            raise SpecError(f"retries={value} is not a number of times", "write it like retries=5")
+            raise SpecError(f"retries={value} is not a whole number", "write it like retries=5")
         if name == "endpoint" and "@" in value:
-            raise SpecError("an endpoint with a password in it", "keys go into the environment")
-    return tuple(found)
+            raise SpecError("the endpoint of a URL must not hold a password", "keys go into the environment")
+    place = ObjectURL(kind=kind, bucket=bucket, prefix="/".join(parts), options=tuple(options))
+    if place.timeout <= 0:
+        raise SpecError("the option timeout of a URL must be above 0", "write it like timeout=30s")
+    return place

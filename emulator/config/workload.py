@@ -1,4 +1,4 @@
-"""A workload: one training job on one accelerator, as far as storage can tell."""
+"""A workload: one training job on one kind of accelerator, as storage sees it; and how it is loaded."""
 
 from __future__ import annotations
 
@@ -40,34 +40,32 @@ class SampleSpec:
     """Samples in a file of the published dataset; the manifest says how many a generated one has."""
 
     def __post_init__(self) -> None:
-        positive("bytes_mean", self.bytes_mean)
-        at_least("bytes_sd", self.bytes_sd, 0)
-        at_least("samples_per_file", self.samples_per_file, 1)
+        positive(self, "bytes_mean")
+        at_least(0, self, "bytes_sd")
+        at_least(1, self, "samples_per_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSpec:
-    """In which order, and how much of them, a job reads samples. `emulator.plan` makes the reads of it."""
+    """The order in which a job reads samples, and how much of each. `emulator.plan` turns it into reads."""
 
     pattern: Literal["random", "sequential"] = "random"
-    """random: a shuffle of all samples, each read by itself wherever it lies in its file. sequential: files
-    in shuffled order, each from its start, as tf.data reads TFRecord and readers of Parquet row groups."""
+    """random: all samples shuffled, each read by itself wherever it lies in its file. sequential: files in
+    shuffled order, each from its start, as tf.data reads TFRecord and as row groups of Parquet are read."""
     streams: int = 1
-    """sequential: files that a rank reads at the same time, a sample of each in turn."""
+    """sequential: files that a rank reads at the same time, one sample of each in turn."""
     shuffle_buffer: int = 0
-    """sequential: samples that are read before the first is used; the next is drawn out of them."""
+    """sequential: samples read ahead into a buffer, from which the next one is drawn at random."""
     columns: tuple[str, ...] = ()
-    """Parquet: the columns that are read; empty: all."""
+    """Parquet: columns that are read; empty: all."""
     bytes_read: Bytes = 0
     """Bytes of a sample in these columns; 0: all of it."""
     chunk_bytes: Bytes = 0
-    """Mean bytes of a column chunk of a row group, one request; 0: requests are blocks of the loader."""
+    """Mean bytes of a column chunk of a row group, one request each; 0: requests are the loader's blocks."""
 
     def __post_init__(self) -> None:
-        at_least("streams", self.streams, 1)
-        at_least("shuffle_buffer", self.shuffle_buffer, 0)
-        at_least("bytes_read", self.bytes_read, 0)
-        at_least("chunk_bytes", self.chunk_bytes, 0)
+        at_least(1, self, "streams")
+        at_least(0, self, "shuffle_buffer", "bytes_read", "chunk_bytes")
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
             raise SpecError(
                 "pattern = 'random' has no streams and no shuffle_buffer",
@@ -77,12 +75,12 @@ class AccessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpec:
-    """How a rank reads: the knobs of the data loader."""
+    """How a rank reads: the settings of its data loader."""
 
     batch_size: int
     """Samples per step of one accelerator."""
     workers: int = 4
-    """Samples that a rank reads at the same time: DataLoader workers, or reader threads."""
+    """Samples that a rank reads at the same time: by DataLoader workers, or by reader threads."""
     worker_kind: Literal["thread", "process"] = "thread"
     """Torch loader only: reader threads inside the rank, or DataLoader worker processes."""
     prefetch: int = 8
@@ -92,14 +90,12 @@ class LoaderSpec:
     crop: tuple[int, ...] = (128, 128, 128)
     """Voxels of the random crop that the torch loader keeps of a sample; empty: the whole sample."""
     stall_timeout: Seconds = 300.0
-    """Seconds without a batch after which a run is given up: the storage hangs."""
+    """Seconds without a batch after which the run fails because the storage hangs."""
 
     def __post_init__(self) -> None:
-        at_least("batch_size", self.batch_size, 1)
-        at_least("workers", self.workers, 1)
-        at_least("prefetch", self.prefetch, 1)
-        at_least("block_bytes", self.block_bytes, 4096)
-        positive("stall_timeout", self.stall_timeout)
+        at_least(1, self, "batch_size", "workers", "prefetch")
+        at_least(4096, self, "block_bytes")
+        positive(self, "stall_timeout")
         if self.block_bytes % 4096:
             raise SpecError(f"block_bytes must be a multiple of 4096 (O_DIRECT), not {self.block_bytes}")
         if any(edge < 1 for edge in self.crop):
@@ -115,21 +111,21 @@ class AcceleratorSpec:
     step_seconds: Seconds
     """Seconds of compute per step, at `step_batch_size` samples."""
     step_batch_size: int
-    """Batch size that `step_seconds` belongs to; another one is refused."""
+    """Batch size that `step_seconds` was taken at; the loader must have the same."""
     provenance: Provenance
     """Where the time comes from: published, scaled (from another accelerator), measured, or chosen."""
     compute: Compute = "constant"
     """constant: every step takes `step_seconds`; empirical: step times are drawn from `quantiles`."""
     profile: str = ""
-    """Profile that the times come from (feedrate calibrate), instead of step_seconds in the workload."""
+    """Profile (of feedrate calibrate) that the times come from."""
     variant: str = ""
     """Variant of the profile."""
     quantiles: tuple[float, ...] | None = None
-    """Seconds of measured steps, ascending, equally likely; their mean is `step_seconds`. From a profile."""
+    """From a profile: measured step times, seconds, ascending, equally likely. Their mean is `step_seconds`."""
 
     def __post_init__(self) -> None:
-        at_least("step_seconds", self.step_seconds, 0)
-        at_least("step_batch_size", self.step_batch_size, 1)
+        at_least(0, self, "step_seconds")
+        at_least(1, self, "step_batch_size")
         if self.compute == "empirical" and not self.quantiles:
             raise SpecError(
                 "compute = 'empirical' needs measured times", "accelerator.profile names a profile"
@@ -138,20 +134,20 @@ class AcceleratorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
-    """The shape of the job around the steps."""
+    """The training loop around the steps."""
 
     epochs: int = 5
     """Passes over the dataset."""
     sync: Literal["step", "epoch", "none"] = "step"
-    """Where ranks wait for each other, as data-parallel training does after every step."""
+    """Where ranks wait for each other; data-parallel training does so after every step."""
     au_threshold: float = 0.90
-    """Accelerator utilisation (0 to 1) that a storage has to sustain."""
+    """Accelerator utilisation (0 to 1) that the storage has to sustain."""
     shuffle_seed: int = 0
     """Seed of the epoch orders."""
 
     def __post_init__(self) -> None:
-        at_least("epochs", self.epochs, 1)
-        at_least("shuffle_seed", self.shuffle_seed, 0)
+        at_least(1, self, "epochs")
+        at_least(0, self, "shuffle_seed")
         share("au_threshold", self.au_threshold)
 
 
@@ -181,13 +177,13 @@ class Workload:
 
     @property
     def sample_read(self) -> SampleSpec:
-        """As much of a sample as is read."""
+        """The part of a sample that is read."""
         read = self.access.bytes_read
         return replace(self.sample, bytes_mean=read, bytes_sd=0) if read else self.sample
 
     @property
     def request_bytes(self) -> int:
-        """Bytes of a read request, about: a block, a sample where each is read by itself, a column chunk."""
+        """About the bytes of a read request: a column chunk, or a sample read by itself, or a block."""
         alone = self.access.pattern == "random"
         whole = self.sample_read.bytes_mean if alone else self.loader.block_bytes
         return min(self.loader.block_bytes, self.access.chunk_bytes or whole)
@@ -218,7 +214,7 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
 
 
 def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
-    """The loader of a workload alone, for those who have an accelerator. Raises SpecError."""
+    """The loader of a workload alone, where a real accelerator is used. Raises SpecError, StorageError."""
     table, source = read_toml(find("workloads", name))
     loader = override(table, settings).get("loader", {})
     return build(LoaderSpec, loader, replace(source, settings=tuple(settings)), ("loader",))
@@ -234,7 +230,7 @@ class ProfileChoice:
     """Variant of the profile; empty: its default."""
     compute: Compute = "constant"
     copy: bool = False
-    """True: the copy of a batch to the device is part of every step: nothing overlaps it."""
+    """True: every step includes the copy of its batch to the device, as when nothing overlaps that copy."""
 
 
 def _with_profile(table: dict[str, Any], source: Source, folder: Path) -> dict[str, Any]:

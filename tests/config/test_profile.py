@@ -132,7 +132,7 @@ def test_one_batch_size_says_nothing_about_others():
     [
         ('provenance = "measured"', 'provenance = "scaled"', "provenance must be one of 'measured'"),
         ("schema = 1", "schema = 2", "schema must be 1, not 2"),
-        ("mean = 0.09", "mean = 0.08", "quantiles do not have the mean beside them"),
+        ("mean = 0.09", "mean = 0.08", "quantiles do not have the mean that is stated"),
         ("[0.08, 0.09, 0.1]", "[0.09, 0.08, 0.1]", "positive and ascending"),
         ('default = "fp32', 'default = "fp64', "default is 'fp64-eager-contiguous', which is no variant"),
         ("batch_size = 4", "batch_size = 1", "different batch sizes, ascending"),

@@ -25,11 +25,6 @@ from emulator.config.reader import Bytes, Seconds, at_least, build, override, po
 from emulator.errors import SpecError
 
 
-def _at_least(minimum: int, spec: object, *fields: str) -> None:
-    for name in fields:
-        at_least(name, getattr(spec, name), minimum)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape:
     """A decoder of equal layers: attention with grouped key/value heads, and a gated feed-forward part."""
@@ -47,7 +42,7 @@ class TransformerShape:
     """Tokens; the embedding and the output head are vocabulary x hidden each."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "hidden", "ffn", "heads", "kv_heads", "layers", "vocabulary")
+        at_least(1, self, "hidden", "ffn", "heads", "kv_heads", "layers", "vocabulary")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +59,7 @@ class Parallelism:
     """ZeRO stage: 0 nothing is sharded over the copies, 1 and 2 the optimiser, 3 the parameters too."""
 
     def __post_init__(self) -> None:
-        _at_least(1, self, "tensor", "pipeline", "data")
+        at_least(1, self, "tensor", "pipeline", "data")
         if self.zero not in (0, 1, 2, 3):
             raise SpecError(f"zero must be a ZeRO stage from 0 to 3, not {self.zero}")
         if self.zero == 3 and self.pipeline > 1:
@@ -86,7 +81,7 @@ class StateSpec:
     """Its optimiser state: 12 for fp32 master copy, first and second moment."""
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "model_bytes", "optimiser_bytes")
+        at_least(0, self, "model_bytes", "optimiser_bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +104,10 @@ class CheckpointIO:
     """Seconds without a block read or written after which a run is given up: the storage hangs."""
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "writes", "reads", "pause")
-        at_least("workers", self.workers, 1)
-        positive("stall_timeout", self.stall_timeout)
-        at_least("block_bytes", self.block_bytes, 4096)
+        at_least(0, self, "writes", "reads", "pause")
+        at_least(1, self, "workers")
+        positive(self, "stall_timeout")
+        at_least(4096, self, "block_bytes")
         if self.block_bytes % 4096:
             raise SpecError(f"block_bytes must be a multiple of 4096 (O_DIRECT), not {self.block_bytes}")
 

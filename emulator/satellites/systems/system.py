@@ -45,13 +45,6 @@ Watts = Annotated[float, parse_watts]
 """Watts; in TOML a number or text such as "10.1W"."""
 
 
-def _positive(spec: object, *names: str) -> None:
-    """Refuse values of these fields that are stated and not above 0. Raises SpecError."""
-    for name in names:
-        if (value := getattr(spec, name)) is not None:
-            positive(name, value)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSystem:
     """What the storage can deliver."""
@@ -78,9 +71,8 @@ class StorageSystem:
     """[read size, share of the bandwidth] pairs, sizes ascending; interpolated along ln size. Empty: 1."""
 
     def __post_init__(self) -> None:
-        _positive(self, "bandwidth", "write_bandwidth", "read_iops", "write_iops", "nodes", "node_bandwidth")
-        at_least("latency", self.latency, 0)
-        at_least("write_latency", self.write_latency, 0)
+        positive(self, "bandwidth", "write_bandwidth", "read_iops", "write_iops", "nodes", "node_bandwidth")
+        at_least(0, self, "latency", "write_latency")
         parse_protection(self.protection)
         sizes = [size for size, _ in self.read_efficiency]
         if sizes != sorted(set(sizes)) or any(size <= 0 for size in sizes):
@@ -129,7 +121,7 @@ class ClientSystem:
     """CPU seconds that reading 10^9 bytes costs a host, loader included."""
 
     def __post_init__(self) -> None:
-        _positive(self, "hosts", "nic", "cores", "cpu_seconds_per_gb")
+        positive(self, "hosts", "nic", "cores", "cpu_seconds_per_gb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +147,8 @@ class Hardware:
     """Currency of the prices, or `relative`."""
 
     def __post_init__(self) -> None:
-        _positive(self, "drives_per_node", "drive_capacity", "usable_capacity", "drive_power_read")
-        _positive(self, "drive_power_write", "node_power", "drive_cost", "node_cost")
+        positive(self, "drives_per_node", "drive_capacity", "usable_capacity", "drive_power_read")
+        positive(self, "drive_power_write", "node_power", "drive_cost", "node_cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
