@@ -121,7 +121,7 @@ class AcceleratorSpec:
     variant: str = ""
     """Variant of the profile."""
     quantiles: tuple[float, ...] | None = None
-    """From a profile: measured step times, seconds, ascending, equally likely. Their mean is `step_seconds`."""
+    """From a profile: seconds of measured steps, ascending, equally likely. Their mean is `step_seconds`."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "step_seconds")
