@@ -25,6 +25,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+from emulator.run.child import ChildProcess
+
 WHOLE = 112_423_657_472
 """Bytes of llama3-8b's checkpoint."""
 Turn = dict[str, tuple[float, float]]
@@ -62,8 +64,10 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     contestants: dict[str, Callable[[Path, int, int], Turn]] = {
-        "feedrate checkpoint": _feedrate, "fio, 16 MiB, O_DIRECT": _fio, "torch.save, torch.load": _torch,
-    }  # fmt: skip
+        "feedrate checkpoint": _feedrate,
+        "fio, 16 MiB, O_DIRECT": _fio,
+        "torch.save, torch.load": _torch,
+    }
     turns: dict[str, list[Turn]] = {name: [] for name in contestants}
     names = list(contestants)
     for turn in range(given.repeats):
@@ -80,14 +84,38 @@ def _feedrate(folder: Path, ranks: int, size: int) -> Turn:
     out = folder / "out"
     scale = Fraction(size * ranks, WHOLE).limit_denominator(10**9)
     subprocess.run(
-        [sys.executable, "-m", "emulator", "checkpoint", folder, "-m", "llama3-8b", "-n", str(ranks),
-         "--scale", str(scale), "--writes", "1", "--reads", "1", "--pause", "0s", "--out", out, "--force"],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "emulator",
+            "checkpoint",
+            folder,
+            "-m",
+            "llama3-8b",
+            "-n",
+            str(ranks),
+            "--scale",
+            str(scale),
+            "--writes",
+            "1",
+            "--reads",
+            "1",
+            "--pause",
+            "0s",
+            "--out",
+            out,
+            "--force",
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     found = json.loads((out / "run.json").read_text())["checkpoints"]
     return {
-        one["direction"]: (one["bytes_per_second"] / 1e9, one["cpu_seconds"] / one["bytes"] * 1e9)
-        for one in found
+        checkpoint["direction"]: (
+            checkpoint["bytes_per_second"] / 1e9,
+            checkpoint["cpu_seconds"] / checkpoint["bytes"] * 1e9,
+        )
+        for checkpoint in found
     }
 
 
@@ -95,11 +123,26 @@ def _fio(folder: Path, ranks: int, size: int) -> Turn:
     turn: Turn = {}
     for direction in ("write", "read"):
         done = subprocess.run(
-            ["fio", "--name=c", f"--directory={folder}", f"--rw={direction}", "--bs=16M", "--direct=1",
-             "--ioengine=libaio", "--iodepth=2", f"--numjobs={ranks}", f"--size={size // 2**24 * 2**24}",
-             "--group_reporting", "--end_fsync=1", "--fallocate=none", "--output-format=json"],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
+            [
+                "fio",
+                "--name=c",
+                f"--directory={folder}",
+                f"--rw={direction}",
+                "--bs=16M",
+                "--direct=1",
+                "--ioengine=libaio",
+                "--iodepth=2",
+                f"--numjobs={ranks}",
+                f"--size={size // 2**24 * 2**24}",
+                "--group_reporting",
+                "--end_fsync=1",
+                "--fallocate=none",
+                "--output-format=json",
+            ],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
         (job,) = json.loads(done.stdout)["jobs"]
         moved, seconds = job[direction]["io_bytes"], job["job_runtime"] / ranks / 1e3
         cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds * ranks
@@ -110,28 +153,21 @@ def _fio(folder: Path, ranks: int, size: int) -> Turn:
 
 
 def _torch(folder: Path, ranks: int, size: int) -> Turn:
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", TORCH, folder / f"rank{rank}.pt", str(size)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
+    commands = [
+        [sys.executable, "-c", TORCH, str(folder / f"rank{rank}.pt"), str(size)] for rank in range(ranks)
     ]
-    for one in running:
-        assert one.stdout and one.stdout.readline() == "ready\n"
+    running = [ChildProcess("torch", command, stderr=None) for command in commands]
+    for process in running:
+        assert process.stdout and process.stdout.readline() == "ready\n"
     turn: Turn = {}
     for direction in ("write", "read"):
-        for one in running:
-            assert one.stdin
-            one.stdin.write("go\n")
-            one.stdin.flush()
-        told = [list(map(float, one.stdout.readline().split())) for one in running if one.stdout]
-        seconds, cpu = max(one[0] for one in told), sum(one[1] for one in told)
+        for process in running:
+            process.send("go\n", last=direction == "read")
+        rows = [list(map(float, process.stdout.readline().split())) for process in running if process.stdout]
+        seconds, cpu = max(row[0] for row in rows), sum(row[1] for row in rows)
         turn[direction] = (ranks * size / seconds / 1e9, cpu / (ranks * size) * 1e9)
-    for one in running:
-        one.communicate()
+    for process in running:
+        process.finish()
     return turn
 
 
