@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulator.config.workload import LoaderSpec
-from emulator.loader.choose import make_loader
+from emulator.loader import make_loader
 from emulator.plan import whole_files
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage

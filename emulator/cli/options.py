@@ -12,8 +12,8 @@ import typer
 
 from emulator.config.storage import Cache
 from emulator.errors import SpecError
-from emulator.loader.choose import LoaderKind
 from emulator.record.result import RunResult
+from emulator.registry import LOADERS
 from emulator.report.terminal import print_result
 
 
@@ -36,8 +36,8 @@ WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="Name or pat
 Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]
 LoaderName = Annotated[
-    LoaderKind,
-    typer.Option("--loader", parser=one_of("--loader", *get_args(LoaderKind)), metavar="torch|direct",
+    str,
+    typer.Option("--loader", parser=one_of("--loader", *LOADERS), metavar="|".join(LOADERS),
                  help="PyTorch's DataLoader, or direct reads for a fraction of the CPU."),
 ]  # fmt: skip
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a point, at most.")]

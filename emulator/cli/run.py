@@ -15,7 +15,6 @@ from emulator.errors import LaunchError, SpecError
 
 if TYPE_CHECKING:
     from emulator.config.storage import Cache
-    from emulator.loader.choose import LoaderKind
     from emulator.record.result import Kind
     from emulator.run.comm import Comm
     from emulator.run.point import Job
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_job(
-    dataset: str, workload: str, settings: Sequence[str], loader: LoaderKind, cache: Cache, storage: str,
+    dataset: str, workload: str, settings: Sequence[str], loader: str, cache: Cache, storage: str,
     epochs: int | None, steps: int | None, out: Path | None, verify_reads: bool,
 ) -> Job:  # fmt: skip
     """The job that the options ask for. Raises SpecError."""
@@ -169,7 +168,7 @@ def run(
     )  # fmt: skip
 
 
-def _self_test(workload: str, settings: Sequence[str], loader: LoaderKind) -> None:
+def _self_test(workload: str, settings: Sequence[str], loader: str) -> None:
     from emulator.config.workload import load_workload
     from emulator.run.selftest import self_test
     from emulator.units import show_bytes, show_seconds

@@ -1,18 +1,26 @@
-"""What a loader can do, and what a rank gets from it."""
+"""What a loader can do, what a rank gets from it, and the threads that it reads with."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import process
+from queue import SimpleQueue
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataset.formats.base import Index, Span
+from emulator.errors import StorageError
 from emulator.plan import Portion
+from emulator.units import show_seconds
+
+PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
+"""Environment variable: how names of semaphores between a rank and its workers begin (loader.torch)."""
+
+_CLOSE_SECONDS = 1.0
+"""How long `DaemonThreads.close` waits for work that is under way; what hangs longer is left to the exit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,6 @@ class Batch:
     """When the last of them had arrived, in seconds of time.monotonic: maybe long before anybody looked."""
 
 
-@runtime_checkable
 class SampleList(Protocol):
     """The files of a dataset, as its manifest lists them."""
 
@@ -49,50 +56,6 @@ class SampleList(Protocol):
     @property
     def samples_per_file(self) -> int:
         """Samples in each file."""
-        ...
-
-
-class SampleFormat(Protocol):
-    """What a loader asks of a file format (emulator.dataset.formats has them)."""
-
-    def parts(self, name: str) -> tuple[str, ...]:
-        """Names of the files of the sample `name`, one or two."""
-        ...
-
-    def check_head(self, head: memoryview, size: int, name: str) -> None:
-        """Raises DatasetError when a file of `size` bytes cannot begin with `head`."""
-        ...
-
-    def spans(
-        self, peek: Callable[[int, int], memoryview], size: int, name: str
-    ) -> Mapping[str, Span] | None:
-        """Where the arrays of a file of `size` bytes lie; None when it has to be unpacked whole.
-
-        `peek(offset, length)` gives bytes of the file. Raises DatasetError.
-        """
-        ...
-
-    def arrays(self, data: memoryview, name: str) -> Mapping[str, NDArray[Any]]:
-        """`x` (image), `y` (label) or both of a whole file, each (samples, depth, height, width).
-
-        Views where the format allows it. Raises DatasetError.
-        """
-        ...
-
-    @property
-    def records(self) -> bool:
-        """True when samples are records of bytes, which no loader crops."""
-        ...
-
-    def index(
-        self,
-        peek: Callable[[int, int], memoryview],
-        size: int,
-        name: str,
-        samples: int,
-        columns: Sequence[str],
-    ) -> Index:
-        """Where the `samples` samples of a file of `size` bytes lie. Raises DatasetError."""
         ...
 
 
@@ -118,19 +81,35 @@ class Loader(Protocol):
         ...
 
 
-# ---- Names of the semaphores between a rank and its worker processes: who starts the ranks can remove them.
-#
-# A rank that is killed cannot, and multiprocessing's resource tracker is killed with it by mpirun.
+def stalled(timeout: float) -> StorageError:
+    """What a consumer raises that has waited for `timeout` seconds."""
+    return StorageError(
+        f"no batch for {show_seconds(timeout)}",
+        "the storage hangs, or it is too slow for loader.stall_timeout",
+    )
 
 
-PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
-"""Environment variable with the start of the names, without a slash."""
+class DaemonThreads:
+    """Threads that take their work from one queue, in order, until a None comes.
 
+    A read may hang for ever. These threads never keep a process alive: `concurrent.futures` joins its own
+    when the interpreter exits, however long that takes.
+    """
 
-def name_semaphores() -> None:
-    """Name this process's semaphores as the launcher wants them; as Python does when nobody asked."""
-    prefix = os.environ.get(PREFIX_VARIABLE, "")
-    # Python has no public way to choose it; where the private one is gone, nothing is changed.
-    config = getattr(process.current_process(), "_config", None)
-    if prefix and config is not None:
-        config["semprefix"] = "/" + prefix
+    def __init__(self, count: int, name: str, work: Callable[[SimpleQueue[Any]], None]) -> None:
+        """Each of the `count` threads runs `work(tasks)`."""
+        self.tasks: SimpleQueue[Any] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=work, args=(self.tasks,), name=f"{name}-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """End the threads that are idle, and wait a little for the others."""
+        for _ in self._threads:
+            self.tasks.put(None)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))

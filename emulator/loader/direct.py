@@ -16,16 +16,19 @@ from queue import SimpleQueue
 
 from emulator.config.workload import LoaderSpec
 from emulator.errors import FeedrateError
-from emulator.loader.base import Batch
-from emulator.loader.reading import WholeReader, aligned_buffer, stalled
+from emulator.loader.base import Batch, DaemonThreads, stalled
+from emulator.loader.reading import WholeReader
 from emulator.plan import Portion, Read
-
-_CLOSE_SECONDS = 1.0
-"""How long `close` waits for reads that are under way; what hangs longer is left to the exit."""
+from emulator.storage.posix import aligned_buffer
 
 
 class _Slot:
-    """One batch on its way."""
+    """One batch on its way, of which `left` reads are still to come.
+
+    The reader that brings the last one notes the time and releases `complete`, for which the consumer waits.
+    A bare lock is the cheapest thing that a thread can wait for with a timeout: an Event or a Future builds a
+    condition variable for every batch.
+    """
 
     __slots__ = ("bytes", "cancelled", "complete", "error", "left", "ready", "samples")
 
@@ -36,31 +39,26 @@ class _Slot:
         self.ready = time.monotonic()
         self.error: BaseException | None = None
         self.cancelled = False
+        """Nobody waits for it any more."""
         self.complete = threading.Lock()  # held until the batch is complete or has failed
         if reads:
             self.complete.acquire()
 
     def is_cancelled(self) -> bool:
-        """True when nobody waits for it any more."""
         return self.cancelled
 
 
 class DirectLoader:
     """See the module's docstring. Data are discarded as soon as they have arrived."""
 
-    def __init__(self, spec: LoaderSpec, reader: WholeReader) -> None:
+    def __init__(self, spec: LoaderSpec, reader: WholeReader, seed: int = 0) -> None:
+        """`seed` has no meaning here: nothing is cropped."""
         self._spec = spec
         self._reader = reader
-        self._tasks: SimpleQueue[tuple[_Slot, Read] | None] = SimpleQueue()
         self._lock = threading.Lock()  # guards the counts of all slots
         self._window: deque[_Slot] = deque()
         self._closed = False
-        self._threads = [
-            threading.Thread(target=self._read_tasks, name=f"reader-{number}", daemon=True)
-            for number in range(spec.workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._readers = DaemonThreads(spec.workers, "reader", self._read_tasks)
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """As Loader.read; at most `prefetch` batches are read ahead of the consumer."""
@@ -74,8 +72,12 @@ class DirectLoader:
                 window.append(self._admit(portion))
             while window:
                 slot = window[0]
-                self._wait(slot)
+                if self._closed or not slot.complete.acquire(timeout=self._spec.stall_timeout):
+                    raise stalled(self._spec.stall_timeout)
+                if slot.error is not None:
+                    raise slot.error
                 window.popleft()
+                # Before the batch is handed over: the readers must not idle while the rank computes on it.
                 for portion in islice(portions, 1):
                     window.append(self._admit(portion))
                 yield Batch(slot.samples, slot.bytes, slot.ready)
@@ -86,20 +88,13 @@ class DirectLoader:
     def _admit(self, portion: Portion) -> _Slot:
         slot = _Slot(portion.samples, len(portion.reads))
         for read in portion.reads:
-            self._tasks.put((slot, read))
+            self._readers.tasks.put((slot, read))
         return slot
 
-    def _wait(self, slot: _Slot) -> None:
-        """Until the batch is complete. Raises what its readers met, StorageError when nothing comes."""
-        if self._closed or not slot.complete.acquire(timeout=self._spec.stall_timeout):
-            raise stalled(self._spec.stall_timeout)
-        if slot.error is not None:
-            raise slot.error
-
-    def _read_tasks(self) -> None:
+    def _read_tasks(self, tasks: SimpleQueue[tuple[_Slot, Read] | None]) -> None:
         """Life of a reader thread."""
         buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
-        while (task := self._tasks.get()) is not None:
+        while (task := tasks.get()) is not None:
             slot, read = task
             if slot.cancelled:
                 continue
@@ -124,20 +119,15 @@ class DirectLoader:
                 slot.error = error
                 slot.complete.release()
 
-    def helper_cpu_seconds(self) -> float:
-        """0: there are no helper processes."""
-        return 0.0
-
     def _abandon(self) -> None:
         for slot in self._window:
             slot.cancelled = True
 
+    def helper_cpu_seconds(self) -> float:
+        """0: there are no helper processes."""
+        return 0.0
+
     def close(self) -> None:
-        """As Loader.close."""
         self._closed = True
         self._abandon()
-        for _ in self._threads:
-            self._tasks.put(None)
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        self._readers.close()

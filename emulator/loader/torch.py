@@ -1,4 +1,9 @@
-"""Samples as tensors, a batch at a time: what PyTorch's DataLoader is given to read."""
+"""PyTorch's DataLoader, as a training job reads: whole samples, random crops, collated batches.
+
+The DataLoader is asked for steps, each as one batch of its own: a batch sampler hands it `[(epoch,
+portion)]`, and the dataset returns the batch put together. Either threads of this process read (`_Threads`),
+or worker processes do (`_Processes`).
+"""
 
 from __future__ import annotations
 
@@ -12,23 +17,45 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection
-from typing import Any, Protocol
+from functools import partial
+from multiprocessing import connection, process
+from queue import Empty, SimpleQueue
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset, default_collate
 
 from emulator.config.workload import LoaderSpec
-from emulator.errors import DatasetError, FeedrateError, RankError, StorageError
-from emulator.loader.base import Batch, name_semaphores
+from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, StorageError
+from emulator.loader.base import PREFIX_VARIABLE, Batch, DaemonThreads, stalled
 from emulator.loader.crop import CropReader
-from emulator.loader.reading import PartReader, WholeReader, aligned_buffer, stalled
-from emulator.loader.threads import DaemonPool
+from emulator.loader.reading import PartReader, WholeReader
 from emulator.plan import Portion, Read
 from emulator.storage.base import ReadCounts
+from emulator.storage.posix import aligned_buffer
+
+os.environ.setdefault(
+    "THP_MEM_ALLOC_ENABLE", "1"
+)  # large tensors on huge pages; PyTorch reads it when loaded
+
+try:
+    import torch
+    from torch.utils.data import DataLoader, Dataset, default_collate
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingError(
+        "the torch loader needs PyTorch", "pip install feedrate[torch], or use --loader direct"
+    ) from None
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_END_SECONDS = 2.0
+"""How long worker processes have to end by themselves."""
+_DEATH_SECONDS = 1.0
+"""How long after its connections have closed a dead worker is known to be dead, at most."""
 
 Key = tuple[int, int]
 """(epoch, sample index): all that the random state of a sample depends on, beside the seed."""
@@ -41,43 +68,51 @@ Tensors = tuple[torch.Tensor, ...]
 their bytes, all in one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collated:
-    """One batch as the DataLoader delivers it."""
+class DaemonPool(DaemonThreads):
+    """Daemon threads that run calls in the order in which they were handed in."""
 
-    tensors: Tensors
-    samples: int
-    bytes: int
-    """Bytes that were read."""
-    worker: int
-    """Process that made it."""
-    cpu_seconds: float
-    """User + system seconds of that process so far."""
-    counts: ReadCounts | None
-    """What its reads cost since the last batch, from a process of its own."""
+    def __init__(self, threads: int, name: str) -> None:
+        self._closed = False
+        super().__init__(threads, name, _run_tasks)
+
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """`call(*args)`, later, by one of the threads; cancelled when the pool is closed."""
+        future: Future[T] = Future()
+        self.tasks.put((future, partial(call, *args, **kwargs)))
+        if self._closed:  # looked at after the put: `close` sets it before it empties the queue
+            future.cancel()
+        return future
+
+    def close(self) -> None:
+        """Cancel what has not begun, wait a little for what has."""
+        self._closed = True
+        with suppress(Empty):
+            while True:
+                task = self.tasks.get_nowait()
+                if task is not None:
+                    task[0].cancel()
+        super().close()
 
 
-class BatchReader(Protocol):
-    """Reads what a step takes, from any number of threads; can be pickled for a worker process."""
+def _run_tasks(tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        _run(*task)
+        del task  # or it would keep its arguments and its result until the next one comes
 
-    cancelled_before: int
-    """What earlier epochs asked for is given up."""
 
-    @property
-    def whole(self) -> WholeReader:
-        """What reads the files."""
-        ...
-
-    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int]:
-        """The tensors of a step and the bytes that were read for them, by the pool's threads or this one.
-
-        Raises DatasetError, StorageError, CancelledError.
-        """
-        ...
+def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - whoever waits for the future shall see it
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class SampleReader:
-    """Reads samples whole and crops them, from any number of threads."""
+    """Reads samples whole and crops them, from any number of threads; can be pickled for a worker process."""
 
     def __init__(self, whole: WholeReader, crop: tuple[int, ...], seed: int) -> None:
         self.whole = whole
@@ -97,65 +132,37 @@ class SampleReader:
         random = np.random.Generator(np.random.Philox(key=key64, counter=[0, 0, 0, index]))
         tensors = into
 
-        def place(shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
+        def allocate(shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
             nonlocal tensors
             tensors = tensors or _empty((1, *shape))
             return [tensor.numpy()[0] for tensor in tensors]
 
-        self._crops().read(index, random, place, lambda: epoch < self.cancelled_before)
+        if not hasattr(self._local, "crops"):
+            self._local.crops = CropReader(self.whole, self.crop)
+        self._local.crops.read(index, random, allocate, lambda: epoch < self.cancelled_before)
         assert tensors is not None
         return tensors
 
     def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int]:
-        """As BatchReader.batch."""
+        """The tensors of a step and the bytes that were read for them, by the pool's threads or this one.
+
+        Raises DatasetError, StorageError, CancelledError.
+        """
         epoch, portion = request
         keys = [(epoch, read.file) for read in portion.reads]
         size = sum(self.whole.size(file) for _, file in keys)
         if pool is None:  # a worker process: default_collate puts the batch into shared memory
             return _stacked([self(key) for key in keys]), size
+        # Samples are read into their places in the batch, so that nothing has to be copied to collate them.
         batch = _empty((len(keys), 1, *self.crop)) if self.crop else None
         places: Iterable[Tensors | None] = zip(*batch, strict=True) if batch else [None] * len(keys)
         futures = [pool.submit(self, *pair) for pair in zip(keys, places, strict=True)]
         samples = [future.result() for future in futures]
         return batch or _stacked(samples), size
 
-    def _crops(self) -> CropReader:
-        """This thread's."""
-        crops: CropReader | None = getattr(self._local, "crops", None)
-        if crops is None:
-            crops = self._local.crops = CropReader(self.whole, self.crop)
-        return crops
-
 
 def _empty(shape: tuple[int, ...]) -> Tensors:
     return torch.empty(shape), torch.empty(shape, dtype=torch.uint8)
-
-
-class SampleDataset(Dataset[Tensors]):
-    """Map-style dataset over requests, a batch at a time.
-
-    Errors are returned, not raised: the traceback that DataLoader makes of them helps nobody.
-    """
-
-    def __init__(self, reader: BatchReader, pool: DaemonPool | None = None) -> None:
-        self.reader = reader
-        self.pool = pool
-        self._home = os.getpid()
-
-    def __getitems__(self, requests: Sequence[Request]) -> Collated | FeedrateError:
-        """What a step takes, read by the pool's threads or in this one. `requests` is one, in a list."""
-        (request,) = requests
-        try:
-            tensors, size = self.reader.batch(request, self.pool)
-        except FeedrateError as error:
-            return error
-        except CancelledError:
-            return StorageError("the loader is closed")
-        away = os.getpid() != self._home
-        return Collated(
-            tensors, request[1].samples, size, os.getpid(), time.process_time() if away else 0.0,
-            self.reader.whole.storage.stats.drain() if away else None,
-        )  # fmt: skip
 
 
 def _stacked(samples: Sequence[Tensors]) -> Tensors:
@@ -168,16 +175,8 @@ def _stacked(samples: Sequence[Tensors]) -> Tensors:
     return images, labels
 
 
-def as_it_is(collated: Any) -> Any:
-    """Collate function: the dataset has put the batch together already."""
-    return collated
-
-
-# ---- Records as tensors: what a step reads, in one tensor of bytes. Nothing is decoded.
-
-
 class RecordReader:
-    """Reads what a step asks for and keeps all of it, from any number of threads."""
+    """As SampleReader, of records: all bytes that a step reads, in one tensor. Nothing is decoded."""
 
     def __init__(self, whole: PartReader) -> None:
         self.whole = whole
@@ -197,7 +196,6 @@ class RecordReader:
         return torch.from_numpy(np.frombuffer(data, np.uint8))
 
     def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int]:
-        """As BatchReader.batch."""
         epoch, portion = request
         if pool is None:
             parts = [self(epoch, read) for read in portion.reads]
@@ -208,29 +206,75 @@ class RecordReader:
         return (joined,), joined.numel()
 
 
-# ---- PyTorch's DataLoader, as a training job reads: whole samples, random crops, collated batches.
+@dataclass(frozen=True, slots=True)
+class Collated:
+    """One batch as the DataLoader delivers it."""
+
+    tensors: Tensors
+    samples: int
+    bytes: int
+    """Bytes that were read."""
+    worker: int
+    """Process that made it."""
+    cpu_seconds: float
+    """User + system seconds of that process so far."""
+    counts: ReadCounts | None
+    """What its reads cost since the last batch, from a process of its own."""
 
 
-os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on huge pages; read by PyTorch
+class StepDataset(Dataset[Tensors]):
+    """Map-style dataset over requests, a batch at a time.
+
+    Errors are returned, not raised: the traceback that DataLoader makes of them helps nobody.
+    """
+
+    def __init__(self, reader: SampleReader | RecordReader, pool: DaemonPool | None = None) -> None:
+        self.reader = reader
+        self.pool = pool
+        self._home = os.getpid()
+
+    def __getitems__(self, requests: Sequence[Request]) -> Collated | FeedrateError:
+        """What a step takes, read by the pool's threads or in this one. `requests` is one, in a list."""
+        (request,) = requests
+        try:
+            tensors, size = self.reader.batch(request, self.pool)
+        except FeedrateError as error:
+            return error
+        except CancelledError:
+            return StorageError("the loader is closed")
+        pid, samples = os.getpid(), request[1].samples
+        if pid == self._home:
+            return Collated(tensors, samples, size, pid, 0.0, None)
+        counts = self.reader.whole.storage.stats.drain()
+        return Collated(tensors, samples, size, pid, time.process_time(), counts)
 
 
-_END_SECONDS = 2.0
-"""How long workers have to end by themselves."""
+def as_it_is(collated: Any) -> Any:
+    """Collate function: the dataset has put the batch together already."""
+    return collated
 
-_DEATH_SECONDS = 1.0
-"""How long after its connections have closed a dead worker is known to be dead, at most."""
+
+Fetched = tuple[Collated | FeedrateError, float]
+"""What the DataLoader delivered, and when it did, in seconds of time.monotonic."""
+
+
+def _fetch(iterator: Iterator[Any]) -> tuple[Any, float]:
+    """The next batch, as in Fetched; None instead of it after the last one."""
+    return next(iterator, None), time.monotonic()
 
 
 class TorchLoader:
     """Batches of one rank through torch.utils.data.DataLoader, by threads or by worker processes."""
 
     def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int) -> None:
+        """`seed` is that of the random crops."""
         torch.set_num_threads(1)  # ranks share the cores: a pool of theirs each would only fight
         self._storage = whole.storage
         self._epoch = 0
         self._helper_cpu: dict[int, float] = {}
         self._take: Callable[[Tensors], None] | None = None
-        reader: BatchReader = (
+        reader: SampleReader | RecordReader
+        reader = (
             RecordReader(whole) if isinstance(whole, PartReader) else SampleReader(whole, spec.crop, seed)
         )
         engine = _Threads if spec.worker_kind == "thread" else _Processes
@@ -259,22 +303,12 @@ class TorchLoader:
         return sum(self._helper_cpu.values(), 0.0)
 
     def close(self) -> None:
-        """As Loader.close."""
         self._engine.abandon(self._epoch + 1)
         self._engine.close()
 
     def hand_over(self, take: Callable[[Tensors], None]) -> None:
         """Give the tensors of every batch to `take` before the batch is returned: for a job that trains."""
         self._take = take
-
-
-Fetched = tuple[Collated | FeedrateError, float]
-"""What the DataLoader delivered, and when it did, in seconds of time.monotonic."""
-
-
-def _fetch(iterator: Iterator[Any]) -> tuple[Any, float]:
-    """The next batch, as in Fetched; None instead of it after the last one."""
-    return next(iterator, None), time.monotonic()
 
 
 class _Threads:
@@ -285,12 +319,12 @@ class _Threads:
     reading goes on across the borders of batches.
     """
 
-    def __init__(self, spec: LoaderSpec, reader: BatchReader) -> None:
+    def __init__(self, spec: LoaderSpec, reader: SampleReader | RecordReader) -> None:
         self._spec = spec
         self._reader = reader
         self._readers = DaemonPool(spec.workers, "reader")
         self._fetchers = DaemonPool(spec.prefetch, "fetcher")
-        self._dataset = SampleDataset(reader, self._readers)
+        self._dataset = StepDataset(reader, self._readers)
 
     def read(self, keys: Sequence[list[Request]]) -> Iterator[Fetched]:
         width = self._spec.prefetch
@@ -306,11 +340,13 @@ class _Threads:
                 fetched = future.result(self._spec.stall_timeout)
             except TimeoutError:
                 raise stalled(self._spec.stall_timeout) from None
+            # Before the batch is handed over: the readers must not idle while the rank computes on it.
             window.append((iterator, self._fetchers.submit(_fetch, iterator)))
             yield fetched
             del fetched, future  # or the loader would hold one batch more than `prefetch`
 
     def abandon(self, epoch: int) -> None:
+        """Give up what was asked for in epochs before `epoch`."""
         self._reader.cancelled_before = epoch
 
     def close(self) -> None:
@@ -329,9 +365,13 @@ class _Batches:
 
 
 class _Processes:
-    """One DataLoader with `workers` processes from a forkserver: never a fork of a rank that has MPI."""
+    """One DataLoader with `workers` processes.
 
-    def __init__(self, spec: LoaderSpec, reader: BatchReader) -> None:
+    They come from a forkserver. A fork of the rank itself would inherit its threads' locks as they happened
+    to be, and MPI does not survive one everywhere. The server imports this module once for all of them.
+    """
+
+    def __init__(self, spec: LoaderSpec, reader: SampleReader | RecordReader) -> None:
         self._spec = spec
         self._batches = _Batches()
         self._workers: list[Any] = []
@@ -343,10 +383,14 @@ class _Processes:
         self._closer = DaemonPool(1, "closer")
         with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
-                SampleDataset(reader), batch_sampler=self._batches, collate_fn=as_it_is,
-                num_workers=spec.workers, multiprocessing_context=context, persistent_workers=True,
+                StepDataset(reader),
+                batch_sampler=self._batches,
+                collate_fn=as_it_is,
+                num_workers=spec.workers,
+                multiprocessing_context=context,
+                persistent_workers=True,
                 prefetch_factor=math.ceil(spec.prefetch / spec.workers),
-            )  # fmt: skip
+            )
 
     def read(self, keys: Sequence[list[Request]]) -> Iterator[Fetched]:
         assert self._loader is not None
@@ -363,13 +407,10 @@ class _Processes:
             except TimeoutError:
                 raise stalled(self._spec.stall_timeout) from None
             except (RuntimeError, OSError, EOFError):  # as torch or its queues notice it
-                if not self._a_worker_died():
+                if not connection.wait([worker.sentinel for worker in self._workers], _DEATH_SECONDS):
                     raise
                 raise RankError("a DataLoader worker died", "was memory short? see the system log") from None
             del future
-
-    def _a_worker_died(self) -> bool:
-        return bool(connection.wait([worker.sentinel for worker in self._workers], _DEATH_SECONDS))
 
     def abandon(self, epoch: int) -> None:
         """Nothing: the workers finish what they were given before they take the next epoch's."""
@@ -397,3 +438,16 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
         yield
+
+
+def name_semaphores() -> None:
+    """Name the semaphores between this rank and its workers as the launcher wants them.
+
+    A rank that is killed cannot remove them, and multiprocessing's resource tracker is killed with it by
+    mpirun. So whoever starts the ranks chooses how the names begin, and removes them. Python has no public
+    way to choose the names; where the private one is gone, nothing is changed.
+    """
+    prefix = os.environ.get(PREFIX_VARIABLE, "")
+    config = getattr(process.current_process(), "_config", None)
+    if prefix and config is not None:
+        config["semprefix"] = "/" + prefix

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_rows
+from emulator.loader import make_loader
 from emulator.loader.base import Loader
-from emulator.loader.choose import make_loader
 from emulator.plan import RankPlan, plan_for
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.steps import Spool, StepLog, Steps
@@ -26,8 +25,6 @@ from emulator.storage.base import ReadStats, Storage, TimedStorage
 from emulator.storage.posix import probe_direct
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
-LoaderKind = Literal["torch", "direct"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -36,7 +33,8 @@ class Job:
     dataset: Place
     """Its folder, or its objects."""
     workload: Workload
-    loader: LoaderKind
+    loader: str
+    """A key of `registry.LOADERS`."""
     storage: StorageSpec
     epochs: int | None
     """Epochs of a point, at most; None: as many as `steps` take."""

@@ -15,13 +15,12 @@ from emulator.dataset.formats import Format, format_named
 from emulator.dataset.formats.base import Key, Room, Shape, Source
 from emulator.dataset.formats.parquet import Parquet
 from emulator.errors import storage_error
+from emulator.loader import make_loader
 from emulator.loader.base import Batch, Loader
-from emulator.loader.choose import make_loader
 from emulator.plan import EpochPlan, Portion, RankPlan
 from emulator.record.machine import cpu_seconds
 from emulator.record.steps import StepLog, Steps
 from emulator.run.accelerator import Accelerator, MonotonicClock
-from emulator.run.point import LoaderKind
 from emulator.run.train import train
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
@@ -135,7 +134,7 @@ class _Empty:
         pass
 
 
-def self_test(kind: LoaderKind, workload: Workload) -> Overhead:
+def self_test(kind: str, workload: Workload) -> Overhead:
     """Measure this process with the loader `kind`; takes about half a second. Raises StorageError."""
     with tempfile.TemporaryDirectory(prefix="feedrate-", dir=_ram()) as folder:
         files = ram_files(Path(folder), workload)

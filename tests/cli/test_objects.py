@@ -17,7 +17,7 @@ from emulator.config.workload import LoaderSpec
 from emulator.dataset.manifest import read_manifest, read_rows
 from emulator.dataset.site import Journal, JournalWatch, read_journals
 from emulator.errors import DatasetError
-from emulator.loader.choose import LoaderKind, make_loader
+from emulator.loader import make_loader
 from emulator.plan import whole_files
 from emulator.record.folder import read_result
 from emulator.storage import open_store
@@ -173,7 +173,7 @@ def test_what_cannot_work_is_one_clear_line(endpoint: Endpoint, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["direct", pytest.param("torch", marks=pytest.mark.long)])
 def test_a_damaged_sample_is_never_taken_for_what_it_was(
-    made: Endpoint, monkeypatch: pytest.MonkeyPatch, kind: LoaderKind
+    made: Endpoint, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     for name, value in made.environment().items():
         monkeypatch.setenv(name, value)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from emulator.errors import DatasetError, StorageError
-from emulator.loader.reading import aligned_buffer, padded
 from emulator.storage.base import HEAD, Blob, Storage
+from emulator.storage.posix import aligned_buffer, padded
 
 SIZES = {"empty": 0, "one": 1, "page": 4096, "odd": 10_001, "large": 3 * 2**20 + 17}
 

@@ -9,17 +9,17 @@ import pytest
 from contracts.loader_contract import SPEC, Files, MakeLoader
 
 from emulator.config.workload import LoaderSpec
+from emulator.loader import make_loader
 from emulator.loader.base import Loader
-from emulator.loader.choose import LoaderKind, make_loader
 from emulator.storage.base import Storage
 
 
 @pytest.fixture
-def maker() -> Iterator[Callable[[LoaderKind], MakeLoader]]:
+def maker() -> Iterator[Callable[[str], MakeLoader]]:
     """Makes functions that make loaders of a kind; every loader is closed at the end."""
     with ExitStack() as stack:
 
-        def of_kind(kind: LoaderKind) -> MakeLoader:
+        def of_kind(kind: str) -> MakeLoader:
             def make(
                 files: Files,
                 spec: LoaderSpec = SPEC,

@@ -14,10 +14,9 @@ from contracts.loader_contract import SPEC, Files, InProcessContract, MakeLoader
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emulator.loader.reading import aligned_buffer
 from emulator.plan import whole_files
 from emulator.storage.base import TimedStorage
-from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage.posix import PosixStorage, aligned_buffer, probe_direct
 
 __all__ = ["files", "pipe"]
 
@@ -76,7 +75,7 @@ def test_memory_stays_where_it_was_over_2000_steps(maker, few: Files) -> None:  
 
 def test_a_rank_imports_nothing_heavy() -> None:
     code = (
-        "import sys, emulator.loader.direct, emulator.loader.choose\n"
+        "import sys, emulator.loader.direct\n"
         "import emulator.storage.shaped\n"
         "heavy = {'torch', 'pandas', 'altair', 'pyarrow', 'nibabel', 'h5py', 'dask', 'multiprocessing'}\n"
         "print(sorted(heavy & set(sys.modules)))"
@@ -92,7 +91,7 @@ sys.path.insert(0, sys.argv[2])
 from contracts.loader_contract import SPEC, Files
 from dataclasses import replace
 from emulator.errors import StorageError
-from emulator.loader.choose import make_loader
+from emulator.loader import make_loader
 from emulator.plan import whole_files
 
 files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))

@@ -16,7 +16,7 @@ from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import form_of, format_named
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
-from emulator.loader.choose import make_loader
+from emulator.loader import make_loader
 from emulator.plan import EpochPlan, portions
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage, probe_direct

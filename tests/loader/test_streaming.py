@@ -40,13 +40,13 @@ def check(files: Files, arrays: dict[str, np.ndarray], edges: tuple[int, ...], p
     whole = WholeReader(storage, files, format_named(files.format), 4096 * pages, files.checksums)
     made: list[np.ndarray] = []
 
-    def place(shape: tuple[int, ...]) -> list[np.ndarray]:
+    def allocate(shape: tuple[int, ...]) -> list[np.ndarray]:
         made[:] = [np.full(shape, 77, np.float32), np.full(shape, 77, np.uint8)]
         return made
 
     reader = CropReader(whole, edges)
     for turn in range(2):  # the second one in used buffers
-        reader.read(0, np.random.default_rng(seed + turn), place, lambda: False)
+        reader.read(0, np.random.default_rng(seed + turn), allocate, lambda: False)
         expected = crop_of(arrays, edges, np.random.default_rng(seed + turn), "s")
         assert np.array_equal(made[0], expected[0]) and np.array_equal(made[1], expected[1])
     assert storage.stats.snapshot().bytes == 2 * files.sizes[0]

@@ -20,7 +20,7 @@ from emulator.analysis.throughput import Throughput, repeat_interval, throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec
 from emulator.dataset.manifest import Manifest, read_manifest
-from emulator.loader.choose import make_loader
+from emulator.loader import make_loader
 from emulator.loader.torch import TorchLoader
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog

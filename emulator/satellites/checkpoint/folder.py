@@ -38,11 +38,10 @@ from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import sync_folder, write_whole
-from emulator.loader.reading import aligned_buffer, padded
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import Target
-from emulator.storage.posix import PosixStorage
+from emulator.storage.posix import PosixStorage, aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
 FOLDER = "feedrate-checkpoints"
