@@ -79,12 +79,15 @@ class Row:
 
 def make(name: str, batch: int, size: int, spread: int, seconds: float) -> Workload:
     return Workload(
-        name=name, title=name, sample=SampleSpec(format="npz", bytes_mean=size, bytes_sd=spread),
-        loader=LoaderSpec(batch_size=batch), training=TrainingSpec(sync="step"),
+        name=name,
+        title=name,
+        sample=SampleSpec(format="npz", bytes_mean=size, bytes_sd=spread),
+        loader=LoaderSpec(batch_size=batch),
+        training=TrainingSpec(sync="step"),
         accelerator=AcceleratorSpec(
             name=name, step_seconds=seconds, step_batch_size=batch, provenance="published"
         ),
-    )  # fmt: skip
+    )
 
 
 def simulated(row: Row, limit: float, each_host: bool) -> tuple[float, float]:
@@ -133,10 +136,17 @@ def reason(row: Row, rows: list[Row], au: float, error: float) -> str:
 def main() -> int:
     with ROWS.open() as file:
         rows = [
-            Row(r["submitter"], r["system"], r["workload"], int(r["accelerators"]), int(r["hosts"]),
-                float(r["au_percent_mean"]) / 100, float(r["samples_per_second_mean"]))
+            Row(
+                r["submitter"],
+                r["system"],
+                r["workload"],
+                int(r["accelerators"]),
+                int(r["hosts"]),
+                float(r["au_percent_mean"]) / 100,
+                float(r["samples_per_second_mean"]),
+            )
             for r in csv.DictReader(file)
-        ]  # fmt: skip
+        ]
     print(f"# Published systems, predicted from one row each\n\n{__doc__.split(chr(10) * 2, 2)[2]}")
     print("Made by `python benchmarks/published.py`.\n")
     errors: list[tuple[str, bool, float]] = []

@@ -56,21 +56,32 @@ def table(columns: dict[str, dict[int, tuple[float, float]]]) -> str:
 
 def main() -> None:
     columns = {
-        "hard": simulated(HARD, 0, None), "soft": soft(SOFTNESS),
-        "client-bound": simulated(CLIENTS, SPREAD, None), "no read-ahead": simulated(HARD, 0, 0),
-    }  # fmt: skip
+        "hard": simulated(HARD, 0, None),
+        "soft": soft(SOFTNESS),
+        "client-bound": simulated(CLIENTS, SPREAD, None),
+        "no read-ahead": simulated(HARD, 0, 0),
+    }
     au = {name: {n: 100 * point[0] for n, point in column.items()} for name, column in columns.items()}
     rate = {name: {n: point[1] / 1e9 for n, point in column.items()} for name, column in columns.items()}
     text = Path(__file__).with_suffix(".md").read_text()
     print(
         text.format(
-            table=table(columns), one=DEMAND / 1e6, asked=288 * DEMAND / 1e9, each=LIMIT / 288 / 1e6,
-            more=100 * (LIMIT / 288 / DEMAND - 1), processes=LIMIT / DEMAND, whole=LIMIT / DEMAND,
-            hard=au["hard"], soft=au["soft"], clients=au["client-bound"], bare=au["no read-ahead"],
-            soft_rate=rate["soft"], clients_rate=rate["client-bound"],
+            table=table(columns),
+            one=DEMAND / 1e6,
+            asked=288 * DEMAND / 1e9,
+            each=LIMIT / 288 / 1e6,
+            more=100 * (LIMIT / 288 / DEMAND - 1),
+            processes=LIMIT / DEMAND,
+            whole=LIMIT / DEMAND,
+            hard=au["hard"],
+            soft=au["soft"],
+            clients=au["client-bound"],
+            bare=au["no read-ahead"],
+            soft_rate=rate["soft"],
+            clients_rate=rate["client-bound"],
         ),
         end="",
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

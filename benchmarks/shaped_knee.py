@@ -45,10 +45,23 @@ def main() -> None:
             out = Path(folder) / f"out-{number}"
             begin = time.monotonic()
             feedrate(
-                "sweep", data, "--workload", "unet3d-tiny", "--storage", f"shaped:{options.rate}",
-                "--steps", 48, "--loader", options.loader, "-n", options.ranks,
-                "--set", f"training.shuffle_seed={100 * number}", "--out", out,
-            )  # fmt: skip
+                "sweep",
+                data,
+                "--workload",
+                "unet3d-tiny",
+                "--storage",
+                f"shaped:{options.rate}",
+                "--steps",
+                48,
+                "--loader",
+                options.loader,
+                "-n",
+                options.ranks,
+                "--set",
+                f"training.shuffle_seed={100 * number}",
+                "--out",
+                out,
+            )
             seconds = time.monotonic() - begin
             result = read_result(out)
             mean = result.dataset["bytes"] / result.dataset["files"]

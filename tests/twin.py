@@ -62,9 +62,19 @@ def twin(sweep: Sweep, data: Path, steps: int, folder: Path) -> Twin:
     assert done.status == 0, done.err
     print(done.out)
     done = feedrate(
-        "simulate", *JOB, "--steps", steps, "--system", system, "--dataset", data, "--counts", UNSEEN,
-        "--out", folder / "predicted",
-    )  # fmt: skip
+        "simulate",
+        *JOB,
+        "--steps",
+        steps,
+        "--system",
+        system,
+        "--dataset",
+        data,
+        "--counts",
+        UNSEEN,
+        "--out",
+        folder / "predicted",
+    )
     assert done.status == 0, done.err
     sweep(UNSEEN, folder / "measured")
     return Twin(read_result(folder / "predicted"), read_result(folder / "measured"))

@@ -87,21 +87,21 @@ def play(scene: Scene) -> tuple[np.ndarray, int]:
     compute = np.broadcast_to(scene.compute, ready.shape)
     events = [0]
 
-    def reader(rank, room, arrived):
+    def reader(rank, free, arrived):
         for step in range(scene.steps):
-            idle = step == 0 or room.level == 0
-            yield room.get(1)
+            idle = step == 0 or free.level == 0
+            yield free.get(1)
             if idle:
                 yield world.timeout(scene.latency)  # there was nothing to read
             yield network.transfer(rank, scene.size[step, rank])
             yield arrived.put(1)
             events[0] += 3
 
-    def accelerator(rank, room, arrived):
+    def accelerator(rank, free, arrived):
         for step in range(scene.steps):
             yield arrived.get(1)
             ready[step, rank] = world.now
-            yield room.put(1)
+            yield free.put(1)
             yield world.timeout(compute[step, rank])
             if scene.gates[step]:
                 yield barrier.arrive()
@@ -109,7 +109,7 @@ def play(scene: Scene) -> tuple[np.ndarray, int]:
 
     every = []
     for rank in range(scene.ranks):
-        room, arrived = simpy.Container(world, init=scene.prefetch), simpy.Container(world)
-        every += [world.process(each(rank, room, arrived)) for each in (reader, accelerator)]
+        free, arrived = simpy.Container(world, init=scene.prefetch), simpy.Container(world)
+        every += [world.process(each(rank, free, arrived)) for each in (reader, accelerator)]
     world.run(until=simpy.AllOf(world, every))
     return ready, events[0] + network.events

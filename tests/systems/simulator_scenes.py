@@ -9,9 +9,12 @@ def scene(size, compute=1.0, prefetch=2, sync=False, **more):
     """A scene over batches of `size` (steps, ranks); `sync` puts a barrier after every step."""
     size = np.asarray(size, dtype=float)
     return Scene(
-        size=size, compute=np.atleast_2d(np.asarray(compute, dtype=float)),
-        gates=np.full(len(size), sync), prefetch=prefetch, **more,
-    )  # fmt: skip
+        size=size,
+        compute=np.atleast_2d(np.asarray(compute, dtype=float)),
+        gates=np.full(len(size), sync),
+        prefetch=prefetch,
+        **more,
+    )
 
 
 def lognormal(steps, ranks, seed=0, mean=100e6, sigma=0.3):

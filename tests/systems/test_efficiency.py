@@ -102,7 +102,7 @@ DISK_WATTS = 522.0  # six nodes
         (figures(NVME)["cost per raw TB"] / figures(HDD)["cost per raw TB"], 2.025, 1e-3),
         ((2.7 / 127) / (1 / 48), 1.020, 1e-3),
     ],
-)  # fmt: skip
+)
 def test_ceph_2023(found, derived, digits):
     assert found == pytest.approx(derived, abs=digits / 2 * 1.001 + 1e-9)
 
@@ -172,7 +172,7 @@ def test_ai_2023_the_45_gigabytes_per_second():
         pytest.param(487e-6, 72 * 32 / 4.6e6, 5e-6, id="weka 2020: latency of reads at depth 32"),
         pytest.param(288, math.ceil(45e9 / 128.1e6), 0.5, id="ai 2023: processes that ask for 45 GB/s"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_follow_from_the_documents_inputs(printed, recomputed, digits):
     assert abs(printed - recomputed) > digits
 

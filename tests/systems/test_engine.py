@@ -41,27 +41,27 @@ shapes = st.fixed_dictionaries(
 @quick
 @given(size=sizes, shape=shapes)
 def test_every_rate_is_as_defined(size, shape):
-    one = scene(size, **{**shape, "hosts": min(shape["hosts"], len(size[0]))})
-    np.testing.assert_allclose(play(one).ready, brute_force(one), rtol=1e-9, atol=1e-9)
+    case = scene(size, **{**shape, "hosts": min(shape["hosts"], len(size[0]))})
+    np.testing.assert_allclose(play(case).ready, brute_force(case), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("ranks", [4, 10, 20])
 def test_without_read_ahead_ranks_are_customers_of_a_closed_queue(ranks):
     """MVA within 0.5 points of AU; 10 ranks would fill the system if they never computed."""
     think, latency, service = 0.9, 0.1, 0.1
-    one = scene(
+    case = scene(
         lognormal(1500, ranks, seed=ranks), compute=think, prefetch=0, system=100e6 / service, latency=latency
     )
     expected = mean_value_analysis(ranks, think + latency, service) * think / ranks
-    assert utilisation(one, play(one).ready, warm=20) == pytest.approx(expected, abs=0.005)
+    assert utilisation(case, play(case).ready, warm=20) == pytest.approx(expected, abs=0.005)
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 8])
 @pytest.mark.parametrize("ranks", [3, 9, 10, 11, 14, 40])
 def test_with_read_ahead_equal_ranks_share_the_limit(prefetch, ranks):
     """AU = min(1, C / (N r)) within 0.2 points: 10 ranks ask for all of C."""
-    one = scene(np.full((60, ranks), 100e6), prefetch=prefetch, system=1e9)
-    assert utilisation(one, play(one).ready, warm=10) == pytest.approx(min(1, 10 / ranks), abs=0.002)
+    case = scene(np.full((60, ranks), 100e6), prefetch=prefetch, system=1e9)
+    assert utilisation(case, play(case).ready, warm=10) == pytest.approx(min(1, 10 / ranks), abs=0.002)
 
 
 @quick
@@ -73,9 +73,9 @@ def test_with_read_ahead_equal_ranks_share_the_limit(prefetch, ranks):
 def test_a_barrier_at_every_step_waits_for_the_drain(size, rank, latency):
     """Sorted sizes, cumulative drain: to 1e-9."""
     steps = np.array([size, size[::-1], size])
-    one = scene(steps, compute=0.5, prefetch=0, sync=True, system=5e8, rank=rank, latency=latency)
+    case = scene(steps, compute=0.5, prefetch=0, sync=True, system=5e8, rank=rank, latency=latency)
     begin = 0.0
-    for row, got in zip(steps, play(one).ready, strict=True):
+    for row, got in zip(steps, play(case).ready, strict=True):
         expected = begin + barrier_ready(row, 5e8, rank, latency)
         np.testing.assert_allclose(got, expected, rtol=1e-9)
         begin = expected.max() + 0.5
@@ -85,9 +85,9 @@ def test_a_barrier_at_every_step_waits_for_the_drain(size, rank, latency):
 @given(size=sizes, prefetch=st.integers(1, 4), hosts=st.integers(1, 3))
 def test_no_byte_is_lost_or_made(size, prefetch, hosts):
     """Without compute the system is busy to the end: the last batch is there at total / C."""
-    one = scene(size, compute=0.0, prefetch=prefetch, system=1e8, hosts=min(hosts, len(size[0])))
-    assert play(one).ready[-1].max() >= one.size.sum() / 1e8 * (1 - 1e-9)
-    even = scene(np.full_like(one.size, 7e6), compute=0.0, prefetch=prefetch, system=1e8)
+    case = scene(size, compute=0.0, prefetch=prefetch, system=1e8, hosts=min(hosts, len(size[0])))
+    assert play(case).ready[-1].max() >= case.size.sum() / 1e8 * (1 - 1e-9)
+    even = scene(np.full_like(case.size, 7e6), compute=0.0, prefetch=prefetch, system=1e8)
     assert play(even).ready[-1].max() == pytest.approx(even.size.sum() / 1e8, rel=1e-9)
 
 
@@ -106,8 +106,8 @@ def test_more_bandwidth_is_never_worse_where_ranks_go_in_step(size, prefetch, sy
 def test_more_bandwidth_is_never_worse_in_the_long_run():
     size = lognormal(80, 12, seed=5)
     found = [
-        utilisation(one, play(one).ready, warm=5)
-        for one in (scene(size, system=rate) for rate in np.linspace(2e8, 2e9, 19))
+        utilisation(case, play(case).ready, warm=5)
+        for case in (scene(size, system=rate) for rate in np.linspace(2e8, 2e9, 19))
     ]
     assert np.diff(found).min() > -0.002
     assert found[-1] == pytest.approx(1, abs=0.002)
@@ -119,24 +119,24 @@ def test_names_of_ranks_do_not_matter(shape, seed):
     size = lognormal(6, 6, seed=seed)
     order = np.array([3, 1, 5, 0, 4, 2])  # host a mod hosts keeps its company for 1, 2 and 3 hosts ...
     hosts = {1: 1, 2: 1, 3: 1}[shape["hosts"]]  # ... only with one
-    one = scene(size, **{**shape, "hosts": hosts})
+    case = scene(size, **{**shape, "hosts": hosts})
     other = scene(size[:, order], **{**shape, "hosts": hosts})
-    np.testing.assert_allclose(play(one).ready[:, order], play(other).ready, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(play(case).ready[:, order], play(other).ready, rtol=1e-9, atol=1e-9)
 
 
 def test_names_of_hosts_do_not_matter():
     size = lognormal(10, 8, seed=1)
     order = np.array([1, 0, 3, 2, 5, 4, 7, 6])  # two hosts that change places
     shape = {"system": 6e8, "host": 3.2e8, "hosts": 2, "latency": 0.01}
-    one, other = scene(size, **shape), scene(size[:, order], **shape)
-    np.testing.assert_allclose(play(one).ready[:, order], play(other).ready, rtol=1e-9)
+    case, other = scene(size, **shape), scene(size[:, order], **shape)
+    np.testing.assert_allclose(play(case).ready[:, order], play(other).ready, rtol=1e-9)
 
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("hosts", [1, 7, 60])
 def test_the_simpy_oracle_says_the_same(sync, hosts):
     table = np.random.default_rng(0).uniform(0.5, 1.5, (30, 120))  # compute times that differ
-    one = scene(
+    case = scene(
         lognormal(30, 120, seed=hosts),
         compute=table,
         sync=sync,
@@ -145,7 +145,7 @@ def test_the_simpy_oracle_says_the_same(sync, hosts):
         hosts=hosts,
         latency=0.01,
     )
-    np.testing.assert_allclose(play(one).ready, simpy_oracle.play(one)[0], rtol=1e-9)
+    np.testing.assert_allclose(play(case).ready, simpy_oracle.play(case)[0], rtol=1e-9)
 
 
 def test_without_numba_one_line_says_what_to_install(monkeypatch):

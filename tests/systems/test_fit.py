@@ -26,17 +26,22 @@ def measured(system, counts, noise=0.0, seed=0):
     random = np.random.default_rng(seed)
     found = []
     for number, ranks in enumerate(counts):
-        one = Simulation(workload=TINY, system=system, sizes=sample_sizes(TINY.sample, 400), steps=30)
-        point = predict(one, ranks, number).point
+        simulation = Simulation(workload=TINY, system=system, sizes=sample_sizes(TINY.sample, 400), steps=30)
+        point = predict(simulation, ranks, number).point
         factor = float(np.exp(noise * random.standard_normal()))
-        size = batch_bytes(rank_plan_of(one, ranks, number), one.sizes)
+        size = batch_bytes(rank_plan_of(simulation, ranks, number), simulation.sizes)
         compute = np.full(size.shape, TINY.accelerator.step_seconds)
         found.append(
             Seen(
-                ranks=ranks, hosts=len(point.hosts) or 1, rate=point.bytes_per_second * factor,
-                efficiency=point.x_ideal * factor, size=size, compute=compute, gates=np.zeros(30, bool),
+                ranks=ranks,
+                hosts=len(point.hosts) or 1,
+                rate=point.bytes_per_second * factor,
+                efficiency=point.x_ideal * factor,
+                size=size,
+                compute=compute,
+                gates=np.zeros(30, bool),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -104,9 +109,20 @@ def simulated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     (folder / "truth.toml").write_text('[storage]\nbandwidth = "400MB/s"\n')
     done = feedrate(
-        "simulate", "-w", "unet3d-tiny", "-s", folder / "truth.toml", "--counts", "1,2,4,9", "--steps", 30,
-        "--files", 400, "--out", folder / "out",
-    )  # fmt: skip
+        "simulate",
+        "-w",
+        "unet3d-tiny",
+        "-s",
+        folder / "truth.toml",
+        "--counts",
+        "1,2,4,9",
+        "--steps",
+        30,
+        "--files",
+        400,
+        "--out",
+        folder / "out",
+    )
     assert done.status == 0, done.err
     return folder
 
@@ -117,9 +133,20 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     assert "bandwidth: 400 MB/s, 95 % interval" in done.out
     assert "seen: counts 1, 2, 4, 9" in done.out
     done = feedrate(
-        "simulate", "-w", "unet3d-tiny", "-s", simulated / "system.toml", "--counts", "5,40", "--steps", 20,
-        "--files", 400, "--out", simulated / "predicted",
-    )  # fmt: skip
+        "simulate",
+        "-w",
+        "unet3d-tiny",
+        "-s",
+        simulated / "system.toml",
+        "--counts",
+        "5,40",
+        "--steps",
+        20,
+        "--files",
+        400,
+        "--out",
+        simulated / "predicted",
+    )
     assert done.status == 0, done.err
     near, far = read_result(simulated / "predicted").points
     assert [flag.name for flag in near.flags] == []

@@ -64,8 +64,17 @@ def test_counts_around_a_knee():
 
 
 def test_the_command_says_how_many(tmp_path):
-    done = feedrate("plan", "--system", "ai-2023-weka-6-nodes", "--out", tmp_path, "-w", "unet3d-a100",
-                    "--set", "training.sync=none")  # fmt: skip
+    done = feedrate(
+        "plan",
+        "--system",
+        "ai-2023-weka-6-nodes",
+        "--out",
+        tmp_path,
+        "-w",
+        "unet3d-a100",
+        "--set",
+        "training.sync=none",
+    )
     assert done.status == 0, done.err
     row = next(line for line in done.out.splitlines() if line.startswith("unet3d-a100"))
     assert row.split()[3:5] == ["31", "27"] and "storage bandwidth, 45 GB/s" in row
@@ -75,9 +84,16 @@ def test_the_command_says_how_many(tmp_path):
 
 def test_the_command_says_what_is_needed_and_what_falls_short():
     done = feedrate(
-        "plan", "--accelerators", 16, "-w", "unet3d-h100", "--set", "training.sync=none", "--system",
+        "plan",
+        "--accelerators",
+        16,
+        "-w",
+        "unet3d-h100",
+        "--set",
+        "training.sync=none",
+        "--system",
         "ai-2023-weka-6-nodes",
-    )  # fmt: skip
+    )
     assert done.status == 0, done.err
     assert "2 with 8 accelerators each" in done.out and "storage has 45 GB/s" in done.out
 

@@ -55,8 +55,7 @@ def test_sizes_have_the_workloads_mean_and_spread():
 @pytest.mark.parametrize("sync", ["none", "step", "epoch"])
 def test_a_point_is_what_the_emulators_summary_makes_of_its_steps(sync):
     workload = load_workload("unet3d-a100", [f"training.sync={sync}"])
-    one = simulation(on(12 * DEMAND, hosts=3, nic=5 * DEMAND), workload)
-    found = predict(one, 14, number=2)
+    found = predict(simulation(on(12 * DEMAND, hosts=3, nic=5 * DEMAND), workload), 14, number=2)
     expected = point_of(workload, 2000, 14, found.steps, hosts=found.point.hosts)
     for name, value in asdict(expected).items():
         got = getattr(found.point, name)
@@ -90,7 +89,12 @@ def test_the_tightest_constraint_is_named():
         clients=ClientSystem(hosts=4, nic=25e9, cores=24, cpu_seconds_per_gb=2.0),
     )
     found = constraints(system, A100)
-    assert {one.name for one in found} >= {"storage bandwidth", "storage nodes", "client NIC", "client CPU"}
+    assert {constraint.name for constraint in found} >= {
+        "storage bandwidth",
+        "storage nodes",
+        "client NIC",
+        "client CPU",
+    }
     assert limits(system, A100).system == 30e9  # six nodes
     assert limits(system, A100).host == 12e9  # 24 cores / 2 s per GB
     assert limits(system, A100).rank == 2e9  # 4 readers of one core each

@@ -20,9 +20,22 @@ def simulate(out, *words, counts="1,8,28,40", **more):
     path = out.parent / "system.toml"
     path.write_text(SYSTEM)
     return feedrate(
-        "simulate", "--workload", "unet3d-a100", "--system", path, "--counts", counts, "--steps", 20,
-        "--set", "training.sync=none", "--out", out, *words, **more,
-    )  # fmt: skip
+        "simulate",
+        "--workload",
+        "unet3d-a100",
+        "--system",
+        path,
+        "--counts",
+        counts,
+        "--steps",
+        20,
+        "--set",
+        "training.sync=none",
+        "--out",
+        out,
+        *words,
+        **more,
+    )
 
 
 def test_out_is_that_of_a_sweep(tmp_path):

@@ -114,8 +114,8 @@ class Net(NamedTuple):
     active: Any
     """h: streams, which is its class."""
     flow: Any
-    """h: heap of the host's streams by the service of the host at which they end, `room` places each."""
-    room: int
+    """h: heap of the host's streams by the service of the host at which they end, `most` places each."""
+    most: int
 
 
 def make_net(scene: Scene) -> Net:
@@ -137,7 +137,7 @@ def make_net(scene: Scene) -> Net:
         offset=np.zeros(hosts),
         active=np.zeros(hosts, np.int64),
         flow=np.zeros(hosts * most, ENTRY),
-        room=most,
+        most=most,
     )
 
 
@@ -259,7 +259,7 @@ def enter(net: Net, host: int, service: float) -> None:
         net.service[k] = 0.0
     net.members[k] += 1
     net.offset[host] = service - net.service[k]
-    net.key[host] = net.flow[host * net.room].key - net.offset[host]
+    net.key[host] = net.flow[host * net.most].key - net.offset[host]
     climb(net, k, net.members[k] - 1, host)
 
 
@@ -267,7 +267,7 @@ def enter(net: Net, host: int, service: float) -> None:
 def change(net: Net, host: int, rank: int, size: float) -> None:
     """A stream of `size` bytes of `rank` begins on `host`; with size 0 the host's first one stops."""
     service = leave(net, host)
-    base, count = host * net.room, net.active[host]
+    base, count = host * net.most, net.active[host]
     if size > 0:
         push(net.flow, base, count, service + size, rank, 4)
         net.active[host] = count + 1
@@ -378,7 +378,7 @@ def deliver(net: Net, ranks: Ranks, k: int) -> int:
     """The first stream of class `k` has ended: the rank whose stream stops, or -1 when it reads on."""
     host = net.queue[k, 0]
     net.service[k] = net.key[host]  # exactly: no drift
-    base = host * net.room
+    base = host * net.most
     rank: int = net.flow[base].rank
     number = ranks.state[rank].delivered + 1
     ranks.state[rank].delivered = number
@@ -448,12 +448,12 @@ def play(scene: Scene) -> tuple[Floats, int]:
     # Always the same types and layouts: another one would be compiled anew.
     size, compute = (np.ascontiguousarray(array, np.float64) for array in (scene.size, scene.compute))
     ranks = Ranks(
-        size,
-        compute,
-        scene.gates,
-        int(scene.prefetch),
-        float(scene.latency),
-        int(scene.hosts),
+        size=size,
+        compute=compute,
+        gates=scene.gates,
+        prefetch=int(scene.prefetch),
+        latency=float(scene.latency),
+        hosts=int(scene.hosts),
         state=state,
         asking=np.arange(count),
         counts=np.array([count, 0]),
