@@ -87,3 +87,26 @@ def sync_folder(folder: Path) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+class RecordFile:
+    """Records of `unit` bytes at the end of a file. Each is one write, so that threads may share it."""
+
+    def __init__(self, path: Path, unit: int) -> None:
+        """Open the file, make it if need be, and cut off a torn last record. Raises OSError."""
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        size = os.fstat(self._descriptor).st_size
+        if size % unit:
+            os.ftruncate(self._descriptor, size - size % unit)
+
+    def append(self, records: bytes) -> None:
+        """Hand records to the system: they outlive this process, not a power cut. Raises OSError."""
+        left = memoryview(records)
+        while left:  # twice only when the disk is full: then the second write says so
+            left = left[os.write(self._descriptor, left) :]
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing. Raises OSError: some file systems fail only here."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)

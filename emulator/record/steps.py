@@ -6,7 +6,6 @@ OUT/steps.parquet           all rows, once the run is complete; then the spools 
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import TracebackType
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import SpecError, storage_error, storage_errors
-from emulator.files import replacing
+from emulator.files import RecordFile, replacing
 
 STEPS = "steps.parquet"
 SPOOL = "spool"
@@ -84,29 +83,22 @@ class Spool:
     """Appends the rows of one rank to OUT/spool/rank-00007.steps, so that a killed run keeps them."""
 
     def __init__(self, out: Path, rank: int) -> None:
-        """Open the spool of `rank` (of the whole world) and cut a torn last row. Raises StorageError."""
-        self._file = out / SPOOL / f"rank-{rank:05d}.steps"
-        with storage_errors("cannot write the step log"):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._descriptor = os.open(self._file, flags, 0o666)
-            size = os.fstat(self._descriptor).st_size
-            if size % STEP.itemsize:
-                os.ftruncate(self._descriptor, size - size % STEP.itemsize)
+        """Open the spool of `rank` (of the whole world). Raises StorageError."""
+        file = out / SPOOL / f"rank-{rank:05d}.steps"
+        self._doing = f"cannot write the step log {file}"
+        with storage_errors(self._doing):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self._file = RecordFile(file, STEP.itemsize)
 
     def append(self, rows: Steps) -> None:
         """Hand the rows to the system: they outlive this process, not a power cut. Raises StorageError."""
-        left = memoryview(rows.tobytes())
-        with storage_errors(f"cannot write the step log {self._file}"):
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+        with storage_errors(self._doing):
+            self._file.append(rows.tobytes())
 
     def close(self) -> None:
         """Close the file; a second call does nothing. Raises StorageError."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with storage_errors(f"cannot write the step log {self._file}"):
-                os.close(descriptor)  # a network file system may refuse only here
+        with storage_errors(self._doing):
+            self._file.close()
 
     def __enter__(self) -> Spool:
         return self

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, storage_errors
-from emulator.files import NEW_FILE, TEMPORARY, sync_folder, temporary_name, write_whole
+from emulator.files import NEW_FILE, TEMPORARY, RecordFile, sync_folder, temporary_name, write_whole
 from emulator.storage.base import Appender, Draft, Entry, Store, WriteOptions
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import BLOCK_BYTES
@@ -82,8 +82,8 @@ class FolderStore(PosixStorage, Store):
     def target(self, name: str, options: WriteOptions) -> Target:
         return Target(self.root / name, options)
 
-    def appender(self, name: str, unit: int) -> FileAppender:
-        return FileAppender(self.root / name, unit)
+    def appender(self, name: str, unit: int) -> Appender:
+        return _FileAppender(self.root / name, unit)
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
@@ -205,22 +205,5 @@ class Target(Draft):
                 self._temporary.unlink()
 
 
-class FileAppender(Appender):
-    """Records of `unit` bytes at the end of a file. Each is one write, so that threads may share it."""
-
-    def __init__(self, path: Path, unit: int) -> None:
-        """Opens the file and cuts off a torn record. Raises OSError."""
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        torn = os.fstat(self._descriptor).st_size % unit
-        if torn:
-            os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size - torn)
-
-    def append(self, record: bytes) -> None:
-        written = os.write(self._descriptor, record)
-        if written != len(record):  # the disk is full: the torn record counts for nothing
-            os.write(self._descriptor, record[written:])
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+class _FileAppender(RecordFile, Appender):
+    """A RecordFile as an Appender."""
