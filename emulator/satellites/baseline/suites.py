@@ -75,15 +75,20 @@ class Turn:
     """For each task what runs beside it: `nothing`, `writers`, `readers`; empty: not part of the question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+DEPTHS = (1, 2, 4, 8, 16, 32)
+QUICK_DEPTHS = (1, 8, 32)
+"""Queue depths of --quick."""
+
+
+@dataclass(frozen=True, slots=True)
 class Suite:
     """A set of access patterns and how hard they are driven."""
 
     name: str
     title: str
     accesses: tuple[Access, ...]
-    depths: tuple[int, ...]
-    jobs: int
+    depths: tuple[int, ...] = DEPTHS
+    jobs: int = 8
     """Jobs of a client."""
 
 
@@ -99,54 +104,24 @@ def _sequential(*blocks: int) -> tuple[Access, ...]:
     )
 
 
-_DEPTHS = (1, 2, 4, 8, 16, 32)
-_MIXED = (0.0, 0.3, 0.5, 0.7, 1.0)
+_FOUR_CORNERS = _sequential(MIB) + _random(0.0, 1.0)
+_MIXED = _random(0.0, 0.3, 0.5, 0.7, 1.0)
+_SEQUENTIAL = _sequential(128 * KIB, MIB)
 NOISY = "noisy-neighbour"
 
 SUITES = {
     suite.name: suite
     for suite in (
+        Suite("four-corners", "fio, four corners: random and sequential, reads and writes", _FOUR_CORNERS),
+        Suite("mixed", "fio, 4 KiB random reads and writes in five proportions", _MIXED),
+        Suite("sequential", "fio, sequential reads and writes of 128 KiB and 1 MiB", _SEQUENTIAL),
         Suite(
-            name="four-corners",
-            title="fio, four corners: random and sequential, reads and writes",
-            accesses=_sequential(MIB) + _random(0.0, 1.0),
-            depths=_DEPTHS,
-            jobs=8,
+            "weka2023", "fio, as the WekaFS brief of 2023: 32 jobs a client", _SEQUENTIAL + _MIXED, jobs=32
         ),
-        Suite(
-            name="mixed",
-            title="fio, 4 KiB random reads and writes in five proportions",
-            accesses=_random(*_MIXED),
-            depths=_DEPTHS,
-            jobs=8,
-        ),
-        Suite(
-            name="sequential",
-            title="fio, sequential reads and writes of 128 KiB and 1 MiB",
-            accesses=_sequential(128 * KIB, MIB),
-            depths=_DEPTHS,
-            jobs=8,
-        ),
-        Suite(
-            name="weka2023",
-            title="fio, as the WekaFS brief of 2023: 32 jobs a client",
-            accesses=_sequential(128 * KIB, MIB) + _random(*_MIXED),
-            depths=_DEPTHS,
-            jobs=32,
-        ),
-        Suite(
-            name=NOISY,
-            title="fio, noisy neighbour: readers at queue depth 1 beside writers at 8",
-            accesses=(),
-            depths=(),
-            jobs=1,
-        ),
+        Suite(NOISY, "fio, noisy neighbour: readers at queue depth 1 beside writers at 8", (), (), 1),
     )
 }
 """Name -> suite."""
-
-QUICK_DEPTHS = (1, 8, 32)
-"""Queue depths of --quick."""
 
 
 def find_suite(name: str) -> Suite:

@@ -23,6 +23,7 @@ from fractions import Fraction
 from emulator.config.catalog import find, names
 from emulator.config.reader import Bytes, Seconds, at_least, build, override, positive, read_toml
 from emulator.errors import SpecError
+from emulator.units import BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +108,11 @@ class CheckpointIO:
         at_least(0, self, "writes", "reads", "pause")
         at_least(1, self, "workers")
         positive(self, "stall_timeout")
-        at_least(4096, self, "block_bytes")
-        if self.block_bytes % 4096:
-            raise SpecError(f"block_bytes must be a multiple of 4096 (O_DIRECT), not {self.block_bytes}")
+        at_least(BLOCK_BYTES, self, "block_bytes")
+        if self.block_bytes % BLOCK_BYTES:
+            raise SpecError(
+                f"block_bytes must be a multiple of {BLOCK_BYTES} (O_DIRECT), not {self.block_bytes}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
