@@ -6,9 +6,9 @@
     python benchmarks/knee.py --cost step      # counts beyond the knee are dear (analysis.search.step_cost)
 
 Curves, seeds and searches: tests/analysis/synthetic_curves.py. The sweep is told a maximum between 1.2 and
-2.4 knees, which nobody knows beforehand, and is read by `analysis.knee.n_au`. Kneedle (Satopaa et al. 2011;
-`pip install kneed`, left out when it is not there) reads the same sweep's throughput and is compared with
-both N_AU90 and C / r, the better of the two counting.
+2.4 knees, which nobody knows beforehand, and is read without a model (tests/analysis/model_free.py). Kneedle
+(Satopaa et al. 2011; `pip install kneed`, left out when it is not there) reads the same sweep's throughput
+and is compared with both N_AU90 and C / r, the better of the two counting.
 
 Limits C / r are drawn between 20 and 1200. How many runs a precision takes depends on the slope s of ln
 efficiency at the knee: with all runs at the knee, (noise / s / 0.0125)^2 for 5 %. At 1 % noise that is 3 for
@@ -33,9 +33,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "analysis"))
 
+from model_free import crossing
 from synthetic_curves import FORMS, Curve, trial, trial_random
 
-from emulator.analysis.knee import n_au
 from emulator.analysis.search import Search, run_cost, step_cost
 
 NOISES = (0.003, 0.01, 0.03)
@@ -69,7 +69,7 @@ def both(job: tuple[str, float, int], cost: str) -> Outcome:
     seconds = (time.process_time() - begin) / len(found.runs)
     counts = linear_counts(truth)
     efficiency = [truth.at(n) * math.exp(random.normal(0, noise)) for n in counts]
-    at = n_au(counts, efficiency).ranks or float(counts[-1])
+    at = crossing(counts, efficiency, 0.9).ranks or float(counts[-1])
     return Outcome(
         runs=len(found.runs),
         error=found.error,

@@ -1,9 +1,11 @@
-"""What bounds a point: client CPU, client network or device, shared storage, the emulator, or compute."""
+"""What bounds a point: client CPU, client network or device, shared storage, the emulator, or compute.
+
+One function a cause, asked in the order in which one explains away the next (`classify`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from emulator.analysis.flags import OVERSHOOT, UNEVEN, slowest_host, wait_share
 from emulator.record.result import Bound, HostShare, Point
@@ -39,147 +41,134 @@ def classify(point: Point, references: Sequence[Point] = (), from_memory: float 
 
     Utilisation first, then saturation of the next resource: Gregg's USE method (2013).
     """
-    reader = partial(_reader, from_memory)
-    for test in (_compute, _one_host, _client_cpu, _emulator, reader, _loader, _client_link):
-        bound = test(point, references)
-        if bound is not None:
-            return bound
-    return _storage(point, references)
-
-
-def _compute(point: Point, _: Sequence[Point]) -> Bound | None:
-    if point.x_ideal < FED:
-        return None
-    return Bound(
-        kind="compute",
-        evidence=(
-            f"throughput is {point.x_ideal:.1%} of ideal",
-            f"ranks waited {point.wait_share:.1%} of the time",
-        ),
+    return (
+        compute(point)
+        or slow_host(point)
+        or client_cpu(point)
+        or late_ranks(point)
+        or own_reading(point, from_memory)
+        or starved_alone(point, references)
+        or client_link(point, references)
+        or storage(point, references)
     )
 
 
-def _client_cpu(point: Point, _: Sequence[Point]) -> Bound | None:
-    evidence = [(host, _cpu(point, host)) for host in point.hosts]
-    short = [(host, said) for host, said in evidence if said]
+def compute(point: Point) -> Bound | None:
+    """The accelerators are fed."""
+    if point.x_ideal < FED:
+        return None
+    evidence = (
+        f"throughput is {point.x_ideal:.1%} of ideal",
+        f"ranks waited {point.wait_share:.1%} of the time",
+    )
+    return Bound(kind="compute", evidence=evidence)
+
+
+def slow_host(point: Point) -> Bound | None:
+    """One host is slower than the others, and not for its CPU."""
+    if len(point.hosts) < 2:
+        return None
+    extra, slow = slowest_host(point)
+    short = [host.host for host in point.hosts if short_of_cpu(point, host)]
+    if extra <= UNEVEN or (slow.host in short and len(short) < len(point.hosts)):
+        return None
+    evidence = (
+        f"ranks on {slow.host} waited {wait_share(point, slow):.0%} of the time, "
+        f"{extra:.0%} longer than those of the median host",
+        f"{slow.host} read {show_rate(slow.bytes / point.seconds)}; its CPU was not the limit",
+    )
+    return Bound(kind="client-link", evidence=evidence, host=slow.host)
+
+
+def client_cpu(point: Point) -> Bound | None:
+    """Some host is short of CPU."""
+    short = [(host, evidence) for host in point.hosts if (evidence := short_of_cpu(point, host))]
     if not short:
         return None
-    host = short[0][0].host if len(short) == 1 < len(point.hosts) else ""
-    return Bound(kind="client-cpu", evidence=tuple(said for _, said in short), host=host)
+    only = short[0][0].host if len(short) == 1 < len(point.hosts) else ""
+    return Bound(kind="client-cpu", evidence=tuple(evidence for _, evidence in short), host=only)
 
 
-def _cpu(point: Point, host: HostShare) -> str:
+def short_of_cpu(point: Point, host: HostShare) -> str:
     """Why this host is short of CPU; empty when it is not."""
     own = host.cpu_seconds / max(1e-9, host.cores * point.seconds)
-    busy = host.busy_share
-    queue = host.runqueue
+    busy, queue = host.busy_share, host.runqueue
     full = own >= BUSY or (busy is not None and busy >= BUSY)
     queued = queue is not None and queue > host.cores and (busy is None or busy >= 0.5)
     if not full and not queued:
         return ""
-    said = [f"the ranks used {own:.0%} of {host.cores} cores"]
+    parts = [f"the ranks used {own:.0%} of {host.cores} cores"]
     if busy is not None:
-        said.append(f"the host was {busy:.0%} busy")
+        parts.append(f"the host was {busy:.0%} busy")
     if queue is not None:
-        said.append(f"{queue:.1f} threads were runnable")
+        parts.append(f"{queue:.1f} threads were runnable")
     if busy is not None and busy - own > 0.5 * busy:
-        said.append("most of it by other processes")
-    return f"{host.host}: {', '.join(said)}"
+        parts.append("most of it by other processes")
+    return f"{host.host}: {', '.join(parts)}"
 
 
-def _one_host(point: Point, _: Sequence[Point]) -> Bound | None:
-    if len(point.hosts) < 2:
+def late_ranks(point: Point) -> Bound | None:
+    """The emulator loses time that neither data nor other ranks explain: its processes come late."""
+    lost, explained = 1 - point.x_ideal, point.wait_share + point.barrier_share
+    if point.overshoot_p99 <= OVERSHOOT or explained >= 0.5 * lost:
         return None
-    extra, slow = slowest_host(point)
-    short = [host.host for host in point.hosts if _cpu(point, host)]
-    if extra <= UNEVEN or (slow.host in short and len(short) < len(point.hosts)):
-        return None
-    rate = slow.bytes / point.seconds
-    return Bound(
-        kind="client-link",
-        host=slow.host,
-        evidence=(
-            f"ranks on {slow.host} waited {wait_share(point, slow):.0%} of the time, "
-            f"{extra:.0%} longer than those of the median host",
-            f"{slow.host} read {show_rate(rate)}; its CPU was not the limit",
-        ),
+    evidence = (
+        f"one step in a hundred ended late by {point.overshoot_p99:.1%} of a step or more",
+        f"waiting and barriers explain {explained:.1%} of {lost:.1%} lost",
     )
+    return Bound(kind="emulator", evidence=evidence)
 
 
-def _emulator(point: Point, _: Sequence[Point]) -> Bound | None:
-    explained = point.wait_share + point.barrier_share
-    if point.overshoot_p99 > OVERSHOOT and explained < 0.5 * (1 - point.x_ideal):
-        return Bound(
-            kind="emulator",
-            evidence=(
-                f"ranks came {point.overshoot_p99:.1%} of a step late (p99)",
-                f"waiting and barriers explain {explained:.1%} of {1 - point.x_ideal:.1%} lost",
-            ),
-        )
-    return None
-
-
-def _reader(from_memory: float | None, point: Point, _: Sequence[Point]) -> Bound | None:
+def own_reading(point: Point, from_memory: float | None) -> Bound | None:
+    """A rank reads nearly as fast as it reads from RAM."""
     rate = point.bytes_per_second / point.ranks
     if from_memory is None or rate < HALF * from_memory:
         return None
-    return Bound(
-        kind="emulator",
-        evidence=(
-            f"a rank read {show_rate(rate)}, and {show_rate(from_memory)} from memory (self-test)",
-            "the loader itself is the limit: more workers, or --loader direct",
-        ),
+    evidence = (
+        f"a rank read {show_rate(rate)}, and {show_rate(from_memory)} from memory (self-test)",
+        "the loader itself is the limit: more workers, or --loader direct",
     )
+    return Bound(kind="emulator", evidence=evidence)
 
 
-def _loader(point: Point, references: Sequence[Point]) -> Bound | None:
-    fewer = [other for other in references if 2 * _per_host(other) <= _per_host(point)]
+def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
+    """A rank starves just as much among half the ranks per host: nothing that ranks share limits it."""
+
+    def per_host(other: Point) -> float:
+        return other.ranks / max(1, len(other.hosts))
+
+    fewer = [other for other in references if 2 * per_host(other) <= per_host(point)]
     if not fewer:
         return None
     least = min(fewer, key=lambda other: (other.ranks, -other.x_ideal))
     if least.x_ideal >= FED or point.x_ideal < 0.97 * least.x_ideal:
         return None
-    return Bound(
-        kind="emulator",
-        evidence=(
-            f"a rank gets {point.x_ideal:.1%} of its demand among {point.ranks} "
-            f"and {least.x_ideal:.1%} among {least.ranks}",
-            "nothing that ranks share limits it: give the loader more workers or prefetch",
-        ),
+    evidence = (
+        f"a rank gets {point.x_ideal:.1%} of its demand among {point.ranks} "
+        f"and {least.x_ideal:.1%} among {least.ranks}",
+        "nothing that ranks share limits it: give the loader more workers or prefetch",
     )
+    return Bound(kind="emulator", evidence=evidence)
 
 
-def _per_host(point: Point) -> float:
-    return point.ranks / max(1, len(point.hosts))
-
-
-def _client_link(point: Point, references: Sequence[Point]) -> Bound | None:
-    alone = _single_host_ceiling(references)
-    if len(point.hosts) < 2 or alone is None:
+def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
+    """Every host reads as fast as one that was alone and starved: capacity grows with hosts."""
+    starved = [other for other in references if len(other.hosts) == 1 and other.x_ideal < FED]
+    if len(point.hosts) < 2 or not starved:
         return None
-    rates = [host.bytes / point.seconds for host in point.hosts]
-    if min(rates) < SAME * alone:
+    alone = max(other.hosts[0].bytes / other.seconds for other in starved)
+    least = min(host.bytes / point.seconds for host in point.hosts)
+    if least < SAME * alone:
         return None
-    return Bound(
-        kind="client-link",
-        evidence=(
-            f"each of {len(rates)} hosts read {show_rate(min(rates))} or more",
-            f"one host alone read {show_rate(alone)} and starved: capacity grew with hosts",
-        ),
+    evidence = (
+        f"each of {len(point.hosts)} hosts read {show_rate(least)} or more",
+        f"one host alone read {show_rate(alone)} and starved: capacity grew with hosts",
     )
+    return Bound(kind="client-link", evidence=evidence)
 
 
-def _single_host_ceiling(references: Sequence[Point]) -> float | None:
-    """Largest bytes per second of a single-host point whose ranks were not fed; None when there is none."""
-    rates = [
-        other.hosts[0].bytes / other.seconds
-        for other in references
-        if len(other.hosts) == 1 and other.x_ideal < FED
-    ]
-    return max(rates, default=None)
-
-
-def _storage(point: Point, references: Sequence[Point]) -> Bound:
+def storage(point: Point, references: Sequence[Point]) -> Bound:
+    """What is left when nothing else limits."""
     evidence = [f"ranks waited {point.wait_share:.0%} of the time and no client was short of CPU"]
     here = max((host.bytes / point.seconds for host in point.hosts), default=0.0)
     fewer = [other for other in references if 0 < len(other.hosts) < len(point.hosts)]

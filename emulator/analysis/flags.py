@@ -1,4 +1,7 @@
-"""Validity flags: reasons not to trust a number, each with a threshold, a value and a sentence."""
+"""Validity flags: reasons not to trust a number, each with its value, its threshold and a sentence.
+
+One function a flag: it returns the flag, or None where nothing is wrong or the evidence was not measured.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from emulator.record.result import Flag, HostShare, Point
 from emulator.units import show_bytes
 
 OVERSHOOT = 0.01
-"""Share of a step by which emulated compute may miss its nominal time, 99th percentile."""
+"""Share of a step by which a rank may be late at its end, 99th percentile."""
 STEAL = 0.02
 """Share of CPU time that a hypervisor may take away from a host."""
 RUNQUEUE = 1.0
@@ -48,23 +51,21 @@ def usable(points: Sequence[Point]) -> list[Point]:
 
 
 def point_flags(point: Point) -> tuple[Flag, ...]:
-    """Every flag that a point carries the evidence for. What was not measured (None) raises none."""
-    checks = (overshoot, steal, runqueue, page_cache, retried, uneven_hosts)
-    found = (check(point) for check in checks)
+    """Every flag that follows from a point alone."""
+    found = (check(point) for check in POINT_FLAGS)
     return tuple(flag for flag in found if flag is not None)
 
 
 def overshoot(point: Point) -> Flag | None:
-    """p99 over steps of lateness / step time > 1 %: processes do not keep their accelerators' time."""
-    if point.overshoot_p99 <= OVERSHOOT:
+    """Lateness at the end of a step > 1 % of the step time (p99): processes do not keep time."""
+    value = point.overshoot_p99
+    if value <= OVERSHOOT:
         return None
-    return Flag(
-        name="overshoot",
-        value=point.overshoot_p99,
-        threshold=OVERSHOOT,
-        sentence=f"Ranks came {point.overshoot_p99:.1%} of a step late to the end of one (p99): "
-        "they were not scheduled in time; use fewer ranks per host.",
+    sentence = (
+        f"One step in a hundred ended late, by {value:.1%} of the step time or more: the ranks were not "
+        "scheduled in time; use fewer ranks per host."
     )
+    return Flag(name="overshoot", value=value, threshold=OVERSHOOT, sentence=sentence)
 
 
 def steal(point: Point) -> Flag | None:
@@ -73,13 +74,11 @@ def steal(point: Point) -> Flag | None:
     value, name = max(known, default=(0.0, ""))
     if value <= STEAL:
         return None
-    return Flag(
-        name="steal",
-        value=value,
-        threshold=STEAL,
-        sentence=f"A hypervisor took {value:.1%} of the CPU time of {name} away: "
-        "part of the waiting is not the storage's.",
+    sentence = (
+        f"A hypervisor took {value:.1%} of the CPU time of {name} away: part of the waiting is not the "
+        "storage's."
     )
+    return Flag(name="steal", value=value, threshold=STEAL, sentence=sentence)
 
 
 def runqueue(point: Point) -> Flag | None:
@@ -88,26 +87,24 @@ def runqueue(point: Point) -> Flag | None:
     value, host = max(known, key=lambda pair: pair[0], default=(0.0, None))
     if host is None or value <= RUNQUEUE:
         return None
-    return Flag(
-        name="runqueue",
-        value=value,
-        threshold=RUNQUEUE,
-        sentence=f"{host.runqueue:.1f} threads wanted the {_cores(host)} of {host.host}: "
-        "ranks waited for CPU; use more hosts or fewer ranks per host.",
+    cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
+    sentence = (
+        f"{host.runqueue:.1f} threads wanted the {cores} of {host.host}: ranks waited for CPU; use more "
+        "hosts or fewer ranks per host."
     )
+    return Flag(name="runqueue", value=value, threshold=RUNQUEUE, sentence=sentence)
 
 
 def page_cache(point: Point) -> Flag | None:
     """Sampled pages in the page cache before they were read > 1 %: memory answered, not storage."""
-    if point.resident_share is None or point.resident_share <= RESIDENT:
+    value = point.resident_share
+    if value is None or value <= RESIDENT:
         return None
-    return Flag(
-        name="page-cache",
-        value=point.resident_share,
-        threshold=RESIDENT,
-        sentence=f"{point.resident_share:.1%} of the pages were in memory before they were read: "
-        "part of the throughput is the page cache's.",
+    sentence = (
+        f"{value:.1%} of the pages were in memory before they were read: part of the throughput is the page "
+        "cache's."
     )
+    return Flag(name="page-cache", value=value, threshold=RESIDENT, sentence=sentence)
 
 
 def retried(point: Point) -> Flag | None:
@@ -117,13 +114,11 @@ def retried(point: Point) -> Flag | None:
         return None
     reads = max(sum(point.read_latency.values()), 1)
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in point.read_retries.items())
-    return Flag(
-        name="retries",
-        value=count / reads,
-        threshold=0.0,
-        sentence=f"{count:,} requests for {reads:,} reads had to be repeated ({kinds}): "
-        "the object store failed now and then, and the time that it took is in the throughput.",
+    sentence = (
+        f"{count:,} requests for {reads:,} reads had to be repeated ({kinds}): the object store failed now "
+        "and then, and the time that this took is in the throughput."
     )
+    return Flag(name="retries", value=count / reads, threshold=0.0, sentence=sentence)
 
 
 def uneven_hosts(point: Point) -> Flag | None:
@@ -133,13 +128,15 @@ def uneven_hosts(point: Point) -> Flag | None:
     value, slow = slowest_host(point)
     if value <= UNEVEN:
         return None
-    return Flag(
-        name="uneven-hosts",
-        value=value,
-        threshold=UNEVEN,
-        sentence=f"Ranks on {slow.host} waited {value:.0%} of the time longer than those of the median host: "
-        "look at that host's network and load.",
+    sentence = (
+        f"Ranks on {slow.host} waited {value:.0%} of the time longer than those of the median host: look at "
+        "that host's network and load."
     )
+    return Flag(name="uneven-hosts", value=value, threshold=UNEVEN, sentence=sentence)
+
+
+POINT_FLAGS = (overshoot, steal, runqueue, page_cache, retried, uneven_hosts)
+"""The flags that follow from a point alone; a new one is a function here."""
 
 
 def slowest_host(point: Point) -> tuple[float, HostShare]:
@@ -148,9 +145,9 @@ def slowest_host(point: Point) -> tuple[float, HostShare]:
     Every rank reads the same number of samples, so a slow host shows in waiting, not in bytes. Raises
     ValueError without hosts.
     """
-    waits = sorted((wait_share(point, host), number) for number, host in enumerate(point.hosts))
-    median = waits[(len(waits) - 1) // 2][0]
-    return waits[-1][0] - median, point.hosts[waits[-1][1]]
+    ordered = sorted(point.hosts, key=lambda host: wait_share(point, host))
+    slow, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
+    return wait_share(point, slow) - wait_share(point, median), slow
 
 
 def wait_share(point: Point, host: HostShare) -> float:
@@ -163,13 +160,11 @@ def small_dataset(dataset_bytes: int, memory_bytes: int) -> Flag | None:
     value = dataset_bytes / max(1, memory_bytes)
     if value >= MEMORY:
         return None
-    return Flag(
-        name="small-dataset",
-        value=value,
-        threshold=MEMORY,
-        sentence=f"The dataset ({show_bytes(dataset_bytes)}) is {value:.2g} times the clients' memory "
-        f"({show_bytes(memory_bytes)}), not {MEMORY:.0f}: caches may answer for the storage.",
+    sentence = (
+        f"The dataset ({show_bytes(dataset_bytes)}) is {value:.2g} times the clients' memory "
+        f"({show_bytes(memory_bytes)}), not {MEMORY:.0f}: caches may answer for the storage."
     )
+    return Flag(name="small-dataset", value=value, threshold=MEMORY, sentence=sentence)
 
 
 def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
@@ -177,14 +172,9 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
     line = drift(throughput)
     if line is None or abs(line.relative) <= DRIFT or not line.certain():
         return None
-    way = "rose" if line.relative > 0 else "fell"
-    return Flag(
-        name="non-stationary",
-        value=abs(line.relative),
-        threshold=DRIFT,
-        sentence=f"Throughput {way} by {abs(line.relative):.0%} during the point: "
-        "it had not settled; run longer.",
-    )
+    change = f"{'rose' if line.relative > 0 else 'fell'} by {abs(line.relative):.0%}"
+    sentence = f"Throughput {change} during the point: it had not settled; run longer."
+    return Flag(name="non-stationary", value=abs(line.relative), threshold=DRIFT, sentence=sentence)
 
 
 def short_run(point: Point, workload: Workload) -> Flag | None:
@@ -197,14 +187,8 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     enough = LONG * ahead
     if point.steps >= enough or point.wait_share <= 0.01:
         return None
-    return Flag(
-        name="short",
-        value=point.steps,
-        threshold=enough,
-        sentence=f"{point.steps} steps are few against {ahead} batches of read-ahead: what the first step "
-        f"read makes throughput look higher; use --steps {enough}.",
+    sentence = (
+        f"{point.steps} steps are few against {ahead} batches of read-ahead: what was read during the first "
+        f"step makes throughput look higher; use --steps {enough}."
     )
-
-
-def _cores(host: HostShare) -> str:
-    return f"{host.cores} core" + ("" if host.cores == 1 else "s")
+    return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)

@@ -1,10 +1,13 @@
-"""Model-free reading of a curve: means per process count, decreasing regression, crossings."""
+"""The knee of a sweep: N_AU, onset, saturation, peak, and a sentence for people.
+
+Efficiency is throughput / (N x ideal rate of one process). The ideal rate is known (batch size / step time);
+a measured low-count baseline in its place biases the knee by its own noise.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,76 +21,10 @@ from emulator.units import show_rate
 Floats = NDArray[np.float64]
 Where = Literal["inside", "below", "beyond"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Crossing:
-    """Where efficiency falls through a threshold."""
-
-    ranks: float | None
-    """Number of processes, interpolated; None unless `where` is `inside`."""
-    where: Where
-    """`inside` the counts that were run; `below`: never above; `beyond`: still above at the largest."""
-
-
-def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floats, Floats]:
-    """Distinct counts in rising order, the mean of `values` at each, and the number of runs of each."""
-    count, index = np.unique(np.asarray(ranks, dtype=np.float64), return_inverse=True)
-    runs = np.bincount(index).astype(np.float64)
-    total = np.bincount(index, weights=np.asarray(values, dtype=np.float64))
-    return count, total / runs, runs
-
-
-def decreasing(values: Floats, weights: Floats) -> Floats:
-    """The non-increasing sequence nearest to `values` in weighted least squares.
-
-    Pool-adjacent-violators (Ayer, Brunk, Ewing, Reid, Silverman 1955): neighbours that rise are
-    replaced by their weighted mean until none does.
-    """
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values, weights, strict=True):
-        mean, total, size = float(value), float(weight), 1
-        while blocks and blocks[-1][0] < mean:
-            last, last_total, last_size = blocks.pop()
-            mean = (last * last_total + mean * total) / (last_total + total)
-            total += last_total
-            size += last_size
-        blocks.append((mean, total, size))
-    return np.concatenate([np.full(size, mean) for mean, _, size in blocks])
-
-
-def crossing(ranks: Sequence[float], efficiency: Sequence[float], threshold: float) -> Crossing:
-    """The largest N with efficiency >= threshold, between the counts that were run.
-
-    Means per count, then `decreasing`, then a straight line of ln efficiency along ln N between the last
-    count above and the next one below; beyond a hard limit C, efficiency = C / (N r) is that straight line.
-    Raises ValueError when there is no run.
-    """
-    if len(ranks) == 0:
-        raise ValueError("no run to find a knee in")
-    count, mean, runs = means(ranks, efficiency)
-    fit = decreasing(mean, runs)
-    above = np.flatnonzero(fit >= threshold)
-    if above.size == 0:
-        return Crossing(ranks=None, where="below")
-    last = int(above[-1])
-    if last == len(count) - 1:
-        return Crossing(ranks=None, where="beyond")
-    low, high = np.log(np.maximum(fit[last : last + 2], 1e-12))
-    part = (low - np.log(threshold)) / (low - high)
-    return Crossing(ranks=float(count[last] * (count[last + 1] / count[last]) ** part), where="inside")
-
-
-# ---- The knee of a sweep: N_AU, onset, saturation, peak. Pure functions of counts and efficiencies.
-#
-# efficiency = throughput / (N x ideal rate of one process). The ideal rate is known (batch size / step time);
-# a measured low-count baseline in its place biases the knee by its own noise.
-
-
 ONSET = 0.98
 """Efficiency at which throughput per process visibly begins to fall."""
 PRIOR_NOISE = 0.01
 """Relative standard deviation of one run when no count was repeated (published runs: p90 1.2 %)."""
-
 
 NO_KNEE = Knee(
     n_au=None,
@@ -99,14 +36,12 @@ NO_KNEE = Knee(
 )
 
 
-def n_au(ranks: Sequence[float], efficiency: Sequence[float], threshold: float = 0.9) -> Crossing:
-    """N_AU: the largest N with throughput >= threshold x ideal, interpolated along ln N (see `crossing`)."""
-    return crossing(ranks, efficiency, threshold)
-
-
-def n_98(ranks: Sequence[float], efficiency: Sequence[float]) -> Crossing:
-    """N_98, the onset: the largest N with throughput >= 98 % of ideal, interpolated along ln N."""
-    return crossing(ranks, efficiency, ONSET)
+def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floats, Floats]:
+    """Distinct counts in rising order, the mean of `values` at each, and the number of runs of each."""
+    count, index = np.unique(np.asarray(ranks, dtype=np.float64), return_inverse=True)
+    runs = np.bincount(index).astype(np.float64)
+    total = np.bincount(index, weights=np.asarray(values, dtype=np.float64))
+    return count, total / runs, runs
 
 
 def run_noise(ranks: Sequence[float], values: Sequence[float]) -> float:
@@ -120,20 +55,6 @@ def run_noise(ranks: Sequence[float], values: Sequence[float]) -> float:
     off = logs - mean[np.searchsorted(count, np.asarray(ranks, dtype=np.float64))]
     freedom = float(runs.sum()) - len(runs)
     return math.sqrt((float(off @ off) + 2 * PRIOR_NOISE**2) / (freedom + 2))
-
-
-def n_saturation(ranks: Sequence[float], efficiency: Sequence[float], noise: float) -> float | None:
-    """The saturation knee N* = C / r from the points alone, or None when none is `saturated`.
-
-    C / r is the mean of X = N x efficiency (throughput in units of one process's demand r) over the counts
-    whose X is within the noise of the largest.
-    """
-    if not saturated(ranks, efficiency, noise):
-        return None
-    count, mean, runs = means(ranks, efficiency)
-    rate = count * mean
-    near = rate >= rate.max() * (1 - max(0.02, 2 * noise))
-    return float(np.average(rate[near], weights=runs[near]))
 
 
 def saturated(ranks: Sequence[float], efficiency: Sequence[float], noise: float) -> bool:
@@ -174,10 +95,10 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
     """
     if not points:
         raise ValueError("no point to find a knee in")
-    every, points = points, usable(points)
-    if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
+    used = usable(points)
+    if not all(0 < point.ideal_samples_per_second < math.inf for point in used):
         return NO_KNEE
-    runs = [observe(point) for point in points]
+    runs = [observe(point) for point in used]
     ranks = [run.ranks for run in runs]
     now = believe(runs, Search(maximum=max(ranks), threshold=threshold))
     onset = now.posterior.quantiles(now.posterior.log_crossing(ONSET), (0.5,))[0]
@@ -188,9 +109,9 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
         n_au=now.n_au[1] if where == "inside" else None,
         n_98=onset if _where(onset, ranks) == "inside" else None,
         n_saturation=limit,
-        peak_samples_per_second=peak(ranks, [point.samples_per_second for point in points], now.noise),
+        peak_samples_per_second=peak(ranks, [point.samples_per_second for point in used], now.noise),
         interval=(now.n_au[0], now.n_au[2]) if where == "inside" else None,
-        sentence=_sentence(points, now, limit, threshold, subject) + _flagged(points, every) + ".",
+        sentence=_sentence(used, points, now, limit, threshold, subject),
     )
 
 
@@ -202,61 +123,50 @@ def _where(count: float, ranks: Sequence[int]) -> Where:
 
 
 def _sentence(
-    points: Sequence[Point], now: Belief, limit: float | None, threshold: float, subject: str
+    used: Sequence[Point],
+    every: Sequence[Point],
+    now: Belief,
+    limit: float | None,
+    threshold: float,
+    subject: str,
 ) -> str:
+    """What the knee says of `subject`, and which of `every` run was flagged or not `used`."""
+
+    def accelerators(count: int) -> str:
+        return "1 accelerator" if count == 1 else f"{count} accelerators"
+
+    def count(value: float) -> str:
+        return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+    def delivered(point: Point) -> str:
+        share = point.samples_per_second / point.ideal_samples_per_second
+        return f"{100 * share:.3g} % of ideal throughput there"
+
     low, middle, high = now.n_au
-    least, most = (pick(points, key=lambda point: point.ranks) for pick in (min, max))
-    where = _where(middle, [point.ranks for point in points])
+    least, most = (pick(used, key=lambda point: point.ranks) for pick in (min, max))
+    where = _where(middle, [point.ranks for point in used])
+    demand = f"{100 * threshold:.3g} % of their demand"
     if where == "beyond":
-        start = (
-            f"No knee up to {most.ranks} processes: {subject[0].lower()}{subject[1:]} still delivers "
-            f"{_percent(most.samples_per_second / most.ideal_samples_per_second)} of ideal throughput there"
-        )
+        subject = subject[0].lower() + subject[1:]
+        text = f"No knee up to {most.ranks} processes: {subject} still delivers {delivered(most)}"
     elif where == "below":
-        start = (
-            f"{subject} does not feed {_accelerators(least.ranks)} at {_percent(threshold)} of their demand: "
-            f"{_percent(least.samples_per_second / least.ideal_samples_per_second)} of ideal throughput there"
-        )
+        text = f"{subject} does not feed {accelerators(least.ranks)} at {demand}: {delivered(least)}"
     else:
         whole = math.floor(1.005 * middle)  # 4.98 is 5: the curve is known no better
-        start = (
-            f"{subject} feeds {_accelerators(whole)} at {_percent(threshold)} of their demand "
-            f"(knee at {_count(middle)}, 95 % interval {_count(low)} to {_count(high)})"
-        )
-    return start + _limit(points, limit)
-
-
-def _limit(points: Sequence[Point], limit: float | None) -> str:
-    if limit is None:
-        return ""
-    size = sum(point.bytes for point in points) / max(1, sum(point.samples for point in points))
-    one = points[0].ideal_samples_per_second / points[0].ranks
-    return f"; throughput saturates at {show_rate(limit * one * size)}"
-
-
-def _flagged(used: Sequence[Point], every: Sequence[Point]) -> str:
-    """Which flags the runs that were `used` carry, and how many of `every` run were not used."""
-    text = ""
+        interval = f"knee at {count(middle)}, 95 % interval {count(low)} to {count(high)}"
+        text = f"{subject} feeds {accelerators(whole)} at {demand} ({interval})"
+    if limit is not None:
+        size = sum(point.bytes for point in used) / max(1, sum(point.samples for point in used))
+        one = used[0].ideal_samples_per_second / used[0].ranks
+        text += f"; throughput saturates at {show_rate(limit * one * size)}"
     raised = [point for point in used if point.flags]
     if raised:
         text += f"; flagged runs: {len(raised)} of {len(every)} ({_names(raised)})"
     if len(used) < len(every):
         dropped = [point for point in every if invalid(point)]
         text += f"; runs left out: {len(dropped)} of {len(every)} ({_names(dropped)})"
-    return text
+    return f"{text}."
 
 
 def _names(points: Sequence[Point]) -> str:
     return ", ".join(sorted({flag.name for point in points for flag in point.flags}))
-
-
-def _accelerators(count: int) -> str:
-    return f"{count} accelerator" + ("" if count == 1 else "s")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-def _count(value: float) -> str:
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,4 +1,6 @@
-"""Families of curves that saturate, as efficiency against ln(N / K); K is the scale in processes.
+"""What runs say about the knee: a posterior over families of curves that saturate, on a grid.
+
+The families, as efficiency against ln(N / K); K is the scale in processes:
 
     soft     (1 - d) (1 + x^p)^(-1/p) / (1 + k max(0, x - 1))    x = N / K
     usl      (1 - d) / (1 + q x / 2 + (1 - q) x^2)
@@ -6,8 +8,17 @@
 `soft` is the p-norm of "N processes at their own rate" and "the limit K": p large is a hard roofline, p = 1
 a rectangular hyperbola; k > 0 declines beyond the limit. `usl` is Gunther's universal scalability law (1993)
 with contention q and coherency 1 - q. d is what a process loses even when alone: latency that nothing hides.
-
 Everything depends on N / K alone, so knee, onset and saturation of a shape are constants times K.
+
+A hypothesis is a scale K, log-uniform, and a shape. With y = ln(measured efficiency), m = ln(efficiency of
+the hypothesis) and N_AU its knee, a run at N has the likelihood
+
+    y - m ~ sqrt(s^2 + (DISCREPANCY ln(N / N_AU))^2) x Student t with FREEDOM degrees of freedom
+
+s, the noise of a run, is averaged over a grid, so nobody has to state it: repeats of a count teach it, since
+no hypothesis explains their scatter. The second term says that no real system is a member of a family: a
+curve fits near its knee and only roughly far away, so far runs count less (model discrepancy, Kennedy and
+O'Hagan 2001). Student t: one stalled run must not move the knee (Lange, Little and Taylor 1989).
 """
 
 from __future__ import annotations
@@ -33,6 +44,21 @@ OVERHEAD = (0.0, 0.01, 0.025, 0.05, 0.08, 0.15)
 """d of both."""
 LOWEST, HIGHEST = -12.0, 9.0
 """ln(N / K) that is looked at."""
+
+NOISE = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
+"""Relative standard deviations of one run that are considered."""
+LOG_NOISE_PRIOR = -0.5 * (np.log(NOISE / 0.015) / 1.2) ** 2
+"""Lognormal about 1.5 %: published runs scatter by 0.3 % (p90 1.2 %), shared machines by several times
+that. A smaller centre would stop searches on a few runs that agree by luck."""
+FREEDOM = 6.0
+"""Degrees of freedom of the Student t of a run's error."""
+DISCREPANCY = 0.03
+"""Relative error of the families per e-fold away from the knee, up to two e-folds."""
+SCALES = 120
+"""Values of K per pass; each pass looks closer at what the last one left."""
+PASSES = 5
+KEEP = 14.0
+"""Hypotheses whose rough log posterior is lower than the best by more are dropped (e^-14 = 10^-6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,35 +138,6 @@ def saturation_ratios() -> Floats:
     shape = np.arange(len(shapes()))
     u = np.linspace(-3, HIGHEST, 1200)[:, None]
     return np.asarray((log_efficiency(u, shape[None, :]) + u).max(axis=0))
-
-
-# ---- What runs say about the knee: a posterior over families of curves, on a grid.
-#
-# Hypotheses are (scale K, shape) of `families`, K log-uniform. With y = ln(measured efficiency),
-# m = ln(efficiency of the hypothesis) and N_AU its knee, one run has the likelihood
-#
-#     y - m ~ sqrt(s^2 + (DISCREPANCY ln(N / N_AU))^2) x Student t with FREEDOM degrees of freedom
-#
-# s, the noise of a run, is averaged over a grid, so nobody has to state it: repeats of a count teach it,
-# since
-# no hypothesis explains their scatter. The second term says that no real system is a member of a family: a
-# curve fits near its knee and only roughly far away, so far runs count less (model discrepancy, Kennedy and
-# O'Hagan 2001). Student t: one stalled run must not move the knee (Lange, Little and Taylor 1989).
-
-
-NOISE = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
-"""Relative standard deviations of one run that are considered."""
-LOG_NOISE_PRIOR = -0.5 * (np.log(NOISE / 0.015) / 1.2) ** 2
-"""Lognormal about 1.5 %: published runs scatter by 0.3 % (p90 1.2 %), shared machines by several times
-that. A smaller centre would stop searches on a few runs that agree by luck."""
-FREEDOM = 6.0
-DISCREPANCY = 0.03
-"""Relative error of the families per e-fold away from the knee, up to two e-folds."""
-SCALES = 120
-"""Values of K per pass; each pass looks closer at what the last one left."""
-PASSES = 5
-KEEP = 14.0
-"""Hypotheses whose rough log posterior is lower than the best by more are dropped (e^-14 = 10^-6)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,10 +222,24 @@ def _weigh(
     """The posterior on scales x shapes, and the step of ln K."""
     log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
     off, far = _misfit(log_n, log_y, threshold, scales, which)
-    rough = _rough(off, far, shape)
+
+    # A cheap posterior first, Gaussian with noise about 1 % (two degrees of freedom) integrated out: most
+    # hypotheses are far too unlikely to be weighed with every noise.
+    variance = 1e-4 + far
+    squares = (off / variance).sum(axis=0)
+    fit = 0.5 * (2 + len(off)) * np.log(2 + squares) + 0.5 * np.log(variance).sum(axis=0)
+    rough = shapes().log_prior[shape] - fit
     keep = rough > rough.max() - KEEP
-    log_scale, shape = log_scale[keep], shape[keep]
-    joint = _joint(off[:, keep], far[:, keep], shape)
+    log_scale, shape, off, far = log_scale[keep], shape[keep], off[:, keep], far[:, keep]
+
+    joint = np.empty((len(NOISE), len(shape)))
+    for i, noise in enumerate(NOISE):
+        variance = noise**2 + far
+        tails = np.log1p(off / (FREEDOM * variance)).sum(axis=0)
+        joint[i] = LOG_NOISE_PRIOR[i] - 0.5 * np.log(variance).sum(axis=0) - 0.5 * (FREEDOM + 1) * tails
+    joint += shapes().log_prior[shape]
+    joint = np.exp(joint - joint.max())
+    joint /= joint.sum()
     found = Posterior(
         threshold=threshold,
         log_scale=log_scale,
@@ -254,24 +265,3 @@ def _misfit(
             off[run] = (log_y[run] - curve) ** 2
             far[run] = away
     return off, far
-
-
-def _rough(off: Floats, far: Floats, shape: Numbers) -> Floats:
-    """A cheap log posterior: Gaussian, noise about 1 % with two degrees of freedom integrated out."""
-    variance = 1e-4 + far
-    squares = (off / variance).sum(axis=0)
-    log_prior: Floats = shapes().log_prior[shape]
-    fit = 0.5 * (2 + len(off)) * np.log(2 + squares) + 0.5 * np.log(variance).sum(axis=0)
-    return np.asarray(log_prior - fit)
-
-
-def _joint(off: Floats, far: Floats, shape: Numbers) -> Floats:
-    """Posterior over (noise, hypothesis), sums to 1."""
-    joint = np.empty((len(NOISE), len(shape)))
-    for i, noise in enumerate(NOISE):
-        variance = noise**2 + far
-        tails = np.log1p(off / (FREEDOM * variance)).sum(axis=0)
-        joint[i] = LOG_NOISE_PRIOR[i] - 0.5 * np.log(variance).sum(axis=0) - 0.5 * (FREEDOM + 1) * tails
-    joint += shapes().log_prior[shape]
-    joint = np.exp(joint - joint.max())
-    return np.asarray(joint / joint.sum())

@@ -14,8 +14,11 @@ from emulator.record.result import Point
 CERTAIN = 0.975
 """Probability that counts as certain, one-sided."""
 INTERVAL = (0.025, 0.5, 0.975)
+"""Quantiles of a 95 % interval and its middle."""
 CANDIDATES = 60
+"""Counts that are considered for the next run."""
 DRAWS = 2000
+"""Hypotheses that the gain of a count is estimated from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +179,18 @@ def _stop(history: Sequence[Observation], search: Search, now: Belief) -> Stop |
 def _gains(search: Search, now: Belief) -> tuple[Numbers, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
     found = now.posterior
-    keep = _draw(found.weight)
+    # each hypothesis as often as its weight says: systematic resampling without chance
+    wanted = (np.arange(DRAWS) + 0.5) / DRAWS
+    keep = np.searchsorted(np.cumsum(found.weight), wanted).clip(max=len(found.weight) - 1)
     # beyond the maximum or below one process it does not matter where the knee is
     knee = np.clip(found.log_n_au[keep], math.log(0.8), math.log(1.1 * search.maximum))
-    counts = _candidates(knee, search.maximum)
+
+    # counts spread evenly along ln N from a third of the lowest knee to three times the highest
+    low, high = np.exp(weighted_quantiles(knee, np.full(len(knee), 1 / len(knee)), (0.001, 0.999)))
+    begin, end = min(max(1.0, low / 3), float(search.maximum)), min(float(search.maximum), high * 3)
+    spread = np.geomspace(begin, max(begin, end), CANDIDATES)
+    counts = np.unique(np.round(spread).astype(np.intp).clip(1, search.maximum))
+
     curves = found.curves(counts.tolist(), keep)
     mean = curves.mean(axis=1)
     off = knee - knee.mean()
@@ -189,17 +200,3 @@ def _gains(search: Search, now: Belief) -> tuple[Numbers, Floats, float]:
     cost = np.array([search.cost(int(n), math.exp(e)) for n, e in zip(counts, mean, strict=True)])
     best = int(np.argmax(gain / cost))
     return counts, gain / cost, 1 - float(gain[best]) / max(float(knee.var()), 1e-12)
-
-
-def _candidates(knee: Floats, maximum: int) -> Numbers:
-    """Counts spread evenly along ln N from a third of the lowest knee to three times the highest."""
-    low, high = np.exp(weighted_quantiles(knee, np.full(len(knee), 1 / len(knee)), (0.001, 0.999)))
-    begin, end = min(max(1.0, low / 3), float(maximum)), min(float(maximum), high * 3)
-    spread = np.geomspace(begin, max(begin, end), CANDIDATES)
-    return np.unique(np.round(spread).astype(np.intp).clip(1, maximum))
-
-
-def _draw(weight: Floats) -> Numbers:
-    """Numbers of DRAWS hypotheses, each as often as its weight says: systematic resampling without chance."""
-    wanted = (np.arange(DRAWS) + 0.5) / DRAWS
-    return np.searchsorted(np.cumsum(weight), wanted).clip(max=len(weight) - 1)

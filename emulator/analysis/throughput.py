@@ -1,4 +1,4 @@
-"""From the steps of a point to its throughput and accelerator utilisation.
+"""From the steps of a point to its throughput and accelerator utilisation; whether a series has settled.
 
 For one rank, over its steady steps:
 
@@ -7,7 +7,7 @@ For one rank, over its steady steps:
     AU = nominal compute / T                              averaged over ranks
 
 as MLPerf Storage defines AU (rules v2.0: the first step is left out of both). Compute is nominal, never
-measured: an overslept wait must not look like utilisation.
+measured: a rank that wakes up late must not look busy.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ from numpy.typing import NDArray
 
 from emulator.record.steps import Steps
 
+Floats = NDArray[np.float64]
+
+WINDOWS = 20
+"""Windows that the drift is judged on; their means are nearly independent even when steps are not."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
@@ -32,9 +37,9 @@ class Throughput:
     """Accelerator utilisation, 0 to 1."""
 
 
-def durations(steps: Steps) -> NDArray[np.float64]:
+def durations(steps: Steps) -> Floats:
     """Seconds of each step, shape (steps,): wait + compute + overshoot + barrier."""
-    total: NDArray[np.float64] = steps["wait"] + steps["compute"] + steps["overshoot"] + steps["barrier"]
+    total: Floats = steps["wait"] + steps["compute"] + steps["overshoot"] + steps["barrier"]
     return total
 
 
@@ -98,7 +103,7 @@ def loop_seconds(steps: Steps) -> float:
     return float(np.max(steps["begin"] + durations(steps))) if len(steps) else 0.0
 
 
-def rate_series(steps: Steps, bins: int = 40) -> NDArray[np.float64]:
+def rate_series(steps: Steps, bins: int = 40) -> Floats:
     """Samples/s of all ranks in `bins` equal spans of the steps' time, shape (bins,).
 
     A step's samples are spread evenly over its duration, so that steps which cross a border count for
@@ -110,54 +115,8 @@ def rate_series(steps: Steps, bins: int = 40) -> NDArray[np.float64]:
     edges = np.linspace(begin.min(), (begin + length).max(), bins + 1)
     # Samples delivered up to each edge: the sum over steps of the share of the step before it.
     before = np.clip((edges[:, None] - begin[None, :]) / length[None, :], 0, 1) @ steps["samples"]
-    rates: NDArray[np.float64] = np.diff(before) / np.diff(edges)
+    rates: Floats = np.diff(before) / np.diff(edges)
     return rates
-
-
-# ---- Is a series of steps settled: where warm-up ends, whether it drifts, how far repeats differ.
-
-
-Floats = NDArray[np.float64]
-
-BATCH = 5
-"""Observations per batch mean of MSER-5."""
-WINDOWS = 20
-"""Windows that the drift is judged on; their means are nearly independent even when steps are not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warmup:
-    """Where the warm-up of a series ends."""
-
-    drop: int
-    """Leading observations to leave out."""
-    settled: bool
-    """False: the best cut lies in the second half, or the series is too short to tell; `drop` is then 0."""
-
-
-def warmup(values: Sequence[float] | Floats) -> Warmup:
-    """MSER-5: the cut d that minimises the squared standard error of what is left.
-
-    With Y_1 ... Y_k the means of consecutive batches of five, d in the first half,
-
-        MSER(d) = sum over i > d of (Y_i - their mean)^2 / (k - d)^2
-
-    A minimum at the end of that half means that the series is not settled.
-    Sources: White 1997 (MSER); White, Cobb and Spratt 2000 (batches of five).
-    """
-    series = np.asarray(values, dtype=np.float64)
-    count = len(series) // BATCH
-    if count < 4:
-        return Warmup(drop=0, settled=False)
-    means = series[: count * BATCH].reshape(count, BATCH).mean(axis=1)
-    left = np.arange(count, 0, -1)
-    total = np.cumsum(means[::-1])[::-1]
-    squares = np.cumsum((means**2)[::-1])[::-1]
-    score = np.maximum(squares - total**2 / left, 0.0) / left**2
-    best = int(np.argmin(score[: count // 2 + 1]))
-    if best == count // 2:
-        return Warmup(drop=0, settled=False)
-    return Warmup(drop=best * BATCH, settled=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +136,7 @@ class Drift:
 
 
 def drift(values: Sequence[float] | Floats) -> Drift | None:
-    """Least-squares slope of the means of up to 20 windows against time; None below 8 observations.
+    """Least-squares slope of the means of up to WINDOWS windows against time; None below 8 observations.
 
     Windows instead of single steps, because neighbouring steps are correlated and would make any slope look
     certain (method of batch means, Law 2015, chapter 9).

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from model_free import crossing
 from points import point
 
-from emulator.analysis.knee import find_knee, n_98, n_au, n_saturation, peak, run_noise, saturated
+from emulator.analysis.knee import ONSET, find_knee, peak, run_noise, saturated
 from emulator.record.result import Flag
 
 COUNTS = [1, 2, 4, 5, 6, 8, 12, 16]
@@ -14,14 +15,14 @@ COUNTS = [1, 2, 4, 5, 6, 8, 12, 16]
 
 def test_knees_of_a_hard_limit():
     efficiency = [min(1, 5 / n) for n in COUNTS]
-    assert n_au(COUNTS, efficiency).ranks == pytest.approx(5 / 0.9)
-    assert n_98(COUNTS, efficiency).ranks == pytest.approx(5 / 0.98)
-    assert n_saturation(COUNTS, efficiency, 0.01) == pytest.approx(5)
+    assert crossing(COUNTS, efficiency, 0.9).ranks == pytest.approx(5 / 0.9)
+    assert crossing(COUNTS, efficiency, ONSET).ranks == pytest.approx(5 / 0.98)
+    assert saturated(COUNTS, efficiency, 0.01)
 
 
 def test_no_saturation_while_throughput_still_grows():
     efficiency = [1 - 0.02 * n / 16 for n in COUNTS]
-    assert n_saturation(COUNTS, efficiency, 0.01) is None
+    assert not saturated(COUNTS, efficiency, 0.01)
     assert not saturated([5], [0.5], 0.01)
 
 
