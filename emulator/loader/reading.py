@@ -89,23 +89,35 @@ class WholeReader:
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         """Read what `read` asks for through `buffer`, which is `room()` long, and keep none; its bytes."""
+        for _ in self.pieces(read, buffer, cancelled, keep=False):
+            pass
+        return self.size(read.file)
+
+    def pieces(
+        self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
+    ) -> Iterator[memoryview]:
+        """The bytes that `read` asks for, request by request, each in `buffer` until the next.
+
+        Without `keep`, those that need not be seen are left out.
+        """
         index = read.file
         parts = self.form.parts(self.samples.names[index])
         total = crc = 0
-        for number, part in enumerate(parts, start=1):
+        for part in parts:
             with self.open(index, part, parts) as blob:
                 total += blob.size
-                if number == len(parts):
+                if part == parts[-1]:
                     self.check_size(index, total, blob)
+                skims = not keep and self.can_skim(blob)
                 for offset in range(0, blob.size, self.block):
                     length = min(self.block, blob.size - offset)
-                    if self.can_skim(blob):
+                    if skims:
                         self.skim_block(part, blob, offset, length, buffer, cancelled)
                     else:
                         data = self.read_block(part, blob, offset, length, buffer, cancelled)
                         crc = crc32(data, crc) if self.checksums is not None else 0
+                        yield data
         self.check_sum(index, crc)
-        return total
 
     def open(self, index: int, part: str, parts: Sequence[str]) -> Blob:
         """The file `part` of sample `index`. Of several, the manifest knows the size of all together only."""
@@ -189,17 +201,18 @@ class PartReader(WholeReader):
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))
 
-    def pieces(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> Iterator[memoryview]:
-        """The bytes that `read` asks for, request by request, each in `buffer` until the next."""
+    def pieces(
+        self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
+    ) -> Iterator[memoryview]:
+        if self.samples.samples_per_file == 1 and not self.columns:
+            yield from super().pieces(read, buffer, cancelled, keep)
+            return
         known = self._known(read.file)
         if known is not None and self.checksums is None and not known.extents(read, self.block):
             return  # a stream whose next block has not been reached: nothing is opened
         name = self.samples.names[read.file]
         with self.storage.open(name, self.size(read.file)) as blob:
             self.check_size(read.file, blob.size, blob)
-            if self.samples.samples_per_file == 1 and not self.columns:
-                yield from self._whole(read.file, blob, buffer, cancelled)
-                return
             index = known or self._index(read.file, blob, name, cancelled)
             if self.checksums is None:
                 for extent in index.extents(read, self.block):
@@ -214,16 +227,6 @@ class PartReader(WholeReader):
             index.check(read, checked)
             for _, whole in checked:
                 yield whole
-
-    def _whole(self, file: int, blob: Blob, buffer: memoryview, cancelled: Cancelled) -> Iterator[memoryview]:
-        """All bytes of a file, checked."""
-        crc = 0
-        for number, piece in enumerate(self._requests(Extent(0, blob.size), blob, buffer, cancelled)):
-            if number == 0:
-                self.form.check_head(piece[:HEAD] if blob.size > HEAD else piece, blob.size, blob.name)
-            crc = crc32(piece, crc) if self.checksums is not None else 0
-            yield piece
-        self.check_sum(file, crc)
 
     def _requests(
         self, extent: Extent, blob: Blob, buffer: memoryview, cancelled: Cancelled
