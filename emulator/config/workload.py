@@ -21,6 +21,7 @@ from emulator.config.reader import (
     share,
 )
 from emulator.errors import SpecError
+from emulator.units import BLOCK_BYTES
 
 Provenance = Literal["published", "scaled", "measured", "chosen"]
 Compute = Literal["constant", "empirical"]
@@ -94,10 +95,12 @@ class LoaderSpec:
 
     def __post_init__(self) -> None:
         at_least(1, self, "batch_size", "workers", "prefetch")
-        at_least(4096, self, "block_bytes")
+        at_least(BLOCK_BYTES, self, "block_bytes")
         positive(self, "stall_timeout")
-        if self.block_bytes % 4096:
-            raise SpecError(f"block_bytes must be a multiple of 4096 (O_DIRECT), not {self.block_bytes}")
+        if self.block_bytes % BLOCK_BYTES:
+            raise SpecError(
+                f"block_bytes must be a multiple of {BLOCK_BYTES} (O_DIRECT), not {self.block_bytes}"
+            )
         if any(edge < 1 for edge in self.crop):
             raise SpecError(f"crop must have edges of at least 1 voxel, not {list(self.crop)}")
 

@@ -19,6 +19,7 @@ from emulator.config.recipe import Recipe
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.satellites.mlperf.config import Config
+from emulator.units import BLOCK_BYTES
 
 _CHECKPOINT = "checkpoints are no part of a training workload: feedrate checkpoint"
 _EVALUATION = "evaluation is not emulated"
@@ -102,7 +103,6 @@ _ACCELERATORS = {
     "v100": "NVIDIA V100", "a100": "NVIDIA A100", "h100": "NVIDIA H100", "b200": "NVIDIA B200",
     "mi355": "AMD Instinct MI355X",
 }  # fmt: skip
-_PAGE = 4096
 _UNKNOWN = "unknown: no key of DLIO 2.0 or of MLPerf Storage v0.5 to v3.0"
 
 USED = {
@@ -234,7 +234,7 @@ def _block(config: Config) -> int:
     """Bytes of a read request: transfer_size in whole pages; else tf.data's buffer, or feedrate's own."""
     transfer = config.whole("reader.transfer_size")
     own = 256 << 10 if _streams(config) else 4 << 20
-    return own if not transfer else max(_PAGE, transfer // _PAGE * _PAGE)
+    return own if not transfer else max(BLOCK_BYTES, transfer // BLOCK_BYTES * BLOCK_BYTES)
 
 
 def _accelerator(config: Config) -> str:
