@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,7 +32,7 @@ _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
 
 def temporary_name(path: Path) -> Path:
     """A name beside `path` that nobody else uses: `NAME.HOST-PID-RANDOM.part`, at most 255 bytes."""
-    writer = f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(8)}"
+    writer = f"{socket.gethostname()[:32]}-{os.getpid()}-{os.urandom(8).hex()}"
     return path.with_name(f"{path.name[:40]}.{writer}{TEMPORARY}")
 
 

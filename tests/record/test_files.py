@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -80,7 +79,7 @@ def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(
 ) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
-    monkeypatch.setattr(secrets, "token_hex", lambda size: "0" * 2 * size)
+    monkeypatch.setattr(os, "urandom", bytes)
     temporary_name(tmp_path / "file").symlink_to(victim)
     with pytest.raises(StorageError) as error:
         write_whole(tmp_path / "file", b"evil")
