@@ -8,6 +8,7 @@ when anything fails; only a killed process leaves one behind, and `is_temporary`
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import socket
@@ -86,6 +87,26 @@ def sync_folder(folder: Path) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def lock(path: Path) -> int:
+    """A descriptor that holds the lock file `path` until it is closed, where the file system has locks.
+
+    Makes the file, and the folder that it is in. Raises BlockingIOError when somebody else holds it, OSError.
+    """
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise
+        except OSError:  # no locks here
+            return descriptor
+        if os.fstat(descriptor).st_nlink:  # else its last holder removed it since it was opened
+            return descriptor
+        os.close(descriptor)
 
 
 class RecordFile:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, storage_errors
-from emulator.files import NEW_FILE, TEMPORARY, RecordFile, sync_folder, temporary_name, write_whole
+from emulator.files import NEW_FILE, TEMPORARY, RecordFile, lock, sync_folder, temporary_name, write_whole
 from emulator.storage.base import Appender, Draft, Entry, Store, WriteOptions
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import BLOCK_BYTES
@@ -88,21 +88,15 @@ class FolderStore(PosixStorage, Store):
     @contextmanager
     def exclusive(self, name: str) -> Iterator[None]:
         """By a lock on the file `name`, where the file system has locks."""
-        path = self.root / name
         with storage_errors(f"cannot prepare {self}"):
-            path.parent.mkdir(exist_ok=True)
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                held = lock(self.root / name)
+            except BlockingIOError:
+                raise DatasetError(f"another feedrate generate is at work in {self}", "wait for it") from None
         try:
-            with suppress(OSError):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise DatasetError(
-                        f"another feedrate generate is at work in {self}", "wait for it"
-                    ) from None
             yield
         finally:
-            os.close(lock)
+            os.close(held)
 
     def arrange(self, folders: Iterable[str]) -> None:
         with storage_errors(f"cannot prepare {self}"):

@@ -16,8 +16,6 @@ buffers.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -37,7 +35,7 @@ from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
-from emulator.files import sync_folder, write_whole
+from emulator.files import lock, sync_folder, write_whole
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import Target
@@ -50,7 +48,6 @@ MARKER = "checkpoint.json"
 PART = ".part"
 _LOCK = ".lock"
 _COMPLETE = re.compile(r"checkpoint-(\d{6,})")
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,34 +95,16 @@ def locked(root: Path) -> Iterator[None]:
 
     Raises SpecError when another run is in it, StorageError.
     """
-    try:
-        descriptor = _lock(root)
-    except BlockingIOError:
-        raise SpecError(
-            f"another run writes checkpoints in {root}", "wait for it, or choose another folder"
-        ) from None
-    except OSError as error:
-        raise storage_error(error, "cannot make the folder of checkpoints") from None
+    with storage_errors("cannot make the folder of checkpoints"):
+        try:
+            descriptor = lock(root / _LOCK)
+        except BlockingIOError:
+            raise SpecError(
+                f"another run writes checkpoints in {root}", "wait for it, or choose another folder"
+            ) from None
     try:
         yield
     finally:
-        os.close(descriptor)
-
-
-def _lock(root: Path) -> int:
-    """A descriptor that holds the lock. Raises BlockingIOError where another one does, OSError."""
-    while True:
-        root.mkdir(exist_ok=True)
-        descriptor = os.open(root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:  # else its last holder removed it since it was opened
-                return descriptor
-        except OSError as error:
-            if error.errno in _NO_LOCKS:
-                return descriptor
-            os.close(descriptor)
-            raise
         os.close(descriptor)
 
 
