@@ -11,7 +11,7 @@ from emulator.record.folder import write_result
 from emulator.record.result import RunResult
 from emulator.satellites.checkpoint.model import load_checkpoint_model
 from emulator.satellites.checkpoint.session import Report, checkpoint_of
-from emulator.satellites.mlperf.export import export
+from emulator.satellites.mlperf.export import export_result
 
 GIB = 2**30
 
@@ -40,7 +40,7 @@ def run(count: int = 10, ranks: int = 8, **workload: object) -> RunResult:
 def exported(result: RunResult, tmp_path):
     (tmp_path / "out").mkdir()
     write_result(tmp_path / "out", result)
-    checks = export(tmp_path / "out", tmp_path / "folder")
+    checks = export_result(tmp_path / "out", tmp_path / "folder")
     (place,) = (tmp_path / "folder" / "results" / "checkpointing" / "llama3-8b").iterdir()
     return checks, place
 

@@ -91,7 +91,7 @@ def test_as_hydra_saves_it_and_as_a_folder_of_configurations(tmp_path):
         tmp_path, "defaults:\n - workload: default\n", "workload=unet3d_h100", name="config.yaml"
     )
     assert chosen.workload.accelerator.name == "NVIDIA H100"
-    with pytest.raises(SpecError, match="no name of a workload"):
+    with pytest.raises(SpecError, match="not the name of a workload"):
         converted(tmp_path, "defaults:\n - workload: ../../secret\n", name="config.yaml")
 
 

@@ -1,14 +1,20 @@
-"""`feedrate import PATH`: MLPerf's and DLIO's YAML and result folders become feedrate's."""
+"""`feedrate import` and `feedrate export`: files of MLPerf Storage and DLIO, in and out."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from emulator.satellites.mlperf.workload import Converted
+from emulator.errors import SpecError
+from emulator.files import write_whole
+from emulator.satellites.mlperf.config import read_config, read_overrides
+from emulator.satellites.mlperf.export import CHECK, export_result
+from emulator.satellites.mlperf.results import import_folder, write_imported
+from emulator.satellites.mlperf.workload import convert, recipe_text, workload_text
+from emulator.units import show_bytes, show_rate, show_seconds
 
 
 def import_(
@@ -32,38 +38,34 @@ def import_(
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """A workload from a DLIO YAML with overrides, or results from MLPerf Storage's folders."""
-    from emulator.satellites.mlperf.config import read_overrides
-
-    if path.is_dir():
-        _results(path, out, workload, force)
+    if not path.is_dir():
+        texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
+        _import_workload(path, out, texts, recipe, force)
         return
-    texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
-    _workload(path, out, texts, recipe, force)
+    groups = import_folder(path, workload)  # every run is read before anything is written
+    folders = {group.name: out / group.name if len(groups) > 1 else out for group in groups}
+    write_imported(groups, folders, ("feedrate", *sys.argv[1:]), force)
+    for group in groups:
+        typer.echo(f"{folders[group.name]}: {group.name}, {len(group.runs)} runs")
+        for imported in group.runs:
+            accelerators = imported.published.accelerators
+            typer.echo(f"  {accelerators} accelerators, {imported.run.name}: {imported.figures.verdict}")
 
 
-def _workload(path: Path, out: Path, overrides: list[str], recipe: Path | None, force: bool) -> None:
+def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path | None, force: bool) -> None:
     """Nothing is written unless all of it can be."""
-    from emulator.config.reader import toml_text
-    from emulator.errors import SpecError
-    from emulator.satellites.mlperf.config import read_config
-    from emulator.satellites.mlperf.folder import write_text
-    from emulator.satellites.mlperf.workload import check_new, convert, recipe_table, workload_text
-
     if out.suffix != ".toml":
         raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
     for file in (out, recipe):
-        if file is not None:
-            check_new(file, force)
+        if file is not None and file.is_dir():
+            raise SpecError(f"{file} is a folder", "give the file that is to be written")
+        if file is not None and file.exists() and not force:
+            raise SpecError(f"{file} is there already", "choose another --out, or add --force")
     converted = convert(read_config(path, overrides), out.stem)
-    table = recipe_table(converted) if recipe else None
-    write_text(out, workload_text(converted, path.name))
-    if recipe is not None and table is not None:
-        write_text(recipe, f"# Imported by feedrate from {path.name}.\n{toml_text(table)}")
-    _say(converted, out, recipe)
-
-
-def _say(converted: Converted, out: Path, recipe: Path | None) -> None:
-    from emulator.units import show_bytes, show_rate, show_seconds
+    recipe_toml = recipe_text(converted, path.name) if recipe else ""
+    write_whole(out, workload_text(converted, path.name))
+    if recipe is not None:
+        write_whole(recipe, recipe_toml)
 
     spec = converted.workload
     demand = spec.ideal_samples_per_second * spec.sample.bytes_mean
@@ -75,29 +77,11 @@ def _say(converted: Converted, out: Path, recipe: Path | None) -> None:
     )
     if converted.left_out:
         typer.echo("left out:")
-    for one in converted.left_out:
-        typer.echo(f"  {one.key} = {str(one.value)[:40]}: {one.why}")
+    for item in converted.left_out:
+        typer.echo(f"  {item.key} = {str(item.value)[:40]}: {item.why}")
     if recipe is not None:
         folders = f" --subfolders {converted.subfolders}" if converted.subfolders > 1 else ""
         typer.echo(f"dataset: feedrate generate DIR --recipe {recipe}{folders}")
-
-
-def _results(path: Path, out: Path, workload: str, force: bool) -> None:
-    """Every run is read before anything is written."""
-    import sys
-
-    from emulator.satellites.mlperf.results import import_folder, write_imported
-
-    groups = import_folder(path, workload)
-    places = {group.name: out / group.name if len(groups) > 1 else out for group in groups}
-    write_imported(groups, places, ("feedrate", *sys.argv[1:]), force)
-    for group in groups:
-        typer.echo(f"{places[group.name]}: {group.name}, {len(group.runs)} runs")
-        for one in group.runs:
-            typer.echo(f"  {one.said.accelerators} accelerators, {one.run.name}: {one.figures.verdict}")
-
-
-# ---- `feedrate export --mlperf OUT --out FOLDER`: a result in MLPerf Storage's layout, and a self-check.
 
 
 def export(
@@ -105,13 +89,10 @@ def export(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to be.")],
 ) -> None:
     """Write a result in MLPerf Storage's layout, marked as no submission; check it against the rules."""
-    from emulator.satellites.mlperf.export import export as write
-    from emulator.satellites.mlperf.rules import check_lines
-
-    checks = write(mlperf, out)
-    whole = [check for check in checks if check.open] or checks
-    for line in check_lines(whole[-1]):
+    checks = export_result(mlperf, out)
+    largest = [check for check in checks if check.open] or checks
+    for line in largest[-1].lines:
         typer.echo(line)
     if len(checks) > 1:
-        typer.echo(f"{len(checks)} counts were checked: {out / 'self-check.json'}")
+        typer.echo(f"{len(checks)} counts were checked: {out / CHECK}")
     typer.echo(f"{out}: made by feedrate, not an official submission")

@@ -1,8 +1,9 @@
-"""Hydra's overrides: `++workload.reader.batch_size=8`, as on DLIO's command line and in overrides.yaml.
+"""A configuration of DLIO: a YAML file with Hydra's overrides laid over it, and the values in it.
 
-Read are assignments of a plain value or list to a dotted key, with or without `+` or `++` and the leading
-`workload.`, and deletions (`~key`). Groups (`workload=unet3d_h100`) choose a file: their choice is kept,
-the file is the caller's. Interpolations, functions and sweeps are refused: nothing is evaluated.
+Overrides are those of DLIO's command line and of overrides.yaml, such as `++workload.reader.batch_size=8`:
+assignments of a plain value or list to a dotted key, with or without `+` or `++` and the leading `workload.`,
+and deletions (`~key`). A group (`workload=unet3d_h100`) chooses a file. Interpolations, functions and sweeps
+are refused: nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from typing import Any
 from emulator.errors import SpecError
 from emulator.satellites.mlperf.bounded import parse_yaml, read_yaml
 
+SECTIONS = ("dataset", "reader", "data_reader", "train", "workflow", "metric", "model", "checkpoint")
+"""A table is a workload if it has at least one of these."""
+
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
-_OVERRIDES = 1000
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_WORKLOAD_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_MOST_OVERRIDES = 1000
+_TOP_VALUES = ("model", "framework")
+"""Keys at the top of a workload whose value is no table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One assignment or deletion."""
+    """An assignment or a deletion."""
 
     path: tuple[str, ...]
     """Keys from the top, without the leading `workload`."""
@@ -32,29 +40,32 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What a list of overrides says."""
+    """A list of overrides, sorted by what they concern."""
 
     changes: tuple[Override, ...] = ()
+    """Of the workload, in their order."""
     workload: str = ""
-    """Choice of the group `workload`: the name of the YAML file that the others are laid over."""
+    """Choice of the group `workload`: the name of the YAML file that the changes are laid over."""
     others: tuple[str, ...] = ()
-    """Of Hydra itself or of other groups: no part of a workload."""
+    """Of Hydra itself or of other groups."""
 
 
 def read_overrides(path: Path) -> list[str]:
     """The list in an overrides.yaml. Raises SpecError, StorageError."""
-    listed = read_yaml(path)
-    if listed is None:
+    texts = read_yaml(path)
+    if texts is None:
         return []
-    if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
-        raise SpecError(f"{path}: no list of overrides", "lines like - ++workload.reader.batch_size=8")
-    return listed
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise SpecError(
+            f"{path}: not a list of overrides", "its lines are like - ++workload.reader.batch_size=8"
+        )
+    return texts
 
 
 def parse_overrides(texts: Sequence[str]) -> Overrides:
     """`texts` in their order. Raises SpecError."""
-    if len(texts) > _OVERRIDES:
-        raise SpecError(f"{len(texts)} overrides are more than {_OVERRIDES}")
+    if len(texts) > _MOST_OVERRIDES:
+        raise SpecError(f"{len(texts)} overrides are too many", f"at most {_MOST_OVERRIDES} are read")
     changes: list[Override] = []
     others: list[str] = []
     workload = ""
@@ -62,60 +73,45 @@ def parse_overrides(texts: Sequence[str]) -> Overrides:
         if text.lstrip("+~").startswith("hydra"):
             others.append(text)
             continue
-        found = _parse(text)
-        if found.path == ("workload",):
-            workload = str(found.value)
-        elif len(found.path) < 2 and isinstance(found.value, str) and found.path[0] not in _TOP:
+        body = text.lstrip("+")
+        deletes = body.startswith("~")
+        key, equals, value_text = body.removeprefix("~").partition("=")
+        if not _KEY.fullmatch(key) or not (equals or deletes):
+            raise SpecError(f"the override {text[:80]!r} is not KEY=VALUE", "for example reader.batch_size=8")
+        path = tuple(key.split("."))
+        if len(path) > 1 and path[0] == "workload":
+            path = path[1:]
+        value = None
+        if not deletes:
+            if "${" in value_text or value_text.strip().startswith(("&", "*", "!", "|", ">")):
+                what = f"the override {text[:80]!r} is not a plain value"
+                raise SpecError(what, "interpolations are not evaluated")
+            value = parse_yaml(value_text, f"the override {text[:80]!r}")
+        if path == ("workload",):
+            workload = str(value or "")
+        elif len(path) == 1 and isinstance(value, str) and path[0] not in _TOP_VALUES:
             others.append(text)
         else:
-            changes.append(found)
+            changes.append(Override(path, value, deletes))
     return Overrides(tuple(changes), workload, tuple(others))
 
 
-_TOP = ("model", "framework")
-"""Keys at the top of a workload whose value is no table."""
-
-
-def _parse(text: str) -> Override:
-    """One override. Raises SpecError."""
-    body = text.lstrip("+")
-    deletes = body.startswith("~")
-    name, equals, value = body.removeprefix("~").partition("=")
-    if not _KEY.fullmatch(name) or (not equals and not deletes):
-        raise SpecError(f"the override {text[:80]!r} is not KEY=VALUE", "for example reader.batch_size=8")
-    path = tuple(name.split("."))
-    if len(path) > 1 and path[0] == "workload":
-        path = path[1:]
-    if deletes:
-        return Override(path, None, True)
-    if "${" in value or value.strip().startswith(("&", "*", "!", "|", ">")):
-        raise SpecError(f"the override {text[:80]!r} is no plain value", "interpolations are not evaluated")
-    return Override(path, parse_yaml(value, f"the override {text[:80]!r}"))
-
-
 def apply(config: Mapping[str, Any], changes: Sequence[Override]) -> dict[str, Any]:
-    """`config` with `changes` laid over it; `config` itself is left as it is. Raises SpecError."""
+    """A copy of `config` with `changes` laid over it. Raises SpecError."""
     result = dict(config)
     for change in changes:
-        place = result
-        for number, key in enumerate(change.path[:-1], 1):
-            inner = place.get(key)
+        table = result
+        for depth, key in enumerate(change.path[:-1], 1):
+            inner = table.get(key)
             if inner is not None and not isinstance(inner, Mapping):
-                raise SpecError(f"{'.'.join(change.path[:number])} is no table: it has no keys to override")
-            place[key] = dict(inner or {})
-            place = place[key]
+                raise SpecError(f"{'.'.join(change.path[:depth])} is not a table: it has no keys to override")
+            table[key] = dict(inner or {})
+            table = table[key]
         if change.deletes:
-            place.pop(change.path[-1], None)
+            table.pop(change.path[-1], None)
         else:
-            place[change.path[-1]] = change.value
+            table[change.path[-1]] = change.value
     return result
-
-
-# ---- A configuration of DLIO: from YAML and overrides to one table, and the values in it.
-
-
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +123,25 @@ class Config:
     table: Mapping[str, Any]
     """The sections model, dataset, reader, train ..."""
     choice: str = ""
-    """Name of the workload that was chosen, as unet3d_h100: the file's, or an override's."""
+    """Name of the workload that was chosen, such as unet3d_h100: the file's, or an override's."""
     others: tuple[str, ...] = ()
-    """Overrides that are of Hydra, not of the workload."""
+    """Overrides that are not of the workload."""
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
         """Every dotted key with its value; lists and empty tables are values."""
         yield from _leaves(self.table, "")
 
+    def at(self, key: str) -> Any:
+        """The value under a dotted key; None when it is not there."""
+        value: Any = self.table
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
     def number(self, key: str, default: float | None = None) -> float | None:
         """The number under a dotted key, or under its `mean`; `default` when it is not there.
 
-        Raises SpecError when it is no number or below 0.
+        Raises SpecError when it is not a number from 0 to 1e18.
         """
         value = self.at(key)
         if isinstance(value, Mapping):
@@ -153,8 +156,8 @@ class Config:
             raise SpecError(f"{self.name}: {key} must be at least 0 and no more than 1e18, not {value:g}")
         return value
 
-    def whole(self, key: str, default: int | None = None) -> int | None:
-        """As `number`, rounded: record lengths are stated with fractions. Raises SpecError."""
+    def whole(self, key: str, default: int = 0) -> int:
+        """The number under a dotted key, rounded: YAML files have record lengths with fractions."""
         value = self.number(key)
         return default if value is None else round(value)
 
@@ -171,24 +174,13 @@ class Config:
         """The model's name: the value of `model` until MLPerf Storage v0.5, of `model.name` since."""
         return self.text("model.name" if isinstance(self.at("model"), Mapping) else "model", default)
 
-    def at(self, key: str) -> Any:
-        """The value under a dotted key; None when it is not there."""
-        value: Any = self.table
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
 
-
-def _leaves(table: Mapping[str, Any], inside: str) -> Iterator[tuple[str, Any]]:
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{inside}{key}.")
+            yield from _leaves(value, f"{prefix}{key}.")
         else:
-            yield f"{inside}{key}", value
-
-
-SECTIONS = ("dataset", "reader", "data_reader", "train", "workflow", "metric", "model", "checkpoint")
-"""At least one of them makes a table a workload."""
+            yield f"{prefix}{key}", value
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -200,32 +192,29 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """
     parsed = parse_overrides(overrides)
     table = read_yaml(path)
-    if not isinstance(table, Mapping):
-        table = {}
-    if "defaults" in table and "workload" not in table:
-        chosen = _chosen(path, table["defaults"], parsed.workload)
-        return read_config(chosen, overrides)
-    inner = apply(workload_table(table, str(path)), parsed.changes)
-    return Config(str(path), inner, parsed.workload or path.stem, parsed.others)
+    if isinstance(table, Mapping) and "defaults" in table and "workload" not in table:
+        defaults = table["defaults"] if isinstance(table["defaults"], list) else []
+        choices = [item.get("workload") for item in defaults if isinstance(item, Mapping)]
+        names = [parsed.workload] if parsed.workload else [name for name in choices if isinstance(name, str)]
+        if len(names) != 1:
+            raise SpecError(
+                f"{path} chooses no workload", "add --override workload=NAME, or give its own file"
+            )
+        if not _WORKLOAD_NAME.fullmatch(names[0]):  # no way out of the folder
+            raise SpecError(f"{path}: {names[0][:80]!r} is not the name of a workload")
+        return read_config(path.parent / "workload" / f"{names[0]}.yaml", overrides)
+    changed = apply(workload_table(table, str(path)), parsed.changes)
+    return Config(str(path), changed, parsed.workload or path.stem, parsed.others)
 
 
 def workload_table(table: Any, name: str) -> Mapping[str, Any]:
     """The workload in a configuration, which may lie under `workload`. Raises SpecError."""
     inner = table.get("workload", table) if isinstance(table, Mapping) else None
     if not isinstance(inner, Mapping) or not any(section in inner for section in SECTIONS):
-        raise SpecError(f"{name}: no configuration of DLIO", "it should have sections dataset, reader, train")
-    if "data_reader" in inner:  # the name that DLIO reads first
+        raise SpecError(
+            f"{name}: not a configuration of DLIO", "it should have sections dataset, reader, train"
+        )
+    if "data_reader" in inner:  # DLIO's own name for it; it counts before `reader`
         rest = {key: value for key, value in inner.items() if key not in ("data_reader", "reader")}
         inner = {**rest, "reader": inner["data_reader"]}
     return inner
-
-
-def _chosen(path: Path, defaults: Any, choice: str) -> Path:
-    """The file of the workload that Hydra would choose: never outside of the folder. Raises SpecError."""
-    listed = [item.get("workload") for item in defaults if isinstance(item, Mapping)] if defaults else []
-    names = [choice] if choice else [name for name in listed if isinstance(name, str)]
-    if len(names) != 1:
-        raise SpecError(f"{path} chooses no workload", "add --override workload=NAME, or give its own file")
-    if not _NAME.fullmatch(names[0]):
-        raise SpecError(f"{path}: {names[0][:80]!r} is no name of a workload")
-    return path.parent / "workload" / f"{names[0]}.yaml"

@@ -1,15 +1,19 @@
-"""A point that feedrate measured as the documents that MLPerf Storage v2.0 writes.
+"""A result in MLPerf Storage v2.0's layout, marked as feedrate's, with the self-check beside it.
 
-Fields, units and formulas are DLIO's, slips included, so that who knows them reads the figures right: its MB
-is 2^20 bytes, its GB 2^30, and its throughput counts (n - 2) steps over the time without the first one.
+FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
+FOLDER/results/training/NAME/run/YYYYMMDD_HHmmss/     a folder for each run; imported ones in their layout
+FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
+
+Fields, units and formulas are DLIO's, slips included, so that whoever knows them reads the figures right: its
+MB is 2^20 bytes, its GB 2^30, and its throughput counts (n - 2) steps over the time without the first one.
 Compute is nominal. Times of day follow from when the result was written.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -20,112 +24,160 @@ import numpy as np
 from emulator.analysis.throughput import durations
 from emulator.config.reader import build
 from emulator.config.workload import Workload
-from emulator.errors import SpecError, storage_error
+from emulator.errors import SpecError, storage_errors
+from emulator.files import write_whole
 from emulator.record.folder import check_out, read_result
-from emulator.record.result import Checkpoint, Point, RunResult
+from emulator.record.result import RunResult
 from emulator.record.steps import Steps, read_steps
-from emulator.satellites.mlperf.folder import GIB, MARK, MIB, RunFolder, write_json, write_run, write_text
+from emulator.satellites.mlperf.figures import GIB, MIB
+from emulator.satellites.mlperf.folder import RunFolder, write_json, write_run
 from emulator.satellites.mlperf.results import read_originals
-from emulator.satellites.mlperf.rules import BOTH, Check, Rule, check_lines, self_check
+from emulator.satellites.mlperf.rules import Check, self_check
 
-LEAST = 3
-"""Steps of an epoch, below which v2.0's throughput is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Epoch:
-    """One epoch of one rank. Seconds."""
-
-    load: list[float]
-    proc: list[float]
-    compute: list[float]
-    begin: float
-    """Since the start of the point."""
-    end: float
-    au: float
-    """Per cent."""
-    throughput: float
-    """Samples/s, of (n - 2) steps."""
+NOTICE = "NOT_A_SUBMISSION.txt"
+CHECK = "self-check.json"
+MARK = "made_by_feedrate.json"
+"""Beside the documents of every exported run: what it is, and that it is no submission."""
+LEAST_STEPS = 3
+"""Steps of an epoch that v2.0's throughput needs."""
 
 
-def _epoch(rows: Steps, batch: int) -> _Epoch:
-    proc = rows["wait"] + rows["compute"] + rows["overshoot"]
-    seconds = durations(rows)
-    rest = float(seconds.sum()) - float(proc[0])
-    return _Epoch(
-        load=rows["wait"].tolist(), proc=proc.tolist(), compute=rows["compute"].tolist(),
-        begin=float(rows["begin"][0]), end=float(rows["begin"][-1] + seconds[-1]),
-        au=100 * float(rows["compute"][1:].sum()) / rest,
-        throughput=(len(rows) - 2) * batch / rest,
-    )  # fmt: skip
+def export_result(out: Path, folder: Path) -> list[Check]:
+    """Write the result in `out` to the new folder `folder`. Raises SpecError, StorageError."""
+    result = read_result(out)
+    if result.status != "complete" or not (result.points or result.checkpoints):
+        raise SpecError(f"{out} is incomplete", "only whole results are exported")
+    check_out(folder, force=False)
+    name = str(result.workload["name"])
+    runs_folder = folder / "results" / "training" / _file_name(name.replace("-", "_")) / "run"
+    if result.kind == "checkpoint":
+        runs_folder = folder / "results" / "checkpointing" / _file_name(name)
+        runs = [checkpoint_run(result)]
+    elif result.kind == "imported":
+        imported = result.environment.get("imported")
+        if not isinstance(imported, list) or len(imported) != len(result.points):
+            raise SpecError(f"{out} does not say what it was imported from", "import it again")
+        runs = read_originals(out, [str(run.get("run", number)) for number, run in enumerate(imported)])
+    elif result.kind in ("run", "sweep"):
+        runs = training_runs(out, result)
+    else:
+        kinds = "only runs, sweeps, checkpoints and imports are exported"
+        raise SpecError(f"{out} is of the kind {result.kind}", kinds)
+    checks = self_check(result)
+    mark = {
+        "made_by": f"feedrate {result.version}",
+        "official_submission": False,
+        "kind": result.kind,
+        "emulated_storage": result.storage.get("shaped_rate") is not None,
+        "units": "as DLIO writes them: MB is 2^20 bytes, GB is 2^30 bytes",
+    }
+    notice = [
+        f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
+        "This is not an official MLPerf Storage submission: that needs MLPerf's own code, rules and review.",
+        "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
+        "",
+    ]
+    for check in checks:
+        notice += [*check.lines, ""]
+    with storage_errors("cannot make the folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    taken: set[str] = set()
+    for number, run in enumerate(runs):
+        name = _file_name(run.name.rpartition("/")[2])
+        while name in taken:
+            name = f"{name}_{number}"
+        taken.add(name)
+        write_run(run, runs_folder / name)
+        write_json(runs_folder / name / MARK, mark)
+    write_json(
+        folder / CHECK, [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
+    )
+    write_whole(folder / NOTICE, "\n".join(notice))
+    return checks
 
 
-def run_of(result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime) -> RunFolder:
+def _file_name(name: str) -> str:
+    """A name that is one part of a path, whatever a result says."""
+    kept = "".join(letter if letter.isalnum() or letter in "_-" else "_" for letter in name)[:80]
+    return kept or "run"
+
+
+def training_runs(out: Path, result: RunResult) -> list[RunFolder]:
+    """The points of a run or a sweep as documents, in the order they were run.
+
+    Raises SpecError when a point lacks steps of a rank, or has no epoch that is long enough; StorageError.
+    """
+    workload = build(Workload, result.workload)
+    if not workload.accelerator.step_seconds:
+        raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")
+    steps = read_steps(out)
+    start = _ended(result) - timedelta(seconds=math.ceil(sum(point.seconds for point in result.points)))
+    runs = []
+    for number, point in enumerate(result.points):
+        rows = steps[steps["point"] == number]
+        counts = np.unique(rows["rank"], return_counts=True)[1]
+        if len(counts) != point.ranks or len(set(counts.tolist())) != 1:
+            raise SpecError(f"{out} has not the same steps of all {point.ranks} ranks", "run it again")
+        first = rows[rows["rank"] == rows["rank"][0]]
+        longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
+        if longest < LEAST_STEPS:
+            what = f"{out} has epochs of {longest} steps"
+            raise SpecError(what, f"MLPerf's formulas need {LEAST_STEPS} at least")
+        runs.append(training_run(result, workload, number, rows, start))
+        start += timedelta(seconds=math.ceil(point.seconds))
+    return runs
+
+
+def training_run(
+    result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime
+) -> RunFolder:
     """Point `number` of `result`, whose steps are `rows`, begun at `start`. Epochs too short are left out."""
     point = result.points[number]
     batch = workload.loader.batch_size
-    ranks: dict[int, list[_Epoch]] = {}
+    files, each = int(result.dataset["files"]), int(result.dataset.get("samples_per_file", 1))
+    hostnames = [host.host for host in point.hosts for _ in range(host.ranks)]
+    logs: dict[int, dict[str, Any]] = {}
+    stats: dict[str, dict[str, Any]] = {}
     for rank in range(point.ranks):
+        log, spans = logs.setdefault(rank, {}), stats.setdefault(str(rank), {})
         mine = rows[rows["rank"] == rank]
-        parts = [mine[mine["epoch"] == epoch] for epoch in np.unique(mine["epoch"])]
-        ranks[rank] = [_epoch(part, batch) for part in parts if len(part) >= LEAST]
-    hosts = [host.host for host in point.hosts for _ in range(host.ranks)]
-    return RunFolder(
-        name=start.strftime("%Y%m%d_%H%M%S"),
-        layout="v2.0",
-        summary=_summary(result, point, workload, ranks, start),
-        epochs={str(rank): _stats(epochs, start) for rank, epochs in ranks.items()},
-        logs={rank: _log(epochs, hosts[rank]) for rank, epochs in ranks.items()},
-        configs={
-            "config.yaml": {"workload": config(result, number, workload)},
-            "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [f"workload={workload.name.replace('-', '_')}"],
-        },
-    )
-
-
-def _log(epochs: list[_Epoch], host: str) -> dict[str, Any]:
-    log: dict[str, Any] = {
-        str(number): {
-            "load": {"block1": one.load}, "proc": {"block1": one.proc}, "compute": {"block1": one.compute},
-            "au": {"block1": one.au}, "throughput": {"block1": one.throughput},
-        }
-        for number, one in enumerate(epochs, 1)
-    }  # fmt: skip
-    return {**log, "hostname": host}
-
-
-def _stats(epochs: list[_Epoch], start: datetime) -> dict[str, Any]:
-    stats = {}
-    for number, one in enumerate(epochs, 1):
-        span = {
-            "start": _time(start, one.begin), "end": _time(start, one.end),
-            "duration": f"{one.end - one.begin:.2f}",
-        }  # fmt: skip
-        stats[str(number)] = {**span, "block1": dict(span)}
-    return stats
-
-
-def _time(start: datetime, seconds: float) -> str:
-    return (start + timedelta(seconds=seconds)).isoformat(timespec="microseconds")
-
-
-def _summary(
-    result: RunResult, point: Point, workload: Workload, ranks: Mapping[int, list[_Epoch]], start: datetime
-) -> dict[str, Any]:
-    au = np.array([[one.au for one in epochs] for epochs in ranks.values()]).mean(axis=0)
-    rate = np.array([[one.throughput for one in epochs] for epochs in ranks.values()]).sum(axis=0)
-    size = point.bytes / point.samples / MIB
+        for epoch in np.unique(mine["epoch"]):
+            part = mine[mine["epoch"] == epoch]
+            if len(part) < LEAST_STEPS:
+                continue
+            proc = part["wait"] + part["compute"] + part["overshoot"]
+            seconds = durations(part)
+            rest = float(seconds.sum()) - float(proc[0])
+            begin, end = float(part["begin"][0]), float(part["begin"][-1] + seconds[-1])
+            span = {"start": _time(start, begin), "end": _time(start, end), "duration": f"{end - begin:.2f}"}
+            key = str(len(log) + 1)
+            spans[key] = {**span, "block1": dict(span)}
+            log[key] = {
+                "load": {"block1": part["wait"].tolist()},
+                "proc": {"block1": proc.tolist()},
+                "compute": {"block1": part["compute"].tolist()},
+                "au": {"block1": 100 * float(part["compute"][1:].sum()) / rest},
+                "throughput": {"block1": (len(part) - 2) * batch / rest},
+            }
+    epochs = [list(log.values()) for log in logs.values()]
+    au = np.array([[epoch["au"]["block1"] for epoch in log] for log in epochs]).mean(axis=0)
+    rate = np.array([[epoch["throughput"]["block1"] for epoch in log] for log in epochs]).sum(axis=0)
+    for rank, log in logs.items():
+        log["hostname"] = hostnames[rank]
+    sample_bytes = point.bytes / point.samples
     met = float(au.mean()) >= 100 * workload.training.au_threshold
-    hosts, memory = len(point.hosts) or 1, int(result.environment.get("memory_bytes", 0)) / GIB
+    summary = _summary(
+        result,
+        start,
+        point.seconds,
+        point.ranks,
+        [host.host for host in point.hosts],
+        [host.cores for host in point.hosts],
+    )
+    memory = int(result.environment.get("memory_bytes", 0)) / GIB
+    hosts = len(point.hosts) or 1
     data = int(result.dataset["bytes"]) / GIB / hosts
-    return {
-        "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
-        "start": _time(start, 0.0),
-        "end": _time(start, point.seconds),
-        "num_accelerators": point.ranks,
-        "num_hosts": hosts,
-        "hostname": point.hosts[0].host if point.hosts else "",
+    summary |= {
         "metric": {
             "train_au_percentage": au.tolist(),
             "train_au_mean_percentage": float(au.mean()),
@@ -134,37 +186,27 @@ def _summary(
             "train_throughput_samples_per_second": rate.tolist(),
             "train_throughput_mean_samples_per_second": float(rate.mean()),
             "train_throughput_stdev_samples_per_second": float(rate.std()),
-            "train_io_mean_MB_per_second": float(rate.mean()) * size,
-            "train_io_stdev_MB_per_second": float(rate.std()) * size,
+            "train_io_mean_MB_per_second": float(rate.mean()) * sample_bytes / MIB,
+            "train_io_stdev_MB_per_second": float(rate.std()) * sample_bytes / MIB,
         },
-        "num_files_train": int(result.dataset["files"]),
+        "num_files_train": files,
         "num_files_eval": 0,
-        "num_samples_per_file": int(result.dataset.get("samples_per_file", 1)),
-        "host_cpu_count": [host.cores for host in point.hosts],
-        "host_processor_name": str(result.environment.get("cpu", "")),
-        "potential_caching": [int(data < memory) for _ in range(hosts)],
-        "host_cpuinfo": {},
-        "host_meminfo": {},
-        "host_memory_GB": [memory for _ in range(hosts)],
+        "num_samples_per_file": each,
+        "potential_caching": [int(data < memory)] * hosts,
         "data_size_per_host_GB": data,
         "epochs": len(au),
     }
-
-
-def config(result: RunResult, number: int, workload: Workload) -> dict[str, Any]:
-    """The workload of point `number` with DLIO's keys; record_length is the mean of what was read."""
-    point = result.points[number]
     loader, training = workload.loader, workload.training
-    return {
+    config = {
         "model": workload.name.partition("-")[0],
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": True, "checkpoint": False},
         "dataset": {
             "data_folder": str(result.dataset.get("path", "")),
             "format": workload.sample.format,
-            "num_files_train": int(result.dataset["files"]),
-            "num_samples_per_file": int(result.dataset.get("samples_per_file", 1)),
-            "record_length": round(point.bytes / point.samples),
+            "num_files_train": files,
+            "num_samples_per_file": each,
+            "record_length": round(sample_bytes),  # the mean of what was read
             "record_length_stdev": workload.sample.bytes_sd,
         },
         "reader": {
@@ -183,78 +225,46 @@ def config(result: RunResult, number: int, workload: Workload) -> dict[str, Any]
         },
         "metric": {"au": training.au_threshold},
     }
-
-
-# ---- A checkpoint run as MLPerf Storage v2.0's documents, and held against its rules.
-#
-# Units are DLIO's: its GB is 2^30 bytes. Means and deviations are over checkpoints; throughput is the whole
-# size / the slowest rank's seconds.
-
-
-_GIB = 2**30
-COUNT = 10
-"""Checkpoints that are written, and read."""
-LEAST_PER_HOST = 5
-"""Ranks of a host: more than four."""
-_WORDS = {"write": "save", "read": "load"}
-
-
-def checkpoint_run(result: RunResult) -> RunFolder:
-    """The documents of a checkpoint run."""
-    ends = datetime.fromisoformat(result.created.replace("Z", "+00:00")).replace(tzinfo=None)
-    last = result.checkpoints[-1]
-    start = ends - timedelta(seconds=last.began + last.seconds + last.commit_seconds)
-    name = start.strftime("%Y%m%d_%H%M%S")
-    configs = {"config.yaml": _config(result)}
     return RunFolder(
-        name=name, layout="v2.0", summary=_summary_checkpoints(result, start, ends), configs=configs
+        name=start.strftime("%Y%m%d_%H%M%S"),
+        layout="v2.0",
+        summary=summary,
+        epochs=stats,
+        logs=logs,
+        configs={
+            "config.yaml": {"workload": config},
+            "hydra.yaml": {"hydra": {}},
+            "overrides.yaml": [f"workload={workload.name.replace('-', '_')}"],
+        },
     )
 
 
-def _summary_checkpoints(result: RunResult, start: datetime, ends: datetime) -> dict[str, Any]:
-    first, hosts = result.checkpoints[0], list(result.environment.get("hosts", ()))
+def checkpoint_run(result: RunResult) -> RunFolder:
+    """The documents of a checkpoint run.
+
+    Means and deviations are over checkpoints; throughput is the whole size / the slowest rank's seconds.
+    """
+    first, last = result.checkpoints[0], result.checkpoints[-1]
+    seconds = last.began + last.seconds + last.commit_seconds
+    start = _ended(result) - timedelta(seconds=seconds)
     metric: dict[str, float] = {}
-    for direction, word in _WORDS.items():
-        found = [one for one in result.checkpoints if one.direction == direction]
-        if found:
-            metric |= _figures(f"{word}_checkpoint", found)
-    metric["checkpoint_size_GB"] = first.bytes / _GIB
-    memory = int(result.environment.get("memory_bytes", 0)) / _GIB
-    return {
-        "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
-        "start": start.isoformat(timespec="microseconds"),
-        "end": ends.isoformat(timespec="microseconds"),
-        "num_accelerators": first.ranks,
-        "num_hosts": first.hosts,
-        "hostname": hosts[0] if hosts else "",
-        "metric": metric,
-        "host_cpu_count": [int(result.environment.get("cores", 0))] * first.hosts,
-        "host_processor_name": str(result.environment.get("cpu", "")),
-        "host_cpuinfo": {},
-        "host_meminfo": {},
-        "host_memory_GB": [memory] * first.hosts,
-    }
-
-
-def _figures(prefix: str, found: Sequence[Checkpoint]) -> dict[str, float]:
-    rates = [one.bytes_per_second / _GIB for one in found]
-    seconds = [one.seconds for one in found]
-    return {
-        f"{prefix}_io_mean_GB_per_second": fmean(rates),
-        f"{prefix}_io_stdev_GB_per_second": pstdev(rates),
-        f"{prefix}_duration_mean_seconds": fmean(seconds),
-        f"{prefix}_duration_stdev_seconds": pstdev(seconds),
-    }
-
-
-def _config(result: RunResult) -> dict[str, Any]:
-    """The model with DLIO's keys."""
+    counts: dict[str, int] = {}
+    for direction, word in (("write", "save"), ("read", "load")):
+        chosen = [checkpoint for checkpoint in result.checkpoints if checkpoint.direction == direction]
+        counts[direction] = len(chosen)
+        if chosen:
+            rates = [checkpoint.bytes_per_second / GIB for checkpoint in chosen]
+            seconds_each = [checkpoint.seconds for checkpoint in chosen]
+            metric |= {
+                f"{word}_checkpoint_io_mean_GB_per_second": fmean(rates),
+                f"{word}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
+                f"{word}_checkpoint_duration_mean_seconds": fmean(seconds_each),
+                f"{word}_checkpoint_duration_stdev_seconds": pstdev(seconds_each),
+            }
+    metric["checkpoint_size_GB"] = first.bytes / GIB
     workload = result.workload
-    shape, spread, io = (dict(workload[key]) for key in ("shape", "parallelism", "io"))
-    counts = {
-        direction: sum(one.direction == direction for one in result.checkpoints) for direction in _WORDS
-    }
-    return {
+    shape, parallelism = workload["shape"], workload["parallelism"]
+    config = {
         "model": {
             "name": str(workload["name"]).replace("-", "_"),
             "type": "transformer",
@@ -262,10 +272,10 @@ def _config(result: RunResult) -> dict[str, Any]:
             "model_datatype": "fp16",
             "optimizer_datatype": "fp32",
             "parallelism": {
-                "tensor": spread["tensor"],
-                "pipeline": spread["pipeline"],
+                "tensor": parallelism["tensor"],
+                "pipeline": parallelism["pipeline"],
                 "data": workload["data_parallel"],
-                "zero_stage": spread["zero"],
+                "zero_stage": parallelism["zero"],
             },
             "transformer": {
                 "vocab_size": shape["vocabulary"],
@@ -279,157 +289,45 @@ def _config(result: RunResult) -> dict[str, Any]:
         "workflow": {"generate_data": False, "train": False, "checkpoint": True},
         "checkpoint": {
             "checkpoint_folder": str(result.dataset.get("path", "")),
-            "time_between_checkpoints": io["pause"],
+            "time_between_checkpoints": workload["io"]["pause"],
             "num_checkpoints_write": counts["write"],
             "num_checkpoints_read": counts["read"],
             "fsync": True,
             "mode": "subset" if workload["subset"] else "default",
         },
     }
+    cores = [int(result.environment.get("cores", 0))] * first.hosts
+    summary = _summary(result, start, seconds, first.ranks, list(result.environment.get("hosts", ())), cores)
+    return RunFolder(
+        name=start.strftime("%Y%m%d_%H%M%S"),
+        layout="v2.0",
+        summary={**summary, "num_hosts": first.hosts, "metric": metric},
+        configs={"config.yaml": config},
+    )
 
 
-def checkpoint_check(result: RunResult) -> Check:
-    """The rules of v2.0 (2.2) for a checkpoint run."""
-    workload, first = result.workload, result.checkpoints[0]
-    spread: Mapping[str, int] = workload["parallelism"]
-    group = spread["tensor"] * spread["pipeline"]
-    wanted = 8 if workload["subset"] else group * spread["data"]
-    written, read = (sum(one.direction == word for one in result.checkpoints) for word in _WORDS)
-    each = first.ranks / first.hosts
-    cold = result.storage.get("cache") == "cold"
-    rules = (
-        _rule("sizes", BOTH, str(workload["scale"]), "1, the whole sizes", workload["scale"] == "1"),
-        _rule("checkpoints", BOTH, f"{written} written, {read} read", "10 and 10", written == read == COUNT),
-        _rule("fsync", BOTH, "files and folder", "synced before a write ends", True),
-        _rule("caches", BOTH, str(result.storage.get("cache")), "cold: nothing read from memory", cold),
-        _rule(
-            "ranks in groups", BOTH, str(first.ranks), f"a multiple of {group}, or 8 of a subset",
-            first.ranks % group == 0 or bool(workload["subset"]),
-        ),
-        _rule("ranks", "closed", str(first.ranks), str(wanted), first.ranks == wanted),
-        _rule("ranks of a host", "closed", f"{each:g}", f"at least {LEAST_PER_HOST}", each >= LEAST_PER_HOST),
-    )  # fmt: skip
-    return Check(accelerators=first.ranks, rules=rules)
-
-
-def _rule(name: str, division: Any, value: str, threshold: str, met: bool) -> Rule:
-    return Rule(name=name, division=division, value=value, threshold=threshold, met=met)
-
-
-# ---- A result as a folder in MLPerf Storage's layout, marked as feedrate's, with the self-check beside it.
-#
-# FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
-# FOLDER/results/training/NAME/run/YYYYMMDD_HHmmss/     one folder a run; imported ones in their layout
-# FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
-
-
-NOTICE = "NOT_A_SUBMISSION.txt"
-CHECK = "self-check.json"
-
-
-def export(out: Path, folder: Path) -> list[Check]:
-    """Write the result in `out` to the new folder `folder`. Raises SpecError, StorageError."""
-    result = read_result(out)
-    if result.status != "complete" or not (result.points or result.checkpoints):
-        raise SpecError(f"{out} is incomplete", "only whole results are exported")
-    check_out(folder, force=False)
-    runs, checks = _documents(out, result)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise storage_error(error, "cannot make the folder") from None
-    workload = str(result.workload["name"]).replace("-", "_")
-    place = folder / "results" / "training" / _plain(workload) / "run"
-    if result.kind == "checkpoint":
-        place = folder / "results" / "checkpointing" / _plain(str(result.workload["name"]))
-    taken: set[str] = set()
-    for number, run in enumerate(runs):
-        name = _plain(run.name.rpartition("/")[2])
-        while name in taken:
-            name = f"{name}_{number}"
-        taken.add(name)
-        write_run(run, place / name)
-        write_json(place / name / MARK, mark(result))
-    write_json(folder / CHECK, [_plain_check(check) for check in checks])
-    write_text(folder / NOTICE, _notice(result, checks))
-    return checks
-
-
-def _documents(out: Path, result: RunResult) -> tuple[Sequence[RunFolder], list[Check]]:
-    """The runs of a result, and what the rules say of them. Raises SpecError, StorageError."""
-    if result.kind == "checkpoint":
-        return [checkpoint_run(result)], [checkpoint_check(result)]
-    runs = _imported(out, result) if result.kind == "imported" else _measured(out, result)
-    return runs, self_check(result)
-
-
-def _imported(out: Path, result: RunResult) -> list[RunFolder]:
-    about = result.environment.get("imported")
-    if not isinstance(about, list) or len(about) != len(result.points):
-        raise SpecError(f"{out} does not say what it was imported from", "import it again")
-    return read_originals(out, [str(one.get("run", number)) for number, one in enumerate(about)])
-
-
-def _measured(out: Path, result: RunResult) -> list[RunFolder]:
-    """Points of a run or a sweep as documents, in the order they were run."""
-    if result.kind not in ("run", "sweep"):
-        raise SpecError(
-            f"{out} is of the kind {result.kind}", "only runs, sweeps, checkpoints and imports are exported"
-        )
-    workload = build(Workload, result.workload)
-    if not workload.accelerator.step_seconds:
-        raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")
-    steps = read_steps(out)
-    ends = datetime.fromisoformat(result.created.replace("Z", "+00:00")).replace(tzinfo=None)
-    start = ends - timedelta(seconds=math.ceil(sum(point.seconds for point in result.points)))
-    runs = []
-    for number, point in enumerate(result.points):
-        rows = steps[steps["point"] == number]
-        _require_whole(out, rows, point.ranks)
-        runs.append(run_of(result, workload, number, rows, start))
-        start += timedelta(seconds=math.ceil(point.seconds))
-    return runs
-
-
-def _require_whole(out: Path, rows: Steps, ranks: int) -> None:
-    """Every rank has the same steps, and some epoch is long enough. Raises SpecError."""
-    counts = np.unique(rows["rank"], return_counts=True)[1]
-    if len(counts) != ranks or len(set(counts.tolist())) != 1:
-        raise SpecError(f"{out} has not the same steps of all {ranks} ranks", "run it again")
-    first = rows[rows["rank"] == rows["rank"][0]]
-    longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
-    if longest < LEAST:
-        raise SpecError(f"{out} has epochs of {longest} steps", f"MLPerf's formulas need {LEAST} at least")
-
-
-def mark(result: RunResult) -> dict[str, Any]:
-    """What every exported run carries beside its documents."""
+def _summary(
+    result: RunResult, start: datetime, seconds: float, ranks: int, hosts: Sequence[str], cores: Sequence[int]
+) -> dict[str, Any]:
+    """What a summary says of the run and its hosts, whatever was measured."""
     return {
-        "made_by": f"feedrate {result.version}",
-        "official_submission": False,
-        "kind": result.kind,
-        "emulated_storage": result.storage.get("shaped_rate") is not None,
-        "units": "as DLIO writes them: MB is 2^20 bytes, GB is 2^30 bytes",
+        "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
+        "start": _time(start, 0.0),
+        "end": _time(start, seconds),
+        "num_accelerators": ranks,
+        "num_hosts": len(hosts) or 1,
+        "hostname": hosts[0] if hosts else "",
+        "host_cpu_count": cores,
+        "host_processor_name": str(result.environment.get("cpu", "")),
+        "host_cpuinfo": {},
+        "host_meminfo": {},
+        "host_memory_GB": [int(result.environment.get("memory_bytes", 0)) / GIB] * (len(cores) or 1),
     }
 
 
-def _plain_check(check: Check) -> dict[str, Any]:
-    return {**asdict(check), "open": check.open, "closed": check.closed}
+def _ended(result: RunResult) -> datetime:
+    return datetime.fromisoformat(result.created).replace(tzinfo=None)
 
 
-def _notice(result: RunResult, checks: Sequence[Check]) -> str:
-    lines = [
-        f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
-        "This is not an official MLPerf Storage submission: that needs MLPerf's own code, rules and review.",
-        "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
-        "",
-    ]
-    for check in checks:
-        lines += [*check_lines(check), ""]
-    return "\n".join(lines)
-
-
-def _plain(name: str) -> str:
-    """A name that is one part of a path, whatever a result says."""
-    kept = "".join(letter if letter.isalnum() or letter in "_-" else "_" for letter in name)[:80]
-    return kept or "run"
+def _time(start: datetime, seconds: float) -> str:
+    return (start + timedelta(seconds=seconds)).isoformat(timespec="microseconds")

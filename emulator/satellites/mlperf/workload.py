@@ -1,14 +1,14 @@
-"""The keys of DLIO's and MLPerf Storage's YAML that feedrate knows but does not use, and why not.
+"""From a configuration of DLIO to a workload and a recipe of feedrate, and the list of what was left out.
 
-From the workload files of MLPerf Storage v0.4 to v3.0 and DLIO 1.0 to 2.0. A key that is neither here nor
-used is unknown: it is listed as such and never guessed.
+The tables of keys are from the workload files of MLPerf Storage v0.4 to v3.0 and of DLIO 1.0 to 2.0. A key in
+neither of them is unknown: it is listed as such and never guessed.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,90 +20,6 @@ from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.satellites.mlperf.config import Config
 from emulator.units import BLOCK_BYTES
-
-_CHECKPOINT = "checkpoints are no part of a training workload: feedrate checkpoint"
-_EVALUATION = "evaluation is not emulated"
-_GENERATE = "of the generator: feedrate generate has its own"
-_OWN = "feedrate's loaders are its own"
-_ORDER = "feedrate shuffles files and samples by seed, anew in every epoch"
-_PROFILE = "profiling is DLIO's own"
-
-UNUSED = {
-    "model": "of a network, only the time of its step is emulated",
-    "framework": _OWN,
-    "workflow.generate_data": "feedrate generate",
-    "workflow.train": "feedrate run and sweep train",
-    "workflow.debug": _PROFILE,
-    "workflow.profiling": _PROFILE,
-    "workflow.profile": _PROFILE,
-    "workflow.evaluation": _EVALUATION,
-    "workflow.do_eval": _EVALUATION,
-    "workflow.checkpoint": _CHECKPOINT,
-    "dataset.data_folder": "the folder is given to feedrate generate, run and sweep",
-    "dataset.num_files_train": "the dataset has its number of files: feedrate generate DIR --files",
-    "dataset.num_subfolders_train": "the dataset has its sub-folders: feedrate generate DIR --subfolders",
-    "dataset.num_files_eval": _EVALUATION,
-    "dataset.num_subfolders_eval": _EVALUATION,
-    "dataset.eval_num_samples_per_file": _EVALUATION,
-    "dataset.record_length_resize": "DLIO drops what it reads and returns a constant of this size",
-    "dataset.record_length_bytes_resize": "DLIO drops what it reads and returns a constant of this size",
-    "dataset.file_prefix": _GENERATE,
-    "dataset.generation_buffer_size": _GENERATE,
-    "dataset.enable_chunking": _GENERATE,
-    "dataset.chunk_size": _GENERATE,
-    "dataset.chunking": _GENERATE,
-    "dataset.compression": _GENERATE,
-    "dataset.compression_level": _GENERATE,
-    "dataset.keep_files": _GENERATE,
-    "dataset.parquet": "name the columns that are read in access.columns; row groups are the recipe's",
-    "reader.data_loader": _OWN,
-    "reader.data_loader_classname": _OWN,
-    "reader.data_loader_sampler": _OWN,
-    "reader.reader_classname": _OWN,
-    "reader.multiprocessing_context": _OWN,
-    "reader.dont_use_mmap": _OWN,
-    "reader.file_access": _OWN,
-    "reader.read_type": _OWN,
-    "reader.pin_memory": _OWN,
-    "reader.odirect": "feedrate run --cache cold reads past the page cache",
-    "reader.computation_threads": "DLIO's own preprocessing",
-    "reader.preprocess_time": "DLIO's own preprocessing",
-    "reader.preprocess_time_stdev": "DLIO's own preprocessing",
-    "reader.batch_size_eval": _EVALUATION,
-    "reader.file_shuffle": _ORDER,
-    "reader.sample_shuffle": _ORDER,
-    "reader.shuffle_size": "of tf.data: where it reads TFRecords it is access.shuffle_buffer",
-    "train.seed_change_epoch": _ORDER,
-    "train.computation_time_stdev": "every step takes the same time",
-    "train.total_training_steps": "feedrate run and sweep --steps",
-    "train.total_eval_steps": _EVALUATION,
-    "storage": "feedrate run and sweep --storage",
-    "evaluation": _EVALUATION,
-    "checkpoint": _CHECKPOINT,
-    "output": "feedrate run and sweep --out",
-    "profiling": _PROFILE,
-}
-"""Dotted key, or a whole table -> why it is not used."""
-
-
-def why_unused(key: str) -> str | None:
-    """Why the key, or a table that it lies in, is not used; None when it is unknown."""
-    parts = key.split(".")
-    for length in range(len(parts), 0, -1):
-        why = UNUSED.get(".".join(parts[:length]))
-        if why is not None:
-            return why
-    return None
-
-
-# ---- From a configuration of DLIO to a workload of feedrate, and the list of what did not come along.
-
-
-_ACCELERATORS = {
-    "v100": "NVIDIA V100", "a100": "NVIDIA A100", "h100": "NVIDIA H100", "b200": "NVIDIA B200",
-    "mi355": "AMD Instinct MI355X",
-}  # fmt: skip
-_UNKNOWN = "unknown: no key of DLIO 2.0 or of MLPerf Storage v0.5 to v3.0"
 
 USED = {
     "model": "",
@@ -124,7 +40,57 @@ USED = {
     "train.computation_time.mean": "accelerator.step_seconds",
     "metric.au": "training.au_threshold",
 }
-"""Key of DLIO -> key of a workload."""
+"""Key of DLIO -> key of a workload; of `model`, only the title has something."""
+
+UNUSED = {
+    key: why
+    for why, keys in {
+        "of a network, only the time of its step is emulated": "model",
+        "feedrate generate": "workflow.generate_data",
+        "feedrate run and sweep train": "workflow.train",
+        "feedrate run and sweep --steps": "train.total_training_steps",
+        "feedrate run and sweep --storage": "storage",
+        "feedrate run and sweep --out": "output",
+        "feedrate run --cache cold reads past the page cache": "reader.odirect",
+        "feedrate's loaders are its own": "framework reader.data_loader reader.data_loader_classname "
+        "reader.data_loader_sampler reader.reader_classname reader.multiprocessing_context "
+        "reader.dont_use_mmap reader.file_access reader.read_type reader.pin_memory",
+        "feedrate shuffles files and samples by seed, anew in every epoch": "reader.file_shuffle "
+        "reader.sample_shuffle train.seed_change_epoch",
+        "of tf.data: where it reads TFRecords it is access.shuffle_buffer": "reader.shuffle_size",
+        "of the generator: feedrate generate has its own": "dataset.file_prefix "
+        "dataset.generation_buffer_size dataset.enable_chunking dataset.chunk_size dataset.chunking "
+        "dataset.compression dataset.compression_level dataset.keep_files",
+        "the folder is given to feedrate generate, run and sweep": "dataset.data_folder",
+        "the dataset has its number of files: feedrate generate DIR --files": "dataset.num_files_train",
+        "the dataset has its sub-folders: feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
+        "name the columns that are read in access.columns; row groups are the recipe's": "dataset.parquet",
+        "DLIO drops what it reads and returns a constant of this size": "dataset.record_length_resize "
+        "dataset.record_length_bytes_resize",
+        "DLIO's own preprocessing": "reader.computation_threads reader.preprocess_time "
+        "reader.preprocess_time_stdev",
+        "every step takes the same time": "train.computation_time_stdev",
+        "evaluation is not emulated": "evaluation workflow.evaluation workflow.do_eval "
+        "dataset.num_files_eval dataset.num_subfolders_eval dataset.eval_num_samples_per_file "
+        "reader.batch_size_eval train.total_eval_steps",
+        "checkpoints are no part of a training workload: feedrate checkpoint": "checkpoint "
+        "workflow.checkpoint",
+        "profiling is DLIO's own": "profiling workflow.debug workflow.profiling workflow.profile",
+    }.items()
+    for key in keys.split()
+}
+"""Key of DLIO, or a whole table -> why it is not used."""
+
+_ACCELERATORS = {
+    "v100": "NVIDIA V100",
+    "a100": "NVIDIA A100",
+    "h100": "NVIDIA H100",
+    "b200": "NVIDIA B200",
+    "mi355": "AMD Instinct MI355X",
+}
+_RECIPE_RANGE = 3.0
+"""Standard deviations of ln(bytes) on either side of the median within which sizes are drawn."""
+_LARGEST_SAMPLE = 2**32 - 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,181 +104,145 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A workload as TOML's table, and what did not come along."""
+    """A workload, and what belongs to the same configuration but not to a workload."""
 
     table: Mapping[str, Any]
+    """The workload as it is written to TOML."""
     workload: Workload
     left_out: tuple[LeftOut, ...]
-    files: int | None
-    """Files of the dataset; None where the configuration does not say."""
-    samples_per_file: int
+    files: int
+    """Files of the dataset; 0 where the configuration does not say."""
     subfolders: int
 
 
 def convert(config: Config, name: str) -> Converted:
     """The workload that `config` describes, under the name `name`. Raises SpecError."""
-    table = _table(config, name)
+    form = config.text("dataset.format", "tfrecord")
+    loader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
+    tf_data = form == "tfrecord" and loader == "tensorflow"
+    batch = config.whole("reader.batch_size", 1)
+    seconds = float(config.number("train.computation_time") or 0.0)
+    workers = max(1, config.whole("reader.read_threads", 1))
+    prefetch = config.whole("reader.prefetch_size", 2)
+    block = config.whole("reader.transfer_size") // BLOCK_BYTES * BLOCK_BYTES
+    if not config.whole("reader.transfer_size"):
+        block = 256 << 10 if tf_data else 4 << 20
+    access: dict[str, Any] = {"pattern": "random"}
+    if tf_data:  # files from their start, several at a time, through a shuffle buffer
+        shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
+        buffer = config.whole("reader.shuffle_size", 1024) if shuffled else 0
+        access = {"pattern": "sequential", "streams": workers, "shuffle_buffer": buffer}
+        prefetch = max(1, prefetch)
+    else:  # PyTorch gives every worker its share, rounded up; 2 batches for 0
+        prefetch = workers * (math.ceil(prefetch / workers) if prefetch else 2)
+    # YAML has no key for the accelerator: the name of the file or of the chosen workload ends in it.
+    accelerator = next(
+        (
+            product
+            for suffix, product in _ACCELERATORS.items()
+            if re.search(rf"[_-]{suffix}(?![a-z0-9])", config.choice.lower())
+        ),
+        "accelerator not stated",
+    )
+    catalogue = (load_workload(known).accelerator for known in names("workloads"))
+    provenances = (a.provenance for a in catalogue if (a.step_batch_size, a.step_seconds) == (batch, seconds))
+    table = {
+        "name": name,
+        "title": f"{config.model('a model')}, {accelerator}, as DLIO's YAML describes it",
+        "sample": {
+            "format": form,
+            "bytes_mean": _record_bytes(config, "record_length_bytes", "record_length", 65536),
+            "bytes_sd": _record_bytes(config, "record_length_bytes_stdev", "record_length_stdev", 0),
+            "samples_per_file": config.whole("dataset.num_samples_per_file", 1),
+        },
+        "access": access,
+        "loader": {
+            "batch_size": batch,
+            "workers": workers,
+            "prefetch": prefetch,
+            "block_bytes": max(BLOCK_BYTES, block),
+            "crop": [],
+        },
+        "accelerator": {
+            "name": accelerator,
+            "step_seconds": seconds,
+            "step_batch_size": batch,
+            "provenance": next(provenances, "chosen"),
+        },
+        "training": {
+            "epochs": config.whole("train.epochs", 1),
+            "sync": "step",
+            "au_threshold": float(config.number("metric.au", 0.9) or 0.0),
+            "shuffle_seed": config.whole("train.seed", 123),
+        },
+        "sources": _sources(config, tf_data),
+    }
     try:
         workload = build(Workload, table, Source(config.name))
     except SpecError as error:
         raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
     return Converted(
-        table, workload, tuple(_left_out(config, workload)), config.whole("dataset.num_files_train"),
-        config.whole("dataset.num_samples_per_file", 1) or 1,
-        config.whole("dataset.num_subfolders_train", 0) or 0,
-    )  # fmt: skip
+        table=table,
+        workload=workload,
+        left_out=tuple(_left_out(config, workload)),
+        files=config.whole("dataset.num_files_train"),
+        subfolders=config.whole("dataset.num_subfolders_train"),
+    )
 
 
-def _table(config: Config, name: str) -> dict[str, Any]:
-    batch = config.whole("reader.batch_size", 1) or 0
-    seconds = config.number("train.computation_time", 0.0) or 0.0
-    workers = max(1, config.whole("reader.read_threads", 1) or 0)
-    return {
-        "name": name,
-        "title": f"{config.model('a model')}, {_accelerator(config)}, as DLIO's YAML describes it",
-        "sample": {
-            "format": config.text("dataset.format", "tfrecord"),
-            "bytes_mean": _first(config, "record_length_bytes", "record_length", 65536),
-            "bytes_sd": _first(config, "record_length_bytes_stdev", "record_length_stdev", 0),
-            "samples_per_file": config.whole("dataset.num_samples_per_file", 1) or 0,
-        },
-        "access": _access(config, workers),
-        "loader": {
-            "batch_size": batch,
-            "workers": workers,
-            "prefetch": _prefetch(config, workers),
-            "block_bytes": _block(config),
-            "crop": [],
-        },
-        "accelerator": {
-            "name": _accelerator(config),
-            "step_seconds": float(seconds),
-            "step_batch_size": batch,
-            "provenance": _provenance(batch, seconds),
-        },
-        "training": {
-            "epochs": config.whole("train.epochs", 1) or 0,
-            "sync": "step",
-            "au_threshold": float(config.number("metric.au", 0.9) or 0.0),
-            "shuffle_seed": config.whole("train.seed", 123) or 0,
-        },
-        "sources": _sources(config),
-    }
+def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
+    """Bytes under v3.0's name of a key, or else under the older one."""
+    newest = config.number(f"dataset.{key}")
+    return config.whole(f"dataset.{older}", default) if newest is None else round(newest)
 
 
-def _first(config: Config, new: str, old: str, default: int) -> int:
-    """Bytes under v3.0's name of a key, or under the older one."""
-    value = config.whole(f"dataset.{new}")
-    found = config.whole(f"dataset.{old}", default) if value is None else value
-    return default if found is None else found
-
-
-def _streams(config: Config) -> bool:
-    """TFRecords through tf.data: files from their start, interleaved, through a shuffle buffer."""
-    loader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
-    return config.text("dataset.format", "tfrecord") == "tfrecord" and loader == "tensorflow"
-
-
-def _access(config: Config, workers: int) -> dict[str, Any]:
-    """The order in which DLIO reads samples of such files."""
-    if not _streams(config):
-        return {"pattern": "random"}
-    shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
-    buffer = (config.whole("reader.shuffle_size", 1024) or 0) if shuffled else 0
-    return {"pattern": "sequential", "streams": workers, "shuffle_buffer": buffer}
-
-
-def _prefetch(config: Config, workers: int) -> int:
-    """Batches read ahead: tf.data takes prefetch_size; PyTorch gives a worker ceil of its share, 2 for 0."""
-    size = config.whole("reader.prefetch_size", 2) or 0
-    if _streams(config):
-        return max(1, size)
-    return workers * (math.ceil(size / workers) if size else 2)
-
-
-def _block(config: Config) -> int:
-    """Bytes of a read request: transfer_size in whole pages; else tf.data's buffer, or feedrate's own."""
-    transfer = config.whole("reader.transfer_size")
-    own = 256 << 10 if _streams(config) else 4 << 20
-    return own if not transfer else max(BLOCK_BYTES, transfer // BLOCK_BYTES * BLOCK_BYTES)
-
-
-def _accelerator(config: Config) -> str:
-    """By the file's name or the override that chose it, as unet3d_h100: YAML has no key for it."""
-    said = config.choice.lower()
-    found = [name for short, name in _ACCELERATORS.items() if re.search(rf"[_-]{short}(?![a-z0-9])", said)]
-    return found[0] if found else "accelerator not stated"
-
-
-def _provenance(batch: int, seconds: float) -> str:
-    """As the catalogue says of the same step at the same batch size; else whoever wrote it chose it."""
-    for name in names("workloads"):
-        known = load_workload(name).accelerator
-        if (known.step_batch_size, known.step_seconds) == (batch, seconds):
-            return known.provenance
-    return "chosen"
-
-
-def _sources(config: Config) -> dict[str, str]:
+def _sources(config: Config, tf_data: bool) -> dict[str, str]:
     """Which of the workload's keys came from which of DLIO's, and which from its defaults."""
     file = Path(config.name).name
-    given = {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
-    defaults = dict.fromkeys((target for target in USED.values() if target), "DLIO's default")
-    own = {
-        "loader.crop": "DLIO drops what it reads: samples are read whole",
-        "accelerator.step_batch_size": "reader.batch_size: DLIO computes for the same time at any of them",
-        "training.sync": "DLIO: a barrier after every step",
-    }
-    if "loader.block_bytes" not in given:
-        own["loader.block_bytes"] = "not stated: 256 KiB as in tf.data, elsewhere feedrate's own"
-    if _streams(config):
-        own["access.streams"] = f"{file}: reader.read_threads, files that tf.data interleaves"
-        own["access.shuffle_buffer"] = f"{file}: reader.shuffle_size where sample_shuffle asks for it"
-    return dict(sorted({**defaults, **given, **own}.items()))
+    stated = {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
+    sources = {target: "DLIO's default" for target in USED.values() if target}
+    sources["loader.block_bytes"] = "not stated: 256 KiB as in tf.data, elsewhere feedrate's own"
+    sources |= stated
+    sources["loader.crop"] = "DLIO drops what it reads: samples are read whole"
+    sources["accelerator.step_batch_size"] = (
+        "reader.batch_size: DLIO computes for the same time at any of them"
+    )
+    sources["training.sync"] = "DLIO: a barrier after every step"
+    if tf_data:
+        sources["access.streams"] = f"{file}: reader.read_threads, files that tf.data interleaves"
+        sources["access.shuffle_buffer"] = f"{file}: reader.shuffle_size where sample_shuffle asks for it"
+    return dict(sorted(sources.items()))
 
 
-def _left_out(config: Config, workload: Workload) -> list[LeftOut]:
-    found = []
+def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
     for key, value in config.leaves():
         if key not in USED:
-            found.append(LeftOut(key, value, why_unused(key) or _UNKNOWN))
+            parts = key.split(".")
+            tables = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+            unknown = "unknown: no key of DLIO 2.0 or of MLPerf Storage v0.5 to v3.0"
+            yield LeftOut(key, value, next((UNUSED[table] for table in tables if table in UNUSED), unknown))
         elif isinstance(value, str) and "${" in value:
-            found.append(LeftOut(key, value, "an interpolation of Hydra: it is not evaluated"))
-    transfer = config.whole("reader.transfer_size")
-    if transfer and transfer != workload.loader.block_bytes:
-        used = workload.loader.block_bytes
-        found.append(LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {used} is used"))
-    others = config.others
-    return found + [LeftOut(text.partition("=")[0], text, "of Hydra, not of the workload") for text in others]
-
-
-# ---- What an imported YAML becomes: a workload TOML, and a recipe TOML for its dataset.
-
-
-_SPREAD = 3.0
-"""Standard deviations of ln(bytes) on either side of the median within which sizes are drawn."""
-_LARGEST = 2**32 - 2**20
-
-
-def check_new(path: Path, force: bool) -> None:
-    """Raises SpecError when `path` is there already, unless `force`, or is no place for a file."""
-    if path.is_dir():
-        raise SpecError(f"{path} is a folder", "give the file that is to be written")
-    if path.exists() and not force:
-        raise SpecError(f"{path} is there already", "choose another --out, or add --force")
+            yield LeftOut(key, value, "an interpolation of Hydra: it is not evaluated")
+    transfer, block = config.whole("reader.transfer_size"), workload.loader.block_bytes
+    if transfer and transfer != block:
+        yield LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {block} is used")
+    for text in config.others:
+        yield LeftOut(text.partition("=")[0], text, "of Hydra, not of the workload")
 
 
 def workload_text(converted: Converted, origin: str) -> str:
-    """The workload as TOML, with what did not come along as comments."""
-    head = [f"# Imported by feedrate from {origin}."]
+    """The workload as TOML, with what was left out as comments."""
+    lines = [f"Imported by feedrate from {origin}."]
     if converted.left_out:
-        head.append("# Left out of it:")
-        head += [f"#   {one.key} = {_short(one.value)}: {one.why}" for one in converted.left_out]
-    return "\n".join(map(_comment, head)) + "\n" + toml_text(converted.table)
+        lines.append("Left out of it:")
+    for item in converted.left_out:
+        value = str(item.value)
+        lines.append(f"  {item.key} = {value if len(value) <= 60 else value[:57] + '...'}: {item.why}")
+    return "".join(map(_comment, lines)) + toml_text(converted.table)
 
 
-def recipe_table(converted: Converted) -> dict[str, Any]:
-    """A recipe for the dataset that the YAML describes. Raises SpecError.
+def recipe_text(converted: Converted, origin: str) -> str:
+    """A recipe, as TOML, for the dataset that the YAML describes. Raises SpecError.
 
     Sizes are lognormal with the stated mean and standard deviation: DLIO draws its own from a product of
     two normals, whose standard deviation is a third smaller than stated.
@@ -322,31 +252,28 @@ def recipe_table(converted: Converted) -> dict[str, Any]:
     if sample.bytes_sd:
         sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
         median = sample.bytes_mean * math.exp(-(sigma**2) / 2)
-        low, high = median * math.exp(-_SPREAD * sigma), median * math.exp(_SPREAD * sigma)
         size = {
-            "distribution": "lognormal", "bytes_mean": sample.bytes_mean, "bytes_sd": sample.bytes_sd,
-            "bytes_min": max(1, math.floor(low)), "bytes_max": min(_LARGEST, math.ceil(high)),
-        }  # fmt: skip
+            "distribution": "lognormal",
+            "bytes_mean": sample.bytes_mean,
+            "bytes_sd": sample.bytes_sd,
+            "bytes_min": max(1, math.floor(median * math.exp(-_RECIPE_RANGE * sigma))),
+            "bytes_max": min(_LARGEST_SAMPLE, math.ceil(median * math.exp(_RECIPE_RANGE * sigma))),
+        }
     table = {
         "name": converted.workload.name,
         "title": converted.workload.title,
         "format": sample.format,
         "files": converted.files or 1,
-        "samples_per_file": converted.samples_per_file,
+        "samples_per_file": sample.samples_per_file,
         "size": size,
     }
     try:
         build(Recipe, table, Source("the recipe"))
     except SpecError as error:
         raise SpecError(f"no recipe for this dataset: {error.what}", error.hint) from None
-    return table
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return _comment(f"Imported by feedrate from {origin}.") + toml_text(table)
 
 
 def _comment(line: str) -> str:
-    """One line without control characters: TOML takes none in a comment."""
-    return "".join(letter if letter.isprintable() else " " for letter in line)
+    """A comment of TOML, which takes no control characters."""
+    return "# " + "".join(letter if letter.isprintable() else " " for letter in line) + "\n"
