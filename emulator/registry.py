@@ -29,7 +29,7 @@ VERBS = {
     "datasize": Verb("cli.generate:datasize", "Say how much data a valid measurement needs."),
     "workloads": Verb("cli.workloads:workloads", "List the workloads, or show one with its sources."),
     "run": Verb("cli.run:run", "Emulate training with one rank per accelerator, once."),
-    "sweep": Verb("cli.sweep:sweep", "Scale the number of ranks and find the knee."),
+    "sweep": Verb("cli.run:sweep", "Scale the number of ranks and find the knee."),
     "simulate": Verb("satellites.systems.cli:simulate", "Run a sweep in virtual time."),
     "fit": Verb("satellites.systems.cli:fit", "Estimate a system file from a few measured counts."),
     "plan": Verb("satellites.systems.cli:plan", "Say what a system feeds, or what accelerators need."),

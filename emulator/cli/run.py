@@ -1,139 +1,38 @@
-"""`feedrate run`: one process count."""
+"""`feedrate run` and `feedrate sweep`: from options to a measurement of one process count, or of many."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from emulator.analysis.search import Search
 from emulator.cli import options
-from emulator.cli.entry import say
-from emulator.errors import LaunchError, SpecError
+from emulator.config.storage import parse_place, parse_storage
+from emulator.config.workload import Workload, load_workload
+from emulator.dataset.manifest import Manifest, read_manifest
+from emulator.errors import LaunchError, MissingError, SpecError
+from emulator.record.folder import RESULT, check_out
+from emulator.record.steps import read_steps
+from emulator.run.accelerator import MonotonicClock
+from emulator.run.comm import started_by_mpi, world
+from emulator.run.mpirun import find_launcher, launch, show
+from emulator.run.point import TrainingJob
+from emulator.run.selftest import self_test as measure_overhead
+from emulator.sweep.leader import Leader
+from emulator.sweep.noise import noise_named
+from emulator.sweep.schedule import Adaptive, FixedCounts, Schedule, parse_counts, require_ranks
+from emulator.sweep.session import measure
+from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
-if TYPE_CHECKING:
-    from emulator.config.storage import Cache
-    from emulator.record.result import Kind
-    from emulator.run.comm import Comm
-    from emulator.run.point import Job
-    from emulator.sweep.schedule import Schedule
-
-# ---- From options to a measurement: make the job, start mpirun where none did, run, show.
-
-
-def make_job(
-    dataset: str, workload: str, settings: Sequence[str], loader: str, cache: Cache, storage: str,
-    epochs: int | None, steps: int | None, out: Path | None, verify_reads: bool,
-) -> Job:  # fmt: skip
-    """The job that the options ask for. Raises SpecError."""
-    from emulator.config.storage import parse_place, parse_storage
-    from emulator.config.workload import load_workload
-    from emulator.run.point import Job
-
-    spec = load_workload(workload, settings)
-    return Job(
-        dataset=parse_place(dataset),
-        workload=spec,
-        loader=loader,
-        storage=parse_storage(storage, cache),
-        epochs=epochs if epochs or steps else spec.training.epochs,
-        steps=steps,
-        verify_reads=verify_reads,
-        out=out or options.default_out(spec.name),
-        command=options.command_line(),
-    )
-
-
-def start(
-    job: Job, kind: Kind, ranks: int | None, *, needed: int, schedule: Callable[[int], Schedule],
-    force: bool, dry_run: bool, resume: bool = False,
-) -> None:  # fmt: skip
-    """Measure under the mpirun that started this process, or start one here.
-
-    `needed` is the number of ranks that the options ask for; `schedule(ranks)` makes the schedule.
-    """
-    from emulator.run.comm import started_by_mpi, world
-
-    if dry_run:
-        _dry_run(job, ranks or needed, schedule)
-    elif started_by_mpi():
-        _measure(job, kind, world(), ranks, schedule, force, resume)
-    else:
-        _launch(job, ranks or needed, schedule, force, resume)
-
-
-def _measure(
-    job: Job, kind: Kind, world: Comm, ranks: int | None, schedule: Callable[[int], Schedule], force: bool,
-    resume: bool,
-) -> None:  # fmt: skip
-    from emulator.cli.entry import Task, carry_out
-
-    if ranks is not None and ranks != world.size:
-        raise LaunchError(f"-n {ranks} was given, but mpirun started {world.size} ranks", "leave -n out")
-    plan = schedule(world.size)
-    task: Task = world.bcast(Task(job, kind, force, resume))  # one clock decides on the default name
-    result = carry_out(task, plan, world)
-    if result is not None:
-        options.show_result(result, task.job.out)
-
-
-def _launch(job: Job, ranks: int, schedule: Callable[[int], Schedule], force: bool, resume: bool) -> None:
-    """Look at what can be seen from here, then start the same command under mpirun."""
-    from emulator.dataset.manifest import read_manifest
-    from emulator.plan import plan_for
-    from emulator.record.folder import check_out
-    from emulator.run.mpirun import launch
-
-    schedule(ranks)
-    manifest = read_manifest(job.dataset)
-    plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file).require_a_step()
-    if not resume:
-        check_out(job.out, force)
-    if job.loader == "torch":
-        _require_torch()
-    status = launch(ranks, [*sys.argv[1:], *([] if resume else ["--out", str(job.out)])])
-    if status:
-        _say_what_is_kept(job.out)
-    raise typer.Exit(status)
-
-
-def _require_torch() -> None:
-    from importlib.util import find_spec
-
-    from emulator.errors import MissingError
-
-    if find_spec("torch") is None:
-        raise MissingError(
-            "--loader torch needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
-        )
-
-
-def _say_what_is_kept(out: Path) -> None:
-    from emulator.record.folder import RESULT
-    from emulator.record.steps import read_steps
-
-    if (out / RESULT).is_file() and len(read_steps(out)):
-        print(f"feedrate: kept what was measured until then: feedrate report {out}", file=sys.stderr)
-
-
-def _dry_run(job: Job, ranks: int, schedule: Callable[[int], Schedule]) -> None:
-    from emulator.dataset.manifest import read_manifest
-    from emulator.run.estimate import plan_lines
-    from emulator.run.mpirun import find_launcher, show
-
-    manifest = read_manifest(job.dataset)
-    for line in plan_lines(job, manifest, schedule(ranks).planned()):
-        say(line)
-    try:
-        words = [word for word in sys.argv[1:] if word != "--dry-run"]
-        say("command:        " + show(find_launcher().command(ranks, words)))
-    except LaunchError as error:
-        say(f"command:        {error}")
-
-
-# ---- `feedrate run`: one process count.
+DEFAULT_RANKS = 16
+"""Largest count of a sweep that was started without -n on one machine."""
 
 
 def run(
@@ -153,29 +52,184 @@ def run(
     self_test: Annotated[bool, typer.Option("--self-test", help="What the emulator itself costs.")] = False,
 ) -> None:
     """Emulate training with one rank per accelerator, once."""
-    from emulator.sweep.schedule import FixedCounts
-
+    spec = load_workload(workload, settings or [])
     if self_test:
-        _self_test(workload, settings or [], loader)
+        _self_test(spec, loader)
         return
     if dataset is None:
         raise SpecError("run needs the folder of a dataset", "feedrate generate DIR makes one")
-    job = make_job(
-        dataset, workload, settings or [], loader, cache, storage, epochs, steps, out, verify_reads
+    job = TrainingJob(
+        kind="run",
+        dataset=parse_place(dataset),
+        workload=spec,
+        loader=loader,
+        storage=parse_storage(storage, cache),
+        epochs=epochs if epochs or steps else spec.training.epochs,
+        steps=steps,
+        verify_reads=verify_reads,
+        out=out or options.default_out(spec.name),
+        force=force,
+        command=options.command_line(),
     )
-    start(
-        job, "run", ranks, needed=1, schedule=lambda size: FixedCounts((size,)), force=force, dry_run=dry_run
-    )  # fmt: skip
+    _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run)
 
 
-def _self_test(workload: str, settings: Sequence[str], loader: str) -> None:
-    from emulator.config.workload import load_workload
-    from emulator.run.selftest import self_test
-    from emulator.units import show_bytes, show_seconds
+def sweep(
+    dataset: options.Dataset,
+    workload: options.WorkloadName,
+    counts: Annotated[
+        str | None, typer.Option(help="Fixed process counts: 1,2,4,8 or 1-8. Default: look for the knee.")
+    ] = None,
+    ranks: options.Ranks = None,
+    out: options.Out = None,
+    loader: options.LoaderName = "torch",
+    epochs: options.Epochs = None,
+    steps: options.Steps = None,
+    cache: options.CacheName = "cold",
+    storage: options.StorageText = "posix",
+    settings: options.Settings = None,
+    precision: Annotated[
+        float,
+        typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share."),
+    ] = 0.05,
+    max_runs: Annotated[int, typer.Option(min=1, help="Runs at most.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
+    budget: Annotated[str | None, typer.Option(help="Time at most, for example 2h.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="OUT", help="Go on with this sweep.")] = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="Beside it: writers, read:2x1MiB,rate=50MB/s, checkpoint."),
+    ] = None,
+    verify_reads: options.VerifyReads = False,
+    dry_run: options.DryRun = False,
+    force: options.Force = False,
+) -> None:
+    """Scale the number of ranks and find the knee."""
+    if resume and out:
+        raise SpecError("--resume and --out exclude each other", "a resumed sweep goes on in its own folder")
+    place, spec = parse_place(dataset), load_workload(workload, settings or [])
+    if noise is not None:
+        if not isinstance(place, Path):
+            raise SpecError("--noise is beside a folder", "leave it out where the dataset is objects")
+        noise_named(noise).require(noise)
+    job = TrainingJob(
+        kind="sweep",
+        dataset=place,
+        workload=spec,
+        loader=loader,
+        storage=replace(parse_storage(storage, cache), noise=noise or ""),
+        epochs=epochs if epochs or steps else spec.training.epochs,
+        steps=steps,
+        verify_reads=verify_reads,
+        out=resume or out or options.default_out(spec.name),
+        force=force,
+        resume=resume is not None,
+        command=options.command_line(),
+    )
+    if counts is not None:
+        fixed = FixedCounts(tuple(count for count in parse_counts(counts) for _ in range(repeats)))
 
-    spec = load_workload(workload, settings)
-    cost = self_test(loader, spec)
-    typer.echo(f"loader {loader}, {spec.loader.workers} workers, one rank, files in RAM, no compute")
+        def listed(size: int) -> Schedule:
+            require_ranks(fixed.counts, size)
+            return fixed
+
+        _start(job, ranks, max(fixed.counts), listed, dry_run)
+        return
+    seconds = None if budget is None else parse_seconds(budget)
+
+    def adaptive(size: int) -> Schedule:
+        search = Search(
+            maximum=size, threshold=spec.training.au_threshold, precision=precision, max_runs=max_runs
+        )
+        return Adaptive(search, MonotonicClock(), repeats=repeats, budget=seconds)
+
+    _start(job, ranks, DEFAULT_RANKS, adaptive, dry_run)
+
+
+def _start(
+    job: TrainingJob, ranks: int | None, usual: int, schedule: Callable[[int], Schedule], dry_run: bool
+) -> None:
+    """Measure under the mpirun that started this process, or start one here.
+
+    `ranks` is what -n gives, `usual` how many there are without it; `schedule(ranks)` makes the schedule.
+    """
+    if dry_run:
+        for line in _plan_lines(job, read_manifest(job.dataset), schedule(ranks or usual).planned()):
+            typer.echo(line)
+        words = [word for word in sys.argv[1:] if word != "--dry-run"]
+        try:
+            typer.echo("command:        " + show(find_launcher().command(ranks or usual, words)))
+        except LaunchError as error:
+            typer.echo(f"command:        {error}")
+        return
+    if not started_by_mpi():
+        _launch(job, ranks or usual, schedule)
+    comm = world()
+    if ranks is not None and ranks != comm.size:
+        raise LaunchError(f"-n {ranks} was given, but mpirun started {comm.size} ranks", "leave -n out")
+    leader = Leader(job, schedule(comm.size))
+    result = measure(comm.bcast(job), comm, leader)  # to the ranks in sweep.session.follow
+    if result is not None:
+        options.show_result(result, job.out)
+
+
+def _launch(job: TrainingJob, ranks: int, schedule: Callable[[int], Schedule]) -> NoReturn:
+    """Look at what can be seen from here, then start the same command under mpirun, and end as it does."""
+    schedule(ranks)
+    job.rank_plan(read_manifest(job.dataset), 0, ranks)
+    if not job.resume:
+        check_out(job.out, job.force)
+    if job.loader == "torch" and find_spec("torch") is None:
+        raise MissingError(
+            "--loader torch needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
+        )
+    status = launch(ranks, [*sys.argv[1:], *([] if job.resume else ["--out", str(job.out)])])
+    if status and (job.out / RESULT).is_file() and len(read_steps(job.out)):
+        print(f"feedrate: kept what was measured until then: feedrate report {job.out}", file=sys.stderr)
+    raise typer.Exit(status)
+
+
+# What a dry run says.
+
+TORCH_BYTES = 350e6
+"""Resident bytes of a rank with PyTorch imported, before it reads anything (measured, torch 2.13 CPU)."""
+
+DIRECT_BYTES = 60e6
+"""Resident bytes of a rank with the direct loader, before it reads anything."""
+
+
+def _plan_lines(job: TrainingJob, manifest: Manifest, counts: Sequence[int]) -> list[str]:
+    """The plan for people: bytes, steps, expected seconds, memory per rank. Raises DatasetError."""
+    workload, loader = job.workload, job.workload.loader
+    mean = manifest.total / manifest.samples * workload.sample_read.bytes_mean / workload.sample.bytes_mean
+    if job.loader == "direct":
+        memory = DIRECT_BYTES + loader.workers * loader.block_bytes
+    else:
+        voxel_bytes = 5  # float32 image and uint8 label
+        kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean
+        memory = TORCH_BYTES + loader.workers * mean + (loader.prefetch + 1) * loader.batch_size * kept
+    lines = [
+        f"workload:       {workload.name}: {workload.title}",
+        f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
+        f"storage:        {job.storage}",
+        f"loader:         {job.loader}; one rank asks {show_rate(workload.ideal_samples_per_second * mean)}",
+        f"memory a rank:  about {show_bytes(memory)}",
+        "",
+        "ranks  steps  bytes read  seconds at least",
+    ]
+    total = 0.0
+    for ranks in counts:
+        steps = job.rank_plan(manifest, 0, ranks).length
+        read = ranks * steps * loader.batch_size * mean
+        seconds = max(steps * workload.accelerator.step_seconds, read / (job.storage.shaped_rate or math.inf))
+        total += seconds
+        lines.append(f"{ranks:5d}  {steps:5d}  {show_bytes(read):>10}  {show_seconds(seconds):>16}")
+    return [*lines, "", f"expected time:  {show_seconds(total)} or more, without start-up"]
+
+
+def _self_test(workload: Workload, loader: str) -> None:
+    cost = measure_overhead(loader, workload)
+    typer.echo(f"loader {loader}, {workload.loader.workers} workers, one rank, files in RAM, no compute")
     typer.echo(f"loop of a step      {show_seconds(cost.step_seconds)}, without reading")
     typer.echo(f"CPU                 {cost.cpu_seconds_per_gb:.3f} s per GB, reading")
     typer.echo(

@@ -1,10 +1,10 @@
-"""Step times drawn from a profile: pure functions of (seed, rank, step), the same for any number of ranks."""
+"""The emulated accelerator: step times drawn from a profile, and the clock by which it waits for them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import count, repeat
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -54,8 +54,9 @@ def uniforms(seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64
 def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64]:
     """Nominal seconds of compute of the steps `first`, `first` + 1, ... of a rank; shape (steps,).
 
-    Constant, or drawn from the measured times: all equally likely, independent of each other, so that
-    their mean is that of the profile. The autocorrelation that the profile states is not reproduced.
+    Constant, or drawn from the measured times: each as likely as any other and independent, so that the mean
+    is the profile's. They depend on seed, rank and step alone, not on the number of ranks. The
+    autocorrelation that the profile states is not reproduced.
     """
     if spec.compute == "constant" or spec.quantiles is None:
         return np.full(steps, spec.step_seconds)
@@ -65,32 +66,27 @@ def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: i
 
 
 def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:
-    """The same, step after step without end."""
+    """The same times, step after step without end."""
     for block in count():
         yield from step_times(spec, seed, rank, block * _AHEAD, _AHEAD).tolist()
 
 
-# ---- The emulated accelerator: occupy it for the length of a step.
-#
-# The wait is an absolute deadline, not a loop of relative sleeps: each sleep oversleeps a little, and
-# relative sleeps add that up (500 x 5 ms drifted by 97 ms on an idle machine and by 2.1 s on a busy one).
-# Nothing spins.
-
-
 class Accelerator:
-    """Computes by waiting: `step_seconds` a step, or as `times` says, one nominal time after the other."""
+    """Computes by waiting, for one of `times` (seconds) after the other. Nothing spins."""
 
-    def __init__(self, step_seconds: float, clock: Clock, times: Iterator[float] | None = None) -> None:
-        self._times = repeat(step_seconds) if times is None else times
+    def __init__(self, times: Iterator[float], clock: Clock) -> None:
+        self._times = times
         self._clock = clock
 
     def compute(self, begin: float) -> tuple[float, float]:
         """Return when the step that began at `begin` is computed; its nominal seconds and its end.
 
-        Whatever the caller does between `begin` and this call is hidden behind the step, as host work is
-        hidden behind a real accelerator. Where the step would be over already, it ends now.
+        What the caller did since `begin` is hidden behind the step, as host work is hidden behind a real
+        accelerator. A step that would be over already ends now.
         """
         nominal = next(self._times)
+        # An absolute deadline: each sleep ends a little late, and relative sleeps add that up (500 sleeps of
+        # 5 ms drifted by 97 ms on an idle machine, by 2.1 s on a busy one).
         end = max(begin + nominal, self._clock.now())
         self._clock.sleep_until(end)
         return nominal, end

@@ -1,4 +1,4 @@
-"""What a run or a sweep is asked to do, decided before any rank starts."""
+"""One point: the active ranks read and compute, and tell rank 0 what they measured."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest, read_rows
 from emulator.loader import make_loader
-from emulator.loader.base import Loader
 from emulator.plan import RankPlan, plan_for
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
+from emulator.record.result import Kind
 from emulator.record.steps import Spool, StepLog, Steps
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
 from emulator.run.train import train
-from emulator.storage import open_store
-from emulator.storage.base import ReadStats, Storage, TimedStorage
-from emulator.storage.posix import probe_direct
+from emulator.storage.base import Store, TimedStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
+
+SPOOL_SECONDS = 1.0
+"""Rows reach the spool at least this often, so that a killed run keeps what it measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One workload on one dataset on one storage."""
+class TrainingJob:
+    """What a run or a sweep is asked to do, decided before any rank starts: the same on every rank."""
 
+    kind: Kind
     dataset: Place
     """Its folder, or its objects."""
     workload: Workload
@@ -43,15 +45,20 @@ class Job:
     verify_reads: bool = False
     """Compare every sample with the manifest's checksum while it is read."""
     out: Path
+    force: bool = False
+    """Overwrite the result in `out`."""
+    resume: bool = False
+    """Go on with the sweep in `out`."""
     command: tuple[str, ...]
     """The command line that repeats it."""
 
-
-# ---- One point: the active ranks read and compute, and tell rank 0 what they measured.
-
-
-SPOOL_SECONDS = 1.0
-"""Rows reach the spool at least this often, so that a killed run keeps what it measured."""
+    def rank_plan(self, manifest: Manifest, number: int, ranks: int) -> RankPlan:
+        """The plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""
+        plan = plan_for(self.workload, manifest.samples, ranks, manifest.samples_per_file)
+        plan.require_a_step()
+        # A seed of its own for every point: caches behind the mount must not profit from the last point.
+        seed = self.workload.training.shuffle_seed + number
+        return RankPlan(plan=plan, epochs=self.epochs, steps=self.steps, seed=seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,65 +85,58 @@ class RankReport:
 
 
 def run_point(
-    job: Job, manifest: Manifest, number: int, comm: Comm, spool: Spool, progress: Callable[[int], None]
+    job: TrainingJob,
+    store: Store,
+    manifest: Manifest,
+    number: int,
+    comm: Comm,
+    spool: Spool,
+    progress: Callable[[int], None],
 ) -> list[RankReport]:
     """Run point `number` on the ranks of `comm`; their reports in rank order on rank 0, [] elsewhere.
 
-    `progress(steps)` is called on rank 0 once a step. Raises DatasetError, StorageError.
+    `store` and `manifest` are the dataset's.
+    `progress(steps)` is called once a step. Raises DatasetError, StorageError.
     """
-    course = course_of(job, manifest, number, comm.size)
+    workload = job.workload
+    plan = job.rank_plan(manifest, number, comm.size)
     node = comm.node()
-    log = StepLog(number, comm.rank)
-    keep = _Keeper(log, spool, progress if comm.rank == 0 else lambda _: None)
+    log, clock = StepLog(number, comm.rank), MonotonicClock()
+    direct = job.loader == "direct" and job.storage.cache == "cold" and store.takes_direct()
+    accelerator = Accelerator(endless(workload.accelerator, plan.seed, comm.rank), clock)
+    writer = SpoolWriter(log, spool)
+
+    def meanwhile(now: float) -> None:
+        progress(len(log))
+        writer.write_if_due(now)
+
     with ExitStack() as stack:
         barrier = stack.enter_context(StepBarrier(comm, node))
-        storage = stack.enter_context(_storage(job, node))
-        sums = read_rows(job.dataset)["crc"] if job.verify_reads else None
+        storage = stack.enter_context(open_storage(store, job.storage, node, direct=direct))
         loader = make_loader(
-            job.loader, job.workload.loader, storage, manifest, seed=course.seed, checksums=sums,
-            columns=job.workload.access.columns,
+            job.loader, workload.loader, storage, manifest, seed=plan.seed, columns=workload.access.columns,
+            checksums=read_rows(store)["crc"] if job.verify_reads else None,
         )  # fmt: skip
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None
         if probe:
             probe.start()
-        cpu = cpu_seconds() + loader.helper_cpu_seconds()
+        before = cpu_seconds() + loader.helper_cpu_seconds()
         try:
-            _train(job, course, loader, comm, barrier, log, keep)
+            train(
+                plan, loader, accelerator.compute, log, clock, sync=workload.training.sync, rank=comm.rank,
+                barrier=barrier.wait, meanwhile=meanwhile,
+            )  # fmt: skip
         finally:
-            keep.flush()
-        cpu = cpu_seconds() + loader.helper_cpu_seconds() - cpu
+            writer.write()
+        cpu = cpu_seconds() + loader.helper_cpu_seconds() - before
         comm.barrier()
         activity = probe.stop() if probe else None
-    return comm.gather(_report(job, log, cpu, storage.stats, activity))
-
-
-def course_of(job: Job, manifest: Manifest, number: int, ranks: int) -> RankPlan:
-    """The course of point `number` for `ranks` ranks. Raises DatasetError when there are too few samples."""
-    plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
-    plan.require_a_step()
-    # A seed of its own for every point: caches behind the mount must not profit from the last point.
-    seed = job.workload.training.shuffle_seed + number
-    return RankPlan(plan=plan, epochs=job.epochs, steps=job.steps, seed=seed)
-
-
-def _train(
-    job: Job, course: RankPlan, loader: Loader, comm: Comm, barrier: StepBarrier, log: StepLog, keep: _Keeper
-) -> None:
-    clock, training = MonotonicClock(), job.workload.training
-    spec = job.workload.accelerator
-    accelerator = Accelerator(spec.step_seconds, clock, endless(spec, course.seed, comm.rank))
-    train(course, training, loader, accelerator, comm.rank, barrier.wait, clock, log, keep.look)
-
-
-def _report(
-    job: Job, log: StepLog, cpu: float, stats: ReadStats, activity: HostActivity | None
-) -> RankReport:
-    counts = stats.snapshot()
-    return RankReport(
+    counts = storage.stats.snapshot()
+    report = RankReport(
         host=socket.gethostname(),
         cores=cores(),
-        direct_io=isinstance(job.dataset, ObjectURL) or wants_direct(job),
+        direct_io=direct or isinstance(job.dataset, ObjectURL),
         cpu_seconds=cpu,
         steps=log.rows(),
         read_latency=counts.latencies,
@@ -145,54 +145,49 @@ def _report(
         retries=counts.retries,
         activity=activity,
     )
+    return comm.gather(report)
 
 
-def wants_direct(job: Job) -> bool:
-    """True when reads should by-pass the page cache: cold, by the direct loader, where the mount can."""
-    if isinstance(job.dataset, ObjectURL):
-        return False
-    return job.loader == "direct" and job.storage.cache == "cold" and probe_direct(job.dataset)
+class SpoolWriter:
+    """Hands the new rows of `log` to `spool`."""
 
-
-class _Keeper:
-    """Hands new rows to the spool about once a second, from within the compute time of a step."""
-
-    def __init__(self, log: StepLog, spool: Spool, progress: Callable[[int], None]) -> None:
+    def __init__(self, log: StepLog, spool: Spool) -> None:
         self._log = log
         self._spool = spool
-        self._progress = progress
-        self._kept = 0
-        self._next = 0.0
+        self._written = 0
+        self._due = 0.0
 
-    def look(self, now: float) -> None:
-        self._progress(len(self._log))
-        if now >= self._next:
-            self._next = now + SPOOL_SECONDS
-            self.flush()
+    def write_if_due(self, now: float) -> None:
+        """Write them once in SPOOL_SECONDS. Raises StorageError."""
+        if now >= self._due:
+            self._due = now + SPOOL_SECONDS
+            self.write()
 
-    def flush(self) -> None:
-        rows = self._log.rows(self._kept)
+    def write(self) -> None:
+        """Raises StorageError."""
+        rows = self._log.rows(self._written)
         if len(rows):
             self._spool.append(rows)
-            self._kept += len(rows)
+            self._written += len(rows)
 
 
 @contextmanager
-def _storage(job: Job, node: Comm) -> Iterator[Storage]:
-    """The job's storage, timed, and shaped where it should be: one limiter for all ranks of the node."""
-    plain = open_store(job.dataset).for_ranks(direct=wants_direct(job), cache=job.storage.cache)
-    rate, latency = job.storage.shaped_rate, job.storage.shaped_latency
-    if rate is None:
+def open_storage(store: Store, spec: StorageSpec, node: Comm, *, direct: bool) -> Iterator[TimedStorage]:
+    """What ranks read `store` through: timed, shaped where `spec` says so, with O_DIRECT where `direct`.
+
+    Collective over `node`, the ranks of a host, which share one shaped device. Raises StorageError.
+    """
+    plain = store.for_ranks(direct=direct, cache=spec.cache)
+    if spec.shaped_rate is None:
         yield TimedStorage(plain)
         return
-    limiter = NodeLimiter.create(rate, latency, node.rank) if node.rank == 0 else None
+    shape = (spec.shaped_rate, spec.shaped_latency, node.rank)
+    limiter = NodeLimiter.create(*shape) if node.rank == 0 else None
     path = node.bcast(limiter.path if limiter else None)
     if limiter is None:
-        limiter = NodeLimiter.join(path, rate, latency, node.rank)
+        limiter = NodeLimiter.join(path, *shape)
     node.barrier()
     if node.rank == 0:
         limiter.unlink()  # everybody has it open: nothing is left behind, whatever happens next
-    try:
+    with limiter:
         yield TimedStorage(ShapedStorage(plain, limiter))
-    finally:
-        limiter.close()

@@ -1,12 +1,13 @@
-"""Which process count to run next."""
+"""Which process count to run next: from a list, or wherever the next run tells the most about the knee."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
-from emulator.analysis.search import Belief, Search, Stop, believe, next_count, observe, runs_left
+from emulator.analysis.search import Search, Stop, believe, next_count, observe, runs_left
 from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
@@ -77,26 +78,15 @@ def require_ranks(counts: Sequence[int], world: int) -> None:
         )
 
 
-# ---- The schedule that looks for the knee by itself: brackets, refines, stops when it is sure.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """When to give up before the answer is as sure as asked for."""
-
-    repeats: int = 1
-    """Runs of each count that is chosen."""
-    budget: float | None = None
-    """Seconds for all points; None: as long as it takes."""
-
-
 class Adaptive:
     """Chooses the count that narrows the interval of the knee the most (analysis.search)."""
 
-    def __init__(self, search: Search, limits: Limits, clock: Clock) -> None:
+    def __init__(self, search: Search, clock: Clock, *, repeats: int, budget: float | None) -> None:
+        """`repeats` runs of each count that is chosen; `budget` seconds for all of them, None: no limit."""
         self._search = search
-        self._limits = limits
         self._clock = clock
+        self._repeats = repeats
+        self._budget = budget
         self._begin = clock.now()
         self._started: int | None = None
 
@@ -106,26 +96,21 @@ class Adaptive:
             self._started = len(points)  # a resumed sweep has points that took no time of this budget
         if self._unfinished(points):
             return points[-1].ranks
-        return None if self.verdict(points) else self._wish(points)
+        choice = self._choice(points)
+        return None if isinstance(choice, Stop) else choice
 
     def verdict(self, points: Sequence[Point]) -> str:
         """Why no further run is worth it; empty while one is."""
-        if not points or self._unfinished(points):
-            return ""
-        wish = self._decide(points)
-        if isinstance(wish, Stop):
-            return wish.reason
-        budget = self._limits.budget
-        if budget is not None and self._elapsed() + self._per_run(points) > budget:
-            return f"the budget of {show_seconds(budget)} is used up"
-        return ""
+        choice = None if self._unfinished(points) else self._choice(points)
+        return choice.reason if isinstance(choice, Stop) else ""
 
     def outlook(self, points: Sequence[Point]) -> str:
         """What is believed so far, and about how long it will take."""
         if not points:
             return "looking for the knee"
-        now = self._believe(points)
-        left = runs_left([observe(point) for point in points], self._search, now) * self._limits.repeats
+        history = [observe(point) for point in points]
+        now = believe(history, self._search)
+        left = runs_left(history, self._search, now) * self._repeats
         low, _, high = now.n_au
         where = f"knee between {low:.3g} and {high:.3g} (95 %)"
         if now.beyond > 0.5:
@@ -134,33 +119,24 @@ class Adaptive:
 
     def planned(self) -> Sequence[int]:
         """The first count; the others depend on what is measured."""
-        first = self._wish(())
-        return (first,)
+        first = self._choice(())
+        return () if isinstance(first, Stop) else (first,)
 
-    def _wish(self, points: Sequence[Point]) -> int:
-        wish = self._decide(points)
-        assert not isinstance(wish, Stop)
-        return wish
-
-    def _decide(self, points: Sequence[Point]) -> int | Stop:
-        return next_count([observe(point) for point in points], self._search, self._believe(points))
-
-    def _believe(self, points: Sequence[Point]) -> Belief:
-        return believe([observe(point) for point in points], self._search)
+    def _choice(self, points: Sequence[Point]) -> int | Stop:
+        choice = next_count([observe(point) for point in points], self._search)
+        if points and self._budget is not None and not isinstance(choice, Stop):
+            spent = self._clock.now() - self._begin
+            if spent + self._per_run(points) > self._budget:
+                reason = f"the budget of {show_seconds(self._budget)} is used up"
+                return Stop(reason=reason, precise=False)
+        return choice
 
     def _unfinished(self, points: Sequence[Point]) -> bool:
         """True while the last count has not been run as often as asked for."""
-        same = 0
-        for point in reversed(points):
-            if point.ranks != points[-1].ranks:
-                break
-            same += 1
-        return same % self._limits.repeats != 0
-
-    def _elapsed(self) -> float:
-        return self._clock.now() - self._begin
+        same = takewhile(lambda point: point.ranks == points[-1].ranks, reversed(points))
+        return len(list(same)) % self._repeats != 0
 
     def _per_run(self, points: Sequence[Point]) -> float:
         """Seconds that a run takes, start-up of its loaders included."""
         here = len(points) - (self._started or 0)
-        return self._elapsed() / here if here else points[-1].seconds
+        return (self._clock.now() - self._begin) / here if here else points[-1].seconds

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from emulator import __version__
 from emulator.analysis.bound import classify
 from emulator.analysis.flags import non_stationary, point_flags, short_run, small_dataset
 from emulator.analysis.knee import find_knee
@@ -27,13 +26,12 @@ from emulator.config.workload import Workload
 from emulator.dataset.manifest import Manifest
 from emulator.plan import plan_for
 from emulator.record.folder import read_failure, read_result
-from emulator.record.machine import utc_now
-from emulator.record.result import Flag, HostShare, Kind, Point, RunResult, Status
+from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import Steps, read_steps
-from emulator.run.point import Job, RankReport
+from emulator.run.point import RankReport, TrainingJob
 
 
-def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankReport]) -> Point:
+def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequence[RankReport]) -> Point:
     """The point that `ranks` ranks measured."""
     rows = np.concatenate([report.steps for report in reports])
     latency: Counter[int] = Counter()
@@ -56,7 +54,7 @@ def summarise(job: Job, manifest: Manifest, ranks: int, reports: Sequence[RankRe
     return replace(point, flags=point_flags(point) + tuple(flag for flag in raised if flag))
 
 
-def _not_direct(job: Job, reports: Sequence[RankReport]) -> Flag | None:
+def _not_direct(job: TrainingJob, reports: Sequence[RankReport]) -> Flag | None:
     """The direct loader, cold, on a mount that refuses O_DIRECT: correct, but at a higher cost in CPU."""
     share = sum(not report.direct_io for report in reports) / len(reports)
     if job.loader != "direct" or job.storage.cache != "cold" or share == 0:
@@ -123,46 +121,43 @@ def _host(host: str, reports: Sequence[RankReport]) -> HostShare:
     )
 
 
-def result_of(
-    job: Job,
-    manifest: Manifest,
-    kind: Kind,
-    status: Status,
-    points: Sequence[Point],
-    environment: dict[str, Any],
-    reason: str = "",
-) -> RunResult:
-    """The result with these points; the knee is found as soon as there are two process counts."""
-    several = len({point.ranks for point in points}) > 1
+def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, Any]) -> RunResult:
+    """The result before its first point."""
     memory = int(environment["memory_bytes"]) * len(environment["hosts"])
-    cost = environment["emulator"]
-    alone = float(cost["samples_per_second"]) * float(cost["sample_bytes"])
-    small = None if job.storage.emulated else small_dataset(int(manifest.sizes.sum()), memory)
-    return RunResult(
-        kind=kind,
-        status=status,
-        reason=reason,
-        version=__version__,
-        created=utc_now(),
+    small = None if job.storage.emulated else small_dataset(manifest.total, memory)
+    return new_result(
+        job.kind,
         command=job.command,
         workload=asdict(job.workload),
         dataset=dataset_facts(job, manifest),
         storage=asdict(job.storage),
         loader=job.loader,
         environment=environment,
-        points=tuple(replace(point, bound=classify(point, points, alone)) for point in points),
-        knee=find_knee(points, job.workload.training.au_threshold) if several else None,
         flags=(small,) if small else (),
     )
 
 
-def dataset_facts(job: Job, manifest: Manifest) -> dict[str, Any]:
+def conclusions(job: TrainingJob, result: RunResult, points: Sequence[Point]) -> dict[str, Any]:
+    """The fields of `result` that follow from its points: what bounds each, and the knee.
+
+    There is a knee as soon as there are two process counts.
+    """
+    several = len({point.ranks for point in points}) > 1
+    emulator = result.environment["emulator"]
+    from_memory = float(emulator["samples_per_second"]) * float(emulator["sample_bytes"])
+    return {
+        "points": tuple(replace(point, bound=classify(point, points, from_memory)) for point in points),
+        "knee": find_knee(points, job.workload.training.au_threshold) if several else None,
+    }
+
+
+def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
     """What a result says of its dataset."""
     return {
         "path": str(job.dataset),
         "files": len(manifest.names),
         "samples": manifest.samples,
-        "bytes": int(manifest.sizes.sum()),
+        "bytes": manifest.total,
         "format": manifest.format,
         "recipe": manifest.recipe,
         "seed": manifest.seed,

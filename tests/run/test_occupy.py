@@ -1,6 +1,7 @@
 """The emulated accelerator: absolute deadlines, asleep until then."""
 
 import time
+from itertools import repeat
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ class LateClock:
 @given(st.floats(0.0, 0.004), st.integers(2, 300))
 def test_late_wake_ups_do_not_add_up(late, steps):
     clock = LateClock(late)
-    accelerator = Accelerator(0.005, clock)
+    accelerator = Accelerator(repeat(0.005), clock)
     free = clock.now()
     for _ in range(steps):
         _, free = accelerator.compute(free)
@@ -37,26 +38,26 @@ def test_late_wake_ups_do_not_add_up(late, steps):
 def test_a_step_that_would_be_over_ends_when_it_is_asked_for():
     clock = LateClock(0.0)
     clock.time += 0.3
-    assert Accelerator(0.1, clock).compute(100.0) == (0.1, 100.3)
+    assert Accelerator(repeat(0.1), clock).compute(100.0) == (0.1, 100.3)
     assert clock.now() == 100.3
 
 
 def test_work_while_computing_is_hidden_behind_the_step():
     clock = LateClock(0.0)
     clock.time += 0.04  # bookkeeping after the step has begun
-    Accelerator(0.1, clock).compute(100.0)
+    Accelerator(repeat(0.1), clock).compute(100.0)
     assert clock.now() == pytest.approx(100.1)
 
 
 def test_without_compute_nothing_is_waited_for():
     clock = LateClock(0.0)
-    Accelerator(0.0, clock).compute(clock.now())
+    Accelerator(repeat(0.0), clock).compute(clock.now())
     assert clock.now() == 100.0
 
 
 def test_a_real_clock_sleeps_and_does_not_spin():
     clock = MonotonicClock()
-    accelerator = Accelerator(0.01, clock)
+    accelerator = Accelerator(repeat(0.01), clock)
     begin, cpu = clock.now(), time.process_time()
     for _ in range(50):
         accelerator.compute(clock.now())

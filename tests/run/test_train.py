@@ -1,6 +1,7 @@
 """The loop of one rank: every second of it is accounted for, in the right column."""
 
 import time
+from itertools import repeat
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.analysis.throughput import durations
-from emulator.config.workload import TrainingSpec
 from emulator.loader.base import Batch
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
@@ -67,7 +67,7 @@ class LateClock:
 def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None, clock=None):
     log = StepLog(point=3, rank=0)
     clock = clock or MonotonicClock()
-    course = RankPlan(
+    plan = RankPlan(
         plan=EpochPlan(samples=samples, ranks=1, batch_size=4), epochs=epochs, steps=steps, seed=7
     )
     begun = []
@@ -76,10 +76,8 @@ def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none"
         begun.append((barrier or (lambda end: end))(end))
         return begun[-1]
 
-    seconds = train(
-        course, TrainingSpec(sync=sync), loader, Accelerator(step, clock), 0, noted, clock, log,
-        lambda now: None,
-    )  # fmt: skip
+    compute = Accelerator(repeat(step), clock).compute
+    seconds = train(plan, loader, compute, log, clock, sync=sync, barrier=noted)
     return log.rows(), seconds, clock.now() - begun[0]
 
 

@@ -8,8 +8,7 @@ loader, the same files in the same order and the same crops. Rounds are compared
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,21 @@ import numpy as np
 
 from emulator.analysis.throughput import Throughput, repeat_interval, throughput
 from emulator.config.storage import StorageSpec
-from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec
+from emulator.config.workload import AcceleratorSpec, LoaderSpec
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.loader import make_loader
 from emulator.loader.torch import TorchLoader
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
-from emulator.run.train import Computing, train
+from emulator.run.comm import SoloComm
+from emulator.run.point import open_storage
+from emulator.run.train import train
 from emulator.satellites.calibrate import trainer as real
 from emulator.satellites.calibrate.measure import timing_of
 from emulator.satellites.calibrate.models import Request
-from emulator.storage.base import Storage, TimedStorage
-from emulator.storage.posix import PosixStorage
-from emulator.storage.shaped import NodeLimiter, ShapedStorage
+from emulator.storage import open_store
+from emulator.storage.base import Storage
 
 COPIES = 5
 """Copies to the device that are timed in each round."""
@@ -59,11 +59,12 @@ def validate(
 
     Raises DatasetError, DeviceError, StorageError.
     """
-    manifest, mode = read_manifest(dataset), request.modes[0]
+    store, mode = open_store(dataset), request.modes[0]
+    manifest = read_manifest(store)
     spec = replace(loader, crop=request.model.patch)
     with (
         real.device_errors(f"at batch size {spec.batch_size}, {mode.name}"),
-        _opened(dataset, storage) as files,
+        open_storage(store, storage, SoloComm(), direct=False) as files,
     ):
         trainer = real.Trainer(request.model, request.device, mode)
         real.limit_threads(request.device, request.threads)
@@ -77,20 +78,6 @@ def validate(
             found.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
             say(_round_line(number, found[-1]))
     return found
-
-
-@contextmanager
-def _opened(dataset: Path, storage: StorageSpec) -> Iterator[Storage]:
-    posix = PosixStorage(dataset, direct=False, cache=storage.cache)
-    if storage.shaped_rate is None:
-        yield TimedStorage(posix)
-        return
-    limiter = NodeLimiter.create(storage.shaped_rate, storage.shaped_latency, 0)
-    limiter.unlink()
-    try:
-        yield TimedStorage(ShapedStorage(posix, limiter))
-    finally:
-        limiter.close()
 
 
 def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
@@ -121,7 +108,7 @@ class Pairs:
         clock = MonotonicClock()
         accelerators: dict[str, RealAccelerator | Accelerator] = {
             "real": RealAccelerator(self._trainer, clock),
-            "emulated": Accelerator(spec.step_seconds, clock, endless(spec, number, 0)),
+            "emulated": Accelerator(endless(spec, number, 0), clock),
         }
         order = ("emulated", "real") if number % 2 else ("real", "emulated")
         found = {name: self._train(accelerators[name], number) for name in order}
@@ -129,7 +116,6 @@ class Pairs:
 
     def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
         """The order of the epoch and the crops depend on the number of the round alone."""
-        computing: Computing = accelerator
         loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
         real.limit_threads(
             self._request.device, self._request.threads
@@ -140,17 +126,8 @@ class Pairs:
             plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
             plan.require_a_step()
             log = StepLog(0, 0)
-            train(
-                RankPlan(plan=plan, steps=self._request.steps + 1, seed=number),
-                TrainingSpec(sync="none"),
-                loader,
-                computing,
-                0,
-                lambda end: end,
-                MonotonicClock(),
-                log,
-                lambda now: None,
-            )
+            rank_plan = RankPlan(plan=plan, steps=self._request.steps + 1, seed=number)
+            train(rank_plan, loader, accelerator.compute, log, MonotonicClock())
             return throughput(log.rows(1))
         finally:
             loader.close()

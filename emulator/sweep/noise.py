@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from emulator.files import write_whole
 from emulator.registry import NOISE, load
 from emulator.run.comm import Comm, agreed
-from emulator.run.point import Job
+from emulator.run.point import TrainingJob
 
 
 class Running(Protocol):
-    """Noise on this host, from its construction to `stop`."""
+    """Noise on this host: what `begin` of a noise module returns."""
 
     def stop(self) -> str:
         """Stop it; what it says of itself, as JSON. Raises StorageError."""
@@ -27,12 +27,12 @@ class Running(Protocol):
 
 
 def noise_named(text: str) -> Any:
-    """The module of the noise that `text` asks for: its `require`, `begin` and `line`."""
+    """The module of the noise that `text` asks for, with `require`, `begin` and `line`."""
     return load(NOISE["checkpoint" if text.startswith("checkpoint") else "fio"])
 
 
 @contextmanager
-def noise_beside(job: Job, world: Comm) -> Iterator[None]:
+def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     """Run the job's noise, if it has any, while the body runs. Collective; errors end every rank.
 
     What it says of itself is kept in OUT/noise/HOST.json.
@@ -41,18 +41,18 @@ def noise_beside(job: Job, world: Comm) -> Iterator[None]:
     if not text or not isinstance(folder, Path):
         yield
         return
-    noise = noise_named(text)
+    module = noise_named(text)
     host, first = socket.gethostname(), world.node().rank == 0
     running: list[Running] = []
     try:
-        agreed(world, lambda: running.append(noise.begin(text, folder, host)) if first else None)
+        agreed(world, lambda: running.append(module.begin(text, folder, host)) if first else None)
         yield
-        told = agreed(world, lambda: (host, running[0].stop()) if first else ("", ""))
+        report = agreed(world, lambda: running[0].stop() if first else "")
     finally:
-        for one in running:
-            one.end()
-    for name, said in world.gather(told):
-        if name:
+        for noise in running:
+            noise.end()
+    for name, found in world.gather((host, report)):
+        if found:
             (job.out / "noise").mkdir(exist_ok=True)
-            write_whole(job.out / "noise" / f"{name}.json", said)
-            print(f"noise on {name}: {noise.line(said)}", flush=True)
+            write_whole(job.out / "noise" / f"{name}.json", found)
+            print(f"noise on {name}: {module.line(found)}", flush=True)
