@@ -1,6 +1,6 @@
-"""The result of a run, a sweep, a simulation, a baseline or an import: one versioned JSON file.
+"""run.json as dataclasses: the result of a run, sweep, simulation, baseline, checkpoint run or import.
 
-Field by field in results/README.md. Whoever made it, `analysis` and `report` read the same thing.
+results/README.md explains every field. All kinds have one layout, which `analysis` and `report` read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCHEMA = 1
 """Version of the layout of run.json; a reader refuses a newer one."""
 
 UNFINISHED = "the run has not ended, or was killed"
-"""Reason of a result that is still being added to."""
+"""Why a result is incomplete until `ResultFolder.complete`."""
 
 Kind = Literal["run", "sweep", "simulated", "baseline", "checkpoint", "imported"]
 Status = Literal["complete", "incomplete"]
@@ -24,14 +24,14 @@ Status = Literal["complete", "incomplete"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A reason not to trust a number without thinking."""
+    """A reason to doubt a number."""
 
     name: str
     """Short name, for example `overshoot` or `page-cache`."""
     value: float
     """What was measured."""
     threshold: float
-    """Where the flag is raised."""
+    """The value from which the flag is raised."""
     sentence: str
     """What it means, for people."""
 
@@ -41,19 +41,19 @@ BoundKind = Literal["compute", "client-cpu", "client-link", "storage", "emulator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What limits a point, and why we think so."""
+    """What limits a point, and the evidence for it."""
 
     kind: BoundKind
     """`client-link` is the network or the device of a client host."""
     evidence: tuple[str, ...]
-    """Measurements that led there, one sentence each."""
+    """Measurements that show it, one sentence each."""
     host: str = ""
-    """The one host that is limited, when it is one of several."""
+    """The host that is limited, when the others are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
-    """What the ranks of one host did during a point, and what the host said of itself."""
+    """What the ranks of one host did during a point, and what the host itself measured. None: not known."""
 
     host: str
     ranks: int
@@ -66,7 +66,7 @@ class HostShare:
     cores: int
     """Cores that the ranks may use."""
     busy_share: float | None = None
-    """Share of the host's CPU time that was not idle, by anyone (0 to 1)."""
+    """Share of the host's CPU time that was not idle, whoever used it (0 to 1)."""
     steal_share: float | None = None
     """Share of the host's CPU time that a hypervisor took away (0 to 1)."""
     runqueue: float | None = None
@@ -98,9 +98,9 @@ class Point:
     seconds: float
     """Wall seconds of the loop, first step included, slowest rank."""
     samples_per_second: float
-    """All ranks, over the steps in which all of them were busy, the first one left out, as in AU."""
+    """All ranks, over the steps in which all of them were busy, without the first step, as in AU."""
     bytes_per_second: float
-    """All ranks; over the same steps."""
+    """All ranks, over the same steps."""
     ideal_samples_per_second: float
     """ranks x batch size / step time: what accelerators that never wait would consume."""
     x_ideal: float
@@ -124,7 +124,7 @@ class Point:
     read_retries: Mapping[str, int] = field(default_factory=dict)
     """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
     bound: Bound | None = None
-    """What limits the point; null where it was not asked."""
+    """What limits the point; None: not examined."""
     flags: tuple[Flag, ...] = ()
 
 

@@ -16,21 +16,41 @@ from emulator.errors import SpecError
 def timing(batch_size: int, times: list[float], copy: float = 0.0) -> Timing:
     mean = float(f"{sum(times) / len(times):.9g}")
     return Timing(
-        batch_size=batch_size, steps=max(2, len(times)), warmup=20, mean=mean, sd=0.001,
-        lag1=0.1, copy_seconds=copy, copy_bytes=1000, quantiles=tuple(sorted(times)),
-    )  # fmt: skip
+        batch_size=batch_size,
+        steps=max(2, len(times)),
+        warmup=20,
+        mean=mean,
+        sd=0.001,
+        lag1=0.1,
+        copy_seconds=copy,
+        copy_bytes=1000,
+        quantiles=tuple(sorted(times)),
+    )
 
 
 def profile(*timings: Timing, t0: float | None = 0.01, t1: float | None = 0.02) -> Profile:
     variant = Variant(
-        name="fp32-eager-contiguous", precision="fp32", compiled=False, layout="contiguous", t0=t0, t1=t1,
-        t0_interval=(0.0, 0.02), timings=timings,
-    )  # fmt: skip
+        name="fp32-eager-contiguous",
+        precision="fp32",
+        compiled=False,
+        layout="contiguous",
+        t0=t0,
+        t1=t1,
+        t0_interval=(0.0, 0.02),
+        timings=timings,
+    )
     return Profile(
-        schema=1, provenance="measured", model="unet3d-tiny", patch=(32, 32, 32), created="2026-01-01",
-        command='feedrate calibrate --out "a b.toml"', default=variant.name, versions={"torch": "2.13.0+cpu"},
-        device=Device(kind="cpu", name='a "CPU" \\ of µ', power_watts=(1.5, 2.0)), variants=(variant,),
-    )  # fmt: skip
+        schema=1,
+        provenance="measured",
+        model="unet3d-tiny",
+        patch=(32, 32, 32),
+        created="2026-01-01",
+        command='feedrate calibrate --out "a b.toml"',
+        default=variant.name,
+        versions={"torch": "2.13.0+cpu"},
+        device=Device(kind="cpu", name='a "CPU" \\ of µ', power_watts=(1.5, 2.0)),
+        variants=(variant,),
+    )
 
 
 SOME = profile(timing(1, [0.03]), timing(4, [0.08, 0.09, 0.10], copy=0.004), timing(8, [0.17]))

@@ -10,9 +10,16 @@ from emulator.units import parse_bytes, parse_rate, parse_seconds, show_bytes, s
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("512", 512), ("4MiB", 4 * 2**20), ("2TB", 2 * 10**12), ("1.5GB", 1_500_000_000),
-     ("146_600_628", 146_600_628), ("64k", 64_000), (7, 7)],
-)  # fmt: skip
+    [
+        ("512", 512),
+        ("4MiB", 4 * 2**20),
+        ("2TB", 2 * 10**12),
+        ("1.5GB", 1_500_000_000),
+        ("146_600_628", 146_600_628),
+        ("64k", 64_000),
+        (7, 7),
+    ],
+)
 def test_sizes(text, size):
     assert parse_bytes(text) == size
 

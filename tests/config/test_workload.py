@@ -35,9 +35,13 @@ def test_every_number_of_a_shipped_workload_has_a_source(name):
 
 @pytest.mark.parametrize(
     ("name", "batch_size", "step_seconds", "megabytes_per_second"),
-    [("unet3d-v100", 4, 1.3604, 431), ("unet3d-a100", 7, 0.636, 1614), ("unet3d-h100", 7, 0.323, 3177),
-     ("unet3d-b200", 7, 0.162, 6335)],
-)  # fmt: skip
+    [
+        ("unet3d-v100", 4, 1.3604, 431),
+        ("unet3d-a100", 7, 0.636, 1614),
+        ("unet3d-h100", 7, 0.323, 3177),
+        ("unet3d-b200", 7, 0.162, 6335),
+    ],
+)
 def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second):
     spec = load_workload(name)
     assert (spec.loader.batch_size, spec.accelerator.step_seconds) == (batch_size, step_seconds)
@@ -49,14 +53,21 @@ def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second)
 
 @pytest.mark.parametrize(
     ("name", "sample_bytes", "per_file", "batch_size", "step_seconds", "threshold"),
-    [("resnet50-a100", 114_660, 1251, 400, 0.435, 0.90), ("resnet50-h100", 114_660, 1251, 400, 0.224, 0.90),
-     ("cosmoflow-a100", 2_828_486, 1, 1, 0.00551, 0.70), ("cosmoflow-h100", 2_828_486, 1, 1, 0.00350, 0.70),
-     ("bert-v100", 2_500, 313_532, 48, 0.968, 0.90), ("retinanet-b200", 322_957, 1, 24, 0.04755, 0.85),
-     ("retinanet-mi355", 322_957, 1, 32, 0.0634, 0.85),
-     ("dlrm-b200", 761, 4_718_592, 16_384, 0.000375, 0.70), ("flux-b200", 2_164_832, 288, 48, 1.35, 0.90),
-     ("dlrm-mi355", 761, 4_718_592, 16_384, 0.0005625, 0.70), ("flux-mi355", 2_164_832, 288, 72, 2.025, 0.90),
-     ("unet3d-a100-v04", 146_313_216, 1, 4, 4.59, 0.90)],
-)  # fmt: skip
+    [
+        ("resnet50-a100", 114_660, 1251, 400, 0.435, 0.90),
+        ("resnet50-h100", 114_660, 1251, 400, 0.224, 0.90),
+        ("cosmoflow-a100", 2_828_486, 1, 1, 0.00551, 0.70),
+        ("cosmoflow-h100", 2_828_486, 1, 1, 0.00350, 0.70),
+        ("bert-v100", 2_500, 313_532, 48, 0.968, 0.90),
+        ("retinanet-b200", 322_957, 1, 24, 0.04755, 0.85),
+        ("retinanet-mi355", 322_957, 1, 32, 0.0634, 0.85),
+        ("dlrm-b200", 761, 4_718_592, 16_384, 0.000375, 0.70),
+        ("flux-b200", 2_164_832, 288, 48, 1.35, 0.90),
+        ("dlrm-mi355", 761, 4_718_592, 16_384, 0.0005625, 0.70),
+        ("flux-mi355", 2_164_832, 288, 72, 2.025, 0.90),
+        ("unet3d-a100-v04", 146_313_216, 1, 4, 4.59, 0.90),
+    ],
+)
 def test_published_numbers_of_the_others(name, sample_bytes, per_file, batch_size, step_seconds, threshold):
     spec = load_workload(name)
     assert (spec.sample.bytes_mean, spec.sample.samples_per_file) == (sample_bytes, per_file)

@@ -28,39 +28,78 @@ counts = st.integers(0, 2**53)
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 flags = st.builds(Flag, name=texts, value=numbers, threshold=numbers, sentence=texts)
 hosts = st.builds(
-    HostShare, host=texts, ranks=counts, bytes=counts, samples=counts, cpu_seconds=numbers, cores=counts,
-    busy_share=st.none() | numbers, nic_bytes=st.none() | counts, wait_seconds=numbers,
-)  # fmt: skip
+    HostShare,
+    host=texts,
+    ranks=counts,
+    bytes=counts,
+    samples=counts,
+    cpu_seconds=numbers,
+    cores=counts,
+    busy_share=st.none() | numbers,
+    nic_bytes=st.none() | counts,
+    wait_seconds=numbers,
+)
 bounds = st.builds(
-    Bound, kind=st.sampled_from(["compute", "client-cpu", "client-link", "storage", "emulator"]),
-    evidence=st.lists(texts, max_size=2).map(tuple), host=texts,
-)  # fmt: skip
+    Bound,
+    kind=st.sampled_from(["compute", "client-cpu", "client-link", "storage", "emulator"]),
+    evidence=st.lists(texts, max_size=2).map(tuple),
+    host=texts,
+)
 points = st.builds(
-    Point, bound=st.none() | bounds,
-    hosts=st.lists(hosts, max_size=2).map(tuple), flags=st.lists(flags, max_size=2).map(tuple),
-    read_latency=st.dictionaries(texts, counts, max_size=3), resident_share=st.none() | numbers,
+    Point,
+    bound=st.none() | bounds,
+    hosts=st.lists(hosts, max_size=2).map(tuple),
+    flags=st.lists(flags, max_size=2).map(tuple),
+    read_latency=st.dictionaries(texts, counts, max_size=3),
+    resident_share=st.none() | numbers,
     **dict.fromkeys(("ranks", "epochs", "steps", "samples", "bytes", "left_out"), counts),
-    **dict.fromkeys((
-        "seconds", "samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au",
-        "x_ideal_first", "au_first", "wait_share", "barrier_share", "overshoot_p99",
-    ), numbers),
-)  # fmt: skip
+    **dict.fromkeys(
+        (
+            "seconds",
+            "samples_per_second",
+            "bytes_per_second",
+            "ideal_samples_per_second",
+            "x_ideal",
+            "au",
+            "x_ideal_first",
+            "au_first",
+            "wait_share",
+            "barrier_share",
+            "overshoot_p99",
+        ),
+        numbers,
+    ),
+)
 knees = st.builds(
-    Knee, n_au=st.none() | numbers, n_98=st.none() | numbers, n_saturation=st.none() | numbers,
-    peak_samples_per_second=st.none() | numbers, sentence=texts,
+    Knee,
+    n_au=st.none() | numbers,
+    n_98=st.none() | numbers,
+    n_saturation=st.none() | numbers,
+    peak_samples_per_second=st.none() | numbers,
+    sentence=texts,
     interval=st.none() | st.tuples(numbers, numbers),
-)  # fmt: skip
+)
 plain = st.none() | st.booleans() | counts | numbers.filter(math.isfinite) | texts
 tables = st.dictionaries(
     texts, plain | st.lists(plain, max_size=2) | st.dictionaries(texts, plain), max_size=3
 )
 results = st.builds(
-    RunResult, kind=st.sampled_from(["run", "sweep", "simulated", "baseline", "imported"]),
-    status=st.sampled_from(["complete", "incomplete"]), version=texts, created=texts, reason=texts,
-    command=st.lists(texts, max_size=3).map(tuple), workload=tables, dataset=tables, storage=tables,
-    environment=tables, loader=texts, points=st.lists(points, max_size=2).map(tuple),
-    knee=st.none() | knees, flags=st.lists(flags, max_size=1).map(tuple),
-)  # fmt: skip
+    RunResult,
+    kind=st.sampled_from(["run", "sweep", "simulated", "baseline", "imported"]),
+    status=st.sampled_from(["complete", "incomplete"]),
+    version=texts,
+    created=texts,
+    reason=texts,
+    command=st.lists(texts, max_size=3).map(tuple),
+    workload=tables,
+    dataset=tables,
+    storage=tables,
+    environment=tables,
+    loader=texts,
+    points=st.lists(points, max_size=2).map(tuple),
+    knee=st.none() | knees,
+    flags=st.lists(flags, max_size=1).map(tuple),
+)
 rows = arrays(STEP, st.integers(0, 40))
 
 
@@ -104,9 +143,17 @@ def test_spools_lose_at_most_the_torn_last_row(
 
 def small(**changes: object) -> RunResult:
     base = RunResult(
-        kind="run", status="complete", version="0", created="2026-01-01T00:00:00Z", command=("feedrate",),
-        workload={}, dataset={}, storage={}, loader="direct", environment={},
-    )  # fmt: skip
+        kind="run",
+        status="complete",
+        version="0",
+        created="2026-01-01T00:00:00Z",
+        command=("feedrate",),
+        workload={},
+        dataset={},
+        storage={},
+        loader="direct",
+        environment={},
+    )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
