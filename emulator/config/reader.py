@@ -104,17 +104,21 @@ class Source:
             yield number, section
 
 
-def read_toml(path: Path) -> tuple[dict[str, Any], Source]:
-    """The TOML file at `path` as a table and its source. Raises SpecError, StorageError."""
+def read_toml(path: Path, settings: Sequence[str] = ()) -> tuple[dict[str, Any], Source]:
+    """The TOML file at `path` as a table, with `settings` (--set) laid over it, and its source.
+
+    Raises SpecError, StorageError.
+    """
     with storage_errors("cannot read the file"):
         raw = path.read_bytes()
     try:
         text = raw.decode()
-        return tomllib.loads(text), Source(str(path), text)
+        table = tomllib.loads(text)
     except UnicodeDecodeError:
         raise SpecError(f"{path} is not UTF-8 text", "it should be a TOML file") from None
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path} is not valid TOML", str(error)) from None
+    return override(table, settings), Source(str(path), text, tuple(settings))
 
 
 def read_json(path: Path) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from emulator.config.catalog import find
-from emulator.config.reader import Bytes, at_least, build, override, positive, read_toml
+from emulator.config.reader import Bytes, at_least, build, positive, read_toml
 from emulator.errors import SpecError
 
 Distribution = Literal["lognormal", "mlperf", "empirical", "fixed"]
@@ -147,8 +147,8 @@ def payload_ratio(payload: str) -> float | None:
 def load_recipe(name: str, settings: Sequence[str] = ()) -> Recipe:
     """The recipe of that name or path, with `--set` settings laid over it. Raises SpecError."""
     path = find("datasets", name)
-    table, source = read_toml(path)
-    recipe = build(Recipe, override(table, settings), replace(source, settings=tuple(settings)))
+    table, source = read_toml(path, settings)
+    recipe = build(Recipe, table, source)
     if not recipe.size.cases:
         return recipe
     cases = path.parent / recipe.size.cases

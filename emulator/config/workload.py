@@ -218,9 +218,8 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
 
 def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
     """The loader of a workload alone, where a real accelerator is used. Raises SpecError, StorageError."""
-    table, source = read_toml(find("workloads", name))
-    loader = override(table, settings).get("loader", {})
-    return build(LoaderSpec, loader, replace(source, settings=tuple(settings)), ("loader",))
+    table, source = read_toml(find("workloads", name), settings)
+    return build(LoaderSpec, table.get("loader", {}), source, ("loader",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,25 +96,25 @@ class HostProbe:
         self._done = Event()
         self._queue: list[int] = []
         self._thread = Thread(target=self._watch, name="host-probe", daemon=True)
-        self._before: tuple[list[int], int | None, int | None] = ([], None, None)
 
     def start(self) -> None:
-        self._before = (_cpu_ticks(), _nic_bytes(), _device_bytes())
+        self._ticks, self._nic, self._device = _proc_stat("cpu"), _nic_bytes(), _device_bytes()
         self._thread.start()
 
     def stop(self) -> HostActivity:
         """What the host did since `start()`."""
         self._done.set()
         self._thread.join()
-        ticks, nic, device = _cpu_ticks(), _nic_bytes(), _device_bytes()
-        spent = [after - before for after, before in zip(ticks, self._before[0], strict=False)]
+        nic, device = _nic_bytes(), _device_bytes()
+        # Ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal, ...
+        spent = [after - before for after, before in zip(_proc_stat("cpu"), self._ticks, strict=False)]
         total = sum(spent[:8])
         return HostActivity(
             busy_share=1 - (spent[3] + spent[4]) / total if total else None,
             steal_share=spent[7] / total if total else None,
             runqueue=sum(self._queue) / len(self._queue) if self._queue else None,
-            nic_bytes=None if nic is None or self._before[1] is None else nic - self._before[1],
-            device_bytes=None if device is None or self._before[2] is None else device - self._before[2],
+            nic_bytes=None if nic is None or self._nic is None else nic - self._nic,
+            device_bytes=None if device is None or self._device is None else device - self._device,
         )
 
     def _watch(self) -> None:
@@ -125,15 +125,11 @@ class HostProbe:
 
 
 def _proc_stat(name: str) -> list[int]:
+    """The numbers of a line of /proc/stat; empty where it cannot be read."""
     for line in _read("/proc/stat").splitlines():
         if line.startswith(name + " "):
             return [int(part) for part in line.split()[1:]]
     return []
-
-
-def _cpu_ticks() -> list[int]:
-    """Ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal, ..."""
-    return _proc_stat("cpu")
 
 
 def _nic_bytes() -> int | None:

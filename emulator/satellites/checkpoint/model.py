@@ -17,11 +17,11 @@ The published sizes of MLPerf Storage v2.0 (rules, table 2) are in binary units.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from emulator.config.catalog import find, names
-from emulator.config.reader import Bytes, Seconds, at_least, build, override, positive, read_toml
+from emulator.config.reader import Bytes, Seconds, at_least, build, positive, read_toml
 from emulator.errors import SpecError
 from emulator.units import BLOCK_BYTES
 
@@ -152,9 +152,8 @@ def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> Checkpoint
 
     Raises SpecError, StorageError.
     """
-    table, source = read_toml(find("workloads/checkpoints", name))
-    source = replace(source, settings=tuple(settings))
-    return build(CheckpointModel, override(table, settings), source)
+    table, source = read_toml(find("workloads/checkpoints", name), settings)
+    return build(CheckpointModel, table, source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
