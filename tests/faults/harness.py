@@ -80,10 +80,11 @@ def feedrate_struck(
     return Struck(Done(process.returncode, out, err, time.monotonic() - begin), calls)
 
 
-def forked(words: list[str], folder: Path, seconds: float = 20.0, memory: int = 4 * 2**30) -> Done:
+def forked(words: list[str], folder: Path, seconds: float = 40.0, memory: int | None = 4 * 2**30) -> Done:
     """`feedrate WORDS` in a fork of this process, which has its modules already: milliseconds, not seconds.
 
-    For commands that read files and start nothing. `memory` bounds the address space that it may add.
+    For commands that read files and start nothing. `memory` bounds the address space that it may add, in
+    bytes; None where a library reserves more than it uses.
     """
     out, err = folder / "forked.out", folder / "forked.err"
     begin = time.monotonic()
@@ -94,8 +95,9 @@ def forked(words: list[str], folder: Path, seconds: float = 20.0, memory: int = 
             for descriptor, path in ((1, out), (2, err)):
                 file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 os.dup2(file, descriptor)
-            used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-            resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+            if memory is not None:
+                used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+                resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
             sys.argv = ["feedrate", *words]
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115

@@ -11,6 +11,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -34,14 +35,21 @@ class Reader:
 
     `folder` of the specimens is copied for each case, one of its files that match `pattern` is damaged. In
     the commands {X} is the copy, {F} the damaged file, {O} a path that does not exist. With `finds` the first
-    command has to notice every change of bytes.
+    command has to notice every change of bytes. `memory`: see forked.
     """
 
     def __init__(
-        self, name: str, folder: str, pattern: str, damage: Damage, *commands: str, finds: bool = False
+        self,
+        name: str,
+        folder: str,
+        pattern: str,
+        damage: Damage,
+        *commands: str,
+        finds: bool = False,
+        memory: int | None = 4 * 2**30,
     ) -> None:
         self.name, self.folder, self.pattern, self.damage = name, folder, pattern, damage
-        self.commands, self.finds = commands, finds
+        self.commands, self.finds, self.memory = commands, finds, memory
 
 
 PLANNED = "run {X} --workload unet3d-tiny --dry-run -n 2"
@@ -69,7 +77,7 @@ READERS = [
         "run.json", "result", "run.json", json_damaged, "report {X}", "compare {X} {X}", "fit {X} --out {O}"
     ),
     Reader("run.json in export", "result", "run.json", json_damaged, "export --mlperf {X} --out {O}"),
-    Reader("run.json on a page", "result", "run.json", json_damaged, "report {X} --html {O}"),
+    Reader("run.json on a page", "result", "run.json", json_damaged, "report {X} --html {O}", memory=None),
     Reader("steps.parquet", "result", "steps.parquet", bytes_damaged, "report {X}", "fit {X} --out {O}"),
     Reader("workload", "toml", "workload.toml", lines_damaged, "workloads {F}", "datasize --workload {F}"),
     Reader("recipe", "toml", "recipe.toml", lines_damaged, "generate {O} --recipe {F} --files 2 --dry-run"),
@@ -190,7 +198,7 @@ def case(reader: Reader, specimens: Path, work: Path, seed: str) -> str:
     for number, words in enumerate(reader.commands):
         out = work / f"out-{number}"
         named = [word.format(X=copy, F=victim, O=out) for word in words.split()]
-        done = forked(named, work)
+        done = forked(named, work, memory=reader.memory)
         wrong = complaint(done)
         if not wrong and reader.finds and number == 0 and after != before and done.status == 0:
             wrong = "the damage was not found"
@@ -206,7 +214,8 @@ def case(reader: Reader, specimens: Path, work: Path, seed: str) -> str:
 
 @pytest.fixture(scope="session")
 def warm(specimens) -> None:
-    """The modules of all verbs, imported before the forks."""
+    """What forks should not each do again: the modules of all verbs, and the simulator's machine code."""
+    assert feedrate("plan", "--system", "weka-performance").status == 0
     from emulator.registry import VERBS, load
 
     for verb in VERBS.values():
@@ -245,7 +254,7 @@ def test_the_campaign(specimens, warm, tmp_path, capsys):
     )
     with capsys.disabled():
         print(f"\nseed {SEED}\n{'class of fault':32} {'cases':>7} {'failures':>8}")
-        for name, ends in {**found, "all": [end for ends in found.values() for end in ends]}.items():
+        for name, ends in (*found.items(), ("all", list(chain(*found.values())))):
             print(f"{name:32} {len(ends):7,} {sum(map(bool, ends)):8,}")
     wrong = [line for cases in found.values() for line in cases if line]
     assert not wrong, "\n".join(wrong[:60])
