@@ -24,9 +24,9 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        one.command(cmd_name)(load(VERBS[cmd_name].function))
-        return typer.main.get_command(one)
+        verb = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        verb.command(cmd_name)(load(VERBS[cmd_name].function))
+        return typer.main.get_command(verb)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

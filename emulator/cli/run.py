@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from emulator.record.folder import RESULT, check_out
 from emulator.record.steps import read_steps
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import started_by_mpi, world
-from emulator.run.mpirun import find_launcher, launch, show
+from emulator.run.mpirun import find_launcher, launch
 from emulator.run.point import TrainingJob
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.sweep.leader import Leader
@@ -158,7 +159,7 @@ def _start(
             typer.echo(line)
         words = [word for word in sys.argv[1:] if word != "--dry-run"]
         try:
-            typer.echo("command:        " + show(find_launcher().command(ranks or usual, words)))
+            typer.echo("command:        " + shlex.join(find_launcher().command(ranks or usual, words)))
         except LaunchError as error:
             typer.echo(f"command:        {error}")
         return

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-_USUAL = (
+from emulator.config.catalog import names
+from emulator.config.workload import load_workload
+from emulator.units import show_rate, show_seconds
+
+_SILENT = (
     ("sample", "samples_per_file", 1),
-    ("access", "columns", ()), ("access", "bytes_read", 0), ("access", "chunk_bytes", 0),
-)  # fmt: skip
+    ("access", "columns", ()),
+    ("access", "bytes_read", 0),
+    ("access", "chunk_bytes", 0),
+)
 """(section, key, value) that says nothing."""
 
 
@@ -18,32 +25,16 @@ def workloads(
 ) -> None:
     """List the workloads, or show one with the source of every number."""
     if name is None:
-        _list()
-    else:
-        _show(name)
-
-
-def _list() -> None:
-    from emulator.config.catalog import names
-    from emulator.config.workload import load_workload
-    from emulator.units import show_rate, show_seconds
-
-    typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
-    for name in names("workloads"):
-        spec = load_workload(name)
-        demand = show_rate(spec.ideal_samples_per_second * spec.sample_read.bytes_mean)
-        step = show_seconds(spec.accelerator.step_seconds)
-        typer.echo(
-            f"{name:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
-            f"{spec.accelerator.provenance:10} {spec.title}"
-        )
-
-
-def _show(name: str) -> None:
-    from dataclasses import asdict
-
-    from emulator.config.workload import load_workload
-
+        typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
+        for known in names("workloads"):
+            spec = load_workload(known)
+            demand = show_rate(spec.ideal_samples_per_second * spec.sample_read.bytes_mean)
+            step = show_seconds(spec.accelerator.step_seconds)
+            typer.echo(
+                f"{known:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
+                f"{spec.accelerator.provenance:10} {spec.title}"
+            )
+        return
     spec = load_workload(name)
     typer.echo(f"{spec.name}: {spec.title}")
     if spec.accelerator.provenance == "scaled":
@@ -54,7 +45,7 @@ def _show(name: str) -> None:
     for section in sections:
         typer.echo(f"\n[{section}]")
         for key, value in asdict(getattr(spec, section)).items():
-            if value in (None, "") or (section, key, value) in _USUAL:
+            if value in (None, "") or (section, key, value) in _SILENT:
                 continue
             source = spec.sources.get(f"{section}.{key}", "")
             shown = list(value) if isinstance(value, tuple) else value

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 from emulator.errors import StorageError
@@ -94,3 +95,14 @@ class ChildProcess(subprocess.Popen[str]):
             if pipe is not None:
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+@contextmanager
+def signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Let SIGTERM and SIGINT call `handler` while the body runs."""
+    previous = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, former in previous.items():
+            signal.signal(number, former)

@@ -1,7 +1,10 @@
-"""Ranks talking to each other: MPI behind a few verbs, polite about CPU.
+"""Ranks together: MPI behind a few verbs, and what happens to all of them when one fails.
 
-MPI's own barriers and blocking collectives spin, and steal the CPU from readers when ranks exceed
-cores. So every collective here first waits in a barrier that polls and sleeps.
+MPI's own barriers and collectives spin, and take the CPU from readers when there are more ranks than cores.
+So every collective here first waits in a barrier that polls and sleeps.
+
+An error that ranks meet before they measure is agreed upon and said once (`agreed`). Later, the first rank
+that fails says why and takes all others down (`guarded`); what was measured is kept.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from emulator.errors import FeedrateError, LaunchError, RankError
 from emulator.record.folder import claim_failure
+from emulator.run.child import signals_to
 
 STEP_POLL = 0.001
-"""Longest sleep between two looks at a barrier within a step, seconds."""
+"""Longest sleep between two polls of a barrier within a step, seconds."""
 
 IDLE_POLL = 0.025
-"""Longest sleep between two looks of a rank that has nothing to do, seconds."""
+"""Longest sleep between two polls of a rank that has nothing to do, seconds."""
 
 
 class Comm(Protocol):
@@ -38,7 +42,7 @@ class Comm(Protocol):
     def size(self) -> int: ...
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
-        """Wait for all ranks, looking at least every `poll` seconds, without spinning."""
+        """Wait for all ranks: poll at least every `poll` seconds, and sleep in between."""
         ...
 
     def bcast(self, value: Any) -> Any:
@@ -152,7 +156,7 @@ def _srun_tasks(environment: Mapping[str, str]) -> int:
 
 
 def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
-    """This process's rank, told from the environment alone (0 when not under MPI)."""
+    """This process's rank as the environment gives it; 0 when not under MPI."""
     for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
         if environment.get(name, "").isdigit():
             return int(environment[name])
@@ -188,9 +192,6 @@ def world() -> Comm:
             "use mpirun within the allocation, or srun --mpi=pmix (Open MPI), srun --mpi=pmi2 (MPICH)",
         )
     return comm
-
-
-# ---- What happens when a rank fails: one line, every rank down, what was measured kept.
 
 
 Value = TypeVar("Value")
@@ -234,15 +235,20 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
     The line goes to stderr and into OUT/failure.txt, which `feedrate report` shows as the reason of an
     incomplete result.
     """
-    with _signals_raise():
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not break the flush
+        raise Stopped(f"ended by {signal.Signals(number).name}")
+
+    with signals_to(stop):  # raised, so that spools are flushed on the way out
         try:
             yield
         except Quiet:
             raise
         except FeedrateError as error:
             _down(comm, out, str(error), error.exit_code)
-        except Stopped as stop:
-            _down(comm, out, str(stop), RankError.exit_code, silent=True)
+        except Stopped as stopped:
+            _down(comm, out, str(stopped), RankError.exit_code, silent=True)
         except Exception:  # noqa: BLE001  a bug: its traceback is what we need, and no rank may hang
             traceback.print_exc()
             _down(comm, out, "an internal error ended a rank", RankError.exit_code)
@@ -255,19 +261,3 @@ def _down(comm: Comm, out: Path, line: str, code: int, silent: bool = False) -> 
     sys.stdout.flush()
     comm.abort(code)
     os._exit(code)  # a thread blocked in a hung mount would keep the interpreter from ending
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGINT raise Stopped, so that spools are flushed on the way out."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not break the flush
-        raise Stopped(f"ended by {signal.Signals(number).name}")
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -1,10 +1,9 @@
-"""Starting ranks on this machine: which mpirun, with which options, and what is heard of it."""
+"""Starting ranks on this machine: which mpirun, with which options, and which of its words are shown."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -14,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Literal
+from typing import Literal
 
 from emulator.errors import LaunchError
 from emulator.loader.base import PREFIX_VARIABLE
-from emulator.run.child import ChildProcess
+from emulator.run.child import ChildProcess, signals_to
 
 Flavour = Literal["openmpi", "mpich"]
 
@@ -80,50 +79,36 @@ def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**_ENVIRONMENT, **base}
 
 
-def show(command: Iterable[str]) -> str:
-    """The command line as a shell would take it."""
-    return shlex.join(command)
-
-
 def launch(ranks: int, argv: Sequence[str]) -> int:
     """Run `feedrate ARGV` as `ranks` ranks and return its exit status.
 
     Raises LaunchError when there is no mpirun. SIGINT and SIGTERM go on to the ranks.
     """
     command = find_launcher().command(ranks, argv)
-    look = _terminal() if sys.stdout.isatty() else {}
+    look = {}  # what ranks cannot see of our terminal
+    if sys.stdout.isatty():
+        look = {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
     with (
         _scratch() as scratch,
+        # In our session, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
         ChildProcess(
-            "mpirun",
-            command,
-            on_death=signal.SIGTERM,
-            start_new_session=False,
-            stdin=subprocess.DEVNULL,
-            stdout=None,
-            env={**environment(), **look, **scratch},
-        ) as process,
-    ):
-        previous = {
-            number: signal.signal(number, lambda received, _: process.send_signal(received))
-            for number in (signal.SIGTERM, signal.SIGINT)
-        }
-        try:
-            assert process.stderr is not None
-            for line in without_banners(process.stderr):
-                sys.stderr.write(line)
-                sys.stderr.flush()
-            return process.wait()
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            "mpirun", command, on_death=signal.SIGTERM, start_new_session=False, restore_signals=True,
+            stdin=subprocess.DEVNULL, stdout=None, env={**environment(), **look, **scratch},
+        ) as mpirun,
+        signals_to(lambda number, _: mpirun.send_signal(number)),
+    ):  # fmt: skip
+        assert mpirun.stderr is not None
+        for line in without_banners(mpirun.stderr):
+            sys.stderr.write(line)
+            sys.stderr.flush()
+        return mpirun.wait()
 
 
 @contextmanager
 def _scratch() -> Iterator[dict[str, str]]:
-    """Environment that puts what killed ranks leave behind where it goes when they have gone.
+    """An environment in which killed ranks leave everything in one folder, which is removed after them.
 
-    MPI's shared memory, the sockets of DataLoader workers, and the semaphores between them and a rank.
+    That is MPI's shared memory and the sockets of DataLoader workers; semaphores of workers share a prefix.
     """
     memory = Path("/dev/shm")
     place = memory if os.access(memory, os.W_OK) else None  # a short path: those of sockets have a limit
@@ -136,19 +121,17 @@ def _scratch() -> Iterator[dict[str, str]]:
                 semaphore.unlink(missing_ok=True)
 
 
-def _terminal() -> dict[str, str]:
-    """What ranks cannot see of our terminal."""
-    return {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
-
-
 _BANNERS = (
-    *("non-zero status", "MPI_ABORT was invoked", "BAD TERMINATION", "noticed that process rank"),
+    "non-zero status",
+    "MPI_ABORT was invoked",
+    "BAD TERMINATION",
+    "noticed that process rank",
     "has exited due to process rank",
 )
 """mpirun's own words on a rank that ended: our error line says it better."""
 
 
-def without_banners(lines: IO[str] | Iterable[str]) -> Iterator[str]:
+def without_banners(lines: Iterable[str]) -> Iterator[str]:
     """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s.
 
     And less the NUL bytes that it now and then forwards when a rank ends.
