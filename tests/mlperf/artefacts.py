@@ -60,9 +60,11 @@ class Run:
     @property
     def seconds(self) -> float:
         """Of an epoch."""
-        return self.first + self.wait * (self.steps - 1) + self.steps * (
-            self.step + self.oversleep + self.barrier
-        )  # fmt: skip
+        return (
+            self.first
+            + self.wait * (self.steps - 1)
+            + self.steps * (self.step + self.oversleep + self.barrier)
+        )
 
     @property
     def rest(self) -> float:

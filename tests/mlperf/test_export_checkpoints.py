@@ -20,21 +20,29 @@ def run(count: int = 10, ranks: int = 8, **workload: object) -> RunResult:
     """Every rank 2 GiB; writes take 4 and 2 s in turn, reads 1 s."""
     found = [
         checkpoint_of(
-            direction, number, 1, 10.0 * number,
+            direction,
+            number,
+            1,
+            10.0 * number,
             [Report(size=2 * GIB, seconds=slow, cpu_seconds=0) for _ in range(ranks)],
         )
         for direction, times in (("write", (4.0, 2.0)), ("read", (1.0, 1.0)))
         for number, slow in enumerate(times * (count // 2))
-    ]  # fmt: skip
+    ]
     model = asdict(load_checkpoint_model("llama3-8b"))
     return RunResult(
-        kind="checkpoint", status="complete", version="0", created="2026-11-21T00:00:00Z",
+        kind="checkpoint",
+        status="complete",
+        version="0",
+        created="2026-11-21T00:00:00Z",
         command=("feedrate",),
         workload={**model, "scale": "1", "subset": False, "data_parallel": 8, **workload},
         loader="checkpoint",
-        dataset={"path": "/mnt"}, storage={"cache": "cold", "direct": True},
-        environment={"hosts": ["a"], "memory_bytes": 4 * GIB, "cores": 3}, checkpoints=tuple(found),
-    )  # fmt: skip
+        dataset={"path": "/mnt"},
+        storage={"cache": "cold", "direct": True},
+        environment={"hosts": ["a"], "memory_bytes": 4 * GIB, "cores": 3},
+        checkpoints=tuple(found),
+    )
 
 
 def exported(result: RunResult, tmp_path):

@@ -29,7 +29,7 @@ LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
 def imported(folder: Path, out: Path, workload: str = "") -> RunResult:
     """As the command does it, of one workload."""
     groups = import_folder(folder, workload)
-    write_imported(groups, {group.name: out for group in groups}, ("feedrate", "import"), False)
+    write_imported(groups, dict.fromkeys(groups, out), ("feedrate", "import"), False)
     return read_result(out)
 
 
@@ -116,7 +116,7 @@ def test_the_command_imports_compares_exports_and_imports_again(tmp_path):
     assert repr(before) == repr(after)
 
 
-ONE = Run(ranks=1, epochs=1, steps=3)
+SHORT = Run(ranks=1, epochs=1, steps=3)
 NUMBER = st.floats(0, 1e6, allow_nan=False)
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=8)
 DOCUMENT = st.recursive(
@@ -137,7 +137,7 @@ DOCUMENT = st.recursive(
 )
 def test_import_export_import_is_the_identity(tmp_path_factory, layout, logs, more, au, rate, hydra):
     folder = tmp_path_factory.mktemp("identity")
-    ONE.write(folder / "in", layout, logs=logs)
+    SHORT.write(folder / "in", layout, logs=logs)
     summary = json.loads((folder / "in" / "summary.json").read_text())
     summary["metric"] |= {"train_au_percentage": [au], "train_throughput_samples_per_second": [rate]}
     (folder / "in" / "summary.json").write_text(json.dumps(more | summary))
@@ -159,9 +159,23 @@ def _fields(run: RunFolder, *without: str) -> dict[str, object]:
 
 def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     done = feedrate(
-        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "-n", 2, "--epochs", 1, "--cache", "warm",
-        "--set", "accelerator.step_seconds=0.02", "--out", tmp_path / "out",
-    )  # fmt: skip
+        "run",
+        tiny,
+        "-w",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "-n",
+        2,
+        "--epochs",
+        1,
+        "--cache",
+        "warm",
+        "--set",
+        "accelerator.step_seconds=0.02",
+        "--out",
+        tmp_path / "out",
+    )
     assert done.status == 0, done.err
     export_result(tmp_path / "out", tmp_path / "exported")
     (folder,) = find_runs(tmp_path / "exported")
@@ -170,15 +184,22 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     metric = summary["metric"]
     rate = metric["train_throughput_mean_samples_per_second"]
     before, after = read_result(tmp_path / "out"), imported(tmp_path / "exported", tmp_path / "back")
-    (one,), (two,) = before.points, after.points
-    size = one.bytes / one.samples
+    (measured,), (back,) = before.points, after.points
+    size = measured.bytes / measured.samples
     assert metric["train_io_mean_MB_per_second"] == pytest.approx(rate * size / 2**20)
-    assert (two.ranks, two.steps, two.samples, two.epochs) == (one.ranks, one.steps, one.samples, one.epochs)
-    assert two.bytes == pytest.approx(one.bytes, rel=1e-5) and two.seconds == pytest.approx(one.seconds)
-    assert two.x_ideal_first == pytest.approx(one.x_ideal_first, rel=1e-6)
+    assert (back.ranks, back.steps, back.samples, back.epochs) == (
+        measured.ranks,
+        measured.steps,
+        measured.samples,
+        measured.epochs,
+    )
+    assert back.bytes == pytest.approx(measured.bytes, rel=1e-5) and back.seconds == pytest.approx(
+        measured.seconds
+    )
+    assert back.x_ideal_first == pytest.approx(measured.x_ideal_first, rel=1e-6)
     rows = read_steps(tmp_path / "out")
     rows["late"] = 0  # such logs do not say how late a process was
-    assert two.overshoot_p99 == pytest.approx(overshoot_p99(rows, 0.02), rel=1e-6, abs=1e-6)
+    assert back.overshoot_p99 == pytest.approx(overshoot_p99(rows, 0.02), rel=1e-6, abs=1e-6)
     assert after.environment["imported"][0]["steps_left_out_of_throughput"] == 2
     rules = {rule.name: rule for rule in self_check(before)[0].rules}
     assert rules["accelerators on a host"].met and rules["shuffle seeds"].met
@@ -197,11 +218,17 @@ def test_the_rules_that_runs_meet(tmp_path):
     (check,) = self_check(imported(tmp_path / "poor", tmp_path / "out2"))
     met = {rule.name: rule.met for rule in check.rules}
     assert met == {
-        "steps an epoch": False, "dataset / memory of all client hosts": False, "runs": False,
-        "warm-up run before them": None, "AU of every run": False, "spread of the runs' throughput": None,
-        "shuffle seeds": None, "accelerators on a host": False, "storage": True,
+        "steps an epoch": False,
+        "dataset / memory of all client hosts": False,
+        "runs": False,
+        "warm-up run before them": None,
+        "AU of every run": False,
+        "spread of the runs' throughput": None,
+        "shuffle seeds": None,
+        "accelerators on a host": False,
+        "storage": True,
         "parameters of the workload": False,
-    }  # fmt: skip
+    }
 
 
 def test_a_result_without_a_configuration_needs_a_workload(tmp_path):
@@ -238,14 +265,22 @@ def test_a_damaged_summary_is_one_clear_line(tmp_path, damage):
     assert "summary.json" in str(raised.value) and "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["block", "blockx", "block" + "9" * 5000])
+def test_a_log_with_odd_blocks_is_one_clear_line(tmp_path, name):
+    log = Run().write(tmp_path / "run", "v1.0") / "1_output.json"
+    log.write_text(log.read_text().replace("block1", name))
+    with pytest.raises(SpecError, match="other blocks than"):
+        import_folder(tmp_path)
+
+
 def test_runs_of_checkpoints_are_left_out(tmp_path):
     for number in range(2):
         Run().write(tmp_path / f"run{number}", "v2.0", logs=False)
     path = tmp_path / "run1" / "summary.json"
     metric = {"save_checkpoint_io_mean_GB_per_second": [1.0]}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": metric}))
-    (group,) = import_folder(tmp_path)
-    assert [one.run.name for one in group.runs] == ["run0"]
+    (runs,) = import_folder(tmp_path).values()
+    assert [imported.run.name for imported in runs] == ["run0"]
     with pytest.raises(SpecError, match="checkpoints alone"):
         import_folder(tmp_path / "run1")
 
@@ -266,9 +301,14 @@ def test_mutated_folders_are_understood_or_refused(data, tmp_path_factory):
     base = tmp_path_factory.getbasetemp() / "mutated"
     folder = base / "run"
     if not folder.is_dir():
-        ONE.write(folder, "v2.0")
-    names = ["summary.json", "0_output.json", "0_per_epoch_stats.json", "dlio_config/config.yaml",
-             "dlio_config/overrides.yaml"]  # fmt: skip
+        SHORT.write(folder, "v2.0")
+    names = [
+        "summary.json",
+        "0_output.json",
+        "0_per_epoch_stats.json",
+        "dlio_config/config.yaml",
+        "dlio_config/overrides.yaml",
+    ]
     path = folder / data.draw(st.sampled_from(names))
     whole = path.read_bytes()
     at = data.draw(st.integers(0, len(whole)))

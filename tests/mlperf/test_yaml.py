@@ -60,11 +60,11 @@ def test_a_model_is_a_name_or_a_table_with_one(tmp_path):
     assert text != UNET3D
     found = converted(tmp_path, text)
     assert found.workload.title == converted(tmp_path).workload.title
-    assert {"model.type", "model.model_size"} <= {one.key for one in found.left_out}
+    assert {"model.type", "model.model_size"} <= {item.key for item in found.left_out}
 
 
 def test_unknown_and_unused_keys_are_listed(tmp_path):
-    listed = {one.key: one.why for one in converted(tmp_path).left_out}
+    listed = {item.key: item.why for item in converted(tmp_path).left_out}
     assert listed["reader.colour"].startswith("unknown")
     assert "dataset.num_files_train" in listed and "workflow.train" in listed
     assert not any(why.startswith("unknown") for key, why in listed.items() if key != "reader.colour")
@@ -73,9 +73,15 @@ def test_unknown_and_unused_keys_are_listed(tmp_path):
 
 def test_overrides_lie_over_it(tmp_path):
     spec = converted(
-        tmp_path, UNET3D, "reader.batch_size=8", "++workload.train.computation_time=0.5",
-        "+reader.prefetch_size=9", "workload=unet3d_a100", "hydra.run.dir=/tmp/x", "~metric.au",
-    ).workload  # fmt: skip
+        tmp_path,
+        UNET3D,
+        "reader.batch_size=8",
+        "++workload.train.computation_time=0.5",
+        "+reader.prefetch_size=9",
+        "workload=unet3d_a100",
+        "hydra.run.dir=/tmp/x",
+        "~metric.au",
+    ).workload
     assert spec.loader.batch_size == spec.accelerator.step_batch_size == 8
     assert spec.accelerator.step_seconds == 0.5 and spec.accelerator.provenance == "chosen"
     assert spec.loader.prefetch == 12, "three batches for each of four workers"
@@ -100,9 +106,17 @@ def test_the_command_writes_a_workload_and_a_recipe(tmp_path):
     (tmp_path / "overrides.yaml").write_text("- workload=unet3d_h100\n- ++workload.train.epochs=2\n")
     out, recipe = tmp_path / "mine.toml", tmp_path / "recipe.toml"
     done = feedrate(
-        "import", tmp_path / "unet3d_h100.yaml", "--out", out, "--recipe", recipe,
-        "--overrides", tmp_path / "overrides.yaml", "--override", "reader.batch_size=8",
-    )  # fmt: skip
+        "import",
+        tmp_path / "unet3d_h100.yaml",
+        "--out",
+        out,
+        "--recipe",
+        recipe,
+        "--overrides",
+        tmp_path / "overrides.yaml",
+        "--override",
+        "reader.batch_size=8",
+    )
     assert done.status == 0, done.err
     assert "reader.colour = blue: unknown" in done.out
     spec = load_workload(str(out))
@@ -133,6 +147,7 @@ HOSTILE = {
     "large": UNET3D.replace("146600628", "9" * 30),
     "negative": UNET3D.replace("batch_size: 7", "batch_size: -7"),
     "zero": UNET3D.replace("batch_size: 7", "batch_size: 0"),
+    "defaults": "defaults: 3\n",
     "a list": UNET3D.replace("batch_size: 7", "batch_size: [7]"),
     "interpolation": UNET3D.replace("batch_size: 7", "batch_size: ${oc.env:HOME}"),
     "sexagesimal": UNET3D.replace("0.323", "99999999:59:59:59:59:59:59:59:59.0"),
@@ -141,16 +156,16 @@ HOSTILE = {
     "two": "a: 1\n---\nb: 2\n",
     "nul": UNET3D.replace("model: unet3d", 'model: "a\\0b"'),
     "a key twice": "model: other\n" + UNET3D,
-    "half a character": "model: \"\\ud800\"\n",
+    "half a character": 'model: "\\ud800"\n',
     "long": "model: " + "x" * 300_000,
     "table for a value": UNET3D.replace("record_length: 146600628", "record_length: {a: 1}"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_yaml_is_refused_in_one_line(tmp_path, case):
     if case == "table for a value":  # DLIO's default is used, and the key is listed
-        assert "dataset.record_length.a" in [one.key for one in converted(tmp_path, HOSTILE[case]).left_out]
+        assert "dataset.record_length.a" in [item.key for item in converted(tmp_path, HOSTILE[case]).left_out]
         return
     with pytest.raises(FeedrateError) as raised:
         converted(tmp_path, HOSTILE[case])
@@ -174,9 +189,18 @@ def test_an_anchor_used_honestly_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["reader", "=3", "reader.batch_size=${x}", "a..b=1", "a b=1", "reader.batch_size=&a 1", "x=[1,2",
-     "../a=1", "reader.batch_size=.nan"],
-)  # fmt: skip
+    [
+        "reader",
+        "=3",
+        "reader.batch_size=${x}",
+        "a..b=1",
+        "a b=1",
+        "reader.batch_size=&a 1",
+        "x=[1,2",
+        "../a=1",
+        "reader.batch_size=.nan",
+    ],
+)
 def test_overrides_that_are_none(text):
     with pytest.raises(SpecError):
         parse_overrides([text])
@@ -184,9 +208,20 @@ def test_overrides_that_are_none(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 100_000, '{"a": NaN}', '{"a": Infinity}', '{"a": 1e999}', '{"a": ' + "9" * 5000 + "}",
-     '{"a": 1' + "0" * 30 + "}", '{"a": 1, "a": 2}', '{"a": "\\ud800"}', '{"a": "\\u0000"}', "{", ""],
-)  # fmt: skip
+    [
+        "[" * 100_000,
+        '{"a": NaN}',
+        '{"a": Infinity}',
+        '{"a": 1e999}',
+        '{"a": ' + "9" * 5000 + "}",
+        '{"a": 1' + "0" * 30 + "}",
+        '{"a": 1, "a": 2}',
+        '{"a": "\\ud800"}',
+        '{"a": "\\u0000"}',
+        "{",
+        "",
+    ],
+)
 def test_hostile_json_is_refused(text):
     with pytest.raises(SpecError) as raised:
         parse_json(text, "x.json")
@@ -201,10 +236,34 @@ def test_mutated_yaml_gives_a_workload_or_a_clear_error(data, tmp_path_factory):
         at = data.draw(st.integers(0, len(text)))
         cut = data.draw(st.integers(0, 12))
         new = data.draw(
-            st.sampled_from(["&a", "*a", "!!", "{", "[", "]", "}", ":", "- ", "\n", "  ", "<<: ", "|", "%",
-                             "0x", "1e9", "-", "9" * 20, ".inf", "~", "\t", "? "])
+            st.sampled_from(
+                [
+                    "&a",
+                    "*a",
+                    "!!",
+                    "{",
+                    "[",
+                    "]",
+                    "}",
+                    ":",
+                    "- ",
+                    "\n",
+                    "  ",
+                    "<<: ",
+                    "|",
+                    "%",
+                    "0x",
+                    "1e9",
+                    "-",
+                    "9" * 20,
+                    ".inf",
+                    "~",
+                    "\t",
+                    "? ",
+                ]
+            )
             | st.text(max_size=4)
-        )  # fmt: skip
+        )
         text = text[:at] + new + text[at + cut :]
     path = tmp_path_factory.getbasetemp() / "mutated.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

@@ -43,11 +43,11 @@ def import_(
         _import_workload(path, out, texts, recipe, force)
         return
     groups = import_folder(path, workload)  # every run is read before anything is written
-    folders = {group.name: out / group.name if len(groups) > 1 else out for group in groups}
+    folders = {name: out / name if len(groups) > 1 else out for name in groups}
     write_imported(groups, folders, ("feedrate", *sys.argv[1:]), force)
-    for group in groups:
-        typer.echo(f"{folders[group.name]}: {group.name}, {len(group.runs)} runs")
-        for imported in group.runs:
+    for name, runs in groups.items():
+        typer.echo(f"{folders[name]}: {name}, {len(runs)} runs")
+        for imported in runs:
             accelerators = imported.published.accelerators
             typer.echo(f"  {accelerators} accelerators, {imported.run.name}: {imported.figures.verdict}")
 

@@ -12,6 +12,7 @@ Compute is nominal. Times of day follow from when the result was written.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -98,8 +99,7 @@ def export_result(out: Path, folder: Path) -> list[Check]:
 
 def _file_name(name: str) -> str:
     """A name that is one part of a path, whatever a result says."""
-    kept = "".join(letter if letter.isalnum() or letter in "_-" else "_" for letter in name)[:80]
-    return kept or "run"
+    return re.sub(r"[^\w-]", "_", name)[:80] or "run"
 
 
 def training_runs(out: Path, result: RunResult) -> list[RunFolder]:

@@ -57,16 +57,8 @@ class Imported:
     """Of point 0; empty without logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Runs of the same workload: one result."""
-
-    name: str
-    runs: tuple[Imported, ...]
-
-
-def import_folder(folder: Path, workload: str = "") -> list[Group]:
-    """The training runs at or below `folder`, by workload. Raises SpecError, StorageError.
+def import_folder(folder: Path, workload: str = "") -> dict[str, list[Imported]]:
+    """The training runs at or below `folder`, by the name of their workload. Raises SpecError, StorageError.
 
     `workload` names the workload where a run has no configuration beside it.
     """
@@ -77,17 +69,18 @@ def import_folder(folder: Path, workload: str = "") -> list[Group]:
         if trains(run):
             imported = import_run(run, workload)
             spec = imported.workload
-            groups.setdefault(repr((spec.sample, spec.loader.batch_size, spec.accelerator)), []).append(
-                imported
-            )
+            key = repr((spec.sample, spec.loader.batch_size, spec.accelerator))
+            groups.setdefault(key, []).append(imported)
     if not groups:
         raise SpecError(f"{folder} holds runs of checkpoints alone", "only training runs are imported")
-    used: dict[str, int] = {}
-    named = []
+    named: dict[str, list[Imported]] = {}
     for runs in groups.values():
-        name = _NOT_IN_NAMES.sub("-", runs[0].workload.name) or "training"
-        used[name] = used.get(name, 0) + 1
-        named.append(Group(name if used[name] == 1 else f"{name}-{used[name]}", tuple(runs)))
+        base = name = _NOT_IN_NAMES.sub("-", runs[0].workload.name) or "training"
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{base}-{number}"
+        named[name] = runs
     return named
 
 
@@ -190,9 +183,8 @@ def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
     )
 
 
-def result_of(group: Group, command: Sequence[str]) -> tuple[RunResult, Steps]:
-    """The result of the runs of `group`, and their steps."""
-    runs = group.runs
+def result_of(name: str, runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
+    """The result of runs of the workload `name`, and their steps."""
     first = runs[0].workload
     points = tuple(map(point_of, runs))
     rows = [imported.rows.copy() for imported in runs]
@@ -206,7 +198,7 @@ def result_of(group: Group, command: Sequence[str]) -> tuple[RunResult, Steps]:
     result = new_result(
         "imported",
         command=tuple(command),
-        workload={**asdict(first), "name": group.name},
+        workload={**asdict(first), "name": name},
         dataset={
             "path": "",
             "files": files,
@@ -249,20 +241,20 @@ def _provenance(imported: Imported) -> dict[str, Any]:
 
 
 def write_imported(
-    groups: Sequence[Group], folders: Mapping[str, Path], command: Sequence[str], force: bool
+    groups: Mapping[str, Sequence[Imported]], folders: Mapping[str, Path], command: Sequence[str], force: bool
 ) -> None:
-    """Write every group's result to its folder. Raises SpecError when one is taken, StorageError."""
-    results = [result_of(group, command) for group in groups]
-    for group in groups:
-        check_out(folders[group.name], force)
-    for group, (result, steps) in zip(groups, results, strict=True):
-        out = folders[group.name]
-        folder = ResultFolder.create(out, result, force=force)
-        originals = out / ORIGINALS
+    """Write every group's result to the folder of its name. Raises SpecError, StorageError."""
+    results = {name: result_of(name, runs, command) for name, runs in groups.items()}
+    for name in groups:
+        check_out(folders[name], force)
+    for name, runs in groups.items():
+        result, steps = results[name]
+        originals = folders[name] / ORIGINALS
+        folder = ResultFolder.create(folders[name], result, force=force)
         if originals.is_dir() and not originals.is_symlink():
             with storage_errors("cannot remove an earlier import"):
                 shutil.rmtree(originals)
-        for number, imported in enumerate(group.runs):
+        for number, imported in enumerate(runs):
             write_run(imported.run, originals / f"{number:05d}")
         folder.complete(steps if len(steps) else None)
 
