@@ -19,8 +19,10 @@ with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not in
 def test_specs():
     writers = parse_noise("writers")
     assert [(task.access.block_bytes, task.depth) for task in writers.tasks] == [
-        (4096, 8), (8192, 8), (16384, 8),
-    ]  # fmt: skip
+        (4096, 8),
+        (8192, 8),
+        (16384, 8),
+    ]
     assert writers.files == 3
     (task,) = parse_noise("read:2x1MiB,depth=4,rate=50MB/s,size=8MiB").tasks
     assert (task.access.read_share, task.jobs, task.depth, task.rate) == (1.0, 2, 4, 50e6)
@@ -37,9 +39,21 @@ def test_a_sweep_beside_noise_says_so_and_leaves_nothing(tiny, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(tiny, data)
     done = feedrate(
-        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1,2", "--steps", "8",
-        "--noise", "read:1x64KiB,rate=5MB/s,size=4MiB", "--out", out,
-    )  # fmt: skip
+        "sweep",
+        data,
+        "--workload",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "--counts",
+        "1,2",
+        "--steps",
+        "8",
+        "--noise",
+        "read:1x64KiB,rate=5MB/s,size=4MiB",
+        "--out",
+        out,
+    )
     assert done.status == 0, done.err
     result = read_result(out)
     assert (result.status, len(result.points)) == ("complete", 2)
@@ -57,9 +71,21 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(tiny, data)
     words = (
-        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "9999",
-        "--noise", "2x4KiB,size=1MiB", "--out", tmp_path / "out",
-    )  # fmt: skip
+        "sweep",
+        data,
+        "--workload",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "--counts",
+        "1",
+        "--steps",
+        "9999",
+        "--noise",
+        "2x4KiB,size=1MiB",
+        "--out",
+        tmp_path / "out",
+    )
     command = [sys.executable, "-m", "emulator", *map(str, words)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         for line in process.stdout:

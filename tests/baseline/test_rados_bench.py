@@ -52,13 +52,23 @@ def test_what_is_no_result_is_one_line(text):
 
 def test_every_depth_writes_before_any_reads_what_it_wrote():
     plan = RadosPlan(
-        cluster=Cluster(pool="p", conf=Path("c")), depths=(1, 16), seconds=2.0, most_bytes=10_000_000,
-        keep=False, out=Path("o"), command=(),
-    )  # fmt: skip
+        cluster=Cluster(pool="p", conf=Path("c")),
+        depths=(1, 16),
+        seconds=2.0,
+        most_bytes=10_000_000,
+        keep=False,
+        out=Path("o"),
+        command=(),
+    )
     benches = plan.benches("host")
     assert [(bench.phase, bench.depth) for bench in benches] == [
-        ("write", 1), ("write", 16), ("seq", 1), ("seq", 16), ("rand", 1), ("rand", 16),
-    ]  # fmt: skip
+        ("write", 1),
+        ("write", 16),
+        ("seq", 1),
+        ("seq", 16),
+        ("rand", 1),
+        ("rand", 16),
+    ]
     assert {bench.run_name for bench in benches if bench.depth == 16} == {"feedrate-host-t16"}
     assert benches[0].objects == 3
 

@@ -61,9 +61,19 @@ def test_servers_are_clients_with_folders_of_their_own_and_add_up(ports, tmp_pat
     data.mkdir()
     names = f"127.0.0.1:{ports[0]},localhost:{ports[1]}"
     done = feedrate(
-        "baseline", data, *QUICK, "--suite", "noisy-neighbour", "--servers", names, "--clients", "1,2",
-        "--keep", "--out", out,
-    )  # fmt: skip
+        "baseline",
+        data,
+        *QUICK,
+        "--suite",
+        "noisy-neighbour",
+        "--servers",
+        names,
+        "--clients",
+        "1,2",
+        "--keep",
+        "--out",
+        out,
+    )
     assert done.status == 0, done.err
     assert len(list(data.glob("feedrate-baseline/*/job5.dat"))) == 2
     result = read_result(out)
@@ -84,9 +94,14 @@ def test_servers_are_clients_with_folders_of_their_own_and_add_up(ports, tmp_pat
 def test_a_client_that_cannot_be_reached_is_one_line_before_anything_is_written(ports, tmp_path):
     silent = free_port()
     done = feedrate(
-        "baseline", tmp_path, *QUICK, "--servers", f"127.0.0.1:{ports[0]},127.0.0.1:{silent}",
-        "--out", tmp_path / "out",
-    )  # fmt: skip
+        "baseline",
+        tmp_path,
+        *QUICK,
+        "--servers",
+        f"127.0.0.1:{ports[0]},127.0.0.1:{silent}",
+        "--out",
+        tmp_path / "out",
+    )
     assert done.status == 4
     assert f"no fio answers on 127.0.0.1, port {silent}" in done.one_line()
     assert "fio --server" in done.one_line()
@@ -95,8 +110,9 @@ def test_a_client_that_cannot_be_reached_is_one_line_before_anything_is_written(
 
 def test_servers_are_read():
     assert parse_servers("node1, node-2.lab:99") == (
-        Server(host="node1", port=8765), Server(host="node-2.lab", port=99),
-    )  # fmt: skip
+        Server(host="node1", port=8765),
+        Server(host="node-2.lab", port=99),
+    )
     assert [one.name for one in parse_servers("a,b:99")] == ["a", "b-99"]
     for wrong in ("", "a,,b", "a:b", "a:0", "a:70000", "../x", "-a", "a,a:8765", "a b"):
         with pytest.raises(SpecError) as error:

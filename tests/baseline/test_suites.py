@@ -22,7 +22,7 @@ from emulator.units import parse_list
 
 SETTING = Setting(
     folder=Path("/mnt/a:b/c1"), file_bytes=2**20, engine="libaio", direct=True, seconds=1.5, ramp_seconds=0.2
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("name", sorted(set(SUITES) - {"noisy-neighbour"}))
@@ -39,19 +39,29 @@ def test_writes_come_before_reads_and_sequential_before_random(name):
 def test_the_documents_tests_are_there():
     names = {access.name for access in SUITES["weka2023"].accesses}
     assert names == {
-        "4 KiB random read", "4 KiB random write", "4 KiB random 70 % read", "4 KiB random 50 % read",
-        "4 KiB random 30 % read", "128 KiB sequential read", "128 KiB sequential write",
-        "1 MiB sequential read", "1 MiB sequential write",
-    }  # fmt: skip
+        "4 KiB random read",
+        "4 KiB random write",
+        "4 KiB random 70 % read",
+        "4 KiB random 50 % read",
+        "4 KiB random 30 % read",
+        "128 KiB sequential read",
+        "128 KiB sequential write",
+        "1 MiB sequential read",
+        "1 MiB sequential write",
+    }
     assert SUITES["weka2023"].jobs == 32 and SUITES["weka2023"].depths == (1, 2, 4, 8, 16, 32)
 
 
 def test_the_noisy_neighbours_are_the_documents():
     alone_writers, alone_readers, together = turns(SUITES["noisy-neighbour"], (1,))
     assert [(task.access.name, task.depth) for task in together.tasks] == [
-        ("4 KiB random write", 8), ("8 KiB random write", 8), ("16 KiB random write", 8),
-        ("4 KiB random read", 1), ("8 KiB random read", 1), ("16 KiB random read", 1),
-    ]  # fmt: skip
+        ("4 KiB random write", 8),
+        ("8 KiB random write", 8),
+        ("16 KiB random write", 8),
+        ("4 KiB random read", 1),
+        ("8 KiB random read", 1),
+        ("16 KiB random read", 1),
+    ]
     assert together.tasks == alone_writers.tasks + alone_readers.tasks
     assert sorted(task.first_file for task in together.tasks) == list(range(6))
     assert files_needed((alone_readers,)) == 6
@@ -59,9 +69,11 @@ def test_the_noisy_neighbours_are_the_documents():
 
 def test_unknown_words_are_one_line():
     for wrong in (
-        lambda: find_suite("five-corners"), lambda: parse_list("--depths", "1,x"),
-        lambda: parse_list("--depths", "0"), lambda: tuned(SUITES["noisy-neighbour"], (1,), None),
-    ):  # fmt: skip
+        lambda: find_suite("five-corners"),
+        lambda: parse_list("--depths", "1,x"),
+        lambda: parse_list("--depths", "0"),
+        lambda: tuned(SUITES["noisy-neighbour"], (1,), None),
+    ):
         with pytest.raises(SpecError) as error:
             wrong()
         assert "\n" not in str(error.value)
@@ -72,10 +84,21 @@ def test_a_job_file_says_everything():
     lines = job_file(SETTING, turn.tasks, seed=7).splitlines()
     assert lines[0] == "[global]"
     expected = (
-        "ioengine=libaio", "direct=1", "directory=/mnt/a\\:b/c1", "runtime=1500ms", "ramp_time=200ms",
-        "randseed=7", "rw=randrw", "rwmixread=70", "bs=4096", "iodepth=4", "numjobs=3",
-        "filename_format=job$jobnum.dat", "allow_file_create=0", "size=1048576",
-    )  # fmt: skip
+        "ioengine=libaio",
+        "direct=1",
+        "directory=/mnt/a\\:b/c1",
+        "runtime=1500ms",
+        "ramp_time=200ms",
+        "randseed=7",
+        "rw=randrw",
+        "rwmixread=70",
+        "bs=4096",
+        "iodepth=4",
+        "numjobs=3",
+        "filename_format=job$jobnum.dat",
+        "allow_file_create=0",
+        "size=1048576",
+    )
     for line in expected:
         assert line in lines, line
     layout = layout_file(SETTING, 3).splitlines()
@@ -102,9 +125,11 @@ def test_the_percentile_is_that_of_the_sorted_requests(histogram, share):
 def test_clients_add_up():
     def one(requests, iops, mean, bins):
         return {
-            "total_ios": requests, "iops": iops, "bw_bytes": int(iops * 4096),
+            "total_ios": requests,
+            "iops": iops,
+            "bw_bytes": int(iops * 4096),
             "lat_ns": {"N": requests, "mean": mean, "bins": bins},
-        }  # fmt: skip
+        }
 
     found = side([one(100, 10.0, 1e6, {"1000000": 100}), one(300, 30.0, 2e6, {"2000000": 299, "9000000": 1})])
     assert found is not None

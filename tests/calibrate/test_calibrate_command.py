@@ -50,9 +50,23 @@ def test_a_workload_names_it(measured):
 def test_a_run_replays_it(measured, tiny, tmp_path):
     path, _ = measured
     done = feedrate(
-        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--steps", 5, "-n", 1,
-        "--out", tmp_path / "out", "--set", f"accelerator={path}", "--set", "accelerator.compute=empirical",
-    )  # fmt: skip
+        "run",
+        tiny,
+        "-w",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "--steps",
+        5,
+        "-n",
+        1,
+        "--out",
+        tmp_path / "out",
+        "--set",
+        f"accelerator={path}",
+        "--set",
+        "accelerator.compute=empirical",
+    )
     assert done.status == 0, done.err
     from emulator.record.steps import read_steps
 
@@ -114,8 +128,12 @@ def test_out_of_memory_after_a_batch_size_that_fitted(tmp_path):
     limited = 'ulimit -v 16777216; exec "$@"'
     done = subprocess.run(
         ["bash", "-c", limited, "bash", sys.executable, "-m", "emulator", "calibrate", *words],
-        capture_output=True, text=True, check=False, timeout=90, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     assert done.returncode == 8, done.stderr
     where = "at batch size 200000, fp32-eager-channels_last"
     assert done.stderr == f"feedrate: error: out of memory {where}: use a smaller --batch\n"

@@ -23,9 +23,16 @@ from emulator.sweep.summary import recovered
 def job(tmp_path) -> CheckpointJob:
     (tmp_path / "data").mkdir()
     return CheckpointJob(
-        folder=tmp_path / "data", model=model(1, 1), subset=False, scale=Fraction(1, 50_000), cache="cold",
-        keep=False, shift=False, out=tmp_path / "out", command=("feedrate",),
-    )  # fmt: skip
+        folder=tmp_path / "data",
+        model=model(1, 1),
+        subset=False,
+        scale=Fraction(1, 50_000),
+        cache="cold",
+        keep=False,
+        shift=False,
+        out=tmp_path / "out",
+        command=("feedrate",),
+    )
 
 
 def model(writes: int, reads: int, name: str = "llama3-8b"):

@@ -166,12 +166,24 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "[" * 5000, '{"model": "x"}',
-        json.dumps({"model": "x", "ranks": 1, "data": 1, "scale": "1", "seed": 1,
-                    "files": [[{"name": "../../etc/passwd", "size": 1, "crc": 1}]]}),
+        "",
+        "{",
+        "[]",
+        "[" * 5000,
+        '{"model": "x"}',
+        json.dumps(
+            {
+                "model": "x",
+                "ranks": 1,
+                "data": 1,
+                "scale": "1",
+                "seed": 1,
+                "files": [[{"name": "../../etc/passwd", "size": 1, "crc": 1}]],
+            }
+        ),
         json.dumps({"model": "x", "ranks": "1", "data": 1, "scale": "1", "seed": 1, "files": []}),
     ],
-)  # fmt: skip
+)
 def test_markers_that_cannot_be(tmp_path, text):
     place.commit(place.begin(tmp_path, 0, "a"), 0, marker())
     (tmp_path / place.name_of(0) / place.MARKER).write_text(text)

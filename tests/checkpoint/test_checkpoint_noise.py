@@ -31,9 +31,16 @@ def test_specs():
     found = parse_checkpoint_noise("checkpoint:llama3-70b,scale=1/5000,ranks=4,pause=500ms")
     assert (found.model, found.scale, found.ranks, found.pause) == ("llama3-70b", "1/5000", 4, 0.5)
     for wrong in (
-        "checkpoint:", "checkpoints", "checkpoint,ranks=0", "checkpoint,ranks=x", "checkpoint,size=3",
-        "checkpoint,scale=7", "checkpoint:lama", "checkpoint,ranks=9", "checkpoint,pause=soon",
-    ):  # fmt: skip
+        "checkpoint:",
+        "checkpoints",
+        "checkpoint,ranks=0",
+        "checkpoint,ranks=x",
+        "checkpoint,size=3",
+        "checkpoint,scale=7",
+        "checkpoint:lama",
+        "checkpoint,ranks=9",
+        "checkpoint,pause=soon",
+    ):
         with pytest.raises(SpecError) as error:
             parse_checkpoint_noise(wrong)
         assert "\n" not in str(error.value)
@@ -85,9 +92,21 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     shutil.copytree(tiny, data)
     noise = "checkpoint:llama3-8b,scale=1/20000,ranks=2"
     done = feedrate(
-        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "8",
-        "--noise", noise, "--out", out,
-    )  # fmt: skip
+        "sweep",
+        data,
+        "--workload",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "--counts",
+        "1",
+        "--steps",
+        "8",
+        "--noise",
+        noise,
+        "--out",
+        out,
+    )
     assert done.status == 0, done.err
     assert "checkpoints of 1.41 MB" in done.out
     result = read_result(out)

@@ -24,12 +24,18 @@ def of(*seconds: float, size: int = 10**9, commit: float = 0.0, direction: str =
 
 def run(*checkpoints) -> RunResult:
     return RunResult(
-        kind="checkpoint", status="complete", version="0", created="2026-11-21T00:00:00Z",
+        kind="checkpoint",
+        status="complete",
+        version="0",
+        created="2026-11-21T00:00:00Z",
         command=("feedrate",),
         workload={"name": "llama3-8b", "title": "Checkpoints: Llama 3", "scale": "1/100", "subset": True},
-        dataset={"path": "/mnt/ai", "bytes": 2 * 10**9}, storage={"cache": "cold", "direct": True},
-        loader="checkpoint", environment={}, checkpoints=checkpoints,
-    )  # fmt: skip
+        dataset={"path": "/mnt/ai", "bytes": 2 * 10**9},
+        storage={"cache": "cold", "direct": True},
+        loader="checkpoint",
+        environment={},
+        checkpoints=checkpoints,
+    )
 
 
 def test_duration_is_the_slowest_ranks_and_throughput_its():
@@ -90,7 +96,8 @@ def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
     found = gather(tmp_path, [], [])
     assert found.main == tmp_path / "train"
     assert [table.caption for table in beside(plain_sweep(), found)[0]] == [
-        "Mean of the checkpoints (save)", "Each checkpoint (save)",
-    ]  # fmt: skip
+        "Mean of the checkpoints (save)",
+        "Each checkpoint (save)",
+    ]
     (tmp_path / "train" / "run.json").unlink()
     assert gather(tmp_path, [], []).main == tmp_path / "save"

@@ -34,9 +34,16 @@ def alone(data: Path, out: Path, **changes: object) -> CheckpointJob:
     """A small job of one rank: one checkpoint written, one read."""
     model = load_checkpoint_model("llama3-8b", ["io.writes=1", "io.reads=1", "io.pause=0s"])
     job = CheckpointJob(
-        folder=data, model=model, subset=False, scale=Fraction(1, 99_999), cache="cold", keep=False,
-        shift=False, out=out, command=("feedrate",),
-    )  # fmt: skip
+        folder=data,
+        model=model,
+        subset=False,
+        scale=Fraction(1, 99_999),
+        cache="cold",
+        keep=False,
+        shift=False,
+        out=out,
+        command=("feedrate",),
+    )
     return replace(job, **changes)
 
 
@@ -81,9 +88,13 @@ def started(tmp_path):
         more = words(tmp_path / "data", tmp_path / "out", "-n", 3, "--scale", "1/4000", "--writes", 800)
         command = [sys.executable, "-m", "emulator", *map(str, more), "--reads", "0", "--keep", "--force"]
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-        )  # fmt: skip
+        )
         processes.append(process)
         return process
 
@@ -160,8 +171,11 @@ def on_a_tmpfs(data: Path, size: str, script: str, *more: object) -> subprocess.
     line += '"$@"; status=$?; find "$0" -name "checkpoint-*" -type d; exit $status'
     return subprocess.run(
         [*command, line, data, sys.executable, "-m", "emulator", *map(str, more)],
-        capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
 
 
 @pytest.mark.long
@@ -173,10 +187,15 @@ def test_a_full_disk_is_one_line_and_what_was_begun_is_removed(tmp_path):
         "head -c 90000000 /dev/zero > other"
     )
     done = on_a_tmpfs(
-        tmp_path / "data", "size=130m", other,
+        tmp_path / "data",
+        "size=130m",
+        other,
         *words(tmp_path / "data", tmp_path / "out", "-n", 2, "--scale", "1/4000", "--keep"),
-        "--writes", 4, "--pause", "1s",
-    )  # fmt: skip
+        "--writes",
+        4,
+        "--pause",
+        "1s",
+    )
     assert done.returncode == 4, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error:")]
     assert len(lines) == 1 and "No space left on device" in lines[0] and "free some space" in lines[0]

@@ -81,10 +81,13 @@ small = st.integers(1, 6)
 def models(draw) -> tuple[CheckpointModel, int]:
     zero = draw(st.sampled_from([0, 1, 2, 3]))
     shape = TransformerShape(
-        hidden=draw(st.integers(4, 200)), ffn=draw(st.integers(1, 300)), heads=draw(st.integers(1, 4)),
-        kv_heads=draw(st.integers(1, 4)), layers=draw(st.integers(1, 30)),
+        hidden=draw(st.integers(4, 200)),
+        ffn=draw(st.integers(1, 300)),
+        heads=draw(st.integers(1, 4)),
+        kv_heads=draw(st.integers(1, 4)),
+        layers=draw(st.integers(1, 30)),
         vocabulary=draw(st.integers(1, 999)),
-    )  # fmt: skip
+    )
     pipeline = 1 if zero == 3 else draw(small)
     spread = Parallelism(tensor=draw(small), pipeline=pipeline, data=draw(small), zero=zero)
     return CheckpointModel(name="any", title="any", shape=shape, parallelism=spread), spread.data

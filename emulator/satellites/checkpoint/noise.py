@@ -69,9 +69,11 @@ def parse_checkpoint_noise(text: str) -> CheckpointNoise:
     if match is None or set(options) - {"scale", "ranks", "pause"} or not ranks.isdigit() or ranks == "0":
         raise SpecError(f"--noise {text!r} is not understood", _HOW)
     noise = CheckpointNoise(
-        model=match[1] or "llama3-8b", scale=options.get("scale", "1/1000"), ranks=int(ranks),
+        model=match[1] or "llama3-8b",
+        scale=options.get("scale", "1/1000"),
+        ranks=int(ranks),
         pause=parse_seconds(options.get("pause", "0s")),
-    )  # fmt: skip
+    )
     parse_scale(noise.scale)
     data_parallel(load_checkpoint_model(noise.model), noise.ranks, subset=True)
     return noise
