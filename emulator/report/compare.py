@@ -10,23 +10,7 @@ from typing import Any
 from emulator.analysis.flags import usable
 from emulator.files import write_whole
 from emulator.record.result import RunResult
-from emulator.report.figure import (
-    IDEAL,
-    LOG_FROM,
-    SOFT,
-    Axis,
-    Dot,
-    Dots,
-    Figure,
-    Key,
-    Mark,
-    flagged_key,
-    log_axis,
-    process_axis,
-    rate_axis,
-    series_colour,
-    through,
-)
+from emulator.report import figure as fig
 from emulator.report.page import laid_out, plotted, render
 from emulator.report.reference import PublishedFigure, Submission
 from emulator.report.table import Cell, Column, Table, number, one_place, three_digits, three_places
@@ -305,24 +289,20 @@ def _entries(caption: str, entries: Sequence[Entry]) -> Table:
 
 def shared(comparison: Comparison) -> Table:
     """One row for each count that all results have: GB/s of each, with its share of the first's."""
-    rates = [_mean_rates(compared) for compared in comparison.results]
+    rates: list[dict[int, float]] = []  # process count -> GB/s, mean of its repeats, of each result
+    for compared in comparison.results:
+        repeats: dict[int, list[float]] = {}
+        for entry in compared.entries:
+            repeats.setdefault(entry.accelerators, []).append(entry.bytes_per_second / 1e9)
+        rates.append({count: sum(found) / len(found) for count, found in repeats.items()})
     rows: list[tuple[Cell, ...]] = []
     for count in sorted(set.intersection(*map(set, rates))) if len(rates) > 1 else ():
-        first = rates[0][count]
-        others = [rate[count] for rate in rates[1:]]
-        shares = [f"{number(rate / 1e9, 3)}" + (f" ({rate / first:.3f})" if first else "") for rate in others]
-        rows.append((count, first / 1e9, *shares))
+        first, *others = (rate[count] for rate in rates)
+        shares = (number(rate, 3) + (f" ({rate / first:.3f})" if first else "") for rate in others)
+        rows.append((count, first, *shares))
     columns = (Column("accel."), *(Column(compared.name, three_digits) for compared in comparison.results))
     caption = "The same counts, GB/s, and as a share of the first"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
-
-
-def _mean_rates(compared: Compared) -> dict[int, float]:
-    """Process count -> bytes/s, mean of its repeats."""
-    found: dict[int, list[float]] = {}
-    for entry in compared.entries:
-        found.setdefault(entry.accelerators, []).append(entry.bytes_per_second)
-    return {count: sum(rates) / len(rates) for count, rates in found.items()}
 
 
 def blocks(comparison: Comparison) -> list[Text | Table]:
@@ -330,19 +310,11 @@ def blocks(comparison: Comparison) -> list[Text | Table]:
     found: list[Text | Table] = []
     for compared in comparison.results:
         found += [Text(compared.name, "bold"), Text(f"  {kind_of(compared.result).answer(compared.result)}")]
-    measured, published, same = (
-        _entries("", comparison.measured),
-        _entries("Published", comparison.published),
-        shared(comparison),
-    )
-    found += [measured, published]
-    if measured.flagged:
+    found += tables(comparison)
+    if any(entry.flagged for entry in comparison.measured):
         found.append(Text("* flagged: see feedrate report", "yellow"))
-    found.append(same)
-    found += [
-        Text(f"\n{sentence}" if not place else sentence, "bold")
-        for place, sentence in enumerate(comparison.moves)
-    ]
+    if comparison.moves:
+        found.append(Text("\n" + "\n".join(comparison.moves), "bold"))
     if comparison.documents:
         found.append(Text("\nFigures of documents"))
     for document in comparison.documents:
@@ -354,20 +326,20 @@ def blocks(comparison: Comparison) -> list[Text | Table]:
     return [*found, *(Text(f"- {caution}") for caution in comparison.cautions)]
 
 
-def figures(comparison: Comparison) -> tuple[Figure, ...]:
+def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
     """Every result a line, published rows as squares, on the same axes."""
     made = (make(comparison) for make in (throughput, per_accelerator, per_host, efficiency))
     return tuple(figure for figure in made if figure is not None)
 
 
-def throughput(comparison: Comparison) -> Figure | None:
+def throughput(comparison: Comparison) -> fig.Figure | None:
     """Bytes/s of all accelerators together against their number."""
 
-    def axis(values: list[float]) -> Axis:
+    def axis(values: list[float]) -> fig.Axis:
         low, high = min(values), max(values)
-        if high >= LOG_FROM * low:
-            return log_axis(low * 0.6, high * 1.8, show_rate)
-        return rate_axis(high * 1.15, show_rate)
+        if high >= fig.LOG_FROM * low:
+            return fig.log_axis(low * 0.6, high * 1.8, show_rate)
+        return fig.rate_axis(high * 1.15, show_rate)
 
     return _figure(
         comparison,
@@ -379,7 +351,7 @@ def throughput(comparison: Comparison) -> Figure | None:
     )
 
 
-def per_accelerator(comparison: Comparison) -> Figure | None:
+def per_accelerator(comparison: Comparison) -> fig.Figure | None:
     """Bytes/s of one accelerator against their number."""
     return _figure(
         comparison,
@@ -387,11 +359,11 @@ def per_accelerator(comparison: Comparison) -> Figure | None:
         "Throughput of one accelerator",
         "What one accelerator gets.",
         lambda entry: entry.per_accelerator,
-        lambda values: rate_axis(max(values) * 1.15, show_rate),
+        lambda values: fig.rate_axis(max(values) * 1.15, show_rate),
     )
 
 
-def per_host(comparison: Comparison) -> Figure | None:
+def per_host(comparison: Comparison) -> fig.Figure | None:
     """Bytes/s of one host against the number of accelerators."""
     return _figure(
         comparison,
@@ -399,11 +371,11 @@ def per_host(comparison: Comparison) -> Figure | None:
         "Throughput of one host",
         "What one client host reads.",
         lambda entry: entry.per_host,
-        lambda values: rate_axis(max(values) * 1.15, show_rate),
+        lambda values: fig.rate_axis(max(values) * 1.15, show_rate),
     )
 
 
-def efficiency(comparison: Comparison) -> Figure | None:
+def efficiency(comparison: Comparison) -> fig.Figure | None:
     """X/X_ideal in percent against the number of accelerators."""
     return _figure(
         comparison,
@@ -411,7 +383,7 @@ def efficiency(comparison: Comparison) -> Figure | None:
         "X/X_ideal",
         "Samples per second over what accelerators that never wait would consume.",
         lambda entry: None if entry.x_ideal is None else entry.x_ideal * 100,
-        lambda values: Axis(high=max(106.0, max(values) * 1.04), suffix=" %"),
+        lambda values: fig.Axis(high=max(106.0, max(values) * 1.04), suffix=" %"),
     )
 
 
@@ -421,36 +393,36 @@ def _figure(
     title: str,
     caption: str,
     value: Callable[[Entry], float | None],
-    axis: Callable[[list[float]], Axis],
-) -> Figure | None:
+    axis: Callable[[list[float]], fig.Axis],
+) -> fig.Figure | None:
     """`value` of every entry that has one above 0, against accelerators."""
 
-    def dots(entries: Sequence[Entry]) -> tuple[Dot, ...]:
-        found = [(entry, value(entry)) for entry in entries]
-        return tuple(Dot(e.accelerators, y, e.flagged, e.used) for e, y in found if y is not None and y > 0)
+    def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:
+        found = ((entry, value(entry) or 0.0) for entry in entries)
+        return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used) for e, y in found if y > 0)
 
     published = dots(comparison.published)
     series = [dots(compared.entries) for compared in comparison.results]
     every = [dot for found in (published, *series) for dot in found]
     if not every:
         return None
-    marks: list[Mark] = []
+    marks: list[fig.Mark] = []
     if published:
-        marks.append(Dots(dots=published, colour=IDEAL, area=34, squares=True))
+        marks.append(fig.Dots(dots=published, colour=fig.IDEAL, area=34, squares=True))
     legend = []
     for place, (compared, found) in enumerate(zip(comparison.results, series, strict=True)):
-        colour = series_colour(place)
-        marks += through(found, colour, flagged_colour=colour) if found else ()
-        legend.append(Key(_short(compared.name), colour))
-    legend += [Key("published", IDEAL, "box")] if published else []
-    return Figure(
+        colour = fig.series_colour(place)
+        marks += fig.through(found, colour, flagged_colour=colour) if found else ()
+        legend.append(fig.Key(_short(compared.name), colour))
+    legend += [fig.Key("published", fig.IDEAL, "box")] if published else []
+    return fig.Figure(
         name=name,
         title=title,
         caption=caption,
-        x=process_axis([dot.x for dot in every]),
+        x=fig.process_axis([dot.x for dot in every]),
         y=axis([dot.y for dot in every]),
         marks=tuple(marks),
-        legend=(*legend, *flagged_key(every, SOFT)),
+        legend=(*legend, *fig.flagged_key(every, fig.SOFT)),
         qualified=_qualified(comparison),
     )
 

@@ -14,37 +14,17 @@ from typing import Any, Literal
 
 from emulator.errors import MissingError
 from emulator.files import write_whole
-from emulator.report.figure import (
-    FLAGGED,
-    GRID,
-    IDEAL,
-    INK,
-    KNEE,
-    MEASURED,
-    PAPER,
-    SECOND,
-    SOFT,
-    Axis,
-    Band,
-    Bars,
-    Dots,
-    Figure,
-    Key,
-    Level,
-    Line,
-    Mark,
-    Upright,
-)
+from emulator.report import figure as fig
 
 DARK = {
-    INK: "#e8ecf1",
-    SOFT: "#a9b4c0",
-    GRID: "#2c353f",
-    MEASURED: "#74a7ff",
-    IDEAL: "#7d8894",
-    KNEE: "#ff9561",
-    FLAGGED: "#f0b84a",
-    SECOND: "#4fd1ae",
+    fig.INK: "#e8ecf1",
+    fig.SOFT: "#a9b4c0",
+    fig.GRID: "#2c353f",
+    fig.MEASURED: "#74a7ff",
+    fig.IDEAL: "#7d8894",
+    fig.KNEE: "#ff9561",
+    fig.FLAGGED: "#f0b84a",
+    fig.SECOND: "#4fd1ae",
     "#4f83cc": "#6d9fe6",
     "#e07b39": "#ee9355",
     "#9aa5b1": "#77828e",
@@ -84,18 +64,18 @@ def extra(name: str) -> ModuleType:
         ) from None
 
 
-def svg(figure: Figure, size: Size = WIDE) -> str:
+def svg(figure: fig.Figure, size: Size = WIDE) -> str:
     """The figure as SVG text on a transparent ground. Raises MissingError."""
     with _unchecked():
         return str(extra("vl_convert").vegalite_to_svg(_spec(chart(figure, size), "transparent")))
 
 
 def write_picture(
-    figures: Sequence[Figure], path: Path, kind: Literal["png", "svg"], heading: str, qualified: str = ""
+    figures: Sequence[fig.Figure], path: Path, kind: Literal["png", "svg"], heading: str, qualified: str = ""
 ) -> None:
     """Write the figures as one picture on white, whole or not at all. Raises MissingError, StorageError."""
     with _unchecked():
-        spec = _spec(_picture(figures, heading, qualified), PAPER)
+        spec = _spec(_picture(figures, heading, qualified), fig.PAPER)
     convert = extra("vl_convert")
     content = (
         convert.vegalite_to_svg(spec).encode() if kind == "svg" else convert.vegalite_to_png(spec, scale=2)
@@ -123,44 +103,44 @@ def _spec(chart: Chart, ground: str) -> dict[str, Any]:
         "view": {"stroke": None},
         "title": {
             "anchor": "start",
-            "color": INK,
+            "color": fig.INK,
             "fontSize": 15,
             "fontWeight": 600,
             "offset": 10,
-            "subtitleColor": SOFT,
+            "subtitleColor": fig.SOFT,
             "subtitleFontSize": 12,
             "subtitlePadding": 4,
             "frame": "group",
         },
         "axis": {
-            "labelColor": SOFT,
-            "titleColor": SOFT,
+            "labelColor": fig.SOFT,
+            "titleColor": fig.SOFT,
             "labelFontSize": 12,
             "titleFontSize": 12,
             "titleFontWeight": "normal",
-            "gridColor": GRID,
-            "domainColor": GRID,
-            "tickColor": GRID,
+            "gridColor": fig.GRID,
+            "domainColor": fig.GRID,
+            "tickColor": fig.GRID,
             "titlePadding": 8,
             "labelPadding": 4,
             "labelOverlap": "greedy",
             "labelSeparation": 6,
         },
-        "axisX": {"grid": False, "domainColor": IDEAL, "tickColor": IDEAL},
+        "axisX": {"grid": False, "domainColor": fig.IDEAL, "tickColor": fig.IDEAL},
         "axisY": {"domain": False, "ticks": False},
     }
     spec: dict[str, Any] = chart.configure(**config).to_dict(validate=False)
     return spec
 
 
-def _picture(figures: Sequence[Figure], heading: str, qualified: str) -> Chart:
+def _picture(figures: Sequence[fig.Figure], heading: str, qualified: str) -> Chart:
     """The figures in two columns under a heading; a line that says so when there is none."""
     charts = [chart(figure, WIDE) for figure in figures]
     if not charts:
         empty = extra("altair").Chart(_data([{}]))
         charts = [
             _titled(
-                [empty.mark_text(text="Nothing was measured.", color=SOFT, fontSize=16)],
+                [empty.mark_text(text="Nothing was measured.", color=fig.SOFT, fontSize=16)],
                 [],
                 "No points",
                 qualified,
@@ -172,17 +152,17 @@ def _picture(figures: Sequence[Figure], heading: str, qualified: str) -> Chart:
     return grid.properties(title=title)
 
 
-def chart(figure: Figure, size: Size) -> Chart:
+def chart(figure: fig.Figure, size: Size) -> Chart:
     """The figure as an Altair chart. Raises MissingError."""
     x, y = _scale("x", figure.x), _scale("y", figure.y)
     layers = [layer for mark in figure.marks for layer in _layers(mark, x, y, figure.x, size)]
     return _titled(layers, figure.legend, figure.title, figure.qualified, size)
 
 
-def _titled(layers: list[Chart], keys: Sequence[Key], text: str, qualified: str, size: Size) -> Chart:
+def _titled(layers: list[Chart], keys: Sequence[fig.Key], text: str, qualified: str, size: Size) -> Chart:
     title: dict[str, Any] = {"text": text, "offset": 10}
     if qualified:
-        title |= {"subtitle": textwrap.wrap(qualified, size.characters), "subtitleColor": KNEE}
+        title |= {"subtitle": textwrap.wrap(qualified, size.characters), "subtitleColor": fig.KNEE}
     chart = extra("altair").layer(*layers, *_legend(keys, size.width))
     return chart.properties(width=size.width, height=size.height, title=title)
 
@@ -191,7 +171,7 @@ def _data(rows: Iterable[dict[str, Any]]) -> Any:
     return extra("altair").Data(values=list(rows))
 
 
-def _scale(channel: Literal["x", "y"], axis: Axis) -> Any:
+def _scale(channel: Literal["x", "y"], axis: fig.Axis) -> Any:
     """An axis as Altair's encoding of the columns `x` or `y`."""
     alt = extra("altair")
     how: dict[str, Any] = {"title": axis.title or None}
@@ -213,7 +193,7 @@ def _scale(channel: Literal["x", "y"], axis: Axis) -> Any:
     return make(f"{channel}:Q", scale=scale, axis=alt.Axis(**how))
 
 
-def _label_expression(axis: Axis) -> str:
+def _label_expression(axis: fig.Axis) -> str:
     """A Vega expression that turns each tick into its label."""
     names = {}
     for value, label in zip(axis.ticks, axis.labels, strict=True):
@@ -222,7 +202,7 @@ def _label_expression(axis: Axis) -> str:
     return f"{json.dumps(names)}[format(datum.value, '.6~e')]"
 
 
-def _layers(mark: Mark, x: Any, y: Any, axis: Axis, size: Size) -> Iterator[Chart]:
+def _layers(mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, size: Size) -> Iterator[Chart]:
     """The charts of a mark; `x` and `y` encode the columns of these names, `axis` is that of x."""
     alt = extra("altair")
 
@@ -230,17 +210,17 @@ def _layers(mark: Mark, x: Any, y: Any, axis: Axis, size: Size) -> Iterator[Char
         return alt.Chart(_data(found))
 
     match mark:
-        case Line():
+        case fig.Line():
             line = rows(*({"x": at, "y": value} for at, value in mark.points))
             dash = {"strokeDash": [5, 3]} if mark.dashed else {}
             yield line.mark_line(color=mark.colour, strokeWidth=2.2, **dash).encode(x=x, y=y)
-        case Band():
+        case fig.Band():
             area = rows(*({"x": at, "y": low, "high": high} for at, low, high in mark.points))
             yield area.mark_area(color=mark.colour, opacity=0.16).encode(x=x, y=y, y2="high:Q")
-        case Level():
+        case fig.Level():
             rule = rows({"y": mark.y}).mark_rule(color=mark.colour, strokeWidth=1.6, strokeDash=[5, 3])
             yield rule.encode(y=y)
-        case Dots():
+        case fig.Dots():
             plain = rows(*({"x": dot.x, "y": dot.y} for dot in mark.dots if not dot.flagged))
             shape = {"shape": "square", "opacity": 0.75} if mark.squares else {"opacity": 1}
             yield plain.mark_point(filled=True, size=mark.area, color=mark.colour, **shape).encode(x=x, y=y)
@@ -248,7 +228,7 @@ def _layers(mark: Mark, x: Any, y: Any, axis: Axis, size: Size) -> Iterator[Char
             yield raised.mark_point(
                 filled=False, size=64, color=mark.flagged_colour, strokeWidth=2, shape="diamond", opacity=1
             ).encode(x=x, y=y)
-        case Upright():
+        case fig.Upright():
             if mark.interval is not None:
                 low, high = mark.interval
                 band = rows({"x": low, "end": high}).mark_rect(color=mark.colour, opacity=0.18)
@@ -271,7 +251,7 @@ def _layers(mark: Mark, x: Any, y: Any, axis: Axis, size: Size) -> Iterator[Char
                 )
                 .encode(x=x)
             )
-        case Bars():
+        case fig.Bars():
             bars = rows(
                 *(
                     {"x": at, "y": height, "order": order, "colour": colour}
@@ -288,9 +268,9 @@ def _layers(mark: Mark, x: Any, y: Any, axis: Axis, size: Size) -> Iterator[Char
             )
 
 
-def legend_rows(keys: Sequence[Key], width: float) -> list[list[tuple[Key, float]]]:
+def legend_rows(keys: Sequence[fig.Key], width: float) -> list[list[tuple[fig.Key, float]]]:
     """The entries with their x, broken into rows that fit in `width` px, a generous 6.3 px a letter."""
-    rows: list[list[tuple[Key, float]]] = [[]]
+    rows: list[list[tuple[fig.Key, float]]] = [[]]
     x = 0.0
     for key in keys:
         needed = 24 + len(key.name) * 6.3
@@ -302,7 +282,7 @@ def legend_rows(keys: Sequence[Key], width: float) -> list[list[tuple[Key, float
     return rows
 
 
-def _legend(keys: Sequence[Key], width: float) -> Iterator[Chart]:
+def _legend(keys: Sequence[fig.Key], width: float) -> Iterator[Chart]:
     """The legend as layers above the plot: Vega's own cannot mix the symbols of several marks."""
     alt = extra("altair")
     shapes = {"dot": "circle", "diamond": "diamond", "box": "square", "line": "stroke", "dash": "stroke"}
@@ -325,5 +305,5 @@ def _legend(keys: Sequence[Key], width: float) -> Iterator[Chart]:
                 **dash,
             )
             yield empty.mark_text(
-                x=x + 24, y=y, text=key.name, align="left", baseline="middle", color=SOFT, fontSize=TEXT
+                x=x + 24, y=y, text=key.name, align="left", baseline="middle", color=fig.SOFT, fontSize=TEXT
             )

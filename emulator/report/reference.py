@@ -118,26 +118,23 @@ def load_reference(name: str) -> tuple[list[Submission], list[PublishedFigure]]:
         raise SpecError(f"{path} is no table of published figures", f"it needs the columns {wanted}")
     try:
         if set(SUBMISSIONS) <= columns:
-            return [_submission(row) for row in rows if row["workload"] in WORKLOADS], []
-        return [], [_figure(row) for row in rows]
+            return [
+                Submission(
+                    division=row["division"],
+                    submitter=row["submitter"],
+                    system=row["system"],
+                    workload=row["workload"],
+                    accelerators=int(row["accelerators"]),
+                    hosts=int(row["hosts"]),
+                    au=float(row["au_percent_mean"]) / 100,
+                    samples_per_second=float(row["samples_per_second_mean"]),
+                )
+                for row in rows
+                if row["workload"] in WORKLOADS
+            ], []
+        words = [name for name in FIGURES if name != "value"]
+        return [], [
+            PublishedFigure(**{name: row[name] for name in words}, value=float(row["value"])) for row in rows
+        ]
     except (TypeError, ValueError) as error:
         raise SpecError(f"{path} holds something that is no number ({error})") from None
-
-
-def _submission(row: dict[str, str]) -> Submission:
-    return Submission(
-        division=row["division"],
-        submitter=row["submitter"],
-        system=row["system"],
-        workload=row["workload"],
-        accelerators=int(row["accelerators"]),
-        hosts=int(row["hosts"]),
-        au=float(row["au_percent_mean"]) / 100,
-        samples_per_second=float(row["samples_per_second_mean"]),
-    )
-
-
-def _figure(row: dict[str, str]) -> PublishedFigure:
-    return PublishedFigure(
-        **{name: row[name] for name in FIGURES if name != "value"}, value=float(row["value"])
-    )

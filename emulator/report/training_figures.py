@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,29 +12,7 @@ from emulator.analysis.flags import usable
 from emulator.analysis.posterior import posterior
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
-from emulator.report.figure import (
-    IDEAL,
-    KNEE,
-    LOG_FROM,
-    MEASURED,
-    PROCESSES,
-    SECOND,
-    Axis,
-    Band,
-    Bars,
-    Dot,
-    Dots,
-    Figure,
-    Key,
-    Level,
-    Line,
-    Mark,
-    Upright,
-    flagged_key,
-    log_axis,
-    process_axis,
-    through,
-)
+from emulator.report import figure as fig
 from emulator.report.table import number
 from emulator.report.view import marks_line
 from emulator.units import show_rate, show_seconds
@@ -61,101 +38,88 @@ def mean_demand(points: Sequence[Point]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def measured(points: Sequence[Point], value: Callable[[Point], float]) -> tuple[Dot, ...]:
+def measured(points: Sequence[Point], value: Callable[[Point], float]) -> tuple[fig.Dot, ...]:
     """`value` of each point against its rank count."""
     used = usable(points)
-    return tuple(Dot(point.ranks, value(point), bool(point.flags), point in used) for point in points)
+    return tuple(fig.Dot(point.ranks, value(point), bool(point.flags), point in used) for point in points)
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """A unit that keeps the numbers of an axis short."""
-
-    name: str
-    size: float
-    """Bytes/s, or seconds, of one unit."""
+RATES = (("PB/s", 1e15), ("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
+TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 
 
-def rate_unit(largest: float) -> Unit:
-    """kB/s to PB/s for rates of up to `largest` bytes/s."""
-    for name, power in (("PB/s", 15), ("TB/s", 12), ("GB/s", 9), ("MB/s", 6)):
-        if largest >= 2 * 10**power:
-            return Unit(name, 10.0**power)
-    return Unit("kB/s", 1e3)
+def unit_for(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """Name and size of the unit that keeps the numbers of an axis up to `largest` short."""
+    return next((unit for unit in units if largest >= 2 * unit[1]), units[-1])
 
 
-def time_unit(largest: float) -> Unit:
-    """us, ms or s for durations of up to `largest` seconds."""
-    if largest >= 2:
-        return Unit("s", 1.0)
-    return Unit("ms", 1e-3) if largest >= 2e-3 else Unit("us", 1e-6)
-
-
-def throughput(result: RunResult, steps: Steps) -> Figure | None:
+def throughput(result: RunResult, steps: Steps) -> fig.Figure | None:
     """All processes together: bytes/s against the process count, with the ideal line and the knee."""
     points = by_ranks(result)
     if not points:
         return None
-    x = process_axis([point.ranks for point in points])
+    x = fig.process_axis([point.ranks for point in points])
     log = x.kind == "log"
-    unit = Unit("", 1.0) if log else rate_unit(max(point.bytes_per_second for point in points))
-    dots = measured(points, lambda point: point.bytes_per_second / unit.size)
+    most = max(point.bytes_per_second for point in points)
+    name, unit = ("", 1.0) if log else unit_for(most, RATES)
+    dots = measured(points, lambda point: point.bytes_per_second / unit)
     top = max(dot.y for dot in dots) * (2.0 if log else 1.18) or 1.0
     low = min(dot.y for dot in dots) * 0.6
     marks, legend = list(_knee(result)), []
     demand = mean_demand(points)
     if demand is not None:
-        legend = [Key("ideal", IDEAL, "dash")]
-        one = demand / unit.size
+        legend = [fig.Key("ideal", fig.IDEAL, "dash")]
+        one = demand / unit
         ends = (float(points[0].ranks) if log else 0.0, min(points[-1].ranks * 1.02, top / one))
-        marks.append(Line(points=tuple((end, end * one) for end in ends), colour=IDEAL, dashed=True))
+        marks.append(fig.Line(points=tuple((end, end * one) for end in ends), colour=fig.IDEAL, dashed=True))
     fit = [
-        (ranks, *(ranks * level / unit.size for level in levels))
+        (ranks, *(ranks * level / unit for level in levels))
         for ranks, *levels in fitted(result)
-        if ranks * levels[1] / unit.size < top
+        if ranks * levels[1] / unit < top
     ]
     curve, keys = _curve(result, dots, [(ranks, low, mid, min(top, high)) for ranks, low, mid, high in fit])
-    return Figure(
+    return fig.Figure(
         name="throughput",
         title="Throughput, all processes",
         caption="All processes together."
         + (" Dashed: what processes that never wait would read." if demand else ""),
         x=x,
-        y=log_axis(low, top, show_rate) if log else Axis(title=unit.name, high=top),
+        y=fig.log_axis(low, top, show_rate) if log else fig.Axis(title=name, high=top),
         marks=(*marks, *curve),
-        legend=(*keys, *legend, *flagged_key(dots)),
+        legend=(*keys, *legend, *fig.flagged_key(dots)),
         qualified=marks_line(result),
     )
 
 
-def per_process(result: RunResult, steps: Steps) -> Figure | None:
+def per_process(result: RunResult, steps: Steps) -> fig.Figure | None:
     """Bytes/s of one process against the process count, with what it asks for and the knee."""
     points = by_ranks(result)
     if not points:
         return None
     demand = mean_demand(points)
-    unit = rate_unit(max([point.bytes_per_second / point.ranks for point in points] + [demand or 0]))
-    dots = measured(points, lambda point: point.bytes_per_second / point.ranks / unit.size)
+    most = max([point.bytes_per_second / point.ranks for point in points] + [demand or 0])
+    name, unit = unit_for(most, RATES)
+    dots = measured(points, lambda point: point.bytes_per_second / point.ranks / unit)
     marks, legend = list(_knee(result)), []
     if demand is not None:
-        marks.append(Level(y=demand / unit.size, colour=IDEAL))
-        legend = [Key(f"ideal, {number(demand / unit.size, 4)} {unit.name}", IDEAL, "dash")]
-    fit = [(ranks, *(level / unit.size for level in levels)) for ranks, *levels in fitted(result)]
+        marks.append(fig.Level(y=demand / unit, colour=fig.IDEAL))
+        legend = [fig.Key(f"ideal, {number(demand / unit, 4)} {name}", fig.IDEAL, "dash")]
+    fit = [(ranks, *(level / unit for level in levels)) for ranks, *levels in fitted(result)]
     curve, keys = _curve(result, dots, fit)
-    top = max([dot.y for dot in dots] + [(demand or 0.0) / unit.size]) * 1.15 or 1.0
-    return Figure(
+    top = max([dot.y for dot in dots] + [(demand or 0.0) / unit]) * 1.15 or 1.0
+    return fig.Figure(
         name="per-process",
         title="Throughput of one process",
         caption="Bytes per second that each process gets." + (" Dashed: what it asks for." if demand else ""),
-        x=process_axis([point.ranks for point in points]),
-        y=Axis(title=f"{unit.name} per process", high=top),
+        x=fig.process_axis([point.ranks for point in points]),
+        y=fig.Axis(title=f"{name} per process", high=top),
         marks=(*marks, *curve),
-        legend=(*keys, *legend, *flagged_key(dots)),
+        legend=(*keys, *legend, *fig.flagged_key(dots)),
         qualified=marks_line(result),
     )
 
 
-def _knee(result: RunResult) -> tuple[Mark, ...]:
+def _knee(result: RunResult) -> tuple[fig.Mark, ...]:
     """The knee as a line with its number, and its interval as a band."""
     knee = result.knee
     if knee is None or knee.n_au is None:
@@ -163,20 +127,20 @@ def _knee(result: RunResult) -> tuple[Mark, ...]:
     label = [f"knee {number(knee.n_au, 3)}"]
     if knee.interval is not None:
         label.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
-    return (Upright(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=KNEE),)
+    return (fig.Upright(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=fig.KNEE),)
 
 
 def _curve(
-    result: RunResult, dots: tuple[Dot, ...], fit: Sequence[tuple[float, ...]]
-) -> tuple[tuple[Mark, ...], tuple[Key, ...]]:
+    result: RunResult, dots: tuple[fig.Dot, ...], fit: Sequence[tuple[float, ...]]
+) -> tuple[tuple[fig.Mark, ...], tuple[fig.Key, ...]]:
     """The points, and through them the fitted curve where there is one, else their means; with the legend."""
     made = "simulated" if result.kind == "simulated" else "measured"
     if not fit:
-        return through(dots, MEASURED), (Key(made, MEASURED),)
-    band = Band(points=tuple((x, low, high) for x, low, _, high in fit), colour=MEASURED)
-    line = Line(points=tuple((x, middle) for x, _, middle, _ in fit), colour=MEASURED)
-    keys = (Key(made, MEASURED, "dot"), Key("fit, 95 % band", MEASURED))
-    return (band, line, Dots(dots=dots, colour=MEASURED)), keys
+        return fig.through(dots, fig.MEASURED), (fig.Key(made, fig.MEASURED),)
+    band = fig.Band(points=tuple((x, low, high) for x, low, _, high in fit), colour=fig.MEASURED)
+    line = fig.Line(points=tuple((x, middle) for x, _, middle, _ in fit), colour=fig.MEASURED)
+    keys = (fig.Key(made, fig.MEASURED, "dot"), fig.Key("fit, 95 % band", fig.MEASURED))
+    return (band, line, fig.Dots(dots=dots, colour=fig.MEASURED)), keys
 
 
 def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
@@ -191,7 +155,7 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     if result.knee is None or result.knee.interval is None or demand is None:
         return []
     first, last = points[0].ranks, points[-1].ranks
-    space = np.geomspace if last >= LOG_FROM * first else np.linspace
+    space = np.geomspace if last >= fig.LOG_FROM * first else np.linspace
     counts = tuple(space(first, last, 60).tolist())
     band = _band(
         tuple(point.ranks for point in used),
@@ -214,29 +178,33 @@ def _band(
     return tuple((float(low), float(middle), float(high)) for low, middle, high in found.T)
 
 
-def utilisation(result: RunResult, steps: Steps) -> Figure | None:
+def utilisation(result: RunResult, steps: Steps) -> fig.Figure | None:
     """Accelerator utilisation and X/X_ideal in percent against the process count, with the threshold."""
     points = [point for point in by_ranks(result) if computes(point)]
     if not points:
         return None
     au = measured(points, lambda point: point.au * 100)
     x_ideal = measured(points, lambda point: point.x_ideal * 100)
-    marks: list[Mark] = []
-    legend = [Key("AU", MEASURED), Key("X/X_ideal", SECOND, "dash")]
+    marks: list[fig.Mark] = []
+    legend = [fig.Key("AU", fig.MEASURED), fig.Key("X/X_ideal", fig.SECOND, "dash")]
     threshold = result.workload.get("training", {}).get("au_threshold")
     if threshold is not None:
-        marks.append(Level(y=threshold * 100, colour=KNEE))
-        legend.append(Key(f"threshold {threshold * 100:g} %", KNEE, "dash"))
-    return Figure(
+        marks.append(fig.Level(y=threshold * 100, colour=fig.KNEE))
+        legend.append(fig.Key(f"threshold {threshold * 100:g} %", fig.KNEE, "dash"))
+    return fig.Figure(
         name="utilisation",
         title="Accelerator utilisation",
         caption="AU: nominal compute over elapsed time, as MLPerf Storage defines it. X/X_ideal: samples per "
         "second over what accelerators that never wait would consume. Both leave out the first step of an "
         "epoch.",
-        x=process_axis([point.ranks for point in points]),
-        y=Axis(high=max(100.0, *(dot.y for dot in (*au, *x_ideal))) * 1.06, suffix=" %"),
-        marks=(*marks, *through(au, MEASURED), *through(x_ideal, SECOND, area=18, dashed=True)),
-        legend=(*legend, *flagged_key(au)),
+        x=fig.process_axis([point.ranks for point in points]),
+        y=fig.Axis(high=max(100.0, *(dot.y for dot in (*au, *x_ideal))) * 1.06, suffix=" %"),
+        marks=(
+            *marks,
+            *fig.through(au, fig.MEASURED),
+            *fig.through(x_ideal, fig.SECOND, area=18, dashed=True),
+        ),
+        legend=(*legend, *fig.flagged_key(au)),
         qualified=marks_line(result),
     )
 
@@ -245,28 +213,28 @@ PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "oversho
 """Part of a step -> its colour, from the bottom of the stack to its top."""
 
 
-def step_time(result: RunResult, steps: Steps) -> Figure | None:
+def step_time(result: RunResult, steps: Steps) -> fig.Figure | None:
     """Where the mean step goes: compute, wait, barrier, overshoot, stacked, for each process count."""
     seconds = mean_steps(result, steps)
     if not seconds:
         return None
-    unit = time_unit(max(map(sum, seconds.values())))
-    return Figure(
+    name, unit = unit_for(max(map(sum, seconds.values())), TIMES)
+    return fig.Figure(
         name="step-time",
         title="Where a step goes, mean",
         caption="Mean over all steps of all processes: compute is the emulated accelerator, wait is for "
         "data, barrier is the other processes, overshoot is the emulator itself.",
-        x=Axis(title=PROCESSES, kind="names", whole=True),
-        y=Axis(title=f"{unit.name} per step"),
+        x=fig.Axis(title=fig.PROCESSES, kind="names", whole=True),
+        y=fig.Axis(title=f"{name} per step"),
         marks=(
-            Bars(
+            fig.Bars(
                 stacks=tuple(
-                    (ranks, tuple(part / unit.size for part in parts)) for ranks, parts in seconds.items()
+                    (ranks, tuple(part / unit for part in parts)) for ranks, parts in seconds.items()
                 ),
                 colours=tuple(PARTS.values()),
             ),
         ),
-        legend=tuple(Key(name, colour, "box") for name, colour in PARTS.items()),
+        legend=tuple(fig.Key(name, colour, "box") for name, colour in PARTS.items()),
         qualified=marks_line(result),
     )
 
@@ -299,12 +267,12 @@ PERCENTILES = {50.0: "#4f83cc", 90.0: "#0f8a6d", 99.0: "#e07b39", 99.9: "#a23b72
 """Percentile of read latency -> its colour; the maximum is not drawn."""
 
 
-def latency(result: RunResult, steps: Steps) -> Figure | None:
+def latency(result: RunResult, steps: Steps) -> fig.Figure | None:
     """Percentiles of the latency of read requests against the process count."""
     found = [(point.ranks, seconds) for point, seconds in with_latency(result) if point.ranks > 0]
     series = {
         percentile: tuple(
-            Dot(ranks, seconds[place]) for ranks, seconds in found if 0 < seconds[place] < math.inf
+            fig.Dot(ranks, seconds[place]) for ranks, seconds in found if 0 < seconds[place] < math.inf
         )
         for place, percentile in enumerate(PERCENTILES)
         if percentile < 100
@@ -312,19 +280,15 @@ def latency(result: RunResult, steps: Steps) -> Figure | None:
     values = [dot.y for dots in series.values() for dot in dots]
     if not values:
         return None
-    marks: list[Mark] = []
-    for percentile, dots in series.items():
-        line = tuple((dot.x, dot.y) for dot in dots)
-        marks.append(Line(points=line, colour=PERCENTILES[percentile]))
-        marks.append(Dots(dots=dots, colour=PERCENTILES[percentile], area=34))
-    return Figure(
+    marks = [fig.through(dots, PERCENTILES[percentile], area=34) for percentile, dots in series.items()]
+    return fig.Figure(
         name="latency",
         title="Latency of read requests",
         caption="One read request, as the loader sends it. Upper edges of histogram buckets.",
-        x=process_axis([ranks for ranks, _ in found]),
-        y=log_axis(min(values) / 1.6, max(values) * 1.6, show_seconds),
-        marks=tuple(marks),
-        legend=tuple(Key(f"p{percentile:g}", PERCENTILES[percentile]) for percentile in series),
+        x=fig.process_axis([ranks for ranks, _ in found]),
+        y=fig.log_axis(min(values) / 1.6, max(values) * 1.6, show_seconds),
+        marks=tuple(mark for pair in marks for mark in pair),
+        legend=tuple(fig.Key(f"p{percentile:g}", PERCENTILES[percentile]) for percentile in series),
         qualified=marks_line(result),
     )
 

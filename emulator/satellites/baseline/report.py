@@ -8,23 +8,7 @@ from itertools import chain
 
 from emulator.record.result import Corner, RunResult, Side
 from emulator.record.steps import Steps
-from emulator.report.figure import (
-    MEASURED,
-    SOFT,
-    Axis,
-    Dot,
-    Figure,
-    Key,
-    Level,
-    Line,
-    Mark,
-    flagged_key,
-    log_axis,
-    process_axis,
-    rate_axis,
-    series_colour,
-    through,
-)
+from emulator.report import figure as fig
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
 from emulator.report.training_figures import by_ranks, mean_demand, measured
 from emulator.report.view import marks_line
@@ -248,7 +232,7 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
+def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
     """On the page of a training: training against the baseline, then the baseline's own."""
     figure = training_figure(main, result)
     own = figures(result, None)
@@ -287,7 +271,7 @@ def against(training: RunResult, baseline: RunResult) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def figures(result: RunResult, steps: Steps | None) -> tuple[Figure, ...]:
+def figures(result: RunResult, steps: Steps | None) -> tuple[fig.Figure, ...]:
     """Throughput and latency against queue depth, as far as they were measured."""
     made = (sequential_figure(result), random_figure(result), latency_figure(result))
     return tuple(figure for figure in made if figure is not None)
@@ -304,9 +288,9 @@ def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corne
     }
 
 
-def _depth_axis(lines: dict[str, tuple[Corner, ...]]) -> Axis:
+def _depth_axis(lines: dict[str, tuple[Corner, ...]]) -> fig.Axis:
     depths = sorted({float(corner.depth) for corners in lines.values() for corner in corners})
-    return Axis(
+    return fig.Axis(
         title="queue depth of a job",
         kind="log",
         low=depths[0] * 0.9,
@@ -323,27 +307,27 @@ def _over_depths(
     caption: str,
     value: Callable[[Corner], float],
     show: Callable[[float], str],
-) -> Figure | None:
+) -> fig.Figure | None:
     lines = _at_most_clients(result, pattern)
     top = max((value(corner) for corners in lines.values() for corner in corners), default=0.0)
     if top <= 0:
         return None
-    marks: list[Mark] = []
+    marks: list[fig.Mark] = []
     for place, corners in enumerate(lines.values()):
-        marks += through([Dot(c.depth, value(c)) for c in corners], series_colour(place), area=18)
-    return Figure(
+        marks += fig.through([fig.Dot(c.depth, value(c)) for c in corners], fig.series_colour(place), area=18)
+    return fig.Figure(
         name=f"baseline-{pattern}",
         title=title,
         caption=caption,
         x=_depth_axis(lines),
-        y=rate_axis(top * 1.15, show),
+        y=fig.rate_axis(top * 1.15, show),
         marks=tuple(marks),
-        legend=tuple(Key(name, series_colour(place)) for place, name in enumerate(lines)),
+        legend=tuple(fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)),
         qualified=marks_line(result),
     )
 
 
-def sequential_figure(result: RunResult) -> Figure | None:
+def sequential_figure(result: RunResult) -> fig.Figure | None:
     """Bytes/s of the sequential workloads against queue depth."""
     return _over_depths(
         result,
@@ -355,7 +339,7 @@ def sequential_figure(result: RunResult) -> Figure | None:
     )
 
 
-def random_figure(result: RunResult) -> Figure | None:
+def random_figure(result: RunResult) -> fig.Figure | None:
     """IOPS of the random workloads against queue depth."""
 
     def show(value: float) -> str:
@@ -372,36 +356,36 @@ def random_figure(result: RunResult) -> Figure | None:
     )
 
 
-def latency_figure(result: RunResult) -> Figure | None:
+def latency_figure(result: RunResult) -> fig.Figure | None:
     """Mean latency (solid) and the 99.99 % one (dashed) against queue depth; of mixes the slower side."""
     lines = _at_most_clients(result, "sequential", "random")
     lines = {name: corners for name, corners in lines.items() if all(map(sides, corners))}
     if not lines:
         return None
-    marks: list[Mark] = []
+    marks: list[fig.Mark] = []
     for place, corners in enumerate(lines.values()):
-        mean = [Dot(c.depth, max(side.latency_mean for side in sides(c))) for c in corners]
+        mean = [fig.Dot(c.depth, max(side.latency_mean for side in sides(c))) for c in corners]
         tail = tuple((float(c.depth), max(side.latency_p9999 for side in sides(c))) for c in corners)
-        colour = series_colour(place)
-        marks += (*through(mean, colour, area=18), Line(points=tail, colour=colour, dashed=True))
+        colour = fig.series_colour(place)
+        marks += (*fig.through(mean, colour, area=18), fig.Line(points=tail, colour=colour, dashed=True))
     every = [side for corner in chain(*lines.values()) for side in sides(corner)]
     low = min(min(side.latency_mean, side.latency_p9999) for side in every)
     high = max(max(side.latency_mean, side.latency_p9999) for side in every)
-    keys = [Key(name, series_colour(place)) for place, name in enumerate(lines)]
-    return Figure(
+    keys = [fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)]
+    return fig.Figure(
         name="baseline-latency",
         title="Latency of requests",
         caption="Solid: mean. Dashed: within which 99.99 % of the requests completed. Mixes: the "
         "slower side.",
         x=_depth_axis(lines),
-        y=log_axis(low / 1.6, high * 1.6, show_seconds),
+        y=fig.log_axis(low / 1.6, high * 1.6, show_seconds),
         marks=tuple(marks),
-        legend=(*keys, Key("99.99 %", SOFT, "dash")),
+        legend=(*keys, fig.Key("99.99 %", fig.SOFT, "dash")),
         qualified=marks_line(result),
     )
 
 
-def training_figure(training: RunResult, baseline: RunResult) -> Figure | None:
+def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
     """Training throughput against processes, and what fio reads at most as dashed levels."""
     points = by_ranks(training)
     levels = [
@@ -411,19 +395,19 @@ def training_figure(training: RunResult, baseline: RunResult) -> Figure | None:
         return None
     dots = measured(points, lambda point: point.bytes_per_second)
     keys = [
-        Key(f"{tool(baseline)}, {name}", series_colour(place), "dash")
+        fig.Key(f"{tool(baseline)}, {name}", fig.series_colour(place), "dash")
         for place, (name, _) in enumerate(levels, start=1)
     ]
-    return Figure(
+    return fig.Figure(
         name="baseline-training",
         title=f"Training beside {tool(baseline)}",
         caption="What training reads, all processes together. Dashed: the most that the baseline read.",
-        x=process_axis([point.ranks for point in points]),
-        y=rate_axis(max([dot.y for dot in dots] + [rate for _, rate in levels]) * 1.15, show_rate),
+        x=fig.process_axis([point.ranks for point in points]),
+        y=fig.rate_axis(max([dot.y for dot in dots] + [rate for _, rate in levels]) * 1.15, show_rate),
         marks=(
-            *(Level(y=rate, colour=series_colour(n)) for n, (_, rate) in enumerate(levels, start=1)),
-            *through(dots, MEASURED),
+            *(fig.Level(y=rate, colour=fig.series_colour(n)) for n, (_, rate) in enumerate(levels, start=1)),
+            *fig.through(dots, fig.MEASURED),
         ),
-        legend=(Key("training", MEASURED), *keys, *flagged_key(dots)),
+        legend=(fig.Key("training", fig.MEASURED), *keys, *fig.flagged_key(dots)),
         qualified=marks_line(training),
     )

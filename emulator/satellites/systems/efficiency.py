@@ -157,7 +157,7 @@ def efficiency_table(systems: Sequence[System], fed: Sequence[float | None]) -> 
         if any(figure.value is not None for figure in row):
             same_unit = row[0].unit and len({figure.unit for figure in row}) == 1
             head = f"{row[0].name}, {row[0].unit}" if same_unit else row[0].name
-            rows.append((head, *(figure.value for figure in row)))
+            rows.append((head, *(None if figure.value is None else float(figure.value) for figure in row)))
     columns = (Column("", align="left"), *(Column(system.name) for system in systems))
     return Table(caption="Efficiency", columns=columns, rows=tuple(rows))
 
