@@ -82,9 +82,14 @@ def _ranks(launcher: Launcher) -> Finding:
     command[command.index("-m") :] = ["-c", hello]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, env=environment(),
+            command,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment(),
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding("ranks", False, " ".join(str(error).split()), required=True)
     good = {"0 2", "1 2"} <= set(done.stdout.split("\n"))

@@ -34,9 +34,14 @@ class Verbs(TyperGroup):
 
 
 app = typer.Typer(
-    name="feedrate", help="How many accelerators can this storage feed?", cls=Verbs, no_args_is_help=True,
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-)  # fmt: skip
+    name="feedrate",
+    help="How many accelerators can this storage feed?",
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 
 def _version(show: bool) -> None:

@@ -37,16 +37,24 @@ Out = Annotated[Path | None, typer.Option(help="Folder for the result; default f
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]
 LoaderName = Annotated[
     str,
-    typer.Option("--loader", parser=one_of("--loader", *LOADERS), metavar="|".join(LOADERS),
-                 help="PyTorch's DataLoader, or direct reads for a fraction of the CPU."),
-]  # fmt: skip
+    typer.Option(
+        "--loader",
+        parser=one_of("--loader", *LOADERS),
+        metavar="|".join(LOADERS),
+        help="PyTorch's DataLoader, or direct reads for a fraction of the CPU.",
+    ),
+]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a point, at most.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Steps of a rank in a point, at most.")]
 CacheName = Annotated[
     Cache,
-    typer.Option("--cache", parser=one_of("--cache", *get_args(Cache)), metavar="cold|warm",
-                 help="Whether this host's page cache may serve reads."),
-]  # fmt: skip
+    typer.Option(
+        "--cache",
+        parser=one_of("--cache", *get_args(Cache)),
+        metavar="cold|warm",
+        help="Whether this host's page cache may serve reads.",
+    ),
+]
 StorageText = Annotated[str, typer.Option("--storage", help="posix or shaped:RATE[,LATENCY].")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the workload; repeatable.")

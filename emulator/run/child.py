@@ -43,9 +43,12 @@ class ChildProcess(subprocess.Popen[str]):
 
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         super().__init__(
-            command, text=True, errors="replace", preexec_fn=die_with_parent,
+            command,
+            text=True,
+            errors="replace",
+            preexec_fn=die_with_parent,
             **{**pipes, "start_new_session": True, "restore_signals": False, **options},
-        )  # fmt: skip
+        )
 
     def send(self, text: str, *, last: bool) -> None:
         """Write `text` to its stdin, and close that after the `last`. A child that has ended is no error."""
@@ -70,9 +73,11 @@ class ChildProcess(subprocess.Popen[str]):
         return True
 
     def finish(
-        self, text: str | None = None, seconds: float | None = None,
+        self,
+        text: str | None = None,
+        seconds: float | None = None,
         hint: str = "the storage hangs; see the system log",
-    ) -> tuple[str, str]:  # fmt: skip
+    ) -> tuple[str, str]:
         """Write `text`, close stdin, and return its stdout and stderr when it has ended.
 
         Raises StorageError, with `hint`, when that takes more than `seconds`. It does not run any more then.

@@ -92,11 +92,17 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
         _scratch() as scratch,
         # In our session, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
         ChildProcess(
-            "mpirun", command, on_death=signal.SIGTERM, start_new_session=False, restore_signals=True,
-            stdin=subprocess.DEVNULL, stdout=None, env={**environment(), **look, **scratch},
+            "mpirun",
+            command,
+            on_death=signal.SIGTERM,
+            start_new_session=False,
+            restore_signals=True,
+            stdin=subprocess.DEVNULL,
+            stdout=None,
+            env={**environment(), **look, **scratch},
         ) as mpirun,
         signals_to(lambda number, _: mpirun.send_signal(number)),
-    ):  # fmt: skip
+    ):
         assert mpirun.stderr is not None
         for line in without_banners(mpirun.stderr):
             sys.stderr.write(line)

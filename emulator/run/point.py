@@ -114,9 +114,14 @@ def run_point(
         barrier = stack.enter_context(StepBarrier(comm, node))
         storage = stack.enter_context(open_storage(store, job.storage, node, direct=direct))
         loader = make_loader(
-            job.loader, workload.loader, storage, manifest, seed=plan.seed, columns=workload.access.columns,
+            job.loader,
+            workload.loader,
+            storage,
+            manifest,
+            seed=plan.seed,
+            columns=workload.access.columns,
             checksums=read_rows(store)["crc"] if job.verify_reads else None,
-        )  # fmt: skip
+        )
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None
         if probe:
@@ -124,9 +129,16 @@ def run_point(
         before = cpu_seconds() + loader.helper_cpu_seconds()
         try:
             train(
-                plan, loader, accelerator.compute, log, clock, sync=workload.training.sync, rank=comm.rank,
-                barrier=barrier.wait, meanwhile=meanwhile,
-            )  # fmt: skip
+                plan,
+                loader,
+                accelerator.compute,
+                log,
+                clock,
+                sync=workload.training.sync,
+                rank=comm.rank,
+                barrier=barrier.wait,
+                meanwhile=meanwhile,
+            )
         finally:
             writer.write()
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - before

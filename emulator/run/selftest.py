@@ -74,9 +74,12 @@ def self_test(kind: str, workload: Workload) -> Overhead:
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
         loader = make_loader(kind, small, storage, files, columns=workload.access.columns)
         plan = EpochPlan(
-            samples=files.samples, ranks=1, batch_size=small.batch_size,
-            samples_per_file=files.samples_per_file, access=workload.access,
-        )  # fmt: skip
+            samples=files.samples,
+            ranks=1,
+            batch_size=small.batch_size,
+            samples_per_file=files.samples_per_file,
+            access=workload.access,
+        )
         one_pass = RankPlan(plan=plan, seed=0, epochs=1)
         try:
             _loop(loader, one_pass)  # imports, threads and buffers are there from here on

@@ -53,9 +53,16 @@ def train(
             end = barrier(computed)
         epoch, step = plan.place(number)
         log.add(
-            epoch=epoch, step=step, samples=batch.samples, size=batch.bytes, begin=free - start,
-            wait=begin - free, compute=nominal, overshoot=computed - begin - nominal, barrier=end - computed,
+            epoch=epoch,
+            step=step,
+            samples=batch.samples,
+            size=batch.bytes,
+            begin=free - start,
+            wait=begin - free,
+            compute=nominal,
+            overshoot=computed - begin - nominal,
+            barrier=end - computed,
             late=clock.now() - end,
-        )  # fmt: skip
+        )
         free = end
     return free - start

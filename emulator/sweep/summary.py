@@ -43,12 +43,15 @@ def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequenc
     pages = sum(report.pages_sampled for report in reports)
     resident = sum(report.pages_resident for report in reports)
     point = point_of(
-        job.workload, manifest.samples, ranks, rows,
+        job.workload,
+        manifest.samples,
+        ranks,
+        rows,
         hosts=_hosts(reports),
         resident_share=resident / pages if pages else None,
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
         read_retries=dict(sorted(retries.items())),
-    )  # fmt: skip
+    )
     drifting = non_stationary(rate_series(steady(rows)))
     raised = (drifting, _not_direct(job, reports), short_run(point, job.workload))
     return replace(point, flags=point_flags(point) + tuple(flag for flag in raised if flag))

@@ -18,9 +18,20 @@ pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 
 def words(tiny, *more):
     return (
-        "sweep", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "-n", "10", "--storage",
-        "shaped:200MB/s", "--steps", "16", *more,
-    )  # fmt: skip
+        "sweep",
+        tiny,
+        "--workload",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "-n",
+        "10",
+        "--storage",
+        "shaped:200MB/s",
+        "--steps",
+        "16",
+        *more,
+    )
 
 
 def test_it_finds_the_knee_and_says_why_it_stopped(tiny, tmp_path):
@@ -50,9 +61,11 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tiny, tmp_path):
     fixed = words(tiny, "--counts", "1,2,3,4,5,6")
     process = subprocess.Popen(
         [sys.executable, "-m", "emulator", *map(str, fixed), "--out", str(out)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-    )  # fmt: skip
+    )
     for line in process.stdout:
         if line.startswith("point 3"):
             break

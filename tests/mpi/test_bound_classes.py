@@ -38,9 +38,17 @@ def hogs():
 
 def test_cpu_that_others_take_is_named(tiny, tmp_path, hogs):
     point = bound_of(
-        tmp_path / "out", tiny, "-n", 4, "--steps", 100, "--cache", "warm", "--set",
+        tmp_path / "out",
+        tiny,
+        "-n",
+        4,
+        "--steps",
+        100,
+        "--cache",
+        "warm",
+        "--set",
         "accelerator.step_seconds=0.002",
-    )  # fmt: skip
+    )
     assert point.bound.kind == "client-cpu", point.bound
     assert "runnable" in " ".join(point.bound.evidence)
     assert "runqueue" in {flag.name for flag in point.flags}
@@ -49,9 +57,19 @@ def test_cpu_that_others_take_is_named(tiny, tmp_path, hogs):
 def test_a_loader_at_its_limit_is_named(tiny, tmp_path):
     """One reader thread, files in memory, hardly any compute: nothing but the emulator is left."""
     point = bound_of(
-        tmp_path / "out", tiny, "-n", 1, "--steps", 400, "--cache", "warm", "--set",
-        "accelerator.step_seconds=0.0005", "--set", "loader.workers=1",
-    )  # fmt: skip
+        tmp_path / "out",
+        tiny,
+        "-n",
+        1,
+        "--steps",
+        400,
+        "--cache",
+        "warm",
+        "--set",
+        "accelerator.step_seconds=0.0005",
+        "--set",
+        "loader.workers=1",
+    )
     assert point.bound.kind == unless_crowded(point, "emulator"), point.bound
     assert point.x_ideal < 0.95
 

@@ -61,8 +61,11 @@ def on_tmpfs(options: str, out: Path, *words: object) -> subprocess.CompletedPro
     out.parent.mkdir(exist_ok=True)
     return subprocess.run(
         [*command, script, out.parent, sys.executable, "-m", "emulator", *map(str, words)],
-        capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,9 +100,12 @@ def test_no_mpi(tiny, tmp_path):
     (bare / "python3").symlink_to(sys.executable)
     done = subprocess.run(
         [bare / "python3", "-m", "emulator", *map(str, run_words(tiny, tmp_path / "out"))],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={"PATH": str(bare), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 5
     assert "no mpirun was found: pip install 'feedrate[mpi]'" in done.stderr
     assert "Traceback" not in done.stderr
@@ -156,9 +162,12 @@ def start(tiny, tmp_path):
         words = run_words(tiny, tmp_path / "out", "-n", 3, "--epochs", 500, *more)
         process = subprocess.Popen(
             [sys.executable, "-m", "emulator", *map(str, words)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-        )  # fmt: skip
+        )
         started.append(process)
         return process
 

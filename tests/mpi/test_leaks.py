@@ -69,16 +69,34 @@ def test_nothing_is_left_behind(tiny, tmp_path, loader, worker_kind, number):
     out = tmp_path / "out"
     epochs = 1 if number is None else 500
     words = (
-        "run", tiny, "--workload", "unet3d-tiny", "-n", 2, "--loader", loader, "--epochs", epochs,
-        "--set", f"loader.worker_kind={worker_kind}", "--set", "accelerator.step_seconds=0.01",
-        "--storage", "shaped:400MB/s", "--out", out,
-    )  # fmt: skip
+        "run",
+        tiny,
+        "--workload",
+        "unet3d-tiny",
+        "-n",
+        2,
+        "--loader",
+        loader,
+        "--epochs",
+        epochs,
+        "--set",
+        f"loader.worker_kind={worker_kind}",
+        "--set",
+        "accelerator.step_seconds=0.01",
+        "--storage",
+        "shaped:400MB/s",
+        "--out",
+        out,
+    )
     with (tmp_path / "said").open("w+") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "emulator", *map(str, words)],
-            stdout=subprocess.DEVNULL, stderr=said, text=True, start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            text=True,
+            start_new_session=True,
             env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, "TMPDIR": str(temporary)},
-        )  # fmt: skip
+        )
         try:
             seen = watch(process, out if number is not None else None)
             if number is not None:

@@ -22,9 +22,21 @@ def swept(request, tiny, tmp_path_factory):
     """One to six ranks of 80 MB/s each on 200 MB/s."""
     out = tmp_path_factory.mktemp("sweep") / "out"
     done = feedrate(
-        "sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,2,6", "--loader", request.param,
-        "--storage", "shaped:200MB/s", "--steps", 40, "--out", out,
-    )  # fmt: skip
+        "sweep",
+        tiny,
+        "--workload",
+        "unet3d-tiny",
+        "--counts",
+        "1,2,6",
+        "--loader",
+        request.param,
+        "--storage",
+        "shaped:200MB/s",
+        "--steps",
+        40,
+        "--out",
+        out,
+    )
     assert done.status == 0, done.err
     return read_result(out), read_steps(out), done.out
 
@@ -66,13 +78,27 @@ def test_every_point_has_its_steps(swept):
 def test_idle_ranks_sleep(tiny, tmp_path):
     """Three of four ranks have nothing to do for six seconds: under 1 % of a core each."""
     words = (
-        "sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1", "-n", "4", "--loader", "direct",
-        "--steps", "120", "--out", tmp_path / "out",
-    )  # fmt: skip
+        "sweep",
+        tiny,
+        "--workload",
+        "unet3d-tiny",
+        "--counts",
+        "1",
+        "-n",
+        "4",
+        "--loader",
+        "direct",
+        "--steps",
+        "120",
+        "--out",
+        tmp_path / "out",
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "emulator", *map(str, words)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "emulator", *map(str, words)],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-    )  # fmt: skip
+    )
     with process:
         for line in process.stdout:
             if "point 1" in line:

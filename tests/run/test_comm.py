@@ -29,10 +29,16 @@ def test_who_started_us(environment, started, rank):
 def test_banners_are_left_out_and_everything_else_stays():
     lines = [
         "feedrate: error: the sample is gone\n",
-        RULE, "prterun detected that one or more processes exited with non-zero status\n", "  3\n", RULE,
-        " \n", "a warning of a driver\n",
-        RULE, "There are not enough slots available in the system\n", RULE,
-    ]  # fmt: skip
+        RULE,
+        "prterun detected that one or more processes exited with non-zero status\n",
+        "  3\n",
+        RULE,
+        " \n",
+        "a warning of a driver\n",
+        RULE,
+        "There are not enough slots available in the system\n",
+        RULE,
+    ]
     assert list(without_banners(lines)) == [lines[0], *lines[6:]]
 
 

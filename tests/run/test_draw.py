@@ -17,9 +17,13 @@ MEASURED = np.sort(np.random.Generator(np.random.Philox(5)).lognormal(math.log(0
 
 def spec(times=MEASURED, compute="empirical") -> AcceleratorSpec:
     return AcceleratorSpec(
-        name="x", step_seconds=float(np.mean(times)), step_batch_size=4, provenance="measured",
-        compute=compute, quantiles=tuple(map(float, times)),
-    )  # fmt: skip
+        name="x",
+        step_seconds=float(np.mean(times)),
+        step_batch_size=4,
+        provenance="measured",
+        compute=compute,
+        quantiles=tuple(map(float, times)),
+    )
 
 
 def ks_p(one, two) -> float:

@@ -17,9 +17,15 @@ def test_overhead_is_measured_and_a_step_costs_well_under_a_millisecond(kind):
 
 @pytest.mark.parametrize(
     ("name", "sample_bytes"),
-    [("resnet50-a100", 114_747), ("bert-v100", 2_581), ("cosmoflow-a100", 2_828_572),
-     ("retinanet-b200", 323_011), ("dlrm-b200", 160), ("flux-b200", 2_164_832)],
-)  # fmt: skip
+    [
+        ("resnet50-a100", 114_747),
+        ("bert-v100", 2_581),
+        ("cosmoflow-a100", 2_828_572),
+        ("retinanet-b200", 323_011),
+        ("dlrm-b200", 160),
+        ("flux-b200", 2_164_832),
+    ],
+)
 @pytest.mark.parametrize("kind", ["direct", "torch"])
 def test_samples_are_those_of_the_workload(kind, name, sample_bytes):
     cost = self_test(kind, load_workload(name))
