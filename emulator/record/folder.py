@@ -69,7 +69,11 @@ class ResultFolder:
     @classmethod
     def resume(cls, path: Path, result: RunResult, steps: Steps) -> ResultFolder:
         """Go on with `result` and `steps` of a run that was cut off; spools go. Raises StorageError."""
-        continue_out(path, steps)
+        if len(steps):
+            write_steps(path, steps)
+        remove_spools(path)
+        with storage_errors(f"cannot write to {path}"):
+            (path / FAILURE).unlink(missing_ok=True)
         folder = cls(path, result)
         folder.update(status="incomplete", reason=UNFINISHED)
         return folder
@@ -80,11 +84,11 @@ class ResultFolder:
         write_result(self.path, self.result)
         return self.result
 
-    def complete(self, steps: Steps | None = None, **changes: Any) -> RunResult:
+    def complete(self, steps: Steps | None = None) -> RunResult:
         """Write the step log, if there is one, and the complete result; the result. Raises StorageError."""
         if steps is not None:
             write_steps(self.path, steps)
-        self.update(status="complete", reason="", **changes)
+        self.update(status="complete", reason="")
         remove_spools(self.path)
         return self.result
 
@@ -127,15 +131,6 @@ def prepare_out(path: Path, force: bool) -> None:
                 os.fsync(file.fileno())
         finally:
             (path / _PROBE).unlink(missing_ok=True)
-
-
-def continue_out(path: Path, steps: Steps) -> None:
-    """Make OUT, which holds a sweep that was cut off, ready to go on after `steps`. Raises StorageError."""
-    if len(steps):
-        write_steps(path, steps)
-    remove_spools(path)
-    with storage_errors(f"cannot write to {path}"):
-        (path / FAILURE).unlink(missing_ok=True)
 
 
 def _own_files(path: Path) -> list[Path]:
