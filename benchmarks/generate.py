@@ -33,8 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from read_path_turn import watched
 
 from emulator.config.recipe import load_recipe
-from emulator.dataset.generate import measure_payload
-from emulator.dataset.plan import Plan, outlook
+from emulator.dataset.plan import DatasetPlan, outlook
+from emulator.dataset.writer import measure_payload
 from emulator.storage.folder import FolderStore
 
 TARGET_RATE = 0.90
@@ -131,7 +131,7 @@ def dlio(folder: Path, files: int, jobs: int) -> Turn:
 
 def contestants(files: int, jobs: int) -> dict[str, Callable[[Path], Turn]]:
     """Name -> turn, in the order that they take turns."""
-    look = outlook(Plan(recipe=load_recipe("kits19"), seed=0, files=files))
+    look = outlook(DatasetPlan(recipe=load_recipe("kits19"), seed=0, files=files))
     size = round(look.mean)
     chosen: dict[str, Callable[[Path], Turn]] = {
         "fio buffered + fsync": lambda folder: fio(folder, files, size, jobs, direct=False),

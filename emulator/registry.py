@@ -1,8 +1,8 @@
 """The table of what feedrate offers. Each entry is imported when it is asked for.
 
 The core does not import its satellites, and a heavy package is imported for its own entry alone. They are
-found here, and only here: a new verb, loader, storage, kind of result or kind of noise is one line in this
-file.
+found here, and only here: a new verb, file format, loader, storage, kind of result or kind of noise is one
+line in this file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERBS = {
     "generate": Verb("cli.generate:generate", "Grow a dataset: deterministic, resumable, not compressible."),
     "adopt": Verb("cli.datasets:adopt", "Make a manifest for files that feedrate did not generate."),
     "verify": Verb("cli.datasets:verify", "Check every byte of a dataset against its manifest."),
-    "datasize": Verb("cli.generate:datasize", "Say how much data a valid measurement needs."),
+    "datasize": Verb("cli.datasets:datasize", "Say how much data a valid measurement needs."),
     "workloads": Verb("cli.workloads:workloads", "List the workloads, or show one with its sources."),
     "run": Verb("cli.run:run", "Emulate training with one rank per accelerator, once."),
     "sweep": Verb("cli.run:sweep", "Scale the number of ranks and find the knee."),
@@ -87,6 +87,38 @@ BESIDE = {"systems": "satellites.systems.efficiency:tables_beside"}
 
 NOISE = {"fio": "satellites.baseline.noise", "checkpoint": "satellites.checkpoint.noise"}
 """What may run beside a sweep: the module with its `parse`, `Running` and `line`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A format of sample files."""
+
+    owner: str
+    """`module:class` below `emulator`."""
+    suffix: str
+    """End of the name of a sample's file; with `_x`: of the image's, the label's has `_y`."""
+    other_suffix: str = ""
+    """Another end that other programs give it; empty: none."""
+    many: bool = False
+    """A file can hold many samples."""
+    written: bool = True
+    """False: only files of others are read."""
+
+
+FORMATS = {
+    "npz": FileFormat("dataset.formats.npz:Npz", ".npz"),
+    "npy": FileFormat("dataset.formats.npy:NpyPair", "_x.npy"),
+    "nii": FileFormat("dataset.formats.nifti:Nifti", "_x.nii"),
+    "nii.gz": FileFormat("dataset.formats.nifti:NiftiGz", "_x.nii.gz"),
+    "hdf5": FileFormat("dataset.formats.hdf5:Hdf5", ".h5", ".hdf5", many=True),
+    "raw": FileFormat("dataset.formats.raw:Raw", ".raw"),
+    "tfrecord": FileFormat("dataset.formats.tfrecord:TfRecord", ".tfrecord", many=True),
+    "jpeg": FileFormat("dataset.formats.jpeg:Jpeg", ".jpeg", ".jpg"),
+    "parquet": FileFormat("dataset.formats.parquet:Parquet", ".parquet", many=True),
+    "npy-array": FileFormat("dataset.formats.npy:NpyArray", ".npy", written=False),
+}
+"""File formats by the name that recipes and manifests give them."""
+WRITTEN_FORMATS = tuple(name for name, form in FORMATS.items() if form.written)
 
 
 def load(name: str) -> Any:

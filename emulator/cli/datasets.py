@@ -1,16 +1,28 @@
-"""`feedrate verify`: every byte against the manifest."""
+"""`feedrate verify`, `adopt` and `datasize`: what is said of a dataset besides making it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import dataclasses
+import json
+import os
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
+import psutil
 import typer
 
-if TYPE_CHECKING:
-    from emulator.dataset.verify import Done, Fault
+from emulator.config.storage import parse_place
+from emulator.config.workload import load_workload
+from emulator.dataset.adopt import adopt_samples, find_samples
+from emulator.dataset.manifest import open_dataset
+from emulator.dataset.progress import State, Tally, show_on_terminal, shown
+from emulator.dataset.sizes import needed_data
+from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
+from emulator.errors import DatasetError
+from emulator.run.comm import Comm, agreed, world
+from emulator.storage.base import Store
+from emulator.units import parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
 
 def verify(
@@ -20,27 +32,28 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Faults and result as lines of JSON.")] = False,
 ) -> None:
     """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any."""
-    import os
-
-    from emulator.cli.generate import say_repeated
-    from emulator.config.storage import parse_place
-    from emulator.dataset.verify import check_files, chosen_files, extra_files, open_dataset
-    from emulator.errors import DatasetError
-    from emulator.run.comm import agreed, world
-
     comm = world()
+    first = comm.rank == 0
     dataset = agreed(comm, lambda: open_dataset(parse_place(folder)))
-    indices = chosen_files(len(dataset.manifest.names), sample)
+    rows = agreed(comm, dataset.rows)
+    files = len(dataset.manifest.names)
+    indices = evenly_spread(files, sample)
     mine = indices[comm.rank :: comm.size]
-    pool = threads or min(16, len(os.sched_getaffinity(0)))
-    tally, progress = _progress(len(mine), int(dataset.rows["bytes"][mine].sum()), comm.rank == 0)
-    with progress:
-        found = agreed(comm, lambda: check_files(dataset, mine, pool, tally))
-        found += agreed(comm, lambda: extra_files(dataset) if comm.rank == 0 else [])
+    tally, size = Tally(), int(rows["bytes"][mine].sum())
+    with shown(tally, len(mine), size, show_on_terminal if first else show_nothing):
+        found = agreed(comm, lambda: check_files(dataset, rows, mine, threads or _cores(), tally.add))
+        found += agreed(comm, lambda: extra_files(dataset) if first else [])
     faults: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
     say_repeated(comm, dataset.store, as_json)
-    if comm.rank == 0:
-        _show(folder, faults, len(indices), len(dataset.manifest.names), as_json)
+    if first:
+        for fault in faults:
+            event = {"event": "fault", "file": fault.name, "what": fault.what}
+            print(json.dumps(event) if as_json else f"{fault.name}: {fault.what}")
+        if as_json:
+            done = {"event": "done", "checked": len(indices), "files": files, "faults": len(faults)}
+            print(json.dumps(done))
+        else:
+            print(f"{folder}: {len(indices)} of {files} files checked, {len(faults)} faults")
     if faults:
         raise DatasetError(
             f"{len(faults)} files of {folder} are wrong",
@@ -48,29 +61,26 @@ def verify(
         )
 
 
-def _progress(files: int, size: int, first: bool) -> tuple[Done, AbstractContextManager[Any]]:
-    from emulator.dataset.progress import Tally, show_on_terminal, shown
-
-    tally = Tally()
-    return tally.add, shown(tally.now, files, size, show_on_terminal if first else lambda state: None, 1.0)
+def _cores() -> int:
+    return min(16, len(os.sched_getaffinity(0)))
 
 
-def _show(folder: str, faults: Sequence[Fault], checked: int, files: int, as_json: bool) -> None:
-    import json
+def show_nothing(state: State) -> None:
+    """What ranks after the first show of their progress."""
 
-    from emulator.dataset.progress import clear_terminal
 
-    clear_terminal()
-    for fault in faults:
-        event = {"event": "fault", "file": fault.name, "what": fault.what}
-        print(json.dumps(event) if as_json else f"{fault.name}: {fault.what}")
+def say_repeated(comm: Comm, store: Store, as_json: bool) -> None:
+    """One line on requests that had to be repeated, of all ranks together, if any. Collective."""
+    counts: Counter[str] = Counter()
+    for part in comm.gather(store.stats.snapshot().retries):
+        counts.update(part)
+    if not counts or comm.rank:
+        return
     if as_json:
-        print(json.dumps({"event": "done", "checked": checked, "files": files, "faults": len(faults)}))
+        print(json.dumps({"event": "repeated", **counts}), flush=True)
     else:
-        print(f"{folder}: {checked} of {files} files checked, {len(faults)} faults")
-
-
-# ---- `feedrate adopt DIR`: a manifest for files that somebody else made.
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items()))
+        print(f"{sum(counts.values()):,} requests had to be repeated ({kinds})")
 
 
 def adopt(
@@ -85,19 +95,40 @@ def adopt(
     force: Annotated[bool, typer.Option("--force", help="Make a manifest that is there anew.")] = False,
 ) -> None:
     """Write a manifest for files without one (DLIO's, anyone's), so that run, sweep and verify take them."""
-    import os
-
-    from emulator.dataset.adopt import adopted, find_samples, look, write_manifest
-    from emulator.dataset.progress import Tally, clear_terminal, show_on_terminal, shown
-    from emulator.units import show_bytes
-
     found = find_samples(folder, form or "", force)
-    pool, tally = threads or min(16, len(os.sched_getaffinity(0))), Tally()
-    with shown(tally.now, len(found.names), found.bytes, show_on_terminal, 1.0):
-        rows = look(found, samples_per_file, pool, tally.add)
-    clear_terminal()
-    write_manifest(folder, adopted(found, rows, samples_per_file), rows)
+    tally = Tally()
+    with shown(tally, len(found.names), found.bytes, show_on_terminal):
+        adopt_samples(found, samples_per_file, threads or _cores(), tally.add)
     typer.echo(
         f"{folder}: adopted {len(found.names)} {found.format} files, {show_bytes(found.bytes)}"
         + (f"; {found.left} other files are left alone" if found.left else "")
     )
+
+
+def datasize(
+    workload: Annotated[str, typer.Option("--workload", "-w", help="Name or path.")],
+    accelerators: Annotated[int, typer.Option(min=1, help="Emulated accelerators in all.")],
+    hosts: Annotated[int, typer.Option(min=1, help="Client hosts.")] = 1,
+    host_memory: Annotated[
+        str | None, typer.Option(help="Memory of one host, like 256GiB; default: this machine's.")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="Rate of writing, for the time that it takes.")] = "1GB/s",
+    as_json: Annotated[bool, typer.Option("--json", help="As one line of JSON.")] = False,
+) -> None:
+    """Files and bytes by MLPerf Storage's rule: 5 x the hosts' memory, and 500 steps an epoch."""
+    memory = parse_bytes(host_memory) if host_memory else int(psutil.virtual_memory().total)
+    spec = load_workload(workload)
+    size = needed_data(spec, accelerators, hosts, memory)
+    speed = parse_rate(rate)
+    if as_json:
+        print(json.dumps({**dataclasses.asdict(size), "seconds": size.bytes / speed}))
+        return
+    unit = "files" if size.samples == size.files else "samples"
+    each = "" if unit == "files" else f" of {spec.sample.samples_per_file} samples"
+    print(f"{size.files} files{each}, {show_bytes(size.bytes)}")
+    print(f"  5 x {show_bytes(hosts * memory)} of memory on {hosts} hosts: {size.by_memory} {unit}")
+    print(
+        f"  500 steps x batch size {spec.loader.batch_size} x {accelerators} accelerators: "
+        f"{size.by_steps} {unit}"
+    )
+    print(f"generating takes {show_seconds(size.bytes / speed)} at {show_rate(speed)}")

@@ -9,11 +9,9 @@ from typing import Literal
 from emulator.config.catalog import find
 from emulator.config.reader import Bytes, at_least, build, positive, read_toml
 from emulator.errors import SpecError
+from emulator.registry import FORMATS, WRITTEN_FORMATS
 
 Distribution = Literal["lognormal", "mlperf", "empirical", "fixed"]
-FormatName = Literal["npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "jpeg", "parquet"]
-MANY = ("hdf5", "tfrecord", "parquet")
-"""Formats of files that hold many samples."""
 
 _DTYPE_BYTES = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1}
 
@@ -97,14 +95,14 @@ class Recipe:
     title: str
     """One line for people."""
     size: SizeSpec
-    format: FormatName = "npz"
-    """File format of a sample."""
+    format: str = "npz"
+    """File format of a sample: a name in `emulator.registry.FORMATS`."""
     payload: str = "incompressible"
     """incompressible, ct-realistic, or ratio=R with the compression ratio R of zstd."""
     files: int = 168
     """Files that are generated when neither --files nor --size is given."""
     samples_per_file: int = 1
-    """hdf5, tfrecord and parquet: samples of the same shape in one file."""
+    """Formats for many samples: samples of the same shape in one file."""
     row_group: int = 0
     """parquet: rows of a row group; 0: one group holds the whole file."""
     columns: tuple[ColumnSpec, ...] = ()
@@ -113,6 +111,9 @@ class Recipe:
     """Dotted key -> where its number comes from."""
 
     def __post_init__(self) -> None:
+        if self.format not in WRITTEN_FORMATS:
+            known = ", ".join(map(repr, WRITTEN_FORMATS))
+            raise SpecError(f"format must be one of {known}, not {self.format!r}")
         at_least(1, self, "files", "samples_per_file")
         at_least(0, self, "row_group")
         payload_ratio(self.payload)
@@ -120,11 +121,12 @@ class Recipe:
             raise SpecError("columns need the format parquet and a payload of random bytes")
         if len({column.name for column in self.columns}) < len(self.columns):
             raise SpecError("columns must have different names")
-        if self.samples_per_file > 1 and self.format not in MANY:
+        if self.samples_per_file > 1 and not FORMATS[self.format].many:
             raise SpecError(
                 f"samples_per_file of {self.samples_per_file} needs a format for many samples, "
                 f"not {self.format}",
-                "formats for many samples are " + ", ".join(MANY),
+                "formats for many samples are "
+                + ", ".join(name for name, form in FORMATS.items() if form.many),
             )
 
 

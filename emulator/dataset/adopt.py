@@ -9,38 +9,35 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from emulator.dataset.formats import ADOPTED, FORMATS, Format, format_named
-from emulator.dataset.manifest import ADOPTED as ADOPTED_RECIPE
-from emulator.dataset.manifest import MANIFEST, ROW, Manifest, Table, manifest_files
+from emulator.dataset.formats import format_named
+from emulator.dataset.formats.base import Format
+from emulator.dataset.manifest import ADOPTED, MANIFEST, ROW, TRAINING, Manifest, write_manifest
+from emulator.dataset.owned import is_record
+from emulator.dataset.progress import Done
 from emulator.dataset.verify import looks_right, sums
 from emulator.errors import DatasetError, storage_error
-from emulator.files import write_whole
+from emulator.registry import FORMATS
 from emulator.storage.folder import FolderStore
 
 MAX_FILES = 20_000_000
 """Names are listed in the manifest: more of them are a mistake."""
 
-_OTHER_SUFFIXES = {".hdf5": "hdf5", ".jpg": "jpeg"}
-"""Ends of names that DLIO gives to formats whose suffix is another one here."""
-_ALL = {**FORMATS, **ADOPTED}
-_SECOND = {form.suffix.replace("_x.", "_y.", 1): "" for form in FORMATS.values() if "_x." in form.suffix}
-_ENDS = sorted(
-    {**{_ALL[name].suffix: name for name in _ALL}, **_OTHER_SUFFIXES, **_SECOND}.items(),
-    key=lambda end: -len(end[0]),
-)
-"""(end of a name, format), the longest first: .nii.gz before .gz, _x.npy before .npy."""
-_TRAINING = "train"
-"""DLIO's sub-folder for the files that are trained on, beside valid/."""
+_SUFFIXES = {
+    **{form.suffix: name for name, form in FORMATS.items()},
+    **{form.other_suffix: name for name, form in FORMATS.items() if form.other_suffix},
+    **{form.suffix.replace("_x.", "_y.", 1): "" for form in FORMATS.values() if "_x." in form.suffix},
+}
+"""End of a name -> format; empty for the second file of a sample."""
+_ENDS = sorted(_SUFFIXES.items(), key=lambda end: -len(end[0]))
+"""The longest first: .nii.gz before .gz, _x.npy before .npy."""
 _IGNORED = ("lost+found", ".feedrate")
-
-Done = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +68,36 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
         raise DatasetError(f"there is no folder {folder}", "give the folder that holds the files")
     if (folder / MANIFEST).exists() and not force:
         raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
-    inside = _TRAINING if (folder / _TRAINING).is_dir() else ""
+    inside = TRAINING if (folder / TRAINING).is_dir() else ""
     try:
         files = dict(_files(folder / inside, f"{inside}/" if inside else ""))
     except OSError as error:
         raise storage_error(error, "cannot list the folder") from None
-    form = _the_format(folder, Counter(map(_format_of, files)), wanted)
-    names = sorted((name for name in files if _format_of(name) == form), key=_by_number)
-    parts = [_sizes(format_named(form), name, files, folder) for name in names]
-    used = sum(map(len, parts))
-    return Found(folder, form, names, [sum(sizes) for sizes in parts], len(files) - used)
+    formats = {name: next((form for end, form in _ENDS if name.endswith(end)), "") for name in files}
+    chosen = _the_format(folder, Counter(formats.values()), wanted)
+    form = format_named(chosen)
+    names = sorted((name for name in files if formats[name] == chosen), key=_by_number)
+    sizes = []
+    for name in names:
+        for part in form.parts(name):
+            if not files.get(part):
+                what = "is missing" if part not in files else "is empty"
+                raise DatasetError(f"{folder / part} {what}", "repair the dataset, or take it away")
+        sizes.append(sum(files[part] for part in form.parts(name)))
+    used = len(names) * len(form.parts("a" + form.suffix))
+    return Found(folder, chosen, names, sizes, len(files) - used)
 
 
 def _files(folder: Path, inside: str) -> Iterator[tuple[str, int]]:
     """(name, bytes) of every regular file below `folder`; links to folders are not followed."""
     with os.scandir(folder) as entries:
         for entry in entries:
+            name = inside + entry.name
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in _IGNORED:
-                    yield from _files(Path(entry.path), f"{inside}{entry.name}/")
-            elif entry.is_file() and not _own(inside, entry.name):
-                yield inside + entry.name, entry.stat().st_size
-
-
-def _own(inside: str, name: str) -> bool:
-    """Manifests and their tables are no samples."""
-    return not inside and (name == MANIFEST or re.fullmatch(r"samples-[0-9a-f]{8}\.npy", name) is not None)
-
-
-def _format_of(name: str) -> str:
-    """The format that the end of a name stands for; empty for none, and for the second file of a sample."""
-    return next((form for suffix, form in _ENDS if name.endswith(suffix)), "")
+                    yield from _files(Path(entry.path), f"{name}/")
+            elif entry.is_file() and not is_record(name):
+                yield name, entry.stat().st_size
 
 
 def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
@@ -127,18 +123,8 @@ def _by_number(name: str) -> tuple[tuple[int, int | str], ...]:
     return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts if part)
 
 
-def _sizes(form: Format, name: str, files: dict[str, int], folder: Path) -> list[int]:
-    """Bytes of the files of the sample `name`. Raises DatasetError when one is missing or empty."""
-    parts = form.parts(name)
-    for part in parts:
-        if not files.get(part):
-            what = "is missing" if part not in files else "is empty"
-            raise DatasetError(f"{folder / part} {what}", "repair the dataset, or take it away")
-    return [files[part] for part in parts]
-
-
-def look(found: Found, samples: int, threads: int, done: Done) -> Table:
-    """A row for each file of `samples` samples: its head and its index looked at, its bytes summed.
+def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done) -> Manifest:
+    """Look at the head and the index of each file, sum its bytes; write the manifest once all are samples.
 
     Raises DatasetError naming the first file that cannot be a sample, StorageError.
     """
@@ -152,8 +138,8 @@ def look(found: Found, samples: int, threads: int, done: Done) -> Table:
         wrong = looks_right(store, form, parts, size)
         if wrong:
             raise DatasetError(f"{found.folder}: {wrong}", "it is no sample; repair it or take it away")
-        if samples > 1:
-            _require_samples(form, found.folder / name, size, samples)
+        if samples_per_file > 1:
+            _require_samples(form, found.folder / name, size, samples_per_file)
         crc = sums(store, parts, memoryview(bytearray(store.request)))
         done(1, size)
         return crc
@@ -164,45 +150,29 @@ def look(found: Found, samples: int, threads: int, done: Done) -> Table:
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return rows
+    manifest = Manifest(
+        format=found.format,
+        recipe=ADOPTED,
+        seed=0,
+        names=tuple(found.names),
+        sizes=np.ascontiguousarray(rows["bytes"]),
+        samples_per_file=samples_per_file,
+    )
+    try:
+        write_manifest(store, manifest, rows)
+    except OSError as error:
+        raise storage_error(error, "cannot write the manifest") from None
+    return manifest
 
 
 def _require_samples(form: Format, path: Path, size: int, samples: int) -> None:
     """Raises DatasetError when the file has not so many samples, StorageError."""
     try:
         with path.open("rb", buffering=0) as file:
-            descriptor = file.fileno()
-            form.index(
-                lambda offset, length: memoryview(os.pread(descriptor, length, offset)),
-                size,
-                str(path),
-                samples,
-                (),
-            )
+
+            def peek(offset: int, length: int) -> memoryview:
+                return memoryview(os.pread(file.fileno(), length, offset))
+
+            form.index(peek, size, str(path), samples, ())
     except OSError as error:
         raise storage_error(error, "cannot read a sample") from None
-
-
-def adopted(found: Found, rows: Table, samples_per_file: int) -> Manifest:
-    """The manifest of what was found."""
-    return Manifest(
-        format=found.format,
-        recipe=ADOPTED_RECIPE,
-        seed=0,
-        names=tuple(found.names),
-        sizes=np.ascontiguousarray(rows["bytes"]),
-        samples_per_file=samples_per_file,
-    )
-
-
-def write_manifest(folder: Path, manifest: Manifest, rows: Table) -> None:
-    """Write the table and manifest.json, each whole or not at all; older tables go. Raises StorageError."""
-    name, table, head = manifest_files(manifest, rows)
-    old = [path for path in folder.glob("samples-*.npy") if _own("", path.name) and path.name != name]
-    write_whole(folder / name, table)
-    write_whole(folder / MANIFEST, head)
-    for path in old:
-        try:
-            path.unlink()
-        except OSError as error:
-            raise storage_error(error, "cannot remove an old table") from None

@@ -1,4 +1,4 @@
-"""Fill a folder with the workers of a Dask cluster: the same pure function, the same bytes."""
+"""Make files of a dataset with the workers of a Dask cluster: the same task, the same bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.fill import Job, fill_slice
-from emulator.dataset.generate import Todo, failure, job_of
-from emulator.dataset.site import Site
+from emulator.dataset.fill import FillTask
 from emulator.dataset.sizes import Index
+from emulator.dataset.writer import DatasetWriter
 from emulator.errors import LaunchError, MissingError
 from emulator.storage.base import WriteOptions
 
@@ -20,16 +19,9 @@ _FIRST_JOURNAL = 500_000
 """Number of the first task's journal: far from those of ranks."""
 
 
-def cut(indices: Index, tasks: int) -> list[Index]:
-    """`indices` in at most `tasks` parts, none of them empty."""
-    return [part for part in np.array_split(indices, max(1, min(tasks, len(indices)))) if len(part)]
-
-
-def _task(site: Site, options: WriteOptions, indices: Index, number: int) -> int:
+def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: int) -> None:
     """What a Dask worker does: one part, with one thread (the worker has several)."""
-    job: Job = job_of(site, options)
-    fill_slice(job, indices, number, 1)
-    return len(indices)
+    FillTask.of(writer, options).fill(indices, number, 1)
 
 
 @contextmanager
@@ -58,29 +50,33 @@ def _client(address: str, workers: int) -> Iterator[Any]:
 
 
 def fill_dask(
-    site: Site, todo: Todo, address: str, options: WriteOptions, workers: int,
-    watch: Callable[[Iterable[int]], None] = lambda journals: None,
-) -> None:  # fmt: skip
-    """Make what is to do on the cluster at `address`, or on `workers` processes here ("local").
+    writer: DatasetWriter,
+    indices: Index,
+    address: str,
+    workers: int,
+    options: WriteOptions,
+    watch: Callable[[Iterable[int]], None],
+) -> None:
+    """Make the files `indices` on the cluster at `address`, or on `workers` processes here ("local").
 
     The folder must be the same on all workers; where samples are objects, their environment has the
-    keys. `watch` is told the journals of the tasks before they start. Raises StorageError, LaunchError,
+    keys. `watch` gets the numbers of the tasks' journals before they start. Raises StorageError, LaunchError,
     MissingError; unfinished tasks are cancelled then.
     """
-    if not len(todo.indices):
+    if not len(indices):
         return
     with _client(address, workers) as client:
-        count = len(client.scheduler_info()["workers"]) or 1
-        parts = cut(todo.indices, count * _TASKS_PER_WORKER)
-        numbers = [_FIRST_JOURNAL + task for task in range(len(parts))]
+        tasks = (len(client.scheduler_info()["workers"]) or 1) * _TASKS_PER_WORKER
+        parts = np.array_split(indices, min(tasks, len(indices)))
+        numbers = range(_FIRST_JOURNAL, _FIRST_JOURNAL + len(parts))
         watch(numbers)
         futures = [
-            client.submit(_task, site, options, part, number, pure=False)
+            client.submit(_make, writer, options, part, number, pure=False)
             for part, number in zip(parts, numbers, strict=True)
         ]
         try:
             client.gather(futures)
         except OSError as error:
-            raise failure(site, error) from None
+            raise writer.failure(error) from None
         finally:
             client.cancel(futures)

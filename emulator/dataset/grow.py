@@ -7,16 +7,19 @@ never the same in two files. Checksums are taken while the bytes are still in th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from emulator.config.recipe import payload_ratio
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.base import SLACK, Fill, Key, Place, Shape
+from emulator.dataset.formats.base import SLACK, Key, MemorySource, Shape, Sources
 from emulator.dataset.seeds import SeedVolume
+
+Image = NDArray[np.float32]
+Label = NDArray[np.uint8]
 
 CHUNK = 1 << 20
 BLOCK = 4096
@@ -38,8 +41,6 @@ class Keystream:
     """Random bytes that depend on the key and the stream's number only."""
 
     def __init__(self, key: bytes, stream: int) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
         nonce = stream.to_bytes(8, "big") + bytes(8)
         self._cipher = Cipher(algorithms.AES(key[:16]), modes.CTR(nonce)).encryptor()
 
@@ -53,7 +54,7 @@ class Keystream:
 
 
 class RandomSource:
-    """The bytes of an array: the first `keep` of each 4 KiB are random, the others zero."""
+    """The bytes of an array: the first `keep` of each 4 KiB are random, the others zero. A Source."""
 
     def __init__(self, key: bytes, stream: int, keep: int = BLOCK) -> None:
         self._keystream = Keystream(key, stream)
@@ -68,35 +69,41 @@ class RandomSource:
             self._keystream.into(memory[start : start + step + SLACK], step)
             chunk = memory[start : start + step]
             if self._keep < BLOCK:
-                _thin(np.frombuffer(chunk, np.uint8), self._keep, self._at % BLOCK)
+                data, phase = np.frombuffer(chunk, np.uint8), self._at % BLOCK
+                first = -phase % BLOCK  # where the first whole block begins
+                data[max(self._keep - phase, 0) : first] = 0
+                last = first + max(step - first, 0) // BLOCK * BLOCK
+                data[first:last].reshape(-1, BLOCK)[:, self._keep :] = 0
+                data[last + self._keep :] = 0
             self.crc = crc32(chunk, self.crc)
             self._at += step
 
 
-def _thin(data: NDArray[np.uint8], keep: int, phase: int) -> None:
-    """Zero all but the first `keep` bytes of each block, in place; `data` begins `phase` bytes into one."""
-    first = -phase % BLOCK
-    data[max(keep - phase, 0) : first] = 0
-    rest = data[first:]
-    whole = len(rest) // BLOCK * BLOCK
-    rest[:whole].reshape(-1, BLOCK)[:, keep:] = 0
-    rest[whole + keep :] = 0
+def ct_like(key: bytes, volumes: Sequence[SeedVolume], shape: Shape) -> tuple[Image, Label]:
+    """Image and label from seed volumes: another place, turned, brighter or darker, noise in the low bits.
 
-
-def filled_from(sources: Mapping[Key, RandomSource]) -> Fill:
-    """A Fill with the bytes of `sources`."""
-
-    def fill(x: Place, y: Place) -> None:
-        for place, source in ((x, sources["x"]), (y, sources["y"])):
-            source.into(place.slack, place.size)
-            place.crc = source.crc
-
-    return fill
-
-
-def kept_per_block(ratio: float) -> int:
-    """Random bytes in 4 KiB so that zstd compresses `ratio` times."""
-    return max(16, min(BLOCK, round(BLOCK / ratio - (_ZSTD_BLOCK_COST if ratio > 1 else 0))))
+    Labels are moved along and stay exact. Both have shape `shape`.
+    """
+    rng = np.random.Generator(np.random.Philox(key=np.frombuffer(key[16:], np.uint64)))
+    image, label = np.empty(shape, np.float32), np.empty(shape, np.uint8)
+    samples, depth, height, width = shape
+    keystream = Keystream(key, 2)
+    noise = memoryview(bytearray(4 * height * width + SLACK))
+    for sample in range(samples):
+        volume = volumes[int(rng.integers(len(volumes)))]
+        zs, ys, xs = (
+            mirrored(edge, int(rng.integers(2 * source)), source)
+            for edge, source in zip((depth, height, width), volume.x.shape, strict=True)
+        )
+        scale, shift = (np.float32(rng.uniform(*bounds)) for bounds in (_SCALE, _SHIFT))
+        for z in range(depth):
+            for start in range(0, 4 * height * width, CHUNK):
+                keystream.into(noise[start:], min(CHUNK, 4 * height * width - start))
+            low = np.frombuffer(noise, "<u4", height * width).reshape(height, width)
+            plane = volume.x[zs[z]].take(ys, axis=0).take(xs, axis=1) * scale + shift
+            image[sample, z].view("<u4")[...] = (plane.view("<u4") & ~_NOISE) | (low & _NOISE)
+            label[sample, z] = volume.y[zs[z]].take(ys, axis=0).take(xs, axis=1)
+    return image, label
 
 
 def mirrored(length: int, start: int, source: int) -> NDArray[np.int64]:
@@ -105,61 +112,25 @@ def mirrored(length: int, start: int, source: int) -> NDArray[np.int64]:
     return np.where(turn < source, turn, 2 * source - 1 - turn)
 
 
-def ct_like(key: bytes, volumes: Sequence[SeedVolume], shape: Shape) -> Fill:
-    """A Fill with seed volumes: another place, turned, brighter or darker, noise in the low bits.
-
-    Labels are moved along and stay exact.
-    """
-    rng = np.random.Generator(np.random.Philox(key=np.frombuffer(key[16:], np.uint64)))
-
-    def fill(x: Place, y: Place) -> None:
-        samples, depth, height, width = shape
-        images = np.frombuffer(x.data, "<u4").reshape(samples, depth, height * width)
-        labels = np.frombuffer(y.data, np.uint8).reshape(samples, depth, height, width)
-        noise = Keystream(key, 2)
-        room = memoryview(bytearray(4 * height * width + SLACK))
-        for sample in range(samples):
-            volume = volumes[int(rng.integers(len(volumes)))]
-            axes = [
-                mirrored(edge, int(rng.integers(2 * source)), source)
-                for edge, source in zip((depth, height, width), volume.x.shape, strict=True)
-            ]
-            scale, shift = (np.float32(rng.uniform(*bounds)) for bounds in (_SCALE, _SHIFT))
-            for z in range(depth):
-                image = _cut(volume.x, axes, z) * scale + shift
-                low = _noise(noise, room, 4 * height * width)
-                images[sample, z] = (image.reshape(-1).view("<u4") & ~_NOISE) | (low & _NOISE)
-                labels[sample, z] = _cut(volume.y, axes, z)
-        x.seal()
-        y.seal()
-
-    return fill
-
-
-def _cut(volume: NDArray[Any], axes: Sequence[NDArray[np.int64]], z: int) -> NDArray[Any]:
-    """Plane `z` of the moved volume."""
-    plane: NDArray[Any] = volume[axes[0][z]].take(axes[1], axis=0).take(axes[2], axis=1)
-    return plane
-
-
-def _noise(keystream: Keystream, room: memoryview, size: int) -> NDArray[np.uint32]:
-    for start in range(0, size, CHUNK):
-        step = min(CHUNK, size - start)
-        keystream.into(room[start : start + step + SLACK], step)
-    return np.frombuffer(room[:size], "<u4")
-
-
-def random_sources(payload: str, seed: int, index: int) -> dict[Key, RandomSource] | None:
-    """The arrays of file `index` as streams, for payloads that are grown from nothing. Raises SpecError."""
+def random_sources(payload: str, seed: int, index: int) -> dict[Key, RandomSource]:
+    """The arrays of file `index` for a payload of random bytes. Raises SpecError."""
     ratio = payload_ratio(payload)
-    if payload == "ct-realistic":
-        return None
     key = sample_key(seed, index)
-    keep = BLOCK if ratio is None else kept_per_block(ratio)
+    keep = BLOCK
+    if ratio is not None:
+        keep = max(16, min(BLOCK, round(BLOCK / ratio - (_ZSTD_BLOCK_COST if ratio > 1 else 0))))
     return {"x": RandomSource(key, 0, keep), "y": RandomSource(key, 1, keep)}
 
 
-def fill_for(payload: str, seed: int, index: int, shape: Shape, volumes: Sequence[SeedVolume]) -> Fill:
-    """What fills file `index`: a pure function of its arguments. Raises SpecError."""
-    sources = random_sources(payload, seed, index)
-    return filled_from(sources) if sources else ct_like(sample_key(seed, index), volumes, shape)
+def sources_of(payload: str, seed: int, index: int, shape: Shape, volumes: Sequence[SeedVolume]) -> Sources:
+    """The arrays of file `index`: a pure function of its arguments. Raises SpecError.
+
+    Random ones are made while they are written; ct-realistic ones take the memory of the file.
+    """
+    if payload != "ct-realistic":
+        return random_sources(payload, seed, index)
+    image, label = ct_like(sample_key(seed, index), volumes, shape)
+    return {
+        "x": MemorySource(image.view(np.uint8).reshape(-1).data),
+        "y": MemorySource(label.reshape(-1).data),
+    }

@@ -1,13 +1,14 @@
-"""What a dataset folder holds: names and sizes for ranks, shapes and checksums for `verify`.
+"""A complete dataset: its manifest, and the table of its files.
 
-`manifest.json` is small and for people; the table with one row per file is an .npy file beside it
-whose name carries its checksum, so that the two can never be from different datasets.
+`manifest.json` is small and for people; the table with one row per file (bytes, checksum, shape) is an .npy
+file beside it whose name carries its checksum, so that the two can never be from different datasets.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
 
 MANIFEST = "manifest.json"
+TABLE = re.compile(r"samples-[0-9a-f]{8}\.npy")
+"""Name of the table, in full."""
 HIDDEN = ".feedrate"
 """Where the state of an unfinished dataset lies, below its place."""
 TRAINING = "train"
@@ -72,10 +75,10 @@ class Names(Sequence[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A complete dataset."""
+    """What manifest.json says of a dataset, and the sizes of its files."""
 
     format: str
-    """File format: a key of `emulator.dataset.formats`."""
+    """File format: a name in `emulator.registry.FORMATS`."""
     recipe: str
     """Name of the recipe."""
     seed: int
@@ -106,12 +109,29 @@ class Manifest:
         return int(self.sizes.sum())
 
 
-def read_manifest(place: Place | Store) -> Manifest:
-    """The manifest of the dataset at `place`. Raises DatasetError, StorageError."""
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A complete dataset where it lies."""
+
+    store: Store
+    manifest: Manifest
+    table: tuple[str, int]
+    """Name and CRC-32 of the table."""
+
+    def rows(self) -> Table:
+        """The table, read anew: it takes 24 bytes a file. Raises DatasetError, StorageError."""
+        return _read_table(self.store, self.table)
+
+
+def open_dataset(place: Place | Store) -> Dataset:
+    """The dataset at `place`. Raises DatasetError, StorageError."""
     store = open_store(place)
     head = read_head(store)
+    table, crc = head.get("table"), head.get("table_crc32")
+    if not isinstance(table, str) or "/" in table or not isinstance(crc, int):
+        raise _corrupt(store, "it names no table")
     try:
-        sizes = np.ascontiguousarray(_read_rows(store, head)["bytes"])
+        sizes = np.ascontiguousarray(_read_table(store, (table, crc))["bytes"])
         manifest = Manifest(
             format=str(head["format"]),
             recipe=str(head["recipe"]),
@@ -131,18 +151,16 @@ def read_manifest(place: Place | Store) -> Manifest:
         raise DatasetError(f"the dataset in {store} is empty", "run feedrate generate")
     if int(sizes.min()) <= 0:
         raise _corrupt(store, "a file without bytes")
-    return manifest
+    return Dataset(store, manifest, (table, crc))
 
 
-def read_rows(place: Place | Store) -> Table:
-    """The table of the dataset at `place`: sizes, checksums, shapes. Raises DatasetError, StorageError."""
-    store = open_store(place)
-    return _read_rows(store, read_head(store))
+def read_manifest(place: Place | Store) -> Manifest:
+    """The manifest of the dataset at `place`. Raises DatasetError, StorageError."""
+    return open_dataset(place).manifest
 
 
-def read_head(place: Place | Store) -> dict[str, Any]:
+def read_head(store: Store) -> dict[str, Any]:
     """manifest.json as it is. Raises DatasetError, StorageError."""
-    store = open_store(place)
     text = _get(store, MANIFEST)
     if text is None:
         raise _absent(store)
@@ -188,11 +206,9 @@ def _corrupt(store: Store, why: str) -> DatasetError:
     return DatasetError(f"{store}/{MANIFEST} is corrupt: {why[:120]}", "run the same feedrate generate again")
 
 
-def _read_rows(store: Store, head: Mapping[str, Any]) -> Table:
-    """The rows that `head` names, checked against its checksum. Raises DatasetError, StorageError."""
-    name, crc = head.get("table"), head.get("table_crc32")
-    if not isinstance(name, str) or "/" in name or not isinstance(crc, int):
-        raise _corrupt(store, "it names no table")
+def _read_table(store: Store, table: tuple[str, int]) -> Table:
+    """The rows of the table, checked against its checksum. Raises DatasetError, StorageError."""
+    name, crc = table
     data = _get(store, name)
     if data is None:
         raise _corrupt(store, f"its table {name} is missing")
@@ -225,12 +241,15 @@ def _names(store: Store, head: Mapping[str, Any], files: int) -> Sequence[str]:
     return names
 
 
-def manifest_files(manifest: Manifest, rows: Table) -> tuple[str, bytes, bytes]:
-    """Name and bytes of the table, and bytes of manifest.json: write them in this order."""
+def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
+    """Write the table, then manifest.json, each whole or not at all; older tables go.
+
+    Raises OSError, StorageError.
+    """
     buffer = io.BytesIO()
     np.save(buffer, rows, allow_pickle=False)
-    table = buffer.getvalue()
-    crc = zlib.crc32(table)
+    crc = zlib.crc32(buffer.getvalue())
+    name = f"samples-{crc:08x}.npy"
     names = manifest.names
     head = {
         "feedrate": "dataset",
@@ -249,7 +268,10 @@ def manifest_files(manifest: Manifest, rows: Table) -> tuple[str, bytes, bytes]:
         **({"folder": names.folder} if isinstance(names, Names) and names.folder else {}),
         "suffix": names.suffix if isinstance(names, Names) else "",
         "names": None if isinstance(names, Names) else list(names),
-        "table": f"samples-{crc:08x}.npy",
+        "table": name,
         "table_crc32": crc,
     }
-    return f"samples-{crc:08x}.npy", table, (json.dumps(head, indent=1) + "\n").encode()
+    store.put(name, buffer.getvalue())
+    store.put(MANIFEST, (json.dumps(head, indent=1) + "\n").encode())
+    tables = (entry.name for entry in store.entries("samples-") if TABLE.fullmatch(entry.name))
+    store.delete([table for table in tables if table != name])

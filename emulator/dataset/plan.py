@@ -13,16 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from emulator.config.recipe import Recipe
-from emulator.dataset.formats import Format, form_of
+from emulator.dataset.formats import format_of
+from emulator.dataset.formats.base import Format
 from emulator.dataset.manifest import Names
 from emulator.dataset.sizes import Index, Sizes, sizes_of
-from emulator.errors import DatasetError, SpecError, StorageError, storage_error
-from emulator.storage.base import Store
+from emulator.errors import SpecError
 from emulator.units import show_bytes
 
 BYTES_VERSION = 1
@@ -35,7 +34,7 @@ _CHUNK = 1 << 17
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class DatasetPlan:
     """A dataset to be."""
 
     recipe: Recipe
@@ -56,7 +55,7 @@ class Plan:
     @property
     def form(self) -> Format:
         """How samples are written."""
-        return form_of(self.recipe)
+        return format_of(self.recipe)
 
     @property
     def names(self) -> Names:
@@ -101,7 +100,7 @@ class Plan:
     def planned_bytes(self, indices: Index) -> Index:
         """Bytes of the files `indices`; an upper estimate for compressed formats."""
         voxels = self.shapes(indices).prod(axis=1)
-        planned = self.form.file_bytes(voxels, self.recipe.samples_per_file)
+        planned = self.form.planned_bytes(voxels, self.recipe.samples_per_file)
         return np.broadcast_to(planned, voxels.shape)
 
 
@@ -117,7 +116,7 @@ class Outlook:
     largest: int
 
 
-def outlook(plan: Plan) -> Outlook:
+def outlook(plan: DatasetPlan) -> Outlook:
     """Sums over all files of `plan`, in constant memory."""
     total, square, smallest, largest = 0, 0.0, 2**63 - 1, 0
     for start in range(0, plan.files, _CHUNK):
@@ -130,7 +129,7 @@ def outlook(plan: Plan) -> Outlook:
     return Outlook(files=plan.files, total=total, mean=mean, sd=sd, smallest=smallest, largest=largest)
 
 
-def files_for(plan: Plan, size: int) -> int:
+def files_for(plan: DatasetPlan, size: int) -> int:
     """Files that come to at least `size` bytes. Raises SpecError."""
     sample = plan.recipe.size.bytes_mean * plan.recipe.samples_per_file
     if size > MAX_FILES * sample:
@@ -141,51 +140,3 @@ def files_for(plan: Plan, size: int) -> int:
         if int(sums[-1]) >= size:
             return start + int(np.searchsorted(sums, size)) + 1
         total, start = int(sums[-1]), start + _CHUNK
-
-
-def slice_of(indices: Index, worker: int, workers: int) -> Index:
-    """The part of `indices` that worker number `worker` of `workers` makes: every `workers`-th."""
-    return indices[worker::workers]
-
-
-def require_space(store: Store, needed: int) -> None:
-    """Raises StorageError when it is known that there are fewer than `needed` bytes free."""
-    try:
-        free = store.free()
-    except OSError as error:
-        raise storage_error(error, "cannot see the free space") from None
-    if free is not None and free < needed:
-        raise StorageError(
-            f"{store} has {show_bytes(free)} free, {show_bytes(needed)} are needed "
-            f"({show_bytes(needed - free)} missing)",
-            "free some space, take fewer files, or --no-space-check if the figure is wrong",
-        )
-
-
-def state(plan: Plan) -> dict[str, Any]:
-    """What plan.json in an unfinished dataset holds."""
-    recipe = plan.recipe
-    return {
-        "identity": plan.identity,
-        "files": plan.files,
-        "recipe": recipe.name,
-        "format": recipe.format,
-        "payload": recipe.payload,
-        "seed": plan.seed,
-        "subfolders": plan.subfolders,
-    }
-
-
-def require_same(plan: Plan, found: Mapping[str, Any], folder: str) -> None:
-    """Raises DatasetError when `found`, from a manifest or plan.json, is of another or a larger dataset."""
-    if found.get("identity") != plan.identity:
-        known = (f"{key} {found.get(key)}" for key in ("recipe", "format", "payload", "seed", "subfolders"))
-        raise DatasetError(
-            f"{folder} holds another dataset ({', '.join(known)})",
-            "choose another folder, repeat the first command's options, or --force to replace it",
-        )
-    if int(found.get("files", 0)) > plan.files:
-        raise DatasetError(
-            f"{folder} holds {found.get('files')} files of this dataset, {plan.files} were asked for",
-            "use --files of at least that, or --force to replace it",
-        )

@@ -1,36 +1,124 @@
-"""How far a long job is: counted by its threads, shown once in a while."""
+"""What is done of a long job: kept in journals, counted over threads and processes, shown once in a while.
+
+A dataset that is being made has one journal per worker, in one file or in several objects: 24 bytes a file,
+kept before the file gets its name. A record that was cut off by a kill has a wrong check and counts for
+nothing; a file without a record is made again, which gives the same bytes.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.dataset.owned import JOURNALS
+from emulator.errors import DatasetError, StorageError
+from emulator.storage.base import Store
 from emulator.units import show_rate, show_seconds
 
-Count = Callable[[], tuple[int, int]]
-"""(files, bytes) that are done."""
+Done = Callable[[int, int], None]
+"""Called with the (files, bytes) that were just finished; from many threads."""
+
+RECORD = np.dtype([("index", "<i8"), ("bytes", "<i8"), ("crc", "<u4"), ("check", "<u4")])
+Records = NDArray[np.void]
+"""Files that are done, as rows of dtype RECORD."""
+
+
+def journal_name(worker: int) -> str:
+    """What the names of the journal of worker number `worker` begin with."""
+    return f"{JOURNALS}{worker:06d}"
+
+
+def _whole(size: int) -> int:
+    """Bytes of the whole records in `size` bytes."""
+    return size // RECORD.itemsize * RECORD.itemsize
+
+
+class Journal:
+    """Keeps the records of one worker, whose threads may share it. A context manager."""
+
+    def __init__(self, store: Store, worker: int) -> None:
+        """Raises OSError, StorageError."""
+        self._appender = store.appender(journal_name(worker), RECORD.itemsize)
+
+    def add(self, index: int, size: int, crc: int) -> None:
+        """File `index` has `size` bytes and the CRC-32 `crc`. Raises OSError, StorageError."""
+        head = index.to_bytes(8, "little") + size.to_bytes(8, "little") + crc.to_bytes(4, "little")
+        self._appender.append(head + zlib.crc32(head).to_bytes(4, "little"))
+
+    def __enter__(self) -> Self:
+        self._appender.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._appender.__exit__(kind, error, trace)
+
+
+def read_journals(store: Store) -> Records:
+    """The valid records of all journals, the last of each index, by index. Raises OSError, StorageError."""
+    found = [np.empty(0, RECORD)]
+    for name in sorted(entry.name for entry in store.entries(JOURNALS)):
+        data = store.get(name) or b""
+        records = np.frombuffer(data[: _whole(len(data))], RECORD)
+        checks = [zlib.crc32(data[at : at + 20]) for at in range(0, _whole(len(data)), RECORD.itemsize)]
+        found.append(records[records["check"] == np.array(checks, dtype=np.uint32)])
+    records = np.concatenate(found)[::-1]
+    return records[np.unique(records["index"], return_index=True)[1]]
 
 
 class Tally:
-    """Files and bytes that are done, counted by many threads."""
+    """Files and bytes that are done: those of this process, and what others add to their journals."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None, workers: Iterable[int] = ()) -> None:
         self._lock = threading.Lock()
+        self._reading = threading.Lock()
         self._files = 0
         self._bytes = 0
+        self._store = store
+        self._read: dict[str, int] = {}
+        self.watch(workers)
 
     def add(self, files: int, size: int) -> None:
-        """So many more are done."""
+        """So many more are done by this process."""
         with self._lock:
             self._files += files
             self._bytes += size
 
+    def watch(self, workers: Iterable[int]) -> None:
+        """Count what these workers add to their journals in `store` from now on."""
+        self._journals = tuple(journal_name(worker) for worker in workers)
+        self._read = {name: _whole(size) for name, size in self._found()}
+
+    def _found(self) -> list[tuple[str, int]]:
+        """Name and bytes of each journal that is watched."""
+        if self._store is None or not self._journals:
+            return []
+        found = [(entry.name, entry.size) for entry in self._store.entries(JOURNALS)]
+        return [pair for pair in found if pair[0].startswith(self._journals)]
+
     def now(self) -> tuple[int, int]:
-        """(files, bytes) so far."""
+        """(files, bytes) so far; what cannot be read counts later."""
+        with self._reading, suppress(OSError, DatasetError, StorageError):
+            for name, size in self._found():
+                at, end = self._read.get(name, 0), _whole(size)
+                if self._store is not None and end > at:
+                    data = memoryview(bytearray(end - at))
+                    with self._store.open(name) as blob:
+                        whole = _whole(blob.read_into(at, data))
+                    self._read[name] = at + whole
+                    records = np.frombuffer(data[:whole], RECORD)
+                    self.add(len(records), int(records["bytes"].sum()))
         with self._lock:
             return self._files, self._bytes
 
@@ -57,25 +145,20 @@ class State:
         left = max(self.bytes_all - self.bytes, 0)
         return left / self.bytes_per_second if self.bytes_per_second > 0 else float("inf")
 
-    def line(self) -> str:
-        """For people."""
-        share = self.bytes / self.bytes_all if self.bytes_all else 1.0
-        return (
-            f"{self.files}/{self.files_all} files, {share:4.0%}, {show_rate(self.bytes_per_second)}, "
-            f"{show_seconds(self.eta_seconds)} left"
-        )
-
 
 @contextmanager
 def shown(
-    count: Count, files: int, size: int, show: Callable[[State], None], every: float
+    tally: Tally, files: int, size: int, show: Callable[[State], None], every: float = 1.0
 ) -> Iterator[Callable[[], State]]:
-    """Call `show` every so many seconds while the block runs; gives a function for the state now."""
+    """Call `show` every so many seconds while the block runs; gives a function for the state now.
+
+    `files` and `size` are those of the whole job. A line on the terminal is removed at the end.
+    """
     start, cpu = time.monotonic(), time.process_time()
     over = threading.Event()
 
     def state() -> State:
-        done_files, done_bytes = count()
+        done_files, done_bytes = tally.now()
         return State(
             files=done_files,
             files_all=files,
@@ -96,15 +179,16 @@ def shown(
     finally:
         over.set()
         thread.join()
+        if show is show_on_terminal and sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def show_on_terminal(state: State) -> None:
     """One line on stderr that is written over, when stderr is a terminal."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{state.line()}", end="", file=sys.stderr, flush=True)
-
-
-def clear_terminal() -> None:
-    """Remove the line that show_on_terminal left."""
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        share = state.bytes / state.bytes_all if state.bytes_all else 1.0
+        line = (
+            f"{state.files}/{state.files_all} files, {share:4.0%}, {show_rate(state.bytes_per_second)}, "
+            f"{show_seconds(state.eta_seconds)} left"
+        )
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

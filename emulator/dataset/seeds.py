@@ -3,14 +3,20 @@
 Resampled to 1.6 x 1.2 x 1.2 mm (image linearly, label to the nearest), clipped to [-79, 304] HU,
 normalised to (x - 101) / 76.9, padded to the crop. The result lies in DIR/.feedrate/seeds as .npy files
 that every worker maps, so that only what is looked at takes memory.
+
+KiTS19's own voxels may not be shipped. A phantom is a body that is nobody's: an ellipsoid with two kidneys,
+tumours, a spine and noise. Kidneys and tumours take the share of voxels that they take in KiTS19 (0.684 % and
+0.168 %). Only sums, products and comparisons of normal random numbers are used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +24,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.recipe import SizeSpec
-from emulator.dataset.formats.nifti import SPACING, read_volume
+from emulator.dataset.formats.nifti import SPACING
 from emulator.dataset.sizes import HEADER_BYTES, shapes_from_bytes
 from emulator.errors import DatasetError, storage_error
 from emulator.files import write_whole
 
 SEEDS_VERSION = 1
 PHANTOMS = 2
+KIDNEY, TUMOUR = 1, 2
+"""Labels; 0 is everything else."""
 
 _CLIP = (-79.0, 304.0)
 _MEAN, _SD = 101.0, 76.9
 _SUFFIXES = (".nii.gz", ".nii")
-Float = NDArray[np.float32]
+
+Image = NDArray[np.float32]
 Label = NDArray[np.uint8]
+Shape3 = tuple[int, int, int]
+"""Depth, height, width in voxels."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeedVolume:
     """A preprocessed case: (depth, height, width)."""
 
-    x: Float
+    x: Image
     y: Label
+
+
+# ---- Cases as published.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,39 +93,96 @@ def find_cases(folder: Path) -> list[Case]:
     return list(cases.values())
 
 
-def resampled_shape(shape: Sequence[int], spacing: Sequence[float]) -> tuple[int, int, int]:
-    """Voxels per axis at SPACING: floor(shape x spacing / target), at least 1."""
-    edges = [max(1, int(n * s / t)) for n, s, t in zip(shape, spacing, SPACING, strict=True)]
-    return edges[0], edges[1], edges[2]
+def read_volume(path: Path) -> tuple[NDArray[Any], tuple[float, float, float]]:
+    """A seed volume as (depth, height, width) and its spacing in mm in that order. Raises DatasetError.
+
+    World z (the table's direction in CT) becomes the first axis, whichever axis of the file it is: the
+    first in KiTS19 as published, the last in most other NIfTI files.
+    """
+    import nibabel as nib
+    from nibabel.filebasedimages import ImageFileError
+
+    try:
+        image = nib.load(path)
+        data = image.dataobj.get_unscaled()
+        slope, inter = float(image.dataobj.slope), float(image.dataobj.inter)
+        spacing = [float(edge) for edge in image.header.get_zooms()[:3]]
+        world = nib.orientations.io_orientation(image.affine)[:, 0]
+    except (OSError, ValueError, EOFError, zlib.error, ImageFileError) as error:
+        raise DatasetError(f"{path} is no readable NIfTI volume", str(error)[:200]) from None
+    if data.ndim != 3 or min(data.shape) < 2 or min(spacing) <= 0 or not np.isfinite(spacing).all():
+        raise DatasetError(f"{path} is no volume: shape {data.shape}, spacing {spacing}")
+    axes = np.argsort(-world) if sorted(world.tolist()) == [0.0, 1.0, 2.0] else np.array([2, 1, 0])
+    ordered = tuple(int(axis) for axis in axes)
+    if (slope, inter) != (1.0, 0.0):
+        data = data.astype(np.float32) * np.float32(slope) + np.float32(inter)
+    return data.transpose(ordered), (spacing[ordered[0]], spacing[ordered[1]], spacing[ordered[2]])
 
 
-def resample_image(data: NDArray[Any], shape: tuple[int, int, int]) -> Float:
+def preprocess(case: Case, number: int, min_edge: int) -> SeedVolume:
+    """A case as the training sees it; one without an image gets phantom intensities in its real labels.
+
+    Raises DatasetError.
+    """
+    labels, spacing = read_volume(case.label)
+    # floor(voxels x spacing / target) an axis, at least 1
+    depth, height, width = (
+        max(1, int(n * mm / target)) for n, mm, target in zip(labels.shape, spacing, SPACING, strict=True)
+    )
+    shape = (depth, height, width)
+    y = resample_label(labels, shape)
+    if case.image is None:
+        x = normalised(hounsfield(y, number), shape)
+    else:
+        image, image_spacing = read_volume(case.image)
+        if image.shape != labels.shape or not np.allclose(image_spacing, spacing, rtol=1e-3):
+            raise DatasetError(f"image and segmentation of {case.name} have different shapes or spacings")
+        x = normalised(resample_image(image, shape), shape)
+    return SeedVolume(padded(x, min_edge), padded(y, min_edge))
+
+
+Weights = tuple[NDArray[np.int64], NDArray[np.int64], Image]
+"""First neighbour, second neighbour and the second's weight of each point of an axis."""
+
+
+def _linear(source: int, target: int) -> Weights:
+    """How `target` points lie between `source` points, corners on corners."""
+    place = np.arange(target) * ((source - 1) / max(target - 1, 1))
+    first = np.minimum(place.astype(np.int64), source - 1)
+    return first, np.minimum(first + 1, source - 1), (place - first).astype(np.float32)
+
+
+def _stretched(plane: Image, rows: Weights, columns: Weights) -> Image:
+    """A plane, bilinearly."""
+    first, second, share = rows
+    plane = plane[first] * (1 - share)[:, None] + plane[second] * share[:, None]
+    first, second, share = columns
+    return plane[:, first] * (1 - share) + plane[:, second] * share
+
+
+def resample_image(data: NDArray[Any], shape: Shape3) -> Image:
     """Trilinear, corners on corners, plane by plane."""
-    (z0, z1, zf), (y0, y1, yf), (x0, x1, xf) = (linear(s, t) for s, t in zip(data.shape, shape, strict=True))
-    planes: dict[int, Float] = {}
-
-    def plane(z: int) -> Float:
-        if z not in planes:
-            source = data[z].astype(np.float32)
-            rows = source[y0] * (1 - yf)[:, None] + source[y1] * yf[:, None]
-            planes[z] = rows[:, x0] * (1 - xf) + rows[:, x1] * xf
-        return planes[z]
-
+    (first, second, share), rows, columns = (
+        _linear(source, target) for source, target in zip(data.shape, shape, strict=True)
+    )
+    planes: dict[int, Image] = {}
     result = np.empty(shape, np.float32)
     for z in range(shape[0]):
-        result[z] = plane(int(z0[z])) * (1 - zf[z]) + plane(int(z1[z])) * zf[z]
-        for old in [key for key in planes if key < z0[z]]:
-            del planes[old]
+        planes = {
+            key: planes[key] if key in planes else _stretched(data[key].astype(np.float32), rows, columns)
+            for key in (int(first[z]), int(second[z]))
+        }
+        result[z] = planes[int(first[z])] * (1 - share[z]) + planes[int(second[z])] * share[z]
     return result
 
 
-def resample_label(data: NDArray[Any], shape: tuple[int, int, int]) -> Label:
+def resample_label(data: NDArray[Any], shape: Shape3) -> Label:
     """Nearest voxel: number floor(i x source / target) along each axis."""
     z, y, x = (np.arange(t) * s // t for s, t in zip(data.shape, shape, strict=True))
     return np.ascontiguousarray(data[z][:, y][:, :, x]).astype(np.uint8)
 
 
-def normalised(planes: Iterable[Float], shape: tuple[int, int, int]) -> Float:
+def normalised(planes: Iterable[Image], shape: Shape3) -> Image:
     """Hounsfield units, plane by plane, as the network wants them."""
     result = np.empty(shape, np.float32)
     for z, plane in enumerate(planes):
@@ -125,31 +196,78 @@ def padded(volume: NDArray[Any], min_edge: int) -> NDArray[Any]:
     return np.pad(volume, [(m // 2, m - m // 2) for m in missing], mode="edge")
 
 
-def preprocess(case: Case, number: int, min_edge: int) -> SeedVolume:
-    """A case as the training sees it; one without an image gets phantom intensities in its real labels.
+# ---- Phantoms.
 
-    Raises DatasetError.
-    """
-    labels, spacing = read_volume(case.label)
-    shape = resampled_shape(labels.shape, spacing)
-    y = resample_label(labels, shape)
-    if case.image is None:
-        x = normalised(hounsfield(y, number), shape)
-    else:
-        image, image_spacing = read_volume(case.image)
-        if image.shape != labels.shape or not np.allclose(image_spacing, spacing, rtol=1e-3):
-            raise DatasetError(f"image and segmentation of {case.name} have different shapes or spacings")
-        x = normalised(resample_image(image, shape), shape)
-    return SeedVolume(padded(x, min_edge), padded(y, min_edge))
+_AIR, _FAT, _TISSUE, _KIDNEY, _TUMOUR, _BONE = -1000.0, -100.0, 45.0, 160.0, 80.0, 380.0
+"""Hounsfield units."""
+_NOISE = 18.0
+_TEXTURE = 14.0
+_COARSE = 24
 
 
 def phantom(spec: SizeSpec, number: int) -> SeedVolume:
     """Phantom `number`, of the recipe's mean size."""
-    one = np.ones(1)
-    edges = shapes_from_bytes(one * max(spec.bytes_mean, HEADER_BYTES), one * spec.aspect, spec.min_edge)[0]
-    shape = (int(edges[0]), int(edges[1]), int(edges[2]))
+    size = np.array([max(spec.bytes_mean, HEADER_BYTES)], np.float64)
+    depth, height, width = shapes_from_bytes(size, np.array([spec.aspect]), spec.min_edge)[0].tolist()
+    shape = (depth, height, width)
     labels = phantom_labels(shape, number)
     return SeedVolume(normalised(hounsfield(labels, number), shape), labels)
+
+
+def _grid(shape: Shape3) -> tuple[Image, Image, Image]:
+    """Coordinates from -1 to 1 along each axis, shaped to be broadcast."""
+    axes = [np.linspace(-1, 1, edge, dtype=np.float32) for edge in shape]
+    return axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
+
+
+def _inside(grid: tuple[Image, Image, Image], centre: Any, radii: Any) -> NDArray[np.bool_]:
+    """Which voxels of `grid` lie in an ellipsoid."""
+    terms = [((axis - c) / r) ** 2 for axis, c, r in zip(grid, centre, radii, strict=True)]
+    inside: NDArray[np.bool_] = terms[0] + terms[1] + terms[2] <= 1
+    return inside
+
+
+def phantom_labels(shape: Shape3, number: int) -> Label:
+    """Labels of phantom `number`: 0, KIDNEY, TUMOUR."""
+    rng = np.random.Generator(np.random.Philox(key=np.array([0x5EED, number], np.uint64)))
+    labels = np.zeros(shape, np.uint8)
+    grid = _grid(shape)
+    tumours = int(rng.integers(1, 3))
+    for side in (-1, 1):
+        centre = rng.uniform(-0.04, 0.04, 3) + np.array([0.0, 0.2, 0.42 * side])
+        labels[_inside(grid, centre, np.array([0.29, 0.18, 0.145]) * rng.uniform(0.95, 1.05, 3))] = KIDNEY
+    for tumour in range(tumours):
+        side = 1 if (tumour + number) % 2 else -1
+        centre = rng.uniform(-0.1, 0.1, 3) + np.array([0.0, 0.2, 0.45 * side])
+        radius = (0.0032 / tumours) ** (1 / 3)
+        labels[_inside(grid, centre, radius * rng.uniform(0.9, 1.1, 3))] = TUMOUR
+    return labels
+
+
+def hounsfield(labels: Label, number: int) -> Iterator[Image]:
+    """Plane by plane, a CT of phantom `number` whose organs are where `labels` says, real or not."""
+    rng = np.random.Generator(np.random.Philox(key=np.array([0xC7, number], np.uint64)))
+    depth, height, width = labels.shape
+    zs, ys, xs = _grid((depth, height, width))
+    coarse = rng.standard_normal((_COARSE, _COARSE, _COARSE), dtype=np.float32)
+    (first, second, share), rows, columns = (_linear(_COARSE, edge) for edge in (depth, height, width))
+    for z in range(depth):
+        at = (zs[z : z + 1], ys, xs)
+        plane = np.full((height, width), _AIR, np.float32)
+        plane[_inside(at, (0, 0, 0), (2.2, 0.78, 0.92))[0]] = _FAT
+        plane[_inside(at, (0, 0, 0), (2.0, 0.68, 0.82))[0]] = _TISSUE
+        plane[_inside(at, (0, 0.45, 0), (9.0, 0.13, 0.11))[0]] = _BONE
+        plane[labels[z] == KIDNEY] = _KIDNEY
+        plane[labels[z] == TUMOUR] = _TUMOUR
+        body = plane > _AIR
+        smooth = coarse[first[z]] * (1 - share[z]) + coarse[second[z]] * share[z]
+        texture = _stretched(smooth, rows, columns)
+        noise = texture * _TEXTURE + rng.standard_normal((height, width), dtype=np.float32) * _NOISE
+        plane[body] += noise[body]
+        yield plane
+
+
+# ---- The volumes of a dataset, made once.
 
 
 def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict[str, str]]:
@@ -158,27 +276,34 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
     What is there already from the same source is kept. Raises DatasetError, StorageError.
     """
     makers: list[tuple[str, Callable[[], SeedVolume]]]
-    if folder is None:
-        source = f"phantom {spec.bytes_mean} {spec.aspect} {spec.min_edge}"
-        makers = [(f"phantom_{k}", lambda k=k: phantom(spec, k)) for k in range(PHANTOMS)]  # type: ignore[misc]
-    else:
-        cases = find_cases(folder)
-        source = " ".join(_stamp(case) for case in cases) + f" {spec.min_edge}"
-        makers = [
-            (case.name, lambda case=case, k=k: preprocess(case, k, spec.min_edge))  # type: ignore[misc]
-            for k, case in enumerate(cases)
-        ]
-    key = hashlib.sha256(f"{SEEDS_VERSION} {source}".encode()).hexdigest()
-    place = cache / key[:16]
     try:
+        if folder is None:
+            source = f"phantom {spec.bytes_mean} {spec.aspect} {spec.min_edge}"
+            makers = [(f"phantom_{k}", partial(phantom, spec, k)) for k in range(PHANTOMS)]
+        else:
+            cases = find_cases(folder)
+            source = " ".join(_stamp(case) for case in cases) + f" {spec.min_edge}"
+            makers = [
+                (case.name, partial(preprocess, case, k, spec.min_edge)) for k, case in enumerate(cases)
+            ]
+        key = hashlib.sha256(f"{SEEDS_VERSION} {source}".encode()).hexdigest()
+        place = cache / key[:16]
         place.mkdir(parents=True, exist_ok=True)
-        kept = _kept(place, key)
-        if kept is None:
-            kept = [_store(place, f"{k:04d}", name, make) for k, (name, make) in enumerate(makers)]
-            write_whole(place / "seeds.json", json.dumps({"key": key, "seeds": kept}, indent=1).encode())
+        seeds = _kept(place, key)
+        if seeds is None:
+            seeds = []
+            for k, (name, make) in enumerate(makers):
+                volume = make()
+                digest = hashlib.sha256()
+                for part, array in (("x", volume.x), ("y", volume.y)):
+                    data = np.ascontiguousarray(array)
+                    digest.update(data.data)
+                    np.save(place / f"{k:04d}_{part}.npy", data, allow_pickle=False)
+                seeds.append({"name": name, "sha256": digest.hexdigest()})
+            write_whole(place / "seeds.json", json.dumps({"key": key, "seeds": seeds}, indent=1).encode())
     except OSError as error:
         raise storage_error(error, "cannot prepare the seeds") from None
-    return kept
+    return seeds
 
 
 def _stamp(case: Case) -> str:
@@ -199,17 +324,6 @@ def _kept(place: Path, key: str = "") -> list[dict[str, str]] | None:
     return seeds if whole else None
 
 
-def _store(cache: Path, stem: str, name: str, make: Callable[[], SeedVolume]) -> dict[str, str]:
-    """Make a seed and keep it; its name and the sha256 of its voxels."""
-    volume = make()
-    digest = hashlib.sha256()
-    for part, array in (("x", volume.x), ("y", volume.y)):
-        data = np.ascontiguousarray(array)
-        digest.update(data.data)
-        np.save(cache / f"{stem}_{part}.npy", data, allow_pickle=False)
-    return {"name": name, "sha256": digest.hexdigest()}
-
-
 def load_seeds(cache: Path, seeds: Sequence[Mapping[str, str]]) -> list[SeedVolume]:
     """The volumes of `seeds`, mapped from `cache`. Raises DatasetError."""
     if not seeds:
@@ -227,94 +341,3 @@ def load_seeds(cache: Path, seeds: Sequence[Mapping[str, str]]) -> list[SeedVolu
             f"the seeds in {cache} cannot be read: {error}", "run the same command again"
         ) from None
     raise DatasetError(f"the seeds of the dataset are not in {cache}", "run the same command again")
-
-
-# ---- A body that is nobody's: an ellipsoid with two kidneys, tumours, a spine and noise, in Hounsfield
-# units.
-#
-# KiTS19's own voxels may not be shipped. Kidneys and tumours take the share of voxels that they take in
-# KiTS19 (0.684 % and 0.168 %). Only sums, products and comparisons of normal random numbers are used.
-
-
-KIDNEY, TUMOUR = 1, 2
-
-_AIR, _FAT, _TISSUE, _KIDNEY, _TUMOUR, _BONE = -1000.0, -100.0, 45.0, 160.0, 80.0, 380.0
-_NOISE = 18.0
-_TEXTURE = 14.0
-_COARSE = 24
-
-_Float = NDArray[np.float32]
-_Label = NDArray[np.uint8]
-
-
-def _grid(shape: tuple[int, int, int]) -> tuple[_Float, _Float, _Float]:
-    """Coordinates from -1 to 1 along each axis, shaped to be broadcast."""
-    axes = [np.linspace(-1, 1, edge, dtype=np.float32) for edge in shape]
-    return axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
-
-
-def _inside(grid: tuple[_Float, _Float, _Float], centre: Any, radii: Any) -> NDArray[np.bool_]:
-    terms = [((axis - c) / r) ** 2 for axis, c, r in zip(grid, centre, radii, strict=True)]
-    inside: NDArray[np.bool_] = terms[0] + terms[1] + terms[2] <= 1
-    return inside
-
-
-def phantom_labels(shape: tuple[int, int, int], number: int) -> _Label:
-    """Labels of phantom `number`: 0, KIDNEY, TUMOUR."""
-    rng = np.random.Generator(np.random.Philox(key=np.array([0x5EED, number], np.uint64)))
-    labels = np.zeros(shape, np.uint8)
-    grid = _grid(shape)
-    tumours = int(rng.integers(1, 3))
-    for side in (-1, 1):
-        centre = rng.uniform(-0.04, 0.04, 3) + np.array([0.0, 0.2, 0.42 * side])
-        labels[_inside(grid, centre, np.array([0.29, 0.18, 0.145]) * rng.uniform(0.95, 1.05, 3))] = KIDNEY
-    for tumour in range(tumours):
-        side = 1 if (tumour + number) % 2 else -1
-        centre = rng.uniform(-0.1, 0.1, 3) + np.array([0.0, 0.2, 0.45 * side])
-        radius = (0.0032 / tumours) ** (1 / 3)
-        labels[_inside(grid, centre, radius * rng.uniform(0.9, 1.1, 3))] = TUMOUR
-    return labels
-
-
-def _texture(rng: np.random.Generator, shape: tuple[int, int, int]) -> Iterator[_Float]:
-    """Smooth noise, plane by plane: coarse noise, interpolated along each axis."""
-    coarse = rng.standard_normal((_COARSE, _COARSE, _COARSE), dtype=np.float32)
-    weights = [linear(_COARSE, edge) for edge in shape]
-    for z in range(shape[0]):
-        plane = _blend(coarse, weights[0], z)
-        plane = np.stack([_blend(plane, weights[1], y) for y in range(shape[1])])
-        (first, second, share) = weights[2]
-        yield plane[:, first] * (1 - share) + plane[:, second] * share
-
-
-def linear(source: int, target: int) -> tuple[NDArray[np.int64], NDArray[np.int64], _Float]:
-    """First neighbour, second neighbour and the second's weight of `target` points, corners on corners."""
-    place = np.arange(target) * ((source - 1) / max(target - 1, 1))
-    first = np.minimum(place.astype(np.int64), source - 1)
-    return first, np.minimum(first + 1, source - 1), (place - first).astype(np.float32)
-
-
-def _blend(data: _Float, weights: tuple[NDArray[np.int64], NDArray[np.int64], _Float], at: int) -> _Float:
-    first, second, share = weights
-    blended: _Float = data[first[at]] * (1 - share[at]) + data[second[at]] * share[at]
-    return blended
-
-
-def hounsfield(labels: _Label, number: int) -> Iterator[_Float]:
-    """Plane by plane, a CT of phantom `number` whose organs are where `labels` says, real or not."""
-    rng = np.random.Generator(np.random.Philox(key=np.array([0xC7, number], np.uint64)))
-    depth, height, width = labels.shape
-    zs, ys, xs = _grid((depth, height, width))
-    texture = _texture(rng, (depth, height, width))
-    for z in range(depth):
-        at = (zs[z : z + 1], ys, xs)
-        plane = np.full((height, width), _AIR, np.float32)
-        plane[_inside(at, (0, 0, 0), (2.2, 0.78, 0.92))[0]] = _FAT
-        plane[_inside(at, (0, 0, 0), (2.0, 0.68, 0.82))[0]] = _TISSUE
-        plane[_inside(at, (0, 0.45, 0), (9.0, 0.13, 0.11))[0]] = _BONE
-        plane[labels[z] == KIDNEY] = _KIDNEY
-        plane[labels[z] == TUMOUR] = _TUMOUR
-        body = plane > _AIR
-        noise = next(texture) * _TEXTURE + rng.standard_normal((height, width), dtype=np.float32) * _NOISE
-        plane[body] += noise[body]
-        yield plane

@@ -1,23 +1,24 @@
-"""Is a sample on storage what it was when it was written? By its size and head, or by every byte."""
+"""Is the dataset what was generated? By the sizes and heads of its files, or by every byte."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import numpy as np
 
-from emulator.config.storage import Place
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats import Format, format_named
-from emulator.dataset.manifest import ADOPTED, HIDDEN, MANIFEST, Manifest, Table, read_manifest, read_rows
+from emulator.dataset.formats import format_named
+from emulator.dataset.formats.base import Format
+from emulator.dataset.manifest import ADOPTED, Dataset, Table
+from emulator.dataset.owned import is_record
+from emulator.dataset.progress import Done
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, storage_error
-from emulator.storage import open_store
-from emulator.storage.base import Blob, Store
+from emulator.storage.base import Store
 
 _HEAD = 4096
 
@@ -43,25 +44,18 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
             return error.what
         total += length
     if total != size:
-        names = ", ".join(parts)
-        return f"{names}: {total} bytes where {size} were written"
+        return f"{', '.join(parts)}: {total} bytes where {size} were written"
     return ""
 
 
-def blob_crc(blob: Blob, room: memoryview, value: int = 0) -> int:
-    """CRC-32 of the whole sample behind bytes of CRC-32 `value`, read through `room`. Raises StorageError."""
-    for offset in range(0, blob.size, len(room)):
-        got = blob.read_into(offset, room[: min(len(room), blob.size - offset)])
-        value = crc32(room[:got], value)
-    return value
-
-
-def sums(store: Store, parts: Sequence[str], room: memoryview) -> int:
+def sums(store: Store, parts: Sequence[str], buffer: memoryview) -> int:
     """CRC-32 over the files of a sample. Raises DatasetError when one is missing, StorageError."""
     value = 0
     for part in parts:
         with store.open(part) as blob:
-            value = blob_crc(blob, room, value)
+            for offset in range(0, blob.size, len(buffer)):
+                got = blob.read_into(offset, buffer[: min(len(buffer), blob.size - offset)])
+                value = crc32(buffer[:got], value)
     return value
 
 
@@ -73,12 +67,6 @@ def sums_right(store: Store, parts: Sequence[str], crc: int) -> bool:
         return False
 
 
-# ---- Is the dataset what was generated? Every byte of every file, or of a sample of them.
-
-
-Done = Callable[[int, int], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A file that is not what it should be."""
@@ -88,85 +76,67 @@ class Fault:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A dataset and what its manifest says of every file."""
-
-    store: Store
-    manifest: Manifest
-    rows: Table
-
-
-def open_dataset(place: Place) -> Checked:
-    """The dataset at `place`. Raises DatasetError, StorageError."""
-    store = open_store(place)
-    return Checked(store, read_manifest(store), read_rows(store))
-
-
-def chosen_files(files: int, wanted: int | None) -> Index:
-    """All indices, or `wanted` of them, evenly spread."""
+def evenly_spread(files: int, wanted: int | None) -> Index:
+    """All indices of `files` files, or `wanted` of them, evenly spread."""
     if wanted is None or wanted >= files:
         return np.arange(files)
     return np.unique(np.linspace(0, files - 1, wanted).round().astype(np.int64))
 
 
-def check_file(dataset: Checked, index: int, room: bytearray) -> Fault | None:
+def check_file(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> Fault | None:
     """What is wrong with file `index`, if anything. Raises StorageError when the storage fails."""
     form = format_named(dataset.manifest.format)
     name = dataset.manifest.names[index]
     parts = form.parts(name)
-    row = dataset.rows[index]
-    wrong = looks_right(dataset.store, form, parts, int(row["bytes"]))
+    size, crc = int(rows[index]["bytes"]), int(rows[index]["crc"])
+    wrong = looks_right(dataset.store, form, parts, size)
     if wrong:
         return Fault(name, wrong.removeprefix(f"{name}: "))
     try:
-        value = sums(dataset.store, parts, memoryview(room))
+        value = sums(dataset.store, parts, memoryview(buffer))
     except DatasetError as error:
         return Fault(name, error.what)
-    if value != int(row["crc"]):
-        return Fault(name, f"its bytes have changed: CRC-32 {value:08x}, {int(row['crc']):08x} was written")
+    if value != crc:
+        return Fault(name, f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written")
     return None
 
 
-def check_files(dataset: Checked, indices: Index, threads: int, done: Done) -> list[Fault]:
-    """What is wrong with the files `indices`, in index order. Raises StorageError."""
+def check_files(dataset: Dataset, rows: Table, indices: Index, threads: int, done: Done) -> list[Fault]:
+    """What is wrong with the files `indices`, in index order. `rows` is the dataset's table.
+
+    Raises StorageError.
+    """
     local = threading.local()
 
     def check(index: int) -> Fault | None:
-        if not hasattr(local, "room"):
-            local.room = bytearray(dataset.store.request)
-        fault = check_file(dataset, index, local.room)
-        done(1, int(dataset.rows[index]["bytes"]))
+        if not hasattr(local, "buffer"):
+            local.buffer = bytearray(dataset.store.request)
+        fault = check_file(dataset, rows, index, local.buffer)
+        done(1, int(rows[index]["bytes"]))
         return fault
 
     with ThreadPoolExecutor(threads) as pool:
         return [fault for fault in pool.map(check, indices.tolist()) if fault is not None]
 
 
-def extra_files(dataset: Checked) -> list[Fault]:
+def extra_files(dataset: Dataset) -> list[Fault]:
     """Files at the place that the manifest does not know. Raises StorageError.
 
     Beside adopted files only those of their kind count: what else lies in the folder is somebody else's.
     """
+
+    def kind(name: str) -> tuple[str, str]:
+        path = PurePosixPath(name)
+        return str(path.parent), path.suffix
+
     form = format_named(dataset.manifest.format)
     known = {part for name in dataset.manifest.names for part in form.parts(name)}
-    known.add(MANIFEST)
     try:
         found = sorted(entry.name for entry in dataset.store.entries() if entry.name not in known)
     except OSError as error:
         raise storage_error(error, "cannot list the dataset") from None
+    extra = [name for name in found if not is_record(name)]
     if dataset.manifest.recipe == ADOPTED:
-        kinds = {_kind(name) for name in known}
-        found = [name for name in found if _kind(name) in kinds]
-    return [Fault(name, "extra: not in the manifest") for name in found if not _is_ours(name)]
-
-
-def _kind(name: str) -> tuple[str, str]:
-    """Folder and suffix."""
-    path = PurePosixPath(name)
-    return str(path.parent), path.suffix
-
-
-def _is_ours(name: str) -> bool:
-    table = name.startswith("samples-") and name.endswith(".npy") and len(name) == len("samples-00000000.npy")
-    return table or name.startswith(f"{HIDDEN}/")
+        kinds = {kind(name) for name in known}
+        extra = [name for name in extra if kind(name) in kinds]
+    return [Fault(name, "extra: not in the manifest") for name in extra]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
-from emulator.dataset.manifest import Manifest, read_rows
+from emulator.dataset.manifest import Manifest, open_dataset
 from emulator.loader import make_loader
 from emulator.plan import RankPlan, plan_for
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
@@ -120,7 +120,7 @@ def run_point(
             manifest,
             seed=plan.seed,
             columns=workload.access.columns,
-            checksums=read_rows(store)["crc"] if job.verify_reads else None,
+            checksums=open_dataset(store).rows()["crc"] if job.verify_reads else None,
         )
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None

@@ -19,8 +19,7 @@ import numpy as np
 from emulator.config.recipe import ColumnSpec
 from emulator.config.workload import Workload
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.base import Key, Room, Source
-from emulator.dataset.formats.parquet import Parquet
+from emulator.dataset.formats.base import Sources, write_file
 from emulator.dataset.manifest import Manifest
 from emulator.errors import storage_errors
 from emulator.loader import make_loader
@@ -28,10 +27,12 @@ from emulator.loader.base import Batch, Loader
 from emulator.plan import EpochPlan, Portion, RankPlan
 from emulator.record.machine import cpu_seconds
 from emulator.record.steps import StepLog, Steps
+from emulator.registry import FORMATS, load
 from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.train import train
-from emulator.storage.base import TimedStorage
-from emulator.storage.posix import PosixStorage
+from emulator.storage.base import TimedStorage, WriteOptions
+from emulator.storage.folder import REQUEST, Target
+from emulator.storage.posix import PosixStorage, aligned_buffer
 
 FILES = 16
 EDGE = 92
@@ -117,27 +118,27 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
         values = max(1, sample.bytes_mean // len(names) // 4)  # columns as wide as those read, on the average
         width = values if values > 1 else 0
         columns = tuple(ColumnSpec(name=column, dtype="float32", size=width) for column in names)
-        form = Parquet(columns, _ROW_GROUP)
-    if form.serial:
-        zeros: dict[Key, Source] = {"x": _Zeros(), "y": _Zeros()}
-        data = b"".join(block.tobytes() for block in form.blocks(shape, zeros))
-    else:
-        (encoded,) = form.encode(shape, lambda x, y: None, Room())
-        data = bytes(encoded.memory[: encoded.size])
+        form = load(FORMATS[name].owner)(form.suffix, columns, _ROW_GROUP)
     files = tuple(f"ram_{number}{form.suffix}" for number in range(FILES))
-    for file in files:
+    zeros: Sources = {"x": _Zeros(), "y": _Zeros()}
+    (pieces,) = form.files(shape, zeros)
+    with Target(folder / files[0], WriteOptions(direct=False, sync=False)) as target:
+        _, size = write_file(target, pieces, zeros, aligned_buffer(REQUEST))
+        target.publish()
+    data = (folder / files[0]).read_bytes()
+    for file in files[1:]:
         (folder / file).write_bytes(data)
-    sizes = np.full(FILES, len(data))
+    sizes = np.full(FILES, size)
     return Manifest(format=name, recipe="", seed=0, names=files, sizes=sizes, samples_per_file=shape[0])
 
 
 class _Zeros:
-    """The bytes of an array of zeros: fresh memory holds them."""
+    """The bytes of an array of zeros. A Source."""
 
     crc = 0
 
     def into(self, memory: memoryview, size: int) -> None:
-        pass
+        memory[:size] = bytes(size)
 
 
 class _Empty:

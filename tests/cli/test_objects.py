@@ -14,8 +14,8 @@ from s3_server import KEY, SECRET, Endpoint, Fault, s3_server
 
 from emulator.config.storage import parse_place
 from emulator.config.workload import LoaderSpec
-from emulator.dataset.manifest import read_manifest, read_rows
-from emulator.dataset.site import Journal, JournalWatch, read_journals
+from emulator.dataset.manifest import open_dataset, read_manifest
+from emulator.dataset.progress import Journal, Tally, read_journals
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
 from emulator.plan import whole_files
@@ -185,7 +185,7 @@ def test_a_damaged_sample_is_never_taken_for_what_it_was(
     batches = [whole_files((index, index + 1)) for index in range(0, 24, 2)]
 
     def read() -> int:
-        loader = make_loader(kind, spec, store, manifest, checksums=read_rows(store)["crc"])
+        loader = make_loader(kind, spec, store, manifest, checksums=open_dataset(store).rows()["crc"])
         try:
             return sum(batch.bytes for batch in loader.read(batches))
         finally:
@@ -206,7 +206,7 @@ def test_what_another_process_has_done_is_read_from_its_journal(endpoint: Endpoi
         for name, value in endpoint.environment().items():
             patch.setenv(name, value)
         store = open_store(parse_place(PLACE))
-        watch = JournalWatch(store, [1])
+        watch = Tally(store, [1])
         with Journal(store, 1) as journal:
             threads = [threading.Thread(target=journal.add, args=(index, 10, 0)) for index in range(20)]
             for thread in threads:

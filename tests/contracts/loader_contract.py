@@ -12,10 +12,11 @@ from typing import Protocol
 
 import numpy as np
 import pytest
+from contracts.format_contract import Sample, parts_of
 
 from emulator.config.workload import LoaderSpec
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats import FORMATS, Sample
+from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.base import Loader
 from emulator.plan import Portion, whole_files
@@ -50,7 +51,7 @@ class Files:
 
 def write_files(folder: Path, form: str, count: int = 12) -> Files:
     """`count` samples of different sizes in the format `form`."""
-    writer = FORMATS[form]
+    writer = format_named(form)
     random = np.random.default_rng(7)
     names, sizes, checksums = [], [], []
     for index in range(count):
@@ -58,26 +59,13 @@ def write_files(folder: Path, form: str, count: int = 12) -> Files:
         label = np.zeros(shape, np.uint8)
         label[0, 3, 4, 5] = 2
         name = f"sample{index}{writer.suffix}"
-        paths = [folder / part for part in writer.parts(name)]
-        with (folder / "both").open("w+b") as file:
-            writer.write(file, Sample(random.random(shape, np.float32), label))
-            file.seek(0)
-            data = file.read()
-        cut = len(data) if len(paths) == 1 else _first_part(writer, data)
-        for path, piece in zip(paths, (data[:cut], data[cut:]), strict=False):
-            path.write_bytes(piece)
+        parts = parts_of(writer, Sample(random.random(shape, np.float32), label)).values()
+        for part, data in zip(writer.parts(name), parts, strict=True):
+            (folder / part).write_bytes(data)
         names.append(name)
-        sizes.append(len(data))
-        checksums.append(crc32(data))
-    (folder / "both").unlink()
+        sizes.append(sum(map(len, parts)))
+        checksums.append(crc32(b"".join(parts)))
     return Files(folder, form, tuple(names), tuple(sizes), tuple(checksums))
-
-
-def _first_part(writer: object, data: bytes) -> int:
-    """Where the second file of a pair begins: at its magic, the last one in `data`."""
-    magics = {".npy": b"\x93NUMPY", ".nii": b"\x5c\x01\x00\x00", ".gz": b"\x1f\x8b\x08"}
-    magic = magics[Path(writer.suffix).suffix]  # type: ignore[attr-defined]
-    return data.rindex(magic)
 
 
 class MakeLoader(Protocol):

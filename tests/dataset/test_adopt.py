@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command import feedrate
 
-from emulator.dataset.adopt import adopted, find_samples, look, write_manifest
+from emulator.dataset.adopt import adopt_samples, find_samples
 from emulator.dataset.manifest import MANIFEST, Manifest, read_manifest
 from emulator.errors import FeedrateError
 
@@ -37,11 +37,7 @@ def as_dlio(folder: Path, form: str = "npz", files: int = FILES, edge: int = 60)
 
 def adopt(folder: Path, form: str = "", samples: int = 1) -> Manifest:
     """As the command does it."""
-    found = find_samples(folder, form)
-    rows = look(found, samples, 2, lambda files, size: None)
-    manifest = adopted(found, rows, samples)
-    write_manifest(folder, manifest, rows)
-    return manifest
+    return adopt_samples(find_samples(folder, form), samples, 2, lambda files, size: None)
 
 
 @pytest.mark.parametrize(("form", "name"), [("npz", "npz"), ("npy", "npy-array"), ("hdf5", "hdf5")])

@@ -11,14 +11,15 @@ import h5py
 import nibabel as nib
 import numpy as np
 import pytest
-from contracts.format_contract import FormatContract, make_sample, parts_of
+from contracts.format_contract import FormatContract, Sample, make_sample, parts_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.dataset.formats import Sample, format_named
+from emulator.dataset.formats import format_named
 from emulator.dataset.formats.npy import npy_header, parse_npy
-from emulator.dataset.formats.npz import Npz
 from emulator.errors import DatasetError
+
+NPZ = format_named("npz")
 
 
 class TestNpz(FormatContract):
@@ -30,9 +31,9 @@ class TestNpz(FormatContract):
         assert zipfile.ZipFile(files[0]).testzip() is None
 
     def test_arrays_lie_at_multiples_of_64_bytes(self) -> None:
-        (data,) = parts_of(Npz(), make_sample((1, 3, 5, 7))).values()
+        (data,) = parts_of(NPZ, make_sample((1, 3, 5, 7))).values()
         memory = np.frombuffer(data, np.uint8)
-        for array in Npz().arrays(memoryview(data), "a.npz").values():
+        for array in NPZ.arrays(memoryview(data), "a.npz").values():
             assert (array.ctypes.data - memory.ctypes.data) % 64 == 0
 
 
@@ -111,8 +112,8 @@ def test_npz_files_of_numpy_and_dlio_are_read(save, swapped):
     file = io.BytesIO()
     save(file, **({"y": y, "x": x} if swapped else {"x": x, "y": y}))
     data = memoryview(file.getvalue())
-    Npz().check_head(data[:4096], len(data), "dlio.npz")
-    found = Npz().arrays(data, "dlio.npz")
+    NPZ.check_head(data[:4096], len(data), "dlio.npz")
+    found = NPZ.arrays(data, "dlio.npz")
     assert np.array_equal(found["x"], x) and found["y"].tolist() == y
 
 
@@ -120,7 +121,7 @@ def test_fortran_order_is_kept():
     x = np.asfortranarray(np.arange(24.0).reshape(2, 3, 4))
     file = io.BytesIO()
     np.savez(file, x=x, y=x)
-    assert np.array_equal(Npz().arrays(memoryview(file.getvalue()), "f.npz")["x"], x)
+    assert np.array_equal(NPZ.arrays(memoryview(file.getvalue()), "f.npz")["x"], x)
 
 
 def test_a_pickle_is_refused_and_not_run(tmp_path):
@@ -132,9 +133,9 @@ def test_a_pickle_is_refused_and_not_run(tmp_path):
     np.savez(file, x=np.array([Bomb()], dtype=object), y=np.array([1]))
     data = memoryview(file.getvalue())
     with pytest.raises(DatasetError, match="no pickled objects"):
-        Npz().arrays(data, "bomb.npz")
+        NPZ.arrays(data, "bomb.npz")
     with pytest.raises(DatasetError):
-        Npz().check_head(data[:4096], len(data), "bomb.npz")
+        NPZ.check_head(data[:4096], len(data), "bomb.npz")
     assert not (tmp_path / "boom").exists()
 
 
@@ -157,7 +158,7 @@ def test_a_header_that_promises_too_much_allocates_nothing(shape, compressed):
     data = _lying_npz(shape, compressed)
     tracemalloc.start()
     with pytest.raises(DatasetError):
-        Npz().arrays(memoryview(data), "lie.npz")
+        NPZ.arrays(memoryview(data), "lie.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10_000_000
@@ -173,7 +174,7 @@ def test_a_zip_bomb_is_refused():
     data[at + 24 : at + 28] = (4096).to_bytes(4, "little")  # claims 4 KiB, holds 64 MiB
     tracemalloc.start()
     with pytest.raises(DatasetError):
-        Npz().arrays(memoryview(data), "bomb.npz")
+        NPZ.arrays(memoryview(data), "bomb.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10_000_000
@@ -189,7 +190,7 @@ def test_fuzzed_npy_headers_are_dataset_errors(data):
         assert header.size >= 0 and header.offset <= len(head)
 
 
-_ZIP = next(iter(parts_of(Npz(), make_sample((1, 4, 5, 6))).values()))
+_ZIP = next(iter(parts_of(NPZ, make_sample((1, 4, 5, 6))).values()))
 
 
 @settings(max_examples=300)
@@ -199,8 +200,8 @@ def test_fuzzed_npz_files_are_dataset_errors(changes):
     for at, value in changes:
         data[at] = value
     for call in (
-        lambda: Npz().arrays(memoryview(data), "f.npz"),
-        lambda: Npz().check_head(memoryview(data)[:4096], len(data), "f.npz"),
+        lambda: NPZ.arrays(memoryview(data), "f.npz"),
+        lambda: NPZ.check_head(memoryview(data)[:4096], len(data), "f.npz"),
     ):
         try:
             call()

@@ -5,24 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import zstandard
-from contracts.format_contract import parts_of
+from contracts.format_contract import Sample, parts_of, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.config.recipe import load_recipe
 from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats import Sample, format_named
-from emulator.dataset.formats.base import Room
-from emulator.dataset.grow import fill_for, mirrored
+from emulator.dataset.formats import format_named
+from emulator.dataset.grow import mirrored, sources_of
 from emulator.dataset.seeds import KIDNEY, TUMOUR, SeedVolume, phantom
 
 SHAPE = (1, 96, 100, 101)
 
 
 def grown(payload: str, seed: int = 0, index: int = 0, volumes: list[SeedVolume] | None = None) -> bytes:
-    (part,) = format_named("npz").encode(SHAPE, fill_for(payload, seed, index, SHAPE, volumes or []), Room())
-    assert part.crc == crc32(part.memory[: part.size])
-    return bytes(part.memory[: part.size])
+    ((data,), (crc,)) = written(
+        format_named("npz"), SHAPE, sources_of(payload, seed, index, SHAPE, volumes or [])
+    )
+    assert crc == crc32(data)
+    return data
 
 
 def ratio(data: bytes) -> float:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.format_contract import FormatContract
+from contracts.format_contract import FormatContract, Sample
 
 from emulator.config.recipe import load_recipe
-from emulator.dataset.formats import Sample, format_named
+from emulator.dataset.formats import format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import DatasetError
 

@@ -10,8 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.dataset.manifest import MANIFEST, ROW, Manifest, Names, manifest_files, read_manifest
+from emulator.dataset.manifest import (
+    MANIFEST,
+    ROW,
+    Manifest,
+    Names,
+    open_dataset,
+    read_manifest,
+    write_manifest,
+)
 from emulator.errors import DatasetError
+from emulator.storage.folder import FolderStore
 
 
 def write(folder: Path, files: int = 5, **changes: object) -> Manifest:
@@ -25,11 +34,9 @@ def write(folder: Path, files: int = 5, **changes: object) -> Manifest:
         sizes=rows["bytes"].copy(),
         subfolders=4,
     )
-    name, table, head = manifest_files(manifest, rows)
-    head = json.dumps({**json.loads(head), **changes}).encode()
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_bytes(table)
-    (folder / MANIFEST).write_bytes(head)
+    write_manifest(FolderStore(folder), manifest, rows)
+    head = json.loads((folder / MANIFEST).read_bytes())
+    (folder / MANIFEST).write_text(json.dumps({**head, **changes}))
     return manifest
 
 
@@ -42,6 +49,7 @@ def test_what_is_written_is_read(tmp_path):
         "0003/sample_0000003.npz", "0000/sample_0000004.npz",
     ]  # fmt: skip
     assert found.sizes.tolist() == [1000, 1001, 1002, 1003, 1004]
+    assert open_dataset(tmp_path).rows()["bytes"].tolist() == found.sizes.tolist()
     assert found.names[-1] == found.names[4] and found.names[1:3] == list(found.names)[1:3]
     with pytest.raises(IndexError):
         found.names[5]

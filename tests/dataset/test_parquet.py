@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from contracts.format_contract import FormatContract, make_sample, parts_of, peek_into
+from contracts.format_contract import FormatContract, Sample, make_sample, parts_of, peek_into, written
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
-from emulator.dataset.formats import Sample, form_of, format_named
+from emulator.dataset.formats import format_named, format_of
 from emulator.dataset.formats.base import Extent
 from emulator.dataset.formats.parquet import RowGroups
 from emulator.dataset.grow import random_sources
@@ -40,10 +40,9 @@ class TestParquet(FormatContract):
 
 def file_of(recipe_name: str, settings: list[str], samples: int) -> tuple[bytes, object]:
     recipe = load_recipe(recipe_name, [*settings, f"samples_per_file={samples}"])
-    form = form_of(recipe)
-    blocks = form.blocks((samples, 1, 1, 1), random_sources("incompressible", 1, 2))
-    data = b"".join(bytes(block.data) for block in blocks)
-    assert len(data) <= form.file_bytes(1, samples)
+    form = format_of(recipe)
+    ((data,), _) = written(form, (samples, 1, 1, 1), random_sources("incompressible", 1, 2))
+    assert len(data) <= form.planned_bytes(1, samples)
     return data, form
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.config.recipe import SizeSpec, load_recipe
-from emulator.dataset.plan import Plan, files_for, outlook, slice_of
+from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.dataset.sizes import size_table, sizes_of, table_moments
 from emulator.errors import SpecError
 
@@ -26,7 +26,7 @@ CASES = [(r, d) for r in ("kits19", "tiny") for d in ("lognormal", "mlperf", "fi
 @pytest.mark.parametrize("seed", [0, 1, 12345])
 def test_ten_thousand_samples_have_the_recipes_moments(recipe, distribution, seed):
     spec = load_recipe(recipe, [f"size.distribution={distribution}"])
-    look = outlook(Plan(recipe=spec, seed=seed, files=10_000))
+    look = outlook(DatasetPlan(recipe=spec, seed=seed, files=10_000))
     assert look.mean == pytest.approx(spec.size.bytes_mean, rel=0.01)
     if distribution == "fixed":
         assert look.sd < 1
@@ -97,14 +97,8 @@ def test_a_shape_depends_on_seed_and_index_only(seed, indices):
     assert together.min() >= 32, "the crop fits"
 
 
-@given(st.integers(1, 500), st.integers(1, 40))
-def test_workers_share_every_index_once(files, workers):
-    parts = [slice_of(np.arange(files), worker, workers) for worker in range(workers)]
-    assert sorted(np.concatenate(parts).tolist()) == list(range(files))
-
-
 def test_a_size_becomes_the_least_number_of_files():
-    plan = Plan(recipe=load_recipe("tiny"), seed=0, files=1)
+    plan = DatasetPlan(recipe=load_recipe("tiny"), seed=0, files=1)
     files = files_for(plan, 10**9)
     total = [outlook(replace(plan, files=n)).total for n in (files - 1, files)]
     assert total[0] < 10**9 <= total[1]
@@ -112,4 +106,4 @@ def test_a_size_becomes_the_least_number_of_files():
 
 def test_what_cannot_be_is_refused_with_its_line():
     with pytest.raises(SpecError, match=r"size.bytes_sd of 9000000000 cannot be reached"):
-        Plan(recipe=load_recipe("tiny", ["size.bytes_sd=9GB"]), seed=0, files=1).sizes  # noqa: B018
+        DatasetPlan(recipe=load_recipe("tiny", ["size.bytes_sd=9GB"]), seed=0, files=1).sizes  # noqa: B018

@@ -9,16 +9,17 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 import pytest
-from contracts.format_contract import FormatContract, make_sample, parts_of, peek_into
+from contracts.format_contract import FormatContract, Sample, make_sample, parts_of, peek_into, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.dataset.formats import Sample, format_named
-from emulator.dataset.formats.base import Even
-from emulator.dataset.formats.tfrecord import TfRecord, example_bytes, example_head, wrong_record
+from emulator.dataset.formats import format_named
+from emulator.dataset.formats.tfrecord import Records, example_bytes, example_head, wrong_record
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.plan import Read
+
+TFRECORD = format_named("tfrecord")
 
 
 def records_of(data: bytes) -> list[bytes]:
@@ -49,10 +50,10 @@ class TestTfRecord(FormatContract):
 
     def test_many_samples_a_file(self) -> None:
         sample = make_sample((4, 9, 8, 7))
-        (data,) = parts_of(TfRecord(), sample).values()
-        found = TfRecord().arrays(memoryview(data), "a.tfrecord")
+        (data,) = parts_of(TFRECORD, sample).values()
+        found = TFRECORD.arrays(memoryview(data), "a.tfrecord")
         assert np.array_equal(found["x"], sample.x) and np.array_equal(found["y"], sample.y)
-        assert len(data) == 4 * TfRecord().planned_bytes(9 * 8 * 7)
+        assert len(data) == 4 * TFRECORD.planned_bytes(9 * 8 * 7)
 
 
 def test_an_empty_record_has_the_bytes_that_tensorflow_writes():
@@ -71,19 +72,19 @@ def test_the_bytes_of_a_record_depend_on_its_voxels_alone(depth, height, width):
 
 def test_what_is_streamed_is_framed_record_by_record():
     sources = random_sources("incompressible", 3, 5)
-    streamed = b"".join(bytes(block.data) for block in TfRecord().blocks((700, 1, 1, 500), sources))
+    ((streamed,), _) = written(TFRECORD, (700, 1, 1, 500), sources)
     assert len({body[-2500:] for body in records_of(streamed)}) == 700
 
 
 @pytest.fixture(scope="module")
 def forty() -> bytes:
-    (data,) = parts_of(TfRecord(), make_sample((40, 1, 3, 50))).values()
+    (data,) = parts_of(TFRECORD, make_sample((40, 1, 3, 50))).values()
     return data
 
 
-def index_of(data: bytes) -> Even:
+def index_of(data: bytes) -> Records:
     found = format_named("tfrecord").index(peek_into(data), len(data), "a.tfrecord", 40, ())
-    assert isinstance(found, Even)
+    assert isinstance(found, Records)
     return found
 
 
@@ -125,7 +126,7 @@ def test_a_flipped_bit_is_found_in_its_record(forty):
 
 
 def test_records_of_different_sizes_are_read_as_streams_alone():
-    index = Even("b.tfrecord", 1001, 10, wrong_record)
+    index = Records("b.tfrecord", 1001, 10)
     with pytest.raises(DatasetError, match=r"access\.pattern=sequential"):
         index.extents(Read(0, 3, 1), 4096)
     assert index.extents(Read(0, 0, 10, "start"), 4096) == [(0, 1001)]

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.format_contract import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.dataset.fill import Target, WriteOptions, pour, stream, write_encoded
-from emulator.dataset.formats import FORMATS, format_named
-from emulator.dataset.formats.base import PAGE, Room
-from emulator.dataset.grow import filled_from, random_sources
-from emulator.dataset.site import Journal, JournalWatch, read_journals
-from emulator.storage.folder import FolderStore
-
-STREAMED = [name for name, form in FORMATS.items() if form.streams]
+from emulator.dataset.formats import format_named
+from emulator.dataset.formats.base import PAGE, ArrayBytes, Deferred, Format, Shape, Sources, write_file
+from emulator.dataset.grow import random_sources
+from emulator.dataset.progress import Journal, Tally, read_journals
+from emulator.registry import FORMATS, WRITTEN_FORMATS
+from emulator.storage.base import WriteOptions
+from emulator.storage.folder import FolderStore, Target
 
 
 @pytest.fixture(scope="module")
@@ -26,60 +26,57 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("writing")
 
 
-@settings(max_examples=60, deadline=None)
+def joined(form: Format, shape: Shape, sources: Sources) -> list[bytes]:
+    """The files of a sample, put together piece by piece."""
+    files = []
+    for pieces in form.files(shape, sources):
+        parts: list[bytes | Deferred] = []
+        for piece in pieces:
+            if isinstance(piece, ArrayBytes):
+                memory = memoryview(bytearray(piece.size))
+                sources[piece.key].into(memory, piece.size)
+                parts.append(bytes(memory))
+            else:
+                parts.append(piece if isinstance(piece, Deferred) else bytes(piece))
+        files.append(b"".join(part.data if isinstance(part, Deferred) else part for part in parts))
+    return files
+
+
+@settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(STREAMED),
+    st.sampled_from(WRITTEN_FORMATS),
+    st.integers(1, 9),
     st.tuples(*[st.integers(1, 40)] * 3),
     st.integers(1, 5),
     st.sampled_from(["incompressible", "ratio=3"]),
     st.booleans(),
 )
-def test_streamed_through_any_buffer_it_is_what_is_composed(folder, name, edges, pages, payload, direct):
-    form, shape = format_named(name), (1, *edges)
-    composed = form.encode(shape, filled_from(random_sources(payload, 5, 7)), Room())
+def test_written_through_any_buffer_a_file_is_its_pieces(
+    folder, name, samples, edges, pages, payload, direct
+):
+    form, shape = format_named(name), (samples if FORMATS[name].many else 1, *edges)
+    expected = joined(form, shape, random_sources(payload, 5, 7))
     sources = random_sources(payload, 5, 7)
     buffer = memoryview(mmap.mmap(-1, pages * PAGE))
-    for part, layout in zip(composed, form.layouts(shape), strict=True):
-        with Target(folder / "streamed", WriteOptions(direct=direct, sync=False)) as target:
-            stream(target, layout, sources, buffer)
+    for data, pieces in zip(expected, form.files(shape, sources), strict=True):
+        with Target(folder / "written", WriteOptions(direct=direct, sync=False)) as target:
+            done = write_file(target, pieces, sources, buffer)
             target.publish()
-        data = (folder / "streamed").read_bytes()
-        assert data == bytes(part.memory[: part.size])
-    sums = {key: source.crc for key, source in sources.items()}
-    assert [layout.crc(sums) for layout in form.layouts(shape)] == [part.crc for part in composed]
-    assert zlib.crc32(data) == composed[-1].crc
-
-
-SERIAL = [name for name, form in FORMATS.items() if form.serial]
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.sampled_from(SERIAL), st.integers(1, 9), st.tuples(*[st.integers(1, 20)] * 3), st.integers(1, 5),
-    st.booleans(),
-)  # fmt: skip
-def test_poured_through_any_buffer_it_is_what_is_composed(folder, name, samples, edges, pages, direct):
-    form, shape = format_named(name), (samples, *edges)
-    (composed,) = form.encode(shape, filled_from(random_sources("incompressible", 5, 7)), Room())
-    buffer = memoryview(mmap.mmap(-1, pages * PAGE))
-    with Target(folder / "poured", WriteOptions(direct=direct, sync=False)) as target:
-        done = pour(target, form.blocks(shape, random_sources("incompressible", 5, 7)), buffer)
-        target.publish()
-    assert done == (composed.crc, composed.size)
-    assert (folder / "poured").read_bytes() == bytes(composed.memory[: composed.size])
+        assert (folder / "written").read_bytes() == data
+        assert done == (zlib.crc32(data), len(data))
 
 
 @pytest.mark.parametrize("options", [WriteOptions(), WriteOptions(direct=False, sync=False)], ids=str)
-def test_a_composed_file_is_written_whole(tmp_path, options):
-    form = format_named("nii.gz")
-    for number, part in enumerate(
-        form.encode((1, 30, 31, 32), filled_from(random_sources("ratio=2", 0, 0)), Room())
-    ):
+def test_a_file_is_written_whole(tmp_path, options):
+    form, shape = format_named("nii.gz"), (1, 30, 31, 32)
+    expected, _ = written(form, shape, random_sources("ratio=2", 0, 0))
+    sources = random_sources("ratio=2", 0, 0)
+    for number, pieces in enumerate(form.files(shape, sources)):
         with Target(tmp_path / f"{number}", options) as target:
-            write_encoded(target, part)
+            write_file(target, pieces, sources, memoryview(mmap.mmap(-1, PAGE)))
             assert not (tmp_path / f"{number}").exists(), "not under its name before it is whole"
             target.publish()
-        assert (tmp_path / f"{number}").read_bytes() == bytes(part.memory[: part.size])
+        assert (tmp_path / f"{number}").read_bytes() == expected[number]
 
 
 def test_what_fails_leaves_nothing_behind(tmp_path):
@@ -98,7 +95,7 @@ def test_journals_survive_torn_records(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
     assert read_journals(store)["index"].tolist() == [0, 1, 2, 3]
-    watch = JournalWatch(store, [0, 1])
+    watch = Tally(store, [0, 1])
     with Journal(store, 0) as journal:
         journal.add(4, 77, 9)
     with Journal(store, 1) as journal:

@@ -25,7 +25,7 @@ def test_the_readme_fits():
 
 OWNERS = {
     "torch": {"loader/torch.py", "satellites/calibrate"},
-    "nibabel": {"dataset/formats/nifti.py"},
+    "nibabel": {"dataset/seeds.py"},
     "h5py": {"dataset/formats/hdf5.py"},
     "mpi4py": {"run/comm.py"},
     "dask": {"dataset/fill_dask.py"},

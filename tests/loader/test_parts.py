@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.format_contract import make_sample, parts_of
+from contracts.format_contract import make_sample, parts_of, written
 from contracts.loader_contract import SPEC, Files
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats import form_of, format_named
+from emulator.dataset.formats import format_named, format_of
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
@@ -113,9 +113,10 @@ def test_columns_of_row_groups_are_read_once(kind, tmp_path):
     recipe = load_recipe("dlrm", [f"columns=[{','.join(columns)}]", "row_group=5", "samples_per_file=20"])
     names, sizes = [], []
     for number in range(4):
-        blocks = form_of(recipe).blocks((EACH, 1, 1, 1), random_sources("incompressible", 0, number))
+        sources = random_sources("incompressible", 0, number)
+        ((data,), _) = written(format_of(recipe), (EACH, 1, 1, 1), sources)
         names.append(f"rows{number}.parquet")
-        (tmp_path / names[-1]).write_bytes(b"".join(bytes(block.data) for block in blocks))
+        (tmp_path / names[-1]).write_bytes(data)
         sizes.append((tmp_path / names[-1]).stat().st_size)
     files = Files(tmp_path, "parquet", tuple(names), tuple(sizes), (0,) * 4, EACH)
     access = AccessSpec(pattern="sequential", columns=("c1", "c3"))

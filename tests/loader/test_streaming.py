@@ -8,15 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contracts.format_contract import Sample, parts_of
 from contracts.loader_contract import Files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats import FORMATS, Sample, format_named
-from emulator.dataset.formats.base import Room, fill_from
+from emulator.dataset.formats import format_named
 from emulator.loader.crop import CropReader, copy_box, crop_of
 from emulator.loader.reading import WholeReader
+from emulator.registry import WRITTEN_FORMATS
 
 
 def labels(shape: tuple[int, ...], count: int, random: np.random.Generator) -> np.ndarray:
@@ -28,11 +29,11 @@ def labels(shape: tuple[int, ...], count: int, random: np.random.Generator) -> n
 
 
 def as_files(folder: Path, form: str, parts: list[bytes]) -> Files:
-    names = FORMATS[form].parts("sample" + FORMATS[form].suffix)
+    names = format_named(form).parts("sample" + format_named(form).suffix)
     for name, data in zip(names, parts, strict=True):
         (folder / name).write_bytes(data)
     whole = b"".join(parts)
-    return Files(folder, form, ("sample" + FORMATS[form].suffix,), (len(whole),), (crc32(whole),))
+    return Files(folder, form, ("sample" + format_named(form).suffix,), (len(whole),), (crc32(whole),))
 
 
 def check(files: Files, arrays: dict[str, np.ndarray], edges: tuple[int, ...], pages: int, seed: int) -> None:
@@ -52,7 +53,7 @@ def check(files: Files, arrays: dict[str, np.ndarray], edges: tuple[int, ...], p
     assert storage.stats.snapshot().bytes == 2 * files.sizes[0]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WRITTEN_FORMATS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.tuples(st.just(1), st.integers(3, 40), st.integers(5, 60), st.integers(5, 60)),
@@ -61,8 +62,7 @@ def check(files: Files, arrays: dict[str, np.ndarray], edges: tuple[int, ...], p
 def test_streamed_crops_are_those_of_the_arrays(tmp_path, form, shape, voxels, pages, seed, crop):  # type: ignore[no-untyped-def]
     random = np.random.default_rng(seed)
     sample = Sample(random.random(shape, np.float32), labels(shape, voxels, random))
-    encoded = FORMATS[form].encode(shape, fill_from(sample), Room())
-    files = as_files(tmp_path, form, [bytes(part.memory[: part.size]) for part in encoded])
+    files = as_files(tmp_path, form, list(parts_of(format_named(form), sample).values()))
     edges = tuple(int(random.integers(1, edge + 1)) for edge in shape[1:]) if crop else ()
     check(files, {"x": sample.x, "y": sample.y}, edges, pages, seed)
 

@@ -1,7 +1,11 @@
-"""A file as a sequence of literal bytes and arrays: composed in memory, or streamed to storage.
+"""What a file format is: how the files of a sample are made, and where the samples lie in them.
 
-Checksums of the arrays are known only once they are written, so that a layout says which bytes of its
-literals are put in afterwards (the CRC fields of a zip).
+Making: a format gives each file as pieces in order, and `write_file` puts them on storage through one small
+buffer, however large the file is. Finding: a format says where the arrays of a file lie (`spans`), or which
+bytes a read of some of its samples is (`index`); the loaders do the reading.
+
+A new format is a module with a subclass of Format, a line in `emulator.registry.FORMATS`, and a subclass of
+the test in `tests/contracts/format_contract.py`.
 """
 
 from __future__ import annotations
@@ -9,20 +13,32 @@ from __future__ import annotations
 import io
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.config.recipe import Recipe
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.errors import DatasetError
 from emulator.plan import Read
+from emulator.storage.base import Draft
 
 Key = Literal["x", "y"]
-Patches = Mapping[int, bytes]
-"""Offset in the file -> the bytes that belong there."""
+"""The arrays of a sample: x is the image (float32), y the label (uint8)."""
+Array = NDArray[Any]
+Shape = tuple[int, int, int, int]
+"""Samples (1 but for formats with many a file), depth, height, width in voxels."""
+
+PAGE = 4096
+SLACK = 64
+"""Bytes behind those of a source that it may write over: AES writes whole blocks."""
+
+
+# ---- Making files.
 
 
 class Source(Protocol):
@@ -32,72 +48,113 @@ class Source(Protocol):
     """CRC-32 of what it has given so far."""
 
     def into(self, memory: memoryview, size: int) -> None:
-        """Write the next `size` bytes to the head of `memory`."""
+        """Write the next `size` bytes to the head of `memory`, which is best SLACK longer."""
         ...
 
 
+Sources = Mapping[Key, Source]
+
+
+class MemorySource:
+    """Bytes that are there already. A Source."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._rest = memoryview(data)
+        self.crc = 0
+
+    def into(self, memory: memoryview, size: int) -> None:
+        given, self._rest = self._rest[:size], self._rest[size:]
+        memory[:size] = given
+        self.crc = crc32(given, self.crc)
+
+
 @dataclass(frozen=True, slots=True)
-class Hole:
-    """Where an array goes: image "x" or label "y"."""
+class ArrayBytes:
+    """A piece of a file: an array, all of it. Its source writes it straight into the buffer."""
 
     key: Key
     size: int
-    """Bytes."""
 
 
-def nothing_late(sums: Mapping[Key, int]) -> Patches:
-    """No literal depends on the arrays."""
-    return {}
+class Deferred:
+    """A piece of a file that depends on what follows it, like a checksum in front of the data.
+
+    The format puts `size` bytes into `data` before its pieces end.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.data = bytes(size)
+
+
+Piece = bytes | memoryview | ArrayBytes | Deferred
+
+
+def write_file(
+    draft: Draft, pieces: Iterable[Piece], sources: Sources, buffer: memoryview
+) -> tuple[int, int]:
+    """Write the file that consists of `pieces`; its (CRC-32, bytes). Raises OSError, StorageError.
+
+    `buffer` is page-aligned memory of whole pages. A page with a deferred piece is written twice when it has
+    left the buffer before the piece is known.
+    """
+    base = used = 0  # offset of the buffer in the file, bytes in it
+    sums: list[tuple[int, int]] = []
+    deferred: list[tuple[int, int, Deferred]] = []  # number of the piece, offset
+    again: dict[int, mmap.mmap] = {}  # offset of a page -> page-aligned memory, as O_DIRECT wants it
+    for number, piece in enumerate(pieces):
+        if isinstance(piece, Deferred):
+            deferred.append((number, base + used, piece))
+        if isinstance(piece, ArrayBytes):
+            source, size = sources[piece.key], piece.size
+        else:
+            data = piece.data if isinstance(piece, Deferred) else piece
+            source, size = MemorySource(data), len(data)
+        done = 0
+        while done < size:
+            step = min(size - done, len(buffer) - used)
+            source.into(buffer[used:], step)
+            done, used = done + step, used + step
+            if used == len(buffer):
+                for _, at, late in deferred:
+                    for page in range(at // PAGE * PAGE, at + len(late.data), PAGE):
+                        if base <= page < base + used:
+                            again[page] = mmap.mmap(-1, PAGE)
+                            again[page][:] = buffer[page - base : page - base + PAGE]
+                draft.put(buffer, base)
+                base, used = base + used, 0
+        sums.append((source.crc, size))
+    for number, at, late in deferred:
+        sums[number] = (crc32(late.data), len(late.data))
+        for offset, byte in enumerate(late.data, start=at):
+            if offset >= base:
+                buffer[offset - base] = byte
+            else:
+                again[offset // PAGE * PAGE][offset % PAGE] = byte
+    end = -(-used // PAGE) * PAGE
+    buffer[used:end] = bytes(end - used)
+    draft.put(buffer[:end], base)
+    for page, memory in again.items():
+        draft.put(memoryview(memory), page)
+    draft.end(base + used)
+    return crc32_join(sums), base + used
+
+
+# ---- Finding samples in files.
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """One file."""
+class Span:
+    """Where an array lies in its file, as it is and in C order."""
 
-    pieces: Sequence[bytes | Hole]
-    late: Callable[[Mapping[Key, int]], Patches] = nothing_late
-    """From the CRC-32 of the arrays to bytes of literals; the offsets do not depend on the sums."""
+    offset: int
+    """Bytes before it."""
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
-        return sum(_length(piece) for piece in self.pieces)
-
-    def placed(self) -> Iterator[tuple[int, bytes | Hole]]:
-        """The pieces, each with its offset."""
-        at = 0
-        for piece in self.pieces:
-            yield at, piece
-            at += _length(piece)
-
-    def crc(self, sums: Mapping[Key, int]) -> int:
-        """CRC-32 of the file with arrays of these checksums."""
-        patches = self.late(sums)
-        parts = []
-        for at, piece in self.placed():
-            if isinstance(piece, Hole):
-                parts.append((sums[piece.key], piece.size))
-            else:
-                parts.append((crc32(_patched(piece, at, patches)), len(piece)))
-        return crc32_join(parts)
-
-
-def _length(piece: bytes | Hole) -> int:
-    return piece.size if isinstance(piece, Hole) else len(piece)
-
-
-def _patched(literal: bytes, at: int, patches: Patches) -> bytes:
-    """`literal`, which begins at offset `at`, with the patches that fall into it."""
-    inside = {offset: data for offset, data in patches.items() if at <= offset < at + len(literal)}
-    if not inside:
-        return literal
-    changed = bytearray(literal)
-    for offset, data in inside.items():
-        changed[offset - at : offset - at + len(data)] = data
-    return bytes(changed)
-
-
-# ---- Where the samples of a file with many lie: what a reader of a part of it has to know.
+        """Bytes of it."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 class Extent(NamedTuple):
@@ -110,8 +167,8 @@ class Extent(NamedTuple):
 Pieces = Sequence[tuple[Extent, memoryview]]
 """Extents and their bytes."""
 
-CheckRecord = Callable[[memoryview], str]
-"""Bytes of a sample as it is stored -> what is wrong with it; empty: nothing."""
+Peek = Callable[[int, int], memoryview]
+"""(offset, length) -> those bytes of a file, which has them."""
 
 
 class Index(Protocol):
@@ -130,339 +187,82 @@ class Index(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Even:
-    """Samples of the same size, one behind the other, from the first byte of the file to its last."""
+class Format:
+    """A file format. A subclass says what differs from one file a sample with arrays in C order."""
 
-    name: str
-    size: int
-    """Bytes of the file."""
-    samples: int
-    check_record: CheckRecord
+    records = False
+    """True when samples are records of bytes, which no loader crops; False when they are volumes."""
 
-    def _at(self, number: int) -> int:
-        return self.size * number // self.samples
+    def __init__(self, suffix: str) -> None:
+        """`suffix` is the end of the name of the sample's (first) file."""
+        self.suffix = suffix
 
-    def extents(self, read: Read, block: int) -> Sequence[Extent]:
-        if read.how == "alone":
-            return self.checked(read)
-        begin, end = self._at(read.first), self._at(read.first + read.samples)
-        first = begin // block if read.how == "start" else -(-begin // block)
-        last = -(-end // block)
-        return [Extent(first * block, min(last * block, self.size) - first * block)] if first < last else []
-
-    def checked(self, read: Read) -> Sequence[Extent]:
-        if self.size % self.samples:
-            raise DatasetError(
-                f"{self.name}: {self.size} bytes are not {self.samples} samples of one size",
-                "--set access.pattern=sequential reads such files, without --verify-reads",
-            )
-        begin = self._at(read.first)
-        return [Extent(begin, self._at(read.first + read.samples) - begin)]
-
-    def check(self, read: Read, pieces: Pieces) -> None:
-        ((_, data),) = pieces
-        each = self.size // self.samples
-        for number in range(read.samples):
-            wrong = self.check_record(data[number * each : (number + 1) * each])
-            if wrong:
-                raise DatasetError(
-                    f"{self.name}: {wrong} (sample {read.first + number})",
-                    "its bytes are not those that were generated; run feedrate verify on the dataset",
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Stacked:
-    """Arrays whose first axis counts the samples, as HDF5 files hold them."""
-
-    name: str
-    spans: tuple[Span, ...]
-
-    def extents(self, read: Read, block: int) -> Sequence[Extent]:
-        found = []
-        for span in self.spans:
-            each = span.size // span.shape[0]
-            found.append(Extent(span.offset + read.first * each, read.samples * each))
-        return found
-
-    def checked(self, read: Read) -> Sequence[Extent]:
-        raise DatasetError(
-            f"{self.name}: the format keeps no checksums of single samples",
-            "leave --verify-reads out; feedrate verify compares whole files",
-        )
-
-    def check(self, read: Read, pieces: Pieces) -> None:
-        self.checked(read)
-
-
-def stacked(spans: Mapping[str, Span] | None, samples: int, name: str) -> Stacked:
-    """The index of a file whose arrays lie at `spans`. Raises DatasetError."""
-    if spans is None or any(span.shape[0] != samples for span in spans.values()):
-        raise DatasetError(
-            f"{name}: it does not hold {samples} samples one behind the other",
-            "generate the dataset again, or read whole files",
-        )
-    return Stacked(name, tuple(spans.values()))
-
-
-def total(extents: Iterable[Extent]) -> int:
-    """Bytes of `extents`."""
-    return sum(extent.size for extent in extents)
-
-
-# ---- What a format can do, and the memory that files are composed in.
-
-
-Array = NDArray[Any]
-Shape = tuple[int, int, int, int]
-"""Samples (1 but for formats with many a file), depth, height, width in voxels."""
-
-PAGE = 4096
-SLACK = 64
-"""Bytes of a Room beyond what was asked for: AES writes whole blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Image and label of one volume (or of several of the same shape)."""
-
-    x: NDArray[np.float32]
-    y: NDArray[np.uint8]
-
-
-class Room:
-    """Page-aligned memory that grows to the largest request and is used again: one per worker."""
-
-    def __init__(self) -> None:
-        self._memory: dict[int, mmap.mmap] = {}
-
-    def __call__(self, part: int, size: int) -> memoryview:
-        """At least `size` bytes + SLACK, rounded up to pages, for the file number `part` of a sample."""
-        needed = -(-(size + SLACK) // PAGE) * PAGE
-        memory = self._memory.get(part)
-        if memory is None or len(memory) < needed:
-            memory = mmap.mmap(-1, needed, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            if hasattr(mmap, "MADV_HUGEPAGE") and needed > 2 << 20:
-                memory.madvise(mmap.MADV_HUGEPAGE)
-            self._memory[part] = memory
-        return memoryview(memory)[:needed]
-
-
-Fill = Callable[["Place", "Place"], None]
-"""Puts image and label where the format wants them, and notes their checksums."""
-
-
-class Place:
-    """Where the bytes of an array go, and their CRC-32 once they are there."""
-
-    __slots__ = ("crc", "data", "size", "slack")
-
-    def __init__(self, memory: memoryview, offset: int, size: int) -> None:
-        self.data = memory[offset : offset + size]
-        self.slack = memory[offset : min(offset + size + SLACK, len(memory))]
-        self.size = size
-        self.crc = 0
-
-    def seal(self) -> None:
-        """Take the checksum of what is there now."""
-        self.crc = crc32(self.data)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Where an array lies in its file, as it is and in C order."""
-
-    offset: int
-    """Bytes before it."""
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """Bytes of it."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
-
-Peek = Callable[[int, int], memoryview]
-"""(offset, length) -> those bytes of a file, which has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """One file, composed: its bytes lie at the head of page-aligned memory."""
-
-    memory: memoryview
-    """Zero behind `size`, up to the next page."""
-    size: int
-    crc: int
-    """CRC-32 of its bytes."""
-
-
-class Format(Protocol):
-    """A file format. Its instances hold no state."""
-
-    @property
-    def suffix(self) -> str:
-        """End of the (first) file's name."""
-        ...
+    def of(self, recipe: Recipe) -> Format:
+        """The format as `recipe` wants it, where its files depend on more than the shape of a sample."""
+        return self
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Names of the files of the sample `name`: the loader reads each of them whole."""
-        ...
+        """Names of the files of the sample `name`: a loader reads each of them whole."""
+        return (name,)
 
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        """Write `sample` as one file (formats with two parts: one after the other, for tests)."""
-        ...
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        """Each file of a sample as pieces, made from `sources`. The files are written one after the other."""
+        raise NotImplementedError
 
-    @property
-    def streams(self) -> bool:
-        """True when files are their layouts; False when these are compressed first."""
-        ...
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        """Bytes of all files of `samples` samples of so many voxels each (a number or an array of numbers).
 
-    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
-        """The files of a sample, before compression. Not of serial formats."""
-        ...
-
-    @property
-    def serial(self) -> bool:
-        """True for a format of one file that is written from its first byte to its last: by `blocks`."""
-        ...
-
-    def blocks(self, shape: Shape, sources: Mapping[Key, Source]) -> Iterator[NDArray[np.uint8]]:
-        """The bytes of a serial file, in order, made of those of `sources`; `encode` makes the same."""
-        ...
-
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
-        """Compose the files of a sample in memory; `fill` is called once with places for x and y."""
-        ...
-
-    def planned_bytes(self, voxels: Any) -> Any:
-        """Bytes of a sample of so many voxels, all parts; an upper estimate for compressed formats."""
-        ...
-
-    def file_bytes(self, voxels: Any, samples: int) -> Any:
-        """Bytes of a file of `samples` samples of so many voxels each, as `planned_bytes`."""
-        ...
-
-    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        """Views of the arrays ("x": image, "y": label) in `data`, the bytes of the whole file `name`.
-
-        Copies only where decompression forces it. Raises DatasetError.
+        An upper estimate for formats that compress or are written by a library.
         """
-        ...
+        raise NotImplementedError
 
     def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
         """Where the arrays lie in the file `name` of `size` bytes; None when they have to be unpacked.
 
         Looks at a few kB of it. Raises DatasetError.
         """
-        ...
+        raise NotImplementedError
 
-    @property
-    def records(self) -> bool:
-        """True when samples are records of bytes, which no loader crops; False when they are volumes."""
-        ...
+    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
+        """The arrays "x" (image), "y" (label) or both in `data`, the bytes of the whole file `name`.
+
+        Views of `data` unless they have to be unpacked. Raises DatasetError.
+        """
+        spans = self.spans(lambda offset, length: data[offset : offset + length], len(data), name)
+        if spans is None:
+            return self.unpack(data, name)
+        return {key: np.ndarray(span.shape, span.dtype, data, span.offset) for key, span in spans.items()}
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        """The arrays of a file that has no spans. Raises DatasetError."""
+        raise NotImplementedError
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
         """Where the `samples` samples of the file `name` lie, or these columns of them.
 
         Looks at as little of the file as readers of the format do. Raises DatasetError.
         """
-        ...
+        raise bad(name, f"the format holds one sample a file, not {samples}, and no columns")
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         """Check that a file of `size` bytes that begins with `head` can be a sample.
 
         `head` is the first 4096 bytes or more, or the whole file. Raises DatasetError.
         """
-        ...
+        self.spans(lambda offset, length: head[offset : offset + length], size, name)
 
 
-class Laid:
-    """What formats whose files are their layouts share."""
-
-    streams = True
-    records = False
-    serial = False
-
-    def blocks(self, shape: Shape, sources: Mapping[Key, Source]) -> Iterator[NDArray[np.uint8]]:
-        raise NotImplementedError
-
-    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
-        raise NotImplementedError
-
-    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
-        raise bad(name, f"the format holds one sample a file, not {samples}, and no columns")
-
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
-        return compose(self.layouts(shape), fill, room)
-
-    def planned_bytes(self, voxels: Any) -> Any:
-        raise NotImplementedError
-
-    def file_bytes(self, voxels: Any, samples: int) -> Any:
-        return self.planned_bytes(voxels * samples)
-
-    def write(self, file: BinaryIO, sample: Sample) -> None:
-        shape = sample.x.shape
-        if len(shape) != 4 or sample.y.shape != shape:
-            raise DatasetError(f"a sample has shape (samples, depth, height, width), not {shape}")
-        for part in self.encode((shape[0], shape[1], shape[2], shape[3]), fill_from(sample), Room()):
-            file.write(part.memory[: part.size])
-
-
-class OneFile(Laid):
-    """What formats with one file a sample share."""
-
-    def parts(self, name: str) -> tuple[str, ...]:
-        return (name,)
-
-
-class TwoFiles(Laid):
-    """What formats with an image file and a label file share: `NAME_x.SUFFIX` and `NAME_y.SUFFIX`."""
-
-    suffix: str
+class PairFormat(Format):
+    """A format with an image file and a label file: `NAME_x.END` and `NAME_y.END`."""
 
     def parts(self, name: str) -> tuple[str, ...]:
         if not name.endswith(self.suffix):
             raise DatasetError(f"{name} does not end in {self.suffix}")
         return (name, name.removesuffix(self.suffix) + self.suffix.replace("_x", "_y", 1))
 
-
-def compose(layouts: Sequence[Layout], fill: Fill, room: Room) -> tuple[Encoded, ...]:
-    """The files of `layouts` in memory."""
-    places: dict[str, Place] = {}
-    memories = []
-    for part, layout in enumerate(layouts):
-        memory = room(part, layout.size)
-        memories.append(memory)
-        for at, piece in layout.placed():
-            if isinstance(piece, Hole):
-                places[piece.key] = Place(memory, at, piece.size)
-            else:
-                memory[at : at + len(piece)] = piece
-    fill(places["x"], places["y"])
-    sums: dict[Key, int] = {"x": places["x"].crc, "y": places["y"].crc}
-    encoded = []
-    for layout, memory in zip(layouts, memories, strict=True):
-        for at, data in layout.late(sums).items():
-            memory[at : at + len(data)] = data
-        memory[layout.size :] = bytes(len(memory) - layout.size)
-        encoded.append(Encoded(memory, layout.size, layout.crc(sums)))
-    return tuple(encoded)
-
-
-def fill_from(sample: Sample) -> Fill:
-    """A Fill that copies `sample`."""
-
-    def fill(x: Place, y: Place) -> None:
-        for place, array, kind in ((x, sample.x, np.float32), (y, sample.y, np.uint8)):
-            target = np.frombuffer(place.data, dtype=kind)
-            target[:] = array.reshape(-1)
-            place.seal()
-
-    return fill
+    def key(self, name: str) -> Key:
+        """Which array the file `name` holds."""
+        return "y" if name.endswith(self.suffix.replace("_x", "_y", 1)) else "x"
 
 
 def bad(name: str, why: str) -> DatasetError:
@@ -470,31 +270,45 @@ def bad(name: str, why: str) -> DatasetError:
     return DatasetError(f"{name}: {why}", "generate the dataset again, or see feedrate verify")
 
 
-# ---- Files for libraries that want to seek, over bytes that lie elsewhere.
+def inflate(packed: memoryview, size: int, window: int, name: str) -> memoryview:
+    """`size` bytes out of a deflate stream, never more; `window` is zlib's. Raises DatasetError."""
+    if size > 1032 * len(packed) + 64:  # deflate cannot make more than 1032 bytes of one
+        raise bad(name, f"{len(packed)} packed bytes cannot hold {size}")
+    stream = zlib.decompressobj(window)
+    try:
+        data = stream.decompress(packed, size + 1)
+    except zlib.error as error:
+        raise bad(name, f"broken compression ({error})") from None
+    if len(data) != size:
+        raise bad(name, "its compressed data have another size than its header says")
+    return memoryview(data)
 
 
-class Seekable(io.RawIOBase):
-    """What h5py and pyarrow want of a file besides reading and writing."""
+class PeekFile(io.RawIOBase):
+    """A file to be read, for libraries that want to seek, over bytes that lie elsewhere."""
 
-    size = 0
-    at = 0
+    def __init__(self, peek: Peek, size: int) -> None:
+        self._peek = peek
+        self._at = 0
+        self.size = size
 
     def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self.at
+        return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.at, io.SEEK_END: self.size}[whence]
-        return self.at
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        return self._at
 
-    def truncate(self, size: int | None = None) -> int:
-        self.size = self.at if size is None else size
-        return self.size
+    def readinto(self, buffer: Any) -> int:
+        target = memoryview(buffer).cast("B")
+        length = max(0, min(len(target), self.size - self._at))
+        if length:
+            target[:length] = self._peek(self._at, length)
+        self._at += length
+        return length

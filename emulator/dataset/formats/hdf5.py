@@ -1,99 +1,106 @@
 """HDF5: contiguous datasets `x` and `y`, one sample a file or many of the same shape.
 
-h5py writes and reads the metadata only; the data are composed and viewed in place.
+h5py writes and reads the metadata only; the data are written and viewed in place. It is imported where that
+is done: a rank that reads whole files never imports it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from emulator.dataset.formats.base import (
     PAGE,
     Array,
-    Hole,
-    Index,
+    ArrayBytes,
+    Extent,
+    Format,
     Key,
-    Layout,
-    OneFile,
     Peek,
-    Seekable,
+    PeekFile,
+    Piece,
+    Pieces,
     Shape,
+    Sources,
     Span,
     bad,
-    stacked,
 )
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
+from emulator.errors import DatasetError
+from emulator.plan import Read
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
 """Version of the superblock -> offset of the end-of-file address."""
 
 
-class _Peeked(Seekable):
-    """A file whose bytes somebody else has."""
-
-    def __init__(self, peek: Peek, size: int) -> None:
-        self._peek = peek
-        self.size = size
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        target = memoryview(buffer).cast("B")
-        length = max(0, min(len(target), self.size - self.at))
-        if length:
-            target[:length] = self._peek(self.at, length)
-        self.at += length
-        return length
-
-
-class _Metadata(Seekable):
+class _Metadata(PeekFile):
     """A file that keeps what was written where, and takes no memory for the rest."""
 
     def __init__(self) -> None:
-        self.writes: list[tuple[int, bytes]] = []
+        super().__init__(lambda offset, length: memoryview(self.between(offset, offset + length)), 0)
+        self._writes: list[tuple[int, bytes]] = []
 
-    def write(self, data: ReadableBuffer) -> int:
-        source = bytes(data)
-        self.writes.append((self.at, source))
-        self.at += len(source)
-        self.size = max(self.size, self.at)
-        return len(source)
+    def writable(self) -> bool:
+        return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        target = memoryview(buffer).cast("B")
-        length = max(0, min(len(target), self.size - self.at))
-        target[:length] = self.between(self.at, self.at + length)
-        self.at += length
-        return length
+    def write(self, data: Any) -> int:
+        written = bytes(data)
+        self._writes.append((self._at, written))
+        self._at += len(written)
+        self.size = max(self.size, self._at)
+        return len(written)
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._at if size is None else size
+        return self.size
 
     def between(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`: zeros where nothing was written."""
         data = bytearray(end - start)
-        for at, written in self.writes:
+        for at, written in self._writes:
             first, last = max(at, start), min(at + len(written), end)
             if first < last:
                 data[first - start : last - start] = written[first - at : last - at]
         return bytes(data)
 
 
-class Hdf5(OneFile):
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """The index of a file with arrays whose first axis counts the samples."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+    def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        each = [(span.offset, span.size // span.shape[0]) for span in self.spans]
+        return [Extent(offset + read.first * size, read.samples * size) for offset, size in each]
+
+    def checked(self, read: Read) -> Sequence[Extent]:
+        raise DatasetError(
+            f"{self.name}: the format keeps no checksums of single samples",
+            "leave --verify-reads out; feedrate verify compares whole files",
+        )
+
+    def check(self, read: Read, pieces: Pieces) -> None:
+        self.checked(read)
+
+
+class Hdf5(Format):
     """One .h5 file a sample, or for `samples_per_file` of them."""
 
-    suffix = ".h5"
-
-    def planned_bytes(self, voxels: Any) -> Any:
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        voxels = samples * voxels
         return PAGE + -(-4 * voxels // PAGE) * PAGE + -(-voxels // PAGE) * PAGE + PAGE
 
-    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         import h5py
 
         file = _Metadata()
-        holes: list[tuple[int, Hole]] = []
+        arrays: list[tuple[int, ArrayBytes]] = []
         keys: tuple[tuple[Key, str], ...] = (("x", "<f4"), ("y", "|u1"))
         with h5py.File(file, "w", alignment_threshold=PAGE, alignment_interval=PAGE) as store:
             for key, dtype in keys:
@@ -105,34 +112,44 @@ class Hdf5(OneFile):
                 kind = h5py.h5t.py_create(np.dtype(dtype))
                 space = h5py.h5s.create_simple(shape)
                 dataset = h5py.h5d.create(store.id, key.encode(), kind, space, properties)
-                holes.append((dataset.get_offset(), Hole(key, math.prod(shape) * np.dtype(dtype).itemsize)))
-        pieces: list[bytes | Hole] = []
+                size = math.prod(shape) * np.dtype(dtype).itemsize
+                arrays.append((dataset.get_offset(), ArrayBytes(key, size)))
+        pieces: list[Piece] = []
         at = 0
-        for offset, hole in sorted(holes, key=lambda placed: placed[0]):
-            pieces += [file.between(at, offset), hole]
-            at = offset + hole.size
-        return (Layout([*pieces, file.between(at, max(at, file.size))]),)
-
-    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        def peek(offset: int, length: int) -> memoryview:
-            return data[offset : offset + length]
-
-        def view(dataset: Any) -> Array:
-            span = _span(dataset, len(data), name)
-            if span is None:
-                read: Array = dataset[...]
-                return read
-            return np.frombuffer(data, span.dtype, math.prod(span.shape), span.offset).reshape(span.shape)
-
-        return _each(view, peek, len(data), name)
+        for offset, array in sorted(arrays, key=lambda pair: pair[0]):
+            pieces += [file.between(at, offset), array]
+            at = offset + array.size
+        return [[*pieces, file.between(at, max(at, file.size))]]
 
     def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
-        found = _each(lambda dataset: _span(dataset, size, name), peek, size, name)
+        def span(dataset: Any) -> Span | None:
+            dtype, shape = dataset.dtype, dataset.shape
+            if dtype.kind not in "fiu" or not 1 <= len(shape) <= 8 or math.prod(shape) < 1:
+                raise bad(name, f"its dataset {dataset.name} is not an array of numbers")
+            offset, needed = dataset.id.get_offset(), math.prod(shape) * dtype.itemsize
+            if offset is None:  # chunked: it has to be unpacked
+                if needed > 1032 * size:
+                    raise bad(name, f"its dataset {dataset.name} claims {needed} bytes")
+                return None
+            if offset + needed > size:
+                raise bad(name, f"its dataset {dataset.name} is cut off")
+            return Span(offset, dtype, shape)
+
+        found = _each(span, peek, size, name)
         spans = {key: span for key, span in found.items() if span is not None}
         return spans if len(spans) == len(found) else None
 
-    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
-        return stacked(self.spans(peek, size, name), samples, name)
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        return _each(lambda dataset: dataset[...], lambda at, length: data[at : at + length], len(data), name)
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stacked:
+        spans = self.spans(peek, size, name)
+        if spans is None or any(span.shape[0] != samples for span in spans.values()):
+            raise DatasetError(
+                f"{name}: it does not hold {samples} samples one behind the other",
+                "generate the dataset again, or read whole files",
+            )
+        return Stacked(name, tuple(spans.values()))
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if len(head) < 64 or bytes(head[:8]) != _SIGNATURE or head[8] not in _END_OF_FILE:
@@ -151,22 +168,7 @@ def _each(look: Callable[[Any], T], peek: Peek, size: int, name: str) -> dict[st
     import h5py
 
     try:
-        with h5py.File(_Peeked(peek, size), "r") as store:
+        with h5py.File(PeekFile(peek, size), "r") as store:
             return {key: look(store[key]) for key in ("x", "y")}
     except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None
-
-
-def _span(dataset: Any, size: int, name: str) -> Span | None:
-    """Where the contiguous `dataset` lies in its file of `size` bytes; None when it is chunked."""
-    dtype, shape = dataset.dtype, dataset.shape
-    if dtype.kind not in "fiu" or not 1 <= len(shape) <= 8 or math.prod(shape) < 1:
-        raise bad(name, f"its dataset {dataset.name} is not an array of numbers")
-    offset, needed = dataset.id.get_offset(), math.prod(shape) * dtype.itemsize
-    if offset is None:
-        if needed > 1032 * size:
-            raise bad(name, f"its dataset {dataset.name} claims {needed} bytes")
-        return None
-    if offset + needed > size:
-        raise bad(name, f"its dataset {dataset.name} is cut off")
-    return Span(offset, dtype, shape)

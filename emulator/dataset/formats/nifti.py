@@ -1,36 +1,35 @@
 """NIfTI-1: samples as a pair `_x.nii` (float32), `_y.nii` (uint8), plain or gzipped.
 
 NIfTI's first axis varies fastest, so the volume (depth, height, width) in memory is the image
-(width, height, depth) of the file: nothing is turned around. Headers are written by nibabel and
-read here, so that a rank needs no nibabel. Seed volumes are read in `emulator.dataset.seeds`.
+(width, height, depth) of the file: nothing is turned around. Headers are written and read without nibabel;
+seed volumes, which come in more kinds, are read with it in `emulator.dataset.seeds`.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import (
     Array,
-    Encoded,
-    Fill,
-    Layout,
+    ArrayBytes,
+    Key,
+    PairFormat,
     Peek,
-    Room,
+    Piece,
     Shape,
+    Source,
+    Sources,
     Span,
-    TwoFiles,
     bad,
-    compose,
+    inflate,
 )
-from emulator.dataset.formats.npy import array_layout
-from emulator.dataset.formats.npz import inflate
-from emulator.errors import DatasetError
+from emulator.errors import SpecError
 
 SPACING = (1.6, 1.2, 1.2)
 """Millimetres per voxel along depth, height, width."""
@@ -39,28 +38,37 @@ _DATA = 352  # a header of 348 bytes and 4 bytes that say: no extensions
 _TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
 _CHUNK = 1 << 20
 _LEVEL = 1
+_GZIP = 31  # zlib's number for a gzip header around the deflate stream
 
 
-def nifti_header(shape: Shape, dtype: str) -> bytes:
-    """Header of a volume with SPACING, world axes along the array's, as nibabel writes it."""
-    import nibabel as nib
+def nifti_header(shape: Shape, key: Key) -> bytes:
+    """Header of a volume with SPACING in mm, world axes along the array's, as nibabel writes it.
 
-    header = nib.Nifti1Header()
-    header.set_data_dtype(np.dtype(dtype))
-    header.set_data_shape(shape[:0:-1] if shape[0] == 1 else shape[::-1])
-    header.set_xyzt_units("mm")
-    spacing = SPACING[::-1]
-    header.set_zooms(spacing if shape[0] == 1 else (*spacing, 1.0))
-    affine = np.diag([*spacing, 1.0])
-    header.set_sform(affine, code="scanner")
-    header.set_qform(affine, code="scanner")
-    header["vox_offset"] = _DATA
-    header["magic"] = b"n+1"
-    return bytes(header.binaryblock) + bytes(4)
+    Raises SpecError.
+    """
+    _, depth, height, width = shape
+    if max(shape) > 32767 or shape[0] != 1:
+        raise SpecError(
+            f"a NIfTI file cannot hold {shape[0]} x {depth} x {height} x {width} voxels",
+            "it holds one sample of at most 32767 voxels an axis; choose another format",
+        )
+    code, bits = (16, 32) if key == "x" else (2, 8)
+    z, y, x = SPACING
+    head = bytearray(_DATA)
+    struct.pack_into("<i", head, 0, 348)
+    struct.pack_into("<8h", head, 40, 3, width, height, depth, 1, 1, 1, 1)  # dim
+    struct.pack_into("<2h", head, 70, code, bits)  # datatype, bitpix
+    struct.pack_into("<8f", head, 76, 1, x, y, z, 1, 1, 1, 1)  # pixdim
+    struct.pack_into("<3f", head, 108, _DATA, 1, 0)  # vox_offset, scl_slope, scl_inter
+    head[123] = 2  # xyzt_units: millimetres
+    struct.pack_into("<2h", head, 252, 1, 1)  # qform_code, sform_code: scanner
+    struct.pack_into("<12f", head, 280, x, 0, 0, 0, 0, y, 0, 0, 0, 0, z, 0)  # srow
+    head[344:347] = b"n+1"
+    return bytes(head)
 
 
-def _parse(data: memoryview, name: str) -> tuple[np.dtype[Any], Shape, int]:
-    """(dtype, shape, offset of the data) from the first 348 bytes. Raises DatasetError."""
+def _parse(data: memoryview, name: str) -> Span:
+    """Where the volume lies, from the first 348 bytes of a file. Raises DatasetError."""
     if len(data) < 348:
         raise bad(name, "too short for a NIfTI header")
     order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}i", data)[0] == 348), None)
@@ -74,125 +82,77 @@ def _parse(data: memoryview, name: str) -> tuple[np.dtype[Any], Shape, int]:
     if not 348 <= offset <= 1 << 20 or offset != int(offset):
         raise bad(name, f"a NIfTI header with its data at byte {offset}")
     samples = edges[3] if rank == 4 else 1
-    return np.dtype(order + _TYPES[code]), (samples, edges[2], edges[1], edges[0]), int(offset)
+    return Span(int(offset), np.dtype(order + _TYPES[code]), (samples, edges[2], edges[1], edges[0]))
 
 
-def _span(head: memoryview, size: int, name: str) -> Span:
+def _whole_file(head: memoryview, size: int, name: str) -> Span:
     """The volume of a file of `size` bytes that begins with `head`. Raises DatasetError."""
-    dtype, shape, offset = _parse(head, name)
-    span = Span(offset, dtype, shape)
-    if offset + span.size != size:
-        raise bad(name, f"{size} bytes where its header says {offset + span.size}")
+    span = _parse(head, name)
+    if span.offset + span.size != size:
+        raise bad(name, f"{size} bytes where its header says {span.offset + span.size}")
     return span
 
 
-def _volume(data: memoryview, name: str) -> Array:
-    span = _span(data, len(data), name)
-    return np.frombuffer(data, span.dtype, offset=span.offset).reshape(span.shape)
-
-
-def _key(name: str) -> str:
-    return "y" if "_y.nii" in name else "x"
-
-
-def _layouts(shape: Shape) -> tuple[Layout, ...]:
-    return (
-        array_layout(nifti_header(shape, "<f4"), "x", shape),
-        array_layout(nifti_header(shape, "|u1"), "y", shape),
-    )
-
-
-class Nifti(TwoFiles):
+class Nifti(PairFormat):
     """`NAME_x.nii` and `NAME_y.nii`."""
 
-    suffix = "_x.nii"
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        return 5 * samples * voxels + 2 * _DATA
 
-    def planned_bytes(self, voxels: Any) -> Any:
-        return voxels * 5 + 2 * _DATA
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        voxels = math.prod(shape)
+        return [
+            (nifti_header(shape, "x"), ArrayBytes("x", 4 * voxels)),
+            (nifti_header(shape, "y"), ArrayBytes("y", voxels)),
+        ]
 
-    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
-        return _layouts(shape)
-
-    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        return {_key(name): _volume(data, name)}
-
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
-        return {_key(name): _span(peek(0, min(size, _DATA)), size, name)}
-
-    def check_head(self, head: memoryview, size: int, name: str) -> None:
-        _span(head, size, name)
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
+        return {self.key(name): _whole_file(peek(0, min(size, _DATA)), size, name)}
 
 
-class NiftiGz(TwoFiles):
+class NiftiGz(PairFormat):
     """`NAME_x.nii.gz` and `NAME_y.nii.gz`, gzip level 1."""
 
-    suffix = "_x.nii.gz"
-    streams = False
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        return 5 * samples * voxels + samples * voxels // 500 + 2 * (_DATA + 64)
 
-    def planned_bytes(self, voxels: Any) -> Any:
-        return voxels * 5 + voxels // 500 + 2 * (_DATA + 64)
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        voxels = math.prod(shape)
+        return [
+            _gzipped(nifti_header(shape, "x"), sources["x"], 4 * voxels),
+            _gzipped(nifti_header(shape, "y"), sources["y"], voxels),
+        ]
 
-    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
-        return _layouts(shape)
-
-    def encode(self, shape: Shape, fill: Fill, room: Room) -> tuple[Encoded, ...]:
-        plain = compose(_layouts(shape), fill, room)
-        return tuple(_gzip(file.memory[: file.size], room, 2 + part) for part, file in enumerate(plain))
-
-    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        if len(data) < 18 or bytes(data[:3]) != b"\x1f\x8b\x08":
-            raise bad(name, "not a gzip file, or one that is cut off")
-        size = int.from_bytes(data[-4:], "little")
-        return {_key(name): _volume(inflate(data, size, 31, name), name)}
-
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+    def spans(self, peek: Peek, size: int, name: str) -> None:
         return None
 
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        self._require_gzip(data, name)
+        plain = inflate(data, int.from_bytes(data[-4:], "little"), _GZIP, name)
+        span = _whole_file(plain, len(plain), name)
+        return {self.key(name): np.ndarray(span.shape, span.dtype, plain, span.offset)}
+
     def check_head(self, head: memoryview, size: int, name: str) -> None:
-        if len(head) < 18 or bytes(head[:3]) != b"\x1f\x8b\x08":
-            raise bad(name, "not a gzip file, or one that is cut off")
+        self._require_gzip(head, name)
         try:
-            _parse(memoryview(zlib.decompressobj(31).decompress(head, _DATA)), name)
+            _parse(memoryview(zlib.decompressobj(_GZIP).decompress(head, _DATA)), name)
         except zlib.error as error:
             raise bad(name, f"broken compression ({error})") from None
 
-
-def _gzip(data: memoryview, room: Room, part: int) -> Encoded:
-    """`data` as a gzip file without a date, in the memory of another part."""
-    memory = room(part, len(data) + len(data) // 1000 + 1024)
-    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    at = 0
-    for start in range(0, len(data) + 1, _CHUNK):
-        last = start + _CHUNK > len(data)
-        packed = stream.compress(data[start : start + _CHUNK])
-        for piece in (packed, stream.flush() if last else b""):
-            memory[at : at + len(piece)] = piece
-            at += len(piece)
-    memory[at:] = bytes(len(memory) - at)
-    return Encoded(memory, at, crc32(memory[:at]))
+    def _require_gzip(self, data: memoryview, name: str) -> None:
+        if len(data) < 18 or bytes(data[:3]) != b"\x1f\x8b\x08":
+            raise bad(name, "not a gzip file, or one that is cut off")
 
 
-def read_volume(path: Path) -> tuple[Array, tuple[float, float, float]]:
-    """A seed volume as (depth, height, width) and its spacing in mm in that order. Raises DatasetError.
-
-    World z (the table's direction in CT) becomes the first axis, whichever axis of the file it is: the
-    first in KiTS19 as published, the last in most other NIfTI files.
-    """
-    import nibabel as nib
-    from nibabel.filebasedimages import ImageFileError
-
-    try:
-        image = nib.load(path)
-        data = image.dataobj.get_unscaled()
-        slope, inter = float(image.dataobj.slope), float(image.dataobj.inter)
-        spacing = [float(edge) for edge in image.header.get_zooms()[:3]]
-        world = nib.orientations.io_orientation(image.affine)[:, 0]
-    except (OSError, ValueError, EOFError, zlib.error, ImageFileError) as error:
-        raise DatasetError(f"{path} is no readable NIfTI volume", str(error)[:200]) from None
-    if data.ndim != 3 or min(data.shape) < 2 or min(spacing) <= 0 or not np.isfinite(spacing).all():
-        raise DatasetError(f"{path} is no volume: shape {data.shape}, spacing {spacing}")
-    axes = np.argsort(-world) if sorted(world.tolist()) == [0.0, 1.0, 2.0] else np.array([2, 1, 0])
-    ordered = tuple(int(axis) for axis in axes)
-    if (slope, inter) != (1.0, 0.0):
-        data = data.astype(np.float32) * np.float32(slope) + np.float32(inter)
-    return data.transpose(ordered), (spacing[ordered[0]], spacing[ordered[1]], spacing[ordered[2]])
+def _gzipped(header: bytes, source: Source, size: int) -> Iterator[Piece]:
+    """A header and the `size` bytes of an array as a gzip file without a date."""
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    chunk = memoryview(bytearray(_CHUNK))
+    chunk[: len(header)] = header
+    used, left = len(header), size
+    while left:
+        step = min(left, _CHUNK - used)
+        source.into(chunk[used:], step)
+        yield stream.compress(chunk[: used + step])
+        used, left = 0, left - step
+    yield stream.flush()

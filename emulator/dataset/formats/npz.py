@@ -9,35 +9,47 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from emulator.dataset.checksum import crc32, crc32_join
-from emulator.dataset.formats.base import Array, Hole, Key, Layout, OneFile, Patches, Peek, Shape, Span, bad
+from emulator.dataset.formats.base import (
+    Array,
+    ArrayBytes,
+    Deferred,
+    Format,
+    Key,
+    Peek,
+    Piece,
+    Shape,
+    Sources,
+    Span,
+    bad,
+    inflate,
+)
 from emulator.dataset.formats.npy import HEAD, npy_array, npy_header, parse_npy
 
-_LOCAL = struct.Struct(
-    "<4s5H3L2H"
-)  # PK\3\4, version, flags, method, time, date, crc, packed, size, name, extra
+_LOCAL = struct.Struct("<4s5H3L2H")
+"""PK\\3\\4, version, flags, method, time, date, crc, packed, size, bytes of the name, of the extra field."""
+_LOCAL_CRC = 14
+"""Offset of the checksum in it."""
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")
 _LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
-_LOCAL_CRC, _CENTRAL_CRC = 14, 16  # offsets of the checksum in the headers
+_DIRECTORY = 2 * (_CENTRAL.size + 5) + _END.size
+"""Bytes behind the last member of a file written here."""
 _DATE = (1 << 5) | 1  # 1 January 1980: the same bytes whenever they are written
 _STORED, _DEFLATED = 0, 8
 _MEMBERS = 16
 _TAIL = 4096
 """Bytes of the end of a file that hold the directory of any .npz file but a contrived one."""
 _ALIGNMENT = 64
-_INFLATION = 1032
-"""Deflate cannot make more than this many bytes of one."""
 _ALL_ONES = 0xFFFFFFFF
 
 
 class Member(NamedTuple):
-    """One member of a zip, from its central directory."""
+    """An array of a file, from the zip's central directory."""
 
     name: str
     method: int
@@ -49,10 +61,10 @@ class Member(NamedTuple):
     """Offset of its local header."""
 
 
-def _directory(data: memoryview, base: int, name: str) -> tuple[int, int]:
-    """(members, offset of the central directory in `data`) of a zip. Raises DatasetError.
+def _arrays(data: memoryview, base: int, name: str) -> dict[str, Member] | None:
+    """The members x.npy and y.npy of a zip, checked to lie within it. Raises DatasetError.
 
-    `data` are the bytes of the file from `base` on; negative when the directory begins before them.
+    `data` are the bytes of the file from `base` on. None when the directory begins before them.
     """
     at = len(data) - _END.size
     if at < 0 or bytes(data[at : at + 4]) != b"PK\5\6":
@@ -62,10 +74,33 @@ def _directory(data: memoryview, base: int, name: str) -> tuple[int, int]:
         count, offset = _directory64(data, base, at - _LOCATOR.size, name)
     if disk or comment or not 0 < count <= _MEMBERS or offset > base + at:
         raise bad(name, "a zip directory that is no .npz file's")
-    return count, offset - base
+    if offset < base:
+        return None
+    found = {}
+    at = offset - base
+    for _ in range(count):
+        if at + _CENTRAL.size > len(data) or bytes(data[at : at + 4]) != b"PK\1\2":
+            raise bad(name, "a broken zip directory")
+        entry = _CENTRAL.unpack_from(data, at)
+        flags, method = entry[3], entry[4]
+        start = at + _CENTRAL.size
+        after_name, after_extra = start + entry[10], start + entry[10] + entry[11]
+        if after_extra > len(data) or flags & 1 or method not in (_STORED, _DEFLATED):
+            raise bad(name, "a zip member that is cut off, encrypted or packed in an unknown way")
+        size, packed, header = _zip64(data[after_name:after_extra], [entry[9], entry[8], entry[16]])
+        if min(size, packed, header) < 0 or header + _LOCAL.size + packed > base + len(data):
+            raise bad(name, "a zip member that lies outside of the file")
+        member = Member(str(data[start:after_name], "utf-8", "replace"), method, packed, size, header)
+        if member.name.removesuffix(".npy") in ("x", "y"):
+            found[member.name.removesuffix(".npy")] = member
+        at = after_extra + entry[12]
+    if len(found) != 2:
+        raise bad(name, "an .npz file without the arrays x and y")
+    return found
 
 
 def _directory64(data: memoryview, base: int, at: int, name: str) -> tuple[int, int]:
+    """(members, offset of the central directory in the file), with the zip64 locator at `at`."""
     if at < 0 or bytes(data[at : at + 4]) != b"PK\6\7":
         raise bad(name, "a zip64 directory without its locator")
     end = _LOCATOR.unpack_from(data, at)[2] - base
@@ -75,7 +110,7 @@ def _directory64(data: memoryview, base: int, at: int, name: str) -> tuple[int, 
     return fields[7], fields[9]
 
 
-def _zip64(extra: memoryview, values: list[int], name: str) -> list[int]:
+def _zip64(extra: memoryview, values: list[int]) -> list[int]:
     """`values` (size, packed, offset) with those that are all ones replaced from the zip64 field."""
     at = 0
     while at + 4 <= len(extra):
@@ -88,175 +123,98 @@ def _zip64(extra: memoryview, values: list[int], name: str) -> list[int]:
     return values
 
 
-def members(data: memoryview, name: str) -> list[Member]:
-    """The members of the zip in `data`, checked to lie within it. Raises DatasetError."""
-    return _members(data, 0, *_directory(data, 0, name), name)
-
-
-def _members(data: memoryview, base: int, count: int, at: int, name: str) -> list[Member]:
-    """The `count` members that the directory at `at` in `data` lists; `base` as in _directory."""
-    found = []
-    for _ in range(count):
-        if at + _CENTRAL.size > len(data) or bytes(data[at : at + 4]) != b"PK\1\2":
-            raise bad(name, "a broken zip directory")
-        entry = _CENTRAL.unpack_from(data, at)
-        flags, method = entry[3], entry[4]
-        start = at + _CENTRAL.size
-        after_name, after_extra = start + entry[10], start + entry[10] + entry[11]
-        if after_extra > len(data) or flags & 1 or method not in (_STORED, _DEFLATED):
-            raise bad(name, "a zip member that is cut off, encrypted or packed in an unknown way")
-        size, packed, header = _zip64(data[after_name:after_extra], [entry[9], entry[8], entry[16]], name)
-        if min(size, packed, header) < 0 or header + _LOCAL.size + packed > base + len(data):
-            raise bad(name, "a zip member that lies outside of the file")
-        found.append(Member(str(data[start:after_name], "utf-8", "replace"), method, packed, size, header))
-        at = after_extra + entry[12]
-    return found
-
-
-def _local(data: memoryview, at: int, name: str) -> tuple[str, int, int, int]:
-    """(name, method, packed bytes or all ones, offset of the data) of the local header at `at`."""
-    if at + _LOCAL.size > len(data) or bytes(data[at : at + 4]) != b"PK\3\4":
+def _local(data: memoryview, name: str) -> tuple[str, int, int, int]:
+    """(name, method, packed bytes or all ones, offset of the data) of the local header that begins `data`."""
+    if len(data) < _LOCAL.size or bytes(data[:4]) != b"PK\3\4":
         raise bad(name, "not an .npz file, or a broken member of one")
-    entry = _LOCAL.unpack_from(data, at)
-    start = at + _LOCAL.size
-    return (
-        str(data[start : start + entry[9]], "utf-8", "replace"),
-        entry[3],
-        entry[7],
-        start + entry[9] + entry[10],
-    )
+    entry = _LOCAL.unpack_from(data)
+    start = _LOCAL.size
+    member = str(data[start : start + entry[9]], "utf-8", "replace")
+    return member, entry[3], entry[7], start + entry[9] + entry[10]
 
 
-def _unpack(data: memoryview, member: Member, name: str) -> memoryview:
-    """The bytes of `member`: a view when it is stored. Raises DatasetError."""
-    _, method, _, start = _local(data, member.header, name)
-    if method != member.method or start + member.packed > len(data):
-        raise bad(name, f"its member {member.name} contradicts the zip directory")
-    packed = data[start : start + member.packed]
-    if method == _STORED:
-        if member.size != member.packed:
-            raise bad(name, f"its stored member {member.name} has two sizes")
-        return packed
-    return inflate(packed, member.size, -15, name)
-
-
-def _span(peek: Peek, member: Member, size: int, name: str) -> Span | None:
-    """Where the array of a stored `member` lies, None when it is packed. Raises DatasetError."""
-    head = peek(member.header, min(size - member.header, _LOCAL.size + HEAD))
-    _, method, _, start = _local(head, 0, name)
-    if method != member.method or member.header + start + member.packed > size:
-        raise bad(name, f"its member {member.name} contradicts the zip directory")
-    if method != _STORED:
-        return None
-    array = parse_npy(head[start : start + member.packed], name)
-    if member.size != member.packed or array.offset + array.size != member.size:
-        raise bad(name, f"its member {member.name} has another size than its header says")
-    offset = member.header + start + array.offset
-    return None if array.fortran else Span(offset, array.dtype, array.shape)
-
-
-def inflate(packed: memoryview, size: int, window: int, name: str) -> memoryview:
-    """`size` bytes out of a deflate stream: never allocates more. Raises DatasetError."""
-    if size > len(packed) * _INFLATION + 64:
-        raise bad(name, f"{len(packed)} packed bytes cannot hold {size}")
-    stream = zlib.decompressobj(window)
-    try:
-        data = stream.decompress(packed, size + 1)
-    except zlib.error as error:
-        raise bad(name, f"broken compression ({error})") from None
-    if len(data) != size:
-        raise bad(name, "its compressed data have another size than its header says")
-    return memoryview(data)
-
-
-class Npz(OneFile):
+class Npz(Format):
     """One .npz file a sample."""
 
-    suffix = ".npz"
-
-    def planned_bytes(self, voxels: Any) -> Any:
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        voxels = samples * voxels
         x = 192 + 4 * voxels
         second = x + (-(x + 35 + 4) % _ALIGNMENT) + 4 + 35
-        return second + 128 + voxels + 2 * (_CENTRAL.size + 5) + _END.size
+        return second + 128 + voxels + _DIRECTORY
 
-    def layouts(self, shape: Shape) -> tuple[Layout, ...]:
-        return (_layout(shape),)
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        return [self._zip(shape, sources)]
 
-    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        found = {}
-        for member in members(data, name):
-            key = member.name.removesuffix(".npy")
-            if key in ("x", "y"):
-                found[key] = npy_array(_unpack(data, member, name), f"{name}, {member.name}")
-        if len(found) != 2:
-            raise bad(name, "an .npz file without the arrays x and y")
-        return found
+    def _zip(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
+        """Two stored members and the directory. A member's checksum is known once its array is written."""
+        directory = b""
+        at = 0
+        arrays: tuple[tuple[Key, str, int], ...] = (("x", "<f4", 4), ("y", "|u1", 1))
+        for key, descr, itemsize in arrays:
+            name = f"{key}.npy".encode()
+            header, array = npy_header(shape, descr), ArrayBytes(key, itemsize * math.prod(shape))
+            size = len(header) + array.size
+            padding = 4 + -(at + _LOCAL.size + len(name) + 4) % _ALIGNMENT
+            common = (20, 0, _STORED, 0, _DATE)
+            sizes = (size, size, len(name))
+            local = _LOCAL.pack(b"PK\3\4", *common, 0, *sizes, padding) + name
+            local += struct.pack("<2H", 0xD935, padding - 4) + bytes(padding - 4)  # readers skip this field
+            checksum = Deferred(4)
+            yield local[:_LOCAL_CRC]
+            yield checksum
+            yield local[_LOCAL_CRC + 4 :] + header
+            yield array
+            crc = crc32_join([(crc32(header), len(header)), (sources[key].crc, array.size)])
+            checksum.data = crc.to_bytes(4, "little")
+            directory += (
+                _CENTRAL.pack(b"PK\1\2", 20, *common, crc, *sizes, 0, 0, 0, 0, 0o600 << 16, at) + name
+            )
+            at += len(local) + size
+        yield directory + _END.pack(b"PK\5\6", 0, 0, 2, 2, len(directory), at, 0)
 
     def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
         base = max(0, size - _TAIL)
-        tail = peek(base, size - base)
-        count, at = _directory(tail, base, name)
-        if at < 0:
-            return None
+        members = _arrays(peek(base, size - base), base, name)
         found = {}
-        for member in _members(tail, base, count, at, name):
-            key = member.name.removesuffix(".npy")
-            if key in ("x", "y"):
-                found[key] = _span(peek, member, size, name)
-        if len(found) != 2:
-            raise bad(name, "an .npz file without the arrays x and y")
-        spans = {key: span for key, span in found.items() if span is not None}
-        return spans if len(spans) == 2 else None
+        for key, member in (members or {}).items():
+            head = peek(member.header, min(size - member.header, _LOCAL.size + HEAD))
+            _, method, _, start = _local(head, name)
+            if method != member.method or member.header + start + member.packed > size:
+                raise bad(name, f"its member {member.name} contradicts the zip directory")
+            if method != _STORED:
+                return None
+            array = parse_npy(head[start : start + member.packed], name)
+            if member.size != member.packed or array.offset + array.size != member.size:
+                raise bad(name, f"its member {member.name} has another size than its header says")
+            if array.fortran:
+                return None
+            found[key] = Span(member.header + start + array.offset, array.dtype, array.shape)
+        return found or None
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        found = {}
+        for key, member in (_arrays(data, 0, name) or {}).items():
+            _, method, _, start = _local(data[member.header :], name)
+            packed = data[member.header + start : member.header + start + member.packed]
+            if method != member.method or len(packed) != member.packed:
+                raise bad(name, f"its member {member.name} contradicts the zip directory")
+            if method == _STORED and member.size != member.packed:
+                raise bad(name, f"its stored member {member.name} has two sizes")
+            plain = packed if method == _STORED else inflate(packed, member.size, -15, name)
+            found[key] = npy_array(plain, f"{name}, {member.name}")
+        return found
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
-        member, method, packed, start = _local(head, 0, name)
+        member, method, packed, start = _local(head, name)
         if member not in ("x.npy", "y.npy") or method not in (_STORED, _DEFLATED):
             raise bad(name, f"begins with {member[:40]!r} and not with x.npy or y.npy")
         if start > len(head):
             raise bad(name, "a zip member with an endless header")
-        tail = 2 * (_CENTRAL.size + 5) + _END.size
         if method == _DEFLATED:
-            if packed != _ALL_ONES and start + packed + tail > size:
+            if packed != _ALL_ONES and start + packed + _DIRECTORY > size:
                 raise bad(name, f"{size} bytes are too few for its first member")
             return
         array = parse_npy(head[start:], name)
-        needed = start + array.offset + array.size + _LOCAL.size + tail
+        needed = start + array.offset + array.size + _LOCAL.size + _DIRECTORY
         if needed > size:
             raise bad(name, f"{size} bytes where its first header asks for more than {needed}")
-
-
-def _aligned(offset: int) -> int:
-    """Where the data of a member whose local header begins at `offset` start."""
-    start = offset + _LOCAL.size + 5 + 4
-    return start + -start % _ALIGNMENT
-
-
-def _layout(shape: Shape) -> Layout:
-    """Zip headers and directory around two stored members; their checksums come late."""
-    voxels = math.prod(shape)
-    pieces: list[bytes | Hole] = []
-    directory = b""
-    members: list[tuple[Key, bytes, int, int]] = []
-    at = 0
-    for name, descr, hole in ((b"x.npy", "<f4", Hole("x", 4 * voxels)), (b"y.npy", "|u1", Hole("y", voxels))):
-        header = npy_header(shape, descr)
-        size = len(header) + hole.size
-        padding = _aligned(at) - at - _LOCAL.size - len(name)
-        common = (20, 0, _STORED, 0, _DATE, 0, size, size, len(name))
-        local = _LOCAL.pack(b"PK\3\4", *common, padding) + name
-        local += struct.pack("<2H", 0xD935, padding - 4) + bytes(padding - 4)  # a field that all readers skip
-        pieces += [local + header, hole]
-        members.append((hole.key, header, hole.size, at))
-        directory += _CENTRAL.pack(b"PK\1\2", 20, *common, 0, 0, 0, 0, 0o600 << 16, at) + name
-        at += len(local) + size
-    pieces.append(directory + _END.pack(b"PK\5\6", 0, 0, 2, 2, len(directory), at, 0))
-
-    def late(sums: Mapping[Key, int]) -> Patches:
-        patches: dict[int, bytes] = {}
-        for number, (key, header, size, local) in enumerate(members):
-            crc = crc32_join([(crc32(header), len(header)), (sums[key], size)]).to_bytes(4, "little")
-            patches[local + _LOCAL_CRC] = crc
-            patches[at + number * len(directory) // 2 + _CENTRAL_CRC] = crc
-        return patches
-
-    return Layout(pieces, late)

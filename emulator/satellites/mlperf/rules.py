@@ -14,7 +14,7 @@ from typing import Any, Literal
 from emulator.config.catalog import names
 from emulator.config.reader import build
 from emulator.config.workload import Workload, load_workload
-from emulator.dataset.datasize import MEMORY_FACTOR, MIN_STEPS
+from emulator.dataset.sizes import MEMORY_FACTOR, MIN_STEPS
 from emulator.record.result import RunResult
 from emulator.units import show_bytes
 
