@@ -22,7 +22,7 @@ from emulator.dataset.manifest import ADOPTED, MANIFEST, ROW, TRAINING, Manifest
 from emulator.dataset.owned import is_record
 from emulator.dataset.progress import Done
 from emulator.dataset.verify import looks_right, sums
-from emulator.errors import DatasetError, storage_error
+from emulator.errors import DatasetError, storage_errors
 from emulator.registry import FORMATS
 from emulator.storage.folder import FolderStore
 
@@ -69,10 +69,8 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     if (folder / MANIFEST).exists() and not force:
         raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
     inside = TRAINING if (folder / TRAINING).is_dir() else ""
-    try:
+    with storage_errors("cannot list the folder"):
         files = dict(_files(folder / inside, f"{inside}/" if inside else ""))
-    except OSError as error:
-        raise storage_error(error, "cannot list the folder") from None
     formats = {name: next((form for end, form in _ENDS if name.endswith(end)), "") for name in files}
     chosen = _the_format(folder, Counter(formats.values()), wanted)
     form = format_named(chosen)
@@ -158,21 +156,15 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
         sizes=np.ascontiguousarray(rows["bytes"]),
         samples_per_file=samples_per_file,
     )
-    try:
-        write_manifest(store, manifest, rows)
-    except OSError as error:
-        raise storage_error(error, "cannot write the manifest") from None
+    write_manifest(store, manifest, rows)
     return manifest
 
 
 def _require_samples(form: Format, path: Path, size: int, samples: int) -> None:
     """Raises DatasetError when the file has not so many samples, StorageError."""
-    try:
-        with path.open("rb", buffering=0) as file:
+    with storage_errors("cannot read a sample"), path.open("rb", buffering=0) as file:
 
-            def peek(offset: int, length: int) -> memoryview:
-                return memoryview(os.pread(file.fileno(), length, offset))
+        def peek(offset: int, length: int) -> memoryview:
+            return memoryview(os.pread(file.fileno(), length, offset))
 
-            form.index(peek, size, str(path), samples, ())
-    except OSError as error:
-        raise storage_error(error, "cannot read a sample") from None
+        form.index(peek, size, str(path), samples, ())

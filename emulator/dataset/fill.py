@@ -6,7 +6,6 @@ through one buffer of 16 MiB; samples that are grown from seed volumes take thei
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -24,6 +23,7 @@ from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter, seeds_folder
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import REQUEST
+from emulator.storage.posix import aligned_buffer
 
 _SMALL = 8 << 20
 
@@ -83,7 +83,7 @@ class FillTask:
         with Journal(self.store, worker) as journal:
 
             def work() -> None:
-                buffer = memoryview(mmap.mmap(-1, REQUEST))
+                buffer = aligned_buffer(REQUEST)
                 try:
                     while not stop.is_set():
                         with lock:

@@ -17,13 +17,12 @@ from emulator.config.recipe import payload_ratio
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import SLACK, Key, MemorySource, Shape, Sources
 from emulator.dataset.seeds import SeedVolume
+from emulator.units import BLOCK_BYTES
 
 Image = NDArray[np.float32]
 Label = NDArray[np.uint8]
 
 CHUNK = 1 << 20
-BLOCK = 4096
-"""Bytes that storage compresses and deduplicates at once, at the least."""
 
 _ZEROS = bytes(CHUNK)
 _ZSTD_BLOCK_COST = 7.0  # bytes that zstd spends on a run of zeros per block, measured
@@ -56,7 +55,7 @@ class Keystream:
 class RandomSource:
     """The bytes of an array: the first `keep` of each 4 KiB are random, the others zero. A Source."""
 
-    def __init__(self, key: bytes, stream: int, keep: int = BLOCK) -> None:
+    def __init__(self, key: bytes, stream: int, keep: int = BLOCK_BYTES) -> None:
         self._keystream = Keystream(key, stream)
         self._keep = keep
         self._at = 0
@@ -68,12 +67,12 @@ class RandomSource:
             step = min(CHUNK, size - start)
             self._keystream.into(memory[start : start + step + SLACK], step)
             chunk = memory[start : start + step]
-            if self._keep < BLOCK:
-                data, phase = np.frombuffer(chunk, np.uint8), self._at % BLOCK
-                first = -phase % BLOCK  # where the first whole block begins
+            if self._keep < BLOCK_BYTES:
+                data, phase = np.frombuffer(chunk, np.uint8), self._at % BLOCK_BYTES
+                first = -phase % BLOCK_BYTES  # where the first whole block begins
                 data[max(self._keep - phase, 0) : first] = 0
-                last = first + max(step - first, 0) // BLOCK * BLOCK
-                data[first:last].reshape(-1, BLOCK)[:, self._keep :] = 0
+                last = first + max(step - first, 0) // BLOCK_BYTES * BLOCK_BYTES
+                data[first:last].reshape(-1, BLOCK_BYTES)[:, self._keep :] = 0
                 data[last + self._keep :] = 0
             self.crc = crc32(chunk, self.crc)
             self._at += step
@@ -116,9 +115,9 @@ def random_sources(payload: str, seed: int, index: int) -> dict[Key, RandomSourc
     """The arrays of file `index` for a payload of random bytes. Raises SpecError."""
     ratio = payload_ratio(payload)
     key = sample_key(seed, index)
-    keep = BLOCK
+    keep = BLOCK_BYTES
     if ratio is not None:
-        keep = max(16, min(BLOCK, round(BLOCK / ratio - (_ZSTD_BLOCK_COST if ratio > 1 else 0))))
+        keep = max(16, min(BLOCK_BYTES, round(BLOCK_BYTES / ratio - (_ZSTD_BLOCK_COST if ratio > 1 else 0))))
     return {"x": RandomSource(key, 0, keep), "y": RandomSource(key, 1, keep)}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.storage import Place
-from emulator.errors import DatasetError, storage_error
+from emulator.errors import DatasetError
 from emulator.storage import open_store
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
@@ -161,7 +161,7 @@ def read_manifest(place: Place | Store) -> Manifest:
 
 def read_head(store: Store) -> dict[str, Any]:
     """manifest.json as it is. Raises DatasetError, StorageError."""
-    text = _get(store, MANIFEST)
+    text = store.get(MANIFEST)
     if text is None:
         raise _absent(store)
     try:
@@ -176,13 +176,6 @@ def read_head(store: Store) -> dict[str, Any]:
             "use the feedrate that made it, or generate again",
         )
     return head
-
-
-def _get(store: Store, name: str) -> bytes | None:
-    try:
-        return store.get(name)
-    except OSError as error:
-        raise storage_error(error, "cannot read the manifest") from None
 
 
 def _absent(store: Store) -> DatasetError:
@@ -209,7 +202,7 @@ def _corrupt(store: Store, why: str) -> DatasetError:
 def _read_table(store: Store, table: tuple[str, int]) -> Table:
     """The rows of the table, checked against its checksum. Raises DatasetError, StorageError."""
     name, crc = table
-    data = _get(store, name)
+    data = store.get(name)
     if data is None:
         raise _corrupt(store, f"its table {name} is missing")
     if zlib.crc32(data) != crc:
@@ -244,7 +237,7 @@ def _names(store: Store, head: Mapping[str, Any], files: int) -> Sequence[str]:
 def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
     """Write the table, then manifest.json, each whole or not at all; older tables go.
 
-    Raises OSError, StorageError.
+    Raises StorageError.
     """
     buffer = io.BytesIO()
     np.save(buffer, rows, allow_pickle=False)

@@ -23,7 +23,7 @@ def is_record(name: str) -> bool:
 
 
 def require_own(store: Store) -> None:
-    """Raises DatasetError unless the place is empty or holds a dataset of feedrate, OSError, StorageError.
+    """Raises DatasetError unless the place is empty or holds a dataset of feedrate, StorageError.
 
     A manifest that nobody can read is taken for ours: making the dataset again repairs it.
     """
@@ -44,7 +44,7 @@ def require_own(store: Store) -> None:
 
 
 def remove_dataset(store: Store) -> None:
-    """Remove what feedrate made there, and nothing else. Raises OSError, DatasetError, StorageError."""
+    """Remove what feedrate made there, and nothing else. Raises DatasetError, StorageError."""
     require_own(store)
     store.delete([MANIFEST])
     suffixes = "|".join(re.escape(FORMATS[name].suffix).replace("_x", "_.") for name in WRITTEN_FORMATS)

@@ -66,7 +66,7 @@ class Journal:
 
 
 def read_journals(store: Store) -> Records:
-    """The valid records of all journals, the last of each index, by index. Raises OSError, StorageError."""
+    """The valid records of all journals, the last of each index, by index. Raises StorageError."""
     found = [np.empty(0, RECORD)]
     for name in sorted(entry.name for entry in store.entries(JOURNALS)):
         data = store.get(name) or b""
@@ -109,7 +109,7 @@ class Tally:
 
     def now(self) -> tuple[int, int]:
         """(files, bytes) so far; what cannot be read counts later."""
-        with self._reading, suppress(OSError, DatasetError, StorageError):
+        with self._reading, suppress(DatasetError, StorageError):
             for name, size in self._found():
                 at, end = self._read.get(name, 0), _whole(size)
                 if self._store is not None and end > at:

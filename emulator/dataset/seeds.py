@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from emulator.config.recipe import SizeSpec
 from emulator.dataset.formats.nifti import SPACING
 from emulator.dataset.sizes import HEADER_BYTES, shapes_from_bytes
-from emulator.errors import DatasetError, storage_error
+from emulator.errors import DatasetError, storage_errors
 from emulator.files import write_whole
 
 SEEDS_VERSION = 1
@@ -72,15 +72,13 @@ def find_cases(folder: Path) -> list[Case]:
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder} with seeds", "check the path")
-    try:
+    with storage_errors("cannot list the seeds"):
         labels = sorted(
             path
             for suffix in _SUFFIXES
             for pattern in (f"segmentation{suffix}", f"aggregated_*_seg{suffix}")
             for path in folder.rglob(pattern)
         )
-    except OSError as error:
-        raise storage_error(error, "cannot list the seeds") from None
     cases: dict[Path, Case] = {}
     for label in labels:
         image = next((p for s in _SUFFIXES if (p := label.parent / f"imaging{s}").is_file()), None)
@@ -276,7 +274,7 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
     What is there already from the same source is kept. Raises DatasetError, StorageError.
     """
     makers: list[tuple[str, Callable[[], SeedVolume]]]
-    try:
+    with storage_errors("cannot prepare the seeds"):
         if folder is None:
             source = f"phantom {spec.bytes_mean} {spec.aspect} {spec.min_edge}"
             makers = [(f"phantom_{k}", partial(phantom, spec, k)) for k in range(PHANTOMS)]
@@ -301,8 +299,6 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
                     np.save(place / f"{k:04d}_{part}.npy", data, allow_pickle=False)
                 seeds.append({"name": name, "sha256": digest.hexdigest()})
             write_whole(place / "seeds.json", json.dumps({"key": key, "seeds": seeds}, indent=1).encode())
-    except OSError as error:
-        raise storage_error(error, "cannot prepare the seeds") from None
     return seeds
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from emulator.config.recipe import VOXEL_BYTES, SizeSpec
 from emulator.config.workload import Workload
-from emulator.errors import SpecError, storage_error
+from emulator.errors import SpecError, storage_errors
 
 Index = NDArray[np.int64]
 Table = NDArray[np.float64]
@@ -117,18 +117,19 @@ def case_shapes(path: Path, min_edge: int) -> Index:
 
     Raises SpecError, StorageError.
     """
-    keys = [(f"{axis}_voxels", f"spacing_{letter}_mm") for axis, letter in zip(_AXES, "zyx", strict=True)]
+    axes = tuple(zip(("depth", "height", "width"), "zyx", _TARGET_MM, strict=True))
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with (
+            storage_errors("cannot read the table of cases"),
+            path.open(newline="", encoding="utf-8") as file,
+        ):
             rows = [
                 [
-                    math.floor(float(row[v]) * float(row[s]) / mm)
-                    for (v, s), mm in zip(keys, _TARGET_MM, strict=True)
+                    math.floor(float(row[f"{axis}_voxels"]) * float(row[f"spacing_{letter}_mm"]) / target)
+                    for axis, letter, target in axes
                 ]
                 for row in csv.DictReader(file)
             ]
-    except OSError as error:
-        raise storage_error(error, "cannot read the table of cases") from None
     except (KeyError, TypeError, ValueError) as error:
         raise SpecError(
             f"{path} is no table of cases ({error})", "see datasets/kits19/seed_stats.csv"
@@ -136,9 +137,6 @@ def case_shapes(path: Path, min_edge: int) -> Index:
     if not rows:
         raise SpecError(f"{path} holds no cases")
     return np.maximum(np.array(rows, dtype=np.int64), min_edge)
-
-
-_AXES = ("depth", "height", "width")
 
 
 def shapes_from_bytes(size: Table, aspect: Table, min_edge: int) -> Index:

@@ -17,10 +17,8 @@ from emulator.dataset.manifest import ADOPTED, Dataset, Table
 from emulator.dataset.owned import is_record
 from emulator.dataset.progress import Done
 from emulator.dataset.sizes import Index
-from emulator.errors import DatasetError, storage_error
-from emulator.storage.base import Store
-
-_HEAD = 4096
+from emulator.errors import DatasetError
+from emulator.storage.base import HEAD, Store
 
 
 def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> str:
@@ -29,12 +27,9 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
     `size` is the bytes of all of them. Raises StorageError when the storage fails.
     """
     total = 0
-    head = memoryview(bytearray(_HEAD))
+    head = memoryview(bytearray(HEAD))
     for name in parts:
-        try:
-            length = store.size(name)
-        except OSError as error:
-            raise storage_error(error, "cannot read a sample") from None
+        length = store.size(name)
         if length is None:
             return f"{name}: missing"
         try:
@@ -131,10 +126,7 @@ def extra_files(dataset: Dataset) -> list[Fault]:
 
     form = format_named(dataset.manifest.format)
     known = {part for name in dataset.manifest.names for part in form.parts(name)}
-    try:
-        found = sorted(entry.name for entry in dataset.store.entries() if entry.name not in known)
-    except OSError as error:
-        raise storage_error(error, "cannot list the dataset") from None
+    found = sorted(entry.name for entry in dataset.store.entries() if entry.name not in known)
     extra = [name for name in found if not is_record(name)]
     if dataset.manifest.recipe == ADOPTED:
         kinds = {kind(name) for name in known}

@@ -38,10 +38,10 @@ from emulator.dataset.progress import RECORD, Records, read_journals
 from emulator.dataset.seeds import prepare_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.verify import evenly_spread, looks_right, sums_right
-from emulator.errors import DatasetError, SpecError, StorageError, storage_error
+from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
-from emulator.units import show_bytes
+from emulator.units import BLOCK_BYTES, show_bytes
 
 _READERS = 8
 
@@ -52,18 +52,15 @@ def exclusive(store: Store, force: bool) -> Iterator[None]:
 
     `force` removes the dataset that is in it. Raises DatasetError, StorageError.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            if isinstance(store, FolderStore):
-                if store.root.exists() and not store.root.is_dir():
-                    raise DatasetError(f"{store} is a file", "give the folder of the dataset to be")
-                store.root.mkdir(parents=True, exist_ok=True)
-            require_own(store)
-            stack.enter_context(store.exclusive(f"{HIDDEN}/lock"))
-            if force:
-                remove_dataset(store)
-        except OSError as error:
-            raise storage_error(error, f"cannot prepare {store}") from None
+    if isinstance(store, FolderStore):
+        with storage_errors(f"cannot prepare {store}"):
+            if store.root.exists() and not store.root.is_dir():
+                raise DatasetError(f"{store} is a file", "give the folder of the dataset to be")
+            store.root.mkdir(parents=True, exist_ok=True)
+    require_own(store)
+    with store.exclusive(f"{HIDDEN}/lock"):
+        if force:
+            remove_dataset(store)
         yield
 
 
@@ -105,26 +102,23 @@ class DatasetWriter:
     def prepare(self) -> None:
         """Make the place ready for the plan, or refuse. Raises DatasetError, StorageError."""
         plan, recipe = self.plan, self.plan.recipe
-        try:
-            with contextlib.suppress(ValueError):
-                begun = json.loads(self.store.get(PLAN) or b"null")
-                if isinstance(begun, dict):
-                    self._require_same(begun)
-            if self.store.size(MANIFEST) is not None:
-                self._require_same(read_head(self.store))
-            state = {
-                "identity": plan.identity,
-                "files": plan.files,
-                "recipe": recipe.name,
-                "format": recipe.format,
-                "payload": recipe.payload,
-                "seed": plan.seed,
-                "subfolders": plan.subfolders,
-            }
-            self.store.put(PLAN, json.dumps(state).encode())
-            self.store.arrange(self._folders)
-        except OSError as error:
-            raise storage_error(error, f"cannot prepare {self.store}") from None
+        with contextlib.suppress(ValueError):
+            begun = json.loads(self.store.get(PLAN) or b"null")
+            if isinstance(begun, dict):
+                self._require_same(begun)
+        if self.store.size(MANIFEST) is not None:
+            self._require_same(read_head(self.store))
+        state = {
+            "identity": plan.identity,
+            "files": plan.files,
+            "recipe": recipe.name,
+            "format": recipe.format,
+            "payload": recipe.payload,
+            "seed": plan.seed,
+            "subfolders": plan.subfolders,
+        }
+        self.store.put(PLAN, json.dumps(state).encode())
+        self.store.arrange(self._folders)
 
     def _require_same(self, found: dict[str, Any]) -> None:
         """Raises DatasetError when a manifest or plan.json is of another or a larger dataset."""
@@ -145,12 +139,9 @@ class DatasetWriter:
     def _recorded(self) -> Records:
         """Files that are said to be done: by the manifest and by the journals. Raises StorageError."""
         rows = np.empty(0, ROW)
-        try:
-            with contextlib.suppress(DatasetError):  # there is none yet, or a corrupt one is made again
-                rows = open_dataset(self.store).rows()
-            journalled = read_journals(self.store)
-        except OSError as error:
-            raise storage_error(error, "cannot read a journal") from None
+        with contextlib.suppress(DatasetError):  # there is none yet, or a corrupt one is made again
+            rows = open_dataset(self.store).rows()
+        journalled = read_journals(self.store)
         records = np.zeros(len(rows), RECORD)
         records["index"] = np.arange(len(rows))
         records["bytes"], records["crc"] = rows["bytes"], rows["crc"]
@@ -179,10 +170,7 @@ class DatasetWriter:
 
     def require_space(self, needed: int) -> None:
         """Raises StorageError when it is known that there are fewer than `needed` bytes free."""
-        try:
-            free = self.store.free()
-        except OSError as error:
-            raise storage_error(error, "cannot see the free space") from None
+        free = self.store.free()
         if free is not None and free < needed:
             raise StorageError(
                 f"{self.store} has {show_bytes(free)} free, {show_bytes(needed)} are needed "
@@ -243,18 +231,14 @@ class DatasetWriter:
                 store, [part for index in chosen for part in plan.form.parts(plan.names[index])]
             ),
         )
-        try:
-            store.settle(self._folders)
-            write_manifest(store, manifest, rows)
-            store.delete([*(entry.name for entry in store.entries(JOURNALS)), PLAN])
-        except OSError as error:
-            raise storage_error(error, "cannot write the manifest") from None
+        store.settle(self._folders)
+        write_manifest(store, manifest, rows)
+        store.delete([*(entry.name for entry in store.entries(JOURNALS)), PLAN])
         return manifest
 
 
 # ---- Would storage that compresses or deduplicates be flattered by this dataset? Measured on its files.
 
-_BLOCK = 4096
 _MEASURED_FILES = 16
 _WINDOWS = 5  # the last one shows labels: a fifth of a sample is
 _WINDOW = 1 << 20
@@ -276,13 +260,14 @@ def measure_payload(store: Store, names: Sequence[str]) -> dict[str, float]:
         with store.open(name) as blob:
             windows: Sequence[int] = range(0, blob.size, _WINDOW)
             if len(windows) > _WINDOWS:
-                windows = [int(at) // _BLOCK * _BLOCK for at in np.linspace(0, blob.size - _WINDOW, _WINDOWS)]
+                spread = np.linspace(0, blob.size - _WINDOW, _WINDOWS).astype(int)
+                windows = (spread // BLOCK_BYTES * BLOCK_BYTES).tolist()
             for offset in windows:
                 data = buffer[: blob.read_into(offset, buffer[: min(_WINDOW, blob.size - offset)])]
                 total += len(data)
                 packed += len(compressor.compress(data))
-                for at in range(0, len(data) - _BLOCK + 1, _BLOCK):
-                    digests.add(hashlib.blake2b(data[at : at + _BLOCK], digest_size=16).digest())
+                for at in range(0, len(data) - BLOCK_BYTES + 1, BLOCK_BYTES):
+                    digests.add(hashlib.blake2b(data[at : at + BLOCK_BYTES], digest_size=16).digest())
                     blocks += 1
     return {
         "files": len(names),

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.base import PAGE, Format, MemorySource, Peek, Shape, Sources, write_file
+from emulator.dataset.formats.base import Format, MemorySource, Peek, Shape, Sources, write_file
 from emulator.errors import DatasetError
+from emulator.units import BLOCK_BYTES
 
 SHAPES = [(1, 5, 6, 7), (1, 33, 40, 37), (1, 128, 16, 16)]
 
@@ -38,12 +39,12 @@ class MemoryDraft:
         self.data = bytearray()
 
     def put(self, memory: memoryview, at: int) -> None:
-        assert at % PAGE == 0 and len(memory) % PAGE == 0
-        assert np.frombuffer(memory, np.uint8).ctypes.data % PAGE == 0
+        assert at % BLOCK_BYTES == 0 and len(memory) % BLOCK_BYTES == 0
+        assert np.frombuffer(memory, np.uint8).ctypes.data % BLOCK_BYTES == 0
         self.data[at : at + len(memory)] = memory
 
     def end(self, size: int) -> None:
-        assert len(self.data) - PAGE < size <= len(self.data), "whole pages, and no page too many"
+        assert len(self.data) - BLOCK_BYTES < size <= len(self.data), "whole pages, and no page too many"
         assert not any(self.data[size:]), "zeros behind the end"
         del self.data[size:]
 
@@ -52,7 +53,7 @@ def written(
     form: Format, shape: Shape, sources: Sources, buffer: memoryview | None = None
 ) -> tuple[list[bytes], list[int]]:
     """The bytes and the checksums of the files of a sample."""
-    memory = buffer or memoryview(mmap.mmap(-1, 16 * PAGE))
+    memory = buffer or memoryview(mmap.mmap(-1, 16 * BLOCK_BYTES))
     files, sums = [], []
     for pieces in form.files(shape, sources):
         draft = MemoryDraft()
@@ -120,7 +121,7 @@ class FormatContract:
     def test_same_sample_same_bytes_through_a_small_used_buffer(
         self, form: Format, sample: Sample, pages: int
     ) -> None:
-        buffer = memoryview(mmap.mmap(-1, pages * PAGE))
+        buffer = memoryview(mmap.mmap(-1, pages * BLOCK_BYTES))
         other = make_sample((1, 40, 41, 42), seed=9)
         written(form, other.x.shape, sources_from(other), buffer)
         files, sums = written(form, sample.x.shape, sources_from(sample), buffer)

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.base import PAGE, ArrayBytes, Deferred, Format, Shape, Sources, write_file
+from emulator.dataset.formats.base import ArrayBytes, Deferred, Format, Shape, Sources, write_file
 from emulator.dataset.grow import random_sources
 from emulator.dataset.progress import Journal, Tally, read_journals
 from emulator.registry import FORMATS, WRITTEN_FORMATS
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FolderStore, Target
+from emulator.units import BLOCK_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_written_through_any_buffer_a_file_is_its_pieces(
     form, shape = format_named(name), (samples if FORMATS[name].many else 1, *edges)
     expected = joined(form, shape, random_sources(payload, 5, 7))
     sources = random_sources(payload, 5, 7)
-    buffer = memoryview(mmap.mmap(-1, pages * PAGE))
+    buffer = memoryview(mmap.mmap(-1, pages * BLOCK_BYTES))
     for data, pieces in zip(expected, form.files(shape, sources), strict=True):
         with Target(folder / "written", WriteOptions(direct=direct, sync=False)) as target:
             done = write_file(target, pieces, sources, buffer)
@@ -73,7 +74,7 @@ def test_a_file_is_written_whole(tmp_path, options):
     sources = random_sources("ratio=2", 0, 0)
     for number, pieces in enumerate(form.files(shape, sources)):
         with Target(tmp_path / f"{number}", options) as target:
-            write_file(target, pieces, sources, memoryview(mmap.mmap(-1, PAGE)))
+            write_file(target, pieces, sources, memoryview(mmap.mmap(-1, BLOCK_BYTES)))
             assert not (tmp_path / f"{number}").exists(), "not under its name before it is whole"
             target.publish()
         assert (tmp_path / f"{number}").read_bytes() == expected[number]
@@ -81,7 +82,7 @@ def test_a_file_is_written_whole(tmp_path, options):
 
 def test_what_fails_leaves_nothing_behind(tmp_path):
     with pytest.raises(OSError, match="gone"), Target(tmp_path / "a", WriteOptions()) as target:
-        target.put(memoryview(mmap.mmap(-1, PAGE)), 0)
+        target.put(memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0)
         raise OSError("gone")
     assert list(tmp_path.iterdir()) == []
 

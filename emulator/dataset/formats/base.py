@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import math
-import mmap
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ from emulator.dataset.checksum import crc32, crc32_join
 from emulator.errors import DatasetError
 from emulator.plan import Read
 from emulator.storage.base import Draft
+from emulator.storage.posix import aligned_buffer, padded
+from emulator.units import BLOCK_BYTES
 
 Key = Literal["x", "y"]
 """The arrays of a sample: x is the image (float32), y the label (uint8)."""
@@ -33,7 +34,6 @@ Array = NDArray[Any]
 Shape = tuple[int, int, int, int]
 """Samples (1 but for formats with many a file), depth, height, width in voxels."""
 
-PAGE = 4096
 SLACK = 64
 """Bytes behind those of a source that it may write over: AES writes whole blocks."""
 
@@ -100,7 +100,7 @@ def write_file(
     base = used = 0  # offset of the buffer in the file, bytes in it
     sums: list[tuple[int, int]] = []
     deferred: list[tuple[int, int, Deferred]] = []  # number of the piece, offset
-    again: dict[int, mmap.mmap] = {}  # offset of a page -> page-aligned memory, as O_DIRECT wants it
+    again: dict[int, memoryview] = {}  # offset of a page -> its bytes
     for number, piece in enumerate(pieces):
         if isinstance(piece, Deferred):
             deferred.append((number, base + used, piece))
@@ -116,10 +116,10 @@ def write_file(
             done, used = done + step, used + step
             if used == len(buffer):
                 for _, at, late in deferred:
-                    for page in range(at // PAGE * PAGE, at + len(late.data), PAGE):
+                    for page in range(at // BLOCK_BYTES * BLOCK_BYTES, at + len(late.data), BLOCK_BYTES):
                         if base <= page < base + used:
-                            again[page] = mmap.mmap(-1, PAGE)
-                            again[page][:] = buffer[page - base : page - base + PAGE]
+                            again[page] = aligned_buffer(BLOCK_BYTES)
+                            again[page][:] = buffer[page - base : page - base + BLOCK_BYTES]
                 draft.put(buffer, base)
                 base, used = base + used, 0
         sums.append((source.crc, size))
@@ -129,12 +129,12 @@ def write_file(
             if offset >= base:
                 buffer[offset - base] = byte
             else:
-                again[offset // PAGE * PAGE][offset % PAGE] = byte
-    end = -(-used // PAGE) * PAGE
+                again[offset // BLOCK_BYTES * BLOCK_BYTES][offset % BLOCK_BYTES] = byte
+    end = padded(used)
     buffer[used:end] = bytes(end - used)
     draft.put(buffer[:end], base)
     for page, memory in again.items():
-        draft.put(memoryview(memory), page)
+        draft.put(memory, page)
     draft.end(base + used)
     return crc32_join(sums), base + used
 

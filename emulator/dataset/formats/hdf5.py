@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from emulator.dataset.formats.base import (
-    PAGE,
     Array,
     ArrayBytes,
     Extent,
@@ -31,6 +30,8 @@ from emulator.dataset.formats.base import (
 )
 from emulator.errors import DatasetError
 from emulator.plan import Read
+from emulator.storage.posix import padded
+from emulator.units import BLOCK_BYTES
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
@@ -94,7 +95,7 @@ class Hdf5(Format):
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         voxels = samples * voxels
-        return PAGE + -(-4 * voxels // PAGE) * PAGE + -(-voxels // PAGE) * PAGE + PAGE
+        return padded(4 * voxels) + padded(voxels) + 2 * BLOCK_BYTES
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         import h5py
@@ -102,7 +103,7 @@ class Hdf5(Format):
         file = _Metadata()
         arrays: list[tuple[int, ArrayBytes]] = []
         keys: tuple[tuple[Key, str], ...] = (("x", "<f4"), ("y", "|u1"))
-        with h5py.File(file, "w", alignment_threshold=PAGE, alignment_interval=PAGE) as store:
+        with h5py.File(file, "w", alignment_threshold=BLOCK_BYTES, alignment_interval=BLOCK_BYTES) as store:
             for key, dtype in keys:
                 properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
                 properties.set_layout(h5py.h5d.CONTIGUOUS)

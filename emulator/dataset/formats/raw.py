@@ -14,35 +14,32 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import PAGE, ArrayBytes, Format, Peek, Piece, Shape, Sources, Span, bad
+from emulator.dataset.formats.base import ArrayBytes, Format, Peek, Piece, Shape, Sources, Span, bad
+from emulator.storage.posix import padded
+from emulator.units import BLOCK_BYTES
 
 _HEAD = struct.Struct("<8s4Q")
 _MAGIC = b"feedraw1"
-
-
-def _blocks(size: Any) -> Any:
-    """`size` rounded up to whole blocks."""
-    return -(-size // PAGE) * PAGE
 
 
 class Raw(Format):
     """One file of 4096-byte blocks a sample."""
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
-        return PAGE + _blocks(4 * samples * voxels) + _blocks(samples * voxels)
+        return BLOCK_BYTES + padded(4 * samples * voxels) + padded(samples * voxels)
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
-        x, y = 4 * math.prod(shape), math.prod(shape)
-        head = _HEAD.pack(_MAGIC, *shape).ljust(PAGE, b"\0")
-        return [(head, ArrayBytes("x", x), bytes(-x % PAGE), ArrayBytes("y", y), bytes(-y % PAGE))]
+        head = _HEAD.pack(_MAGIC, *shape).ljust(BLOCK_BYTES, b"\0")
+        x, y = ArrayBytes("x", 4 * math.prod(shape)), ArrayBytes("y", math.prod(shape))
+        return [(head, x, bytes(padded(x.size) - x.size), y, bytes(padded(y.size) - y.size))]
 
     def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
-        head = peek(0, min(size, PAGE))
-        if len(head) < PAGE or bytes(head[:8]) != _MAGIC:
+        head = peek(0, min(size, BLOCK_BYTES))
+        if len(head) < BLOCK_BYTES or bytes(head[:8]) != _MAGIC:
             raise bad(name, "not a raw sample")
         shape: Shape = _HEAD.unpack_from(head)[1:]
         voxels = math.prod(shape)
         if not voxels or self.planned_bytes(voxels) != size:
             raise bad(name, f"{size} bytes do not hold the shape {shape} that it states")
-        label = PAGE + _blocks(4 * voxels)
-        return {"x": Span(PAGE, np.dtype("<f4"), shape), "y": Span(label, np.dtype("|u1"), shape)}
+        label = BLOCK_BYTES + padded(4 * voxels)
+        return {"x": Span(BLOCK_BYTES, np.dtype("<f4"), shape), "y": Span(label, np.dtype("|u1"), shape)}

@@ -36,6 +36,7 @@ from emulator.dataset.formats.base import (
 )
 from emulator.errors import DatasetError
 from emulator.plan import Read
+from emulator.storage.base import HEAD
 
 # ---- The Example.
 
@@ -186,7 +187,6 @@ _FRAME = _LENGTH.size + _FOOT
 _AT_ONCE = 1 << 20
 """Bytes of records that are framed at once, at least one record."""
 _MASK = 0xA282EAD8
-_HEAD = 4096
 
 
 def masked_crc32c(data: NDArray[np.uint8] | bytes) -> int:
@@ -296,7 +296,7 @@ class TfRecord(Format):
         length = _length_of(peek(0, min(size, _LENGTH.size)), size, name)
         if length + _FRAME != size:
             return None  # many records: their arrays do not lie one behind the other
-        head = parse_example(peek(_LENGTH.size, min(length, _HEAD)), length, name)
+        head = parse_example(peek(_LENGTH.size, min(length, HEAD)), length, name)
         start, shape = _LENGTH.size + head.image, (1, *head.shape)
         label = start + 4 * math.prod(shape)
         return {"x": Span(start, np.dtype("<f4"), shape), "y": Span(label, np.dtype("|u1"), shape)}
