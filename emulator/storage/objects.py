@@ -139,7 +139,9 @@ class ObjectBlob(Blob):
     __slots__ = ("_store", "key", "tag")
 
     def __init__(self, store: ObjectStore, name: str, size: int) -> None:
-        super().__init__(store.url(name), size)
+        self.name = store.url(name)
+        self.size = size
+        self.alignment = 1
         self.key = store.key(name)
         self.tag: str | None = None
         """Which object it was when it was first read, where the store tells: it must stay the same."""

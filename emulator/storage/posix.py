@@ -60,9 +60,7 @@ class PosixStorage(Storage):
             self._opens += 1
             if self._opens % _SAMPLED_OPENS == 1:
                 self.stats.add_pages(*resident_pages(fd, 0, min(length, _SAMPLED_BYTES)))
-        return PosixBlob(
-            fd, path, length, BLOCK_BYTES if self.direct else 1, evict_on_close=cold and not self.direct
-        )
+        return PosixBlob(fd, path, length, BLOCK_BYTES if self.direct else 1, cold and not self.direct)
 
 
 class PosixBlob(Blob):
@@ -70,8 +68,10 @@ class PosixBlob(Blob):
 
     __slots__ = ("_evict", "_fd")
 
-    def __init__(self, fd: int, name: str, size: int, alignment: int, *, evict_on_close: bool) -> None:
-        super().__init__(name, size, alignment)
+    def __init__(self, fd: int, name: str, size: int, alignment: int, evict_on_close: bool) -> None:
+        self.name = name
+        self.size = size
+        self.alignment = alignment
         self._fd = fd
         self._evict = evict_on_close
 

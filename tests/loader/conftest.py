@@ -28,9 +28,13 @@ def maker() -> Iterator[Callable[[str], MakeLoader]]:
                 verify: bool = False,
             ) -> Loader:
                 loader = make_loader(
-                    kind, spec, storage or files.storage(), files, seed=seed,
+                    kind,
+                    spec,
+                    storage or files.storage(),
+                    files,
+                    seed=seed,
                     checksums=files.checksums if verify else None,
-                )  # fmt: skip
+                )
                 stack.callback(loader.close)
                 return loader
 

@@ -37,9 +37,12 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    pages=st.integers(1, 40), workers=st.integers(1, 6), prefetch=st.integers(1, 5), direct=st.booleans(),
+    pages=st.integers(1, 40),
+    workers=st.integers(1, 6),
+    prefetch=st.integers(1, 5),
+    direct=st.booleans(),
     order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple), max_size=6),
-)  # fmt: skip
+)
 def test_whatever_the_knobs_every_byte_is_read_once(  # type: ignore[no-untyped-def]
     maker, few: Files, pages: int, workers: int, prefetch: int, direct: bool, order: list[tuple[int, ...]]
 ) -> None:
@@ -47,8 +50,8 @@ def test_whatever_the_knobs_every_byte_is_read_once(  # type: ignore[no-untyped-
     spec = replace(SPEC, block_bytes=4096 * pages, workers=workers, prefetch=prefetch)
     made = maker("direct")(few, spec, storage, verify=True)
     portions = [whole_files(files) for files in order]
-    assert [batch.bytes for batch in made.read(portions)] == [few.bytes_of(one) for one in portions]
-    assert storage.stats.snapshot().bytes == sum(few.bytes_of(one) for one in portions)
+    assert [batch.bytes for batch in made.read(portions)] == [few.bytes_of(portion) for portion in portions]
+    assert storage.stats.snapshot().bytes == sum(few.bytes_of(portion) for portion in portions)
     made.close()
 
 

@@ -57,8 +57,11 @@ def check(files: Files, arrays: dict[str, np.ndarray], edges: tuple[int, ...], p
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.tuples(st.just(1), st.integers(3, 40), st.integers(5, 60), st.integers(5, 60)),
-    voxels=st.integers(0, 30), pages=st.integers(1, 30), seed=st.integers(0, 2**31), crop=st.booleans(),
-)  # fmt: skip
+    voxels=st.integers(0, 30),
+    pages=st.integers(1, 30),
+    seed=st.integers(0, 2**31),
+    crop=st.booleans(),
+)
 def test_streamed_crops_are_those_of_the_arrays(tmp_path, form, shape, voxels, pages, seed, crop):  # type: ignore[no-untyped-def]
     random = np.random.default_rng(seed)
     sample = Sample(random.random(shape, np.float32), labels(shape, voxels, random))

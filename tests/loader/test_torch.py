@@ -125,10 +125,10 @@ def test_crops_depend_on_seed_epoch_and_sample_alone(files: Files) -> None:
 
 
 def test_tensors_outlive_the_buffer_they_were_read_into(files: Files) -> None:
-    one = reader(files)
-    kept = one((0, 0))[0]
+    read = reader(files)
+    kept = read((0, 0))[0]
     before = kept.clone()
-    one((0, 4))
+    read((0, 4))
     assert torch.equal(kept, before)
 
 

@@ -20,9 +20,12 @@ def plans(draw):
         pattern="sequential", streams=draw(st.integers(1, 6)), shuffle_buffer=draw(st.integers(0, 50))
     )
     return EpochPlan(
-        samples=files * each, ranks=draw(st.integers(1, 5)), batch_size=draw(st.integers(1, 20)),
-        samples_per_file=each, access=access,
-    )  # fmt: skip
+        samples=files * each,
+        ranks=draw(st.integers(1, 5)),
+        batch_size=draw(st.integers(1, 20)),
+        samples_per_file=each,
+        access=access,
+    )
 
 
 def samples_of(reads, each):
@@ -65,9 +68,9 @@ def test_a_shuffle_buffer_moves_no_sample_forward_by_more_than_its_size(length, 
 def test_a_shuffle_buffer_draws_as_one_that_is_played_does():
     """Against the algorithm as tf.data documents it, with the same draws."""
     length, buffer = 5000, 64
-    slots = np.random.Generator(
-        np.random.Philox(key=np.array([3, 2], np.uint64), counter=1)
-    ).integers(buffer, size=length - buffer)  # fmt: skip
+    slots = np.random.Generator(np.random.Philox(key=np.array([3, 2], np.uint64), counter=1)).integers(
+        buffer, size=length - buffer
+    )
     held, expected = list(range(buffer)), []
     for number, slot in enumerate(slots, start=buffer):
         expected.append(held[slot])
