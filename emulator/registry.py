@@ -86,7 +86,7 @@ BESIDE = {"systems": "satellites.systems.efficiency:tables_beside"}
 """What else may stand beside a result: the function from the result and names or files to tables."""
 
 NOISE = {"fio": "satellites.baseline.noise", "checkpoint": "satellites.checkpoint.noise"}
-"""What may run beside a sweep: the module with its `parse`, `Running` and `line`."""
+"""What may run beside a sweep: the module with its `require`, `begin` and `line`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from emulator.errors import SpecError
 from emulator.record.result import RunResult
 from emulator.run.comm import Comm, agreed, world
 from emulator.satellites.baseline import rados
-from emulator.satellites.baseline.fio import Server, parse_servers, reach, run_fio, run_on
+from emulator.satellites.baseline.fio import Server, Setting, parse_servers, reach, run_fio, run_on
 from emulator.satellites.baseline.measure import BaselinePlan, RunFio, as_clients, measure
 from emulator.satellites.baseline.suites import QUICK_DEPTHS, find_suite, tuned
 from emulator.units import parse_bytes, parse_list, parse_seconds
@@ -113,13 +113,15 @@ def baseline(
 
     _measure(
         BaselinePlan(
-            folder=folder,
             suite=tuned(found, queue_depths, jobs),
             clients=parse_list("--clients", clients) if clients else (),
-            file_bytes=parse_bytes(size or (QUICK_BYTES if quick else FULL_BYTES)),
-            seconds=seconds,
-            ramp_seconds=parse_seconds(ramp or (QUICK_RAMP if quick else FULL_RAMP)),
-            engine=engine,
+            setting=Setting(
+                folder=folder,
+                file_bytes=parse_bytes(size or (QUICK_BYTES if quick else FULL_BYTES)),
+                engine=engine,
+                seconds=seconds,
+                ramp_seconds=parse_seconds(ramp or (QUICK_RAMP if quick else FULL_RAMP)),
+            ),
             keep=keep,
             out=out or options.default_out(suite),
             command=options.command_line(),

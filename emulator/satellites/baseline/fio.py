@@ -38,13 +38,13 @@ class Setting:
     """Where the files of this client are."""
     file_bytes: int
     """Bytes of a job's file."""
-    engine: str
+    engine: str = "libaio"
     """fio's ioengine."""
-    direct: bool
+    direct: bool = True
     """O_DIRECT."""
     seconds: float
     """Measured time."""
-    ramp_seconds: float
+    ramp_seconds: float = 0.0
     """Time before it that is not counted."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -48,21 +48,13 @@ The number is the seconds that they measure; None: as long as it takes. Raises S
 class BaselinePlan:
     """What a baseline is asked to do."""
 
-    folder: Path
-    """On the storage."""
     suite: Suite
     clients: tuple[int, ...]
     """Numbers of clients to sweep over; empty: all that there are."""
-    file_bytes: int
-    """Bytes of a job's file."""
-    seconds: float
-    """Measured time of a turn."""
-    ramp_seconds: float
-    """Time before it that is not counted."""
-    engine: str
-    """fio's ioengine."""
+    setting: Setting
+    """Of each client, in a folder of its own below this one's."""
     keep: bool
-    """Leave the files in `folder` afterwards."""
+    """Leave the files afterwards."""
     out: Path
     command: tuple[str, ...]
 
@@ -78,10 +70,10 @@ class BaselinePlan:
     def lines(self, clients: int) -> Iterator[str]:
         """What it would do, for people. Raises SpecError."""
         planned = self.turns(clients)
-        files, size = files_needed(planned), show_bytes(self.file_bytes)
+        files, size = files_needed(planned), show_bytes(self.setting.file_bytes)
         yield f"suite:    {self.suite.name}, {self.suite.title}"
-        yield f"clients:  {clients}, each with {files} files of {size} in {self.folder}"
-        least = len(planned) * (self.seconds + self.ramp_seconds)
+        yield f"clients:  {clients}, each with {files} files of {size} in {self.setting.folder}"
+        least = len(planned) * (self.setting.seconds + self.setting.ramp_seconds)
         yield f"tests:    {len(planned)}, at least {show_seconds(least)}"
         yield from (f"  {turn.name}" for turn in planned)
 
@@ -90,13 +82,14 @@ class BaselinePlan:
         require_fio()
         planned = self.turns(clients)
         check_out(self.out, force)
-        if not self.folder.is_dir():
-            raise StorageError(f"there is no folder {self.folder}", "mount the storage, or check the path")
-        needed = files_needed(planned) * self.file_bytes * clients
-        free = shutil.disk_usage(self.folder).free
+        folder = self.setting.folder
+        if not folder.is_dir():
+            raise StorageError(f"there is no folder {folder}", "mount the storage, or check the path")
+        needed = files_needed(planned) * self.setting.file_bytes * clients
+        free = shutil.disk_usage(folder).free
         if needed > free:
             raise SpecError(
-                f"the files need {show_bytes(needed)}, but {self.folder} has {show_bytes(free)} free",
+                f"the files need {show_bytes(needed)}, but {folder} has {show_bytes(free)} free",
                 "choose a smaller --size, or fewer --jobs",
             )
 
@@ -114,30 +107,21 @@ def measure(
     first = sum(map(len, gathered[: comm.rank]))
     planned = plan.turns(len(names))
     files = files_needed(planned)
-    direct = agreed(comm, lambda: probe_direct(plan.folder))
-    settings = [
-        Setting(
-            folder=plan.folder / FOLDER / name,
-            file_bytes=plan.file_bytes,
-            engine=plan.engine,
-            direct=direct,
-            seconds=plan.seconds,
-            ramp_seconds=plan.ramp_seconds,
-        )
-        for name in clients
-    ]
+    direct = agreed(comm, lambda: probe_direct(plan.setting.folder))
+    shared = replace(plan.setting, direct=direct)
+    settings = [replace(shared, folder=shared.folder / FOLDER / name) for name in clients]
 
     def create() -> ResultFolder | None:
         if comm.rank:
             return None
-        return ResultFolder.create(plan.out, _new_result(plan, names, direct), force=force)
+        return ResultFolder.create(plan.out, _new_result(plan, shared, names), force=force)
 
     record = agreed(comm, create)
 
     def lay_out() -> None:
         """Write every file whole: the first pattern meets written blocks."""
         if record:
-            say(f"laying out {files} files of {show_bytes(plan.file_bytes)} a client")
+            say(f"laying out {files} files of {show_bytes(shared.file_bytes)} a client")
         for setting in settings:
             make_folder(setting.folder)
         for output in run([layout_file(setting, files) for setting in settings], None):
@@ -150,7 +134,7 @@ def measure(
             for place, (name, setting) in enumerate(zip(clients, settings, strict=True))
             if first + place < turn.clients
         }
-        outputs = run(list(texts.values()), plan.seconds + plan.ramp_seconds) if texts else []
+        outputs = run(list(texts.values()), shared.seconds + shared.ramp_seconds) if texts else []
         return {name: (texts[name], output) for name, output in zip(texts, outputs, strict=True)}
 
     try:
@@ -174,7 +158,7 @@ def measure(
     return record.complete() if record else None
 
 
-def _new_result(plan: BaselinePlan, clients: Sequence[str], direct: bool) -> RunResult:
+def _new_result(plan: BaselinePlan, setting: Setting, clients: Sequence[str]) -> RunResult:
     buffered = Flag(
         name="page-cache",
         value=1.0,
@@ -190,21 +174,21 @@ def _new_result(plan: BaselinePlan, clients: Sequence[str], direct: bool) -> Run
             "title": suite.title,
             "depths": suite.depths,
             "jobs": suite.jobs,
-            "file_bytes": plan.file_bytes,
-            "seconds": plan.seconds,
-            "ramp_seconds": plan.ramp_seconds,
-            "engine": plan.engine,
+            "file_bytes": setting.file_bytes,
+            "seconds": setting.seconds,
+            "ramp_seconds": setting.ramp_seconds,
+            "engine": setting.engine,
         },
-        dataset={"path": str(plan.folder)},
-        storage={"cache": "cold" if direct else "warm", "direct": direct},
+        dataset={"path": str(setting.folder)},
+        storage={"cache": "cold" if setting.direct else "warm", "direct": setting.direct},
         loader="fio",
         environment={
             **describe_machine(),
             "fio": fio_version(),
             "clients": clients,
-            "mount": describe_mount(plan.folder),
+            "mount": describe_mount(setting.folder),
         },
-        flags=() if direct else (buffered,),
+        flags=() if setting.direct else (buffered,),
     )
 
 

@@ -95,14 +95,8 @@ class RunningNoise:
         self._noise = noise
         self._folder = dataset / FOLDER / host
         self._fio: ChildProcess | None = None
-        setting = Setting(
-            folder=self._folder,
-            file_bytes=noise.file_bytes,
-            engine="libaio",
-            direct=probe_direct(dataset),
-            seconds=_FOREVER,
-            ramp_seconds=0.0,
-        )
+        direct = probe_direct(dataset)
+        setting = Setting(folder=self._folder, file_bytes=noise.file_bytes, direct=direct, seconds=_FOREVER)
         make_folder(self._folder)
         try:
             parse(run_fio(layout_file(setting, noise.files)))
