@@ -76,23 +76,6 @@ class Bench:
         return cluster.command(*words)
 
 
-def check_cluster(cluster: Cluster) -> None:
-    """Raises MissingError, StorageError when the cluster does not answer, or has no such pool."""
-    if not cluster.conf.is_file():
-        raise StorageError(f"there is no file {cluster.conf}", "give the cluster's ceph.conf to --ceph-conf")
-    pools = _call(cluster.command("lspools"), CONNECT_SECONDS + 15.0).splitlines()
-    if cluster.pool not in pools:
-        raise StorageError(
-            f"the cluster has no pool {cluster.pool}",
-            f"use one of: {', '.join(pools)}" if pools else "ceph osd pool create makes one",
-        )
-
-
-def rados_version(cluster: Cluster) -> str:
-    """`ceph version 16.2.15 ...`. Raises MissingError, StorageError."""
-    return _call([cluster.command()[0], "--version"], 20.0).strip()
-
-
 def run_bench(cluster: Cluster, bench: Bench) -> str:
     """Its JSON, as rados wrote it. Raises MissingError, StorageError."""
     out = _call(bench.command(cluster), bench.seconds + GRACE_SECONDS)
@@ -101,12 +84,8 @@ def run_bench(cluster: Cluster, bench: Bench) -> str:
     return out[out.index("{") :]
 
 
-def clean_up(cluster: Cluster, run_name: str) -> None:
-    """Remove the objects of a run. Raises MissingError, StorageError."""
-    _call(cluster.command("--pool", cluster.pool, "cleanup", "--run-name", run_name), GRACE_SECONDS)
-
-
 def _call(command: Sequence[str], limit: float) -> str:
+    """What a call of rados prints. Raises StorageError, with what to do about it."""
     rados = ChildProcess("rados", command)
     out, err = rados.finish(seconds=limit, hint="the cluster hangs: see ceph status")
     if rados.returncode == 0:
@@ -222,7 +201,17 @@ class RadosPlan:
             raise SpecError(
                 f"--size {self.most_bytes} is less than one object", f"use {show_bytes(OBJECT_BYTES)}"
             )
-        check_cluster(self.cluster)
+        cluster = self.cluster
+        if not cluster.conf.is_file():
+            raise StorageError(
+                f"there is no file {cluster.conf}", "give the cluster's ceph.conf to --ceph-conf"
+            )
+        pools = _call(cluster.command("lspools"), CONNECT_SECONDS + 15.0).splitlines()
+        if cluster.pool not in pools:
+            raise StorageError(
+                f"the cluster has no pool {cluster.pool}",
+                f"use one of: {', '.join(pools)}" if pools else "ceph osd pool create makes one",
+            )
         check_out(self.out, force)
 
 
@@ -255,13 +244,15 @@ def measure(plan: RadosPlan, comm: Comm, client: str, *, force: bool, say: Say) 
         if not plan.keep:
             for name in dict.fromkeys(bench.run_name for bench in benches):
                 try:
-                    clean_up(plan.cluster, name)
+                    pool = ("--pool", plan.cluster.pool)
+                    _call(plan.cluster.command(*pool, "cleanup", "--run-name", name), GRACE_SECONDS)
                 except FeedrateError as error:  # what was measured counts, whatever is left in the pool
                     say(f"the objects of {name} may be left in pool {plan.cluster.pool}: {error.what}")
     return record.complete() if record else None
 
 
 def _new_result(plan: RadosPlan, clients: Sequence[str]) -> RunResult:
+    version = _call([plan.cluster.command()[0], "--version"], 20.0).strip()
     return new_result(
         "baseline",
         command=plan.command,
@@ -278,5 +269,5 @@ def _new_result(plan: RadosPlan, clients: Sequence[str]) -> RunResult:
         dataset={"path": f"rados://{plan.cluster.pool}"},
         storage={"cache": "cold", "direct": True},
         loader="rados bench",
-        environment={**describe_machine(), "rados": rados_version(plan.cluster), "clients": clients},
+        environment={**describe_machine(), "rados": version, "clients": clients},
     )
