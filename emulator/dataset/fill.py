@@ -60,7 +60,7 @@ class FillTask:
         sources = sources_of(recipe.payload, self.plan.seed, index, shape, self.volumes)
         with ExitStack() as stack:
             names = form.parts(self.plan.names[index])
-            drafts = [stack.enter_context(self.store.target(name, self.options)) for name in names]
+            drafts = [stack.enter_context(self.store.draft(name, self.options)) for name in names]
             written = [
                 write_file(draft, pieces, sources, buffer)
                 for draft, pieces in zip(drafts, form.files(shape, sources), strict=True)

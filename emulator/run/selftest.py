@@ -31,7 +31,7 @@ from emulator.registry import FORMATS, load
 from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.train import train
 from emulator.storage.base import TimedStorage, WriteOptions
-from emulator.storage.folder import REQUEST, Target
+from emulator.storage.folder import REQUEST, FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer
 
 FILES = 16
@@ -122,7 +122,7 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
     files = tuple(f"ram_{number}{form.suffix}" for number in range(FILES))
     zeros: Sources = {"x": _Zeros(), "y": _Zeros()}
     (pieces,) = form.files(shape, zeros)
-    with Target(folder / files[0], WriteOptions(direct=False, sync=False)) as target:
+    with FileDraft(folder / files[0], WriteOptions(direct=False, sync=False)) as target:
         _, size = write_file(target, pieces, zeros, aligned_buffer(REQUEST))
         target.publish()
     data = (folder / files[0]).read_bytes()

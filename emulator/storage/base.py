@@ -312,7 +312,7 @@ class Store(Storage):
         """Remove these; what is not there is no error."""
 
     @abstractmethod
-    def target(self, name: str, options: WriteOptions) -> Draft:
+    def draft(self, name: str, options: WriteOptions) -> Draft:
         """The sample `name`, to be written."""
 
     @abstractmethod

@@ -79,8 +79,8 @@ class FolderStore(PosixStorage, Store):
             for name in names:
                 (self.root / name).unlink(missing_ok=True)
 
-    def target(self, name: str, options: WriteOptions) -> Target:
-        return Target(self.root / name, options)
+    def draft(self, name: str, options: WriteOptions) -> FileDraft:
+        return FileDraft(self.root / name, options)
 
     def appender(self, name: str, unit: int) -> Appender:
         return _FileAppender(self.root / name, unit)
@@ -141,7 +141,7 @@ def _walk(folder: Path, inside: str, start: str) -> Iterator[tuple[str, os.DirEn
                 yield name, entry
 
 
-class Target(Draft):
+class FileDraft(Draft):
     """A file under a temporary name. O_DIRECT is given up where the file system refuses it."""
 
     def __init__(self, path: Path, options: WriteOptions) -> None:

@@ -126,7 +126,7 @@ class ObjectStore(Store):
         Raises `failures`, TransientError; DatasetError when it is not there, or has another size.
         """
 
-    def target(self, name: str, options: WriteOptions) -> ObjectDraft:
+    def draft(self, name: str, options: WriteOptions) -> ObjectDraft:
         return ObjectDraft(self, name)
 
     def appender(self, name: str, unit: int) -> ObjectAppender:

@@ -179,7 +179,7 @@ class TestRados(StorageContract):
     def test_a_sample_of_many_pieces_shrinks_and_grows(self, store: Store) -> None:
         for size in (9 << 20, (4 << 20) + 1, 4 << 20, 100, 12 << 20):
             data = os.urandom(size)
-            with store.target("big", WriteOptions()) as draft:
+            with store.draft("big", WriteOptions()) as draft:
                 draft.put(memoryview(data), 0)
                 draft.end(size)
                 draft.publish()

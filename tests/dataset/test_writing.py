@@ -18,7 +18,7 @@ from emulator.dataset.grow import random_sources
 from emulator.dataset.progress import Journal, Tally, read_journals
 from emulator.registry import FORMATS, WRITTEN_FORMATS
 from emulator.storage.base import WriteOptions
-from emulator.storage.folder import FolderStore, Target
+from emulator.storage.folder import FileDraft, FolderStore
 from emulator.units import BLOCK_BYTES
 
 
@@ -60,7 +60,7 @@ def test_written_through_any_buffer_a_file_is_its_pieces(
     sources = random_sources(payload, 5, 7)
     buffer = memoryview(mmap.mmap(-1, pages * BLOCK_BYTES))
     for data, pieces in zip(expected, form.files(shape, sources), strict=True):
-        with Target(folder / "written", WriteOptions(direct=direct, sync=False)) as target:
+        with FileDraft(folder / "written", WriteOptions(direct=direct, sync=False)) as target:
             done = write_file(target, pieces, sources, buffer)
             target.publish()
         assert (folder / "written").read_bytes() == data
@@ -73,7 +73,7 @@ def test_a_file_is_written_whole(tmp_path, options):
     expected, _ = written(form, shape, random_sources("ratio=2", 0, 0))
     sources = random_sources("ratio=2", 0, 0)
     for number, pieces in enumerate(form.files(shape, sources)):
-        with Target(tmp_path / f"{number}", options) as target:
+        with FileDraft(tmp_path / f"{number}", options) as target:
             write_file(target, pieces, sources, memoryview(mmap.mmap(-1, BLOCK_BYTES)))
             assert not (tmp_path / f"{number}").exists(), "not under its name before it is whole"
             target.publish()
@@ -81,7 +81,7 @@ def test_a_file_is_written_whole(tmp_path, options):
 
 
 def test_what_fails_leaves_nothing_behind(tmp_path):
-    with pytest.raises(OSError, match="gone"), Target(tmp_path / "a", WriteOptions()) as target:
+    with pytest.raises(OSError, match="gone"), FileDraft(tmp_path / "a", WriteOptions()) as target:
         target.put(memoryview(mmap.mmap(-1, BLOCK_BYTES)), 0)
         raise OSError("gone")
     assert list(tmp_path.iterdir()) == []

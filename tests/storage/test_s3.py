@@ -158,7 +158,7 @@ def test_what_is_put_is_listed_read_and_removed(endpoint: Endpoint) -> None:
 
 def test_a_draft_is_an_object_when_it_is_published(endpoint: Endpoint) -> None:
     data = os.urandom(40 << 20)
-    with store("timeout=10s").target("big", WriteOptions()) as draft:
+    with store("timeout=10s").draft("big", WriteOptions()) as draft:
         draft.put(memoryview(data)[4096 : 33 << 20], 4096)
         draft.put(memoryview(data)[33 << 20 :], 33 << 20)
         draft.put(memoryview(data)[:4096], 0)

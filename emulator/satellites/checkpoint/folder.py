@@ -38,7 +38,7 @@ from emulator.errors import DatasetError, SpecError, StorageError, storage_error
 from emulator.files import lock, sync_folder, write_whole
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
-from emulator.storage.folder import Target
+from emulator.storage.folder import FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
@@ -277,7 +277,7 @@ def write_file(
     """
     path = folder / shard.name
     try:
-        with Target(path, WriteOptions(direct=direct, sync=True)) as target:
+        with FileDraft(path, WriteOptions(direct=direct, sync=True)) as target:
 
             def write(at: int, length: int) -> int:
                 if stopped():
