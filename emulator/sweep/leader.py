@@ -44,25 +44,22 @@ class Leader:
         """
         job = self._job
         self._manifest = manifest
-        interrupted = _reopened(job, manifest) if job.resume else None
+        points, steps = _reopened(job, manifest) if job.resume else ((), np.zeros(0, dtype=STEP))
+        mount = store.describe() if isinstance(store, ObjectStore) else describe_mount(Path(str(store)))
         environment = {
             **describe_machine(),
             "ranks_started": len(hosts),
             "hosts": sorted(set(hosts)),
-            "dataset_mount": store.describe()
-            if isinstance(store, ObjectStore)
-            else describe_mount(Path(str(store))),
+            "dataset_mount": mount,
             "emulator": asdict(self_test(job.loader, job.workload)),
         }
         result = first_result(job, manifest, environment)
-        self._steps = [np.zeros(0, dtype=STEP)]
-        if interrupted is None:
-            self._folder = ResultFolder.create(job.out, result, force=job.force)
-        else:
-            points, steps = interrupted
-            self._steps.append(steps)
+        self._steps = [steps]
+        if job.resume:
             result = replace(result, **conclusions(job, result, points))
             self._folder = ResultFolder.resume(job.out, result, steps)
+        else:
+            self._folder = ResultFolder.create(job.out, result, force=job.force)
 
     @property
     def _points(self) -> tuple[Point, ...]:

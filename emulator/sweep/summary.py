@@ -1,4 +1,4 @@
-"""From the reports of a point's ranks to a Point, and from points to a RunResult. Pure."""
+"""Points from the reports of ranks, bounds and knee from points, and what a run that was cut off left."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from emulator.run.point import RankReport, TrainingJob
 
 
 def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequence[RankReport]) -> Point:
-    """The point that `ranks` ranks measured."""
+    """The point that `ranks` ranks measured, with its flags."""
     rows = np.concatenate([report.steps for report in reports])
     latency: Counter[int] = Counter()
+    retries: Counter[str] = Counter()
+    by_host: dict[str, list[RankReport]] = {}
     for report in reports:
         latency.update(report.read_latency)
-    retries: Counter[str] = Counter()
-    for report in reports:
         retries.update(report.retries)
+        by_host.setdefault(report.host, []).append(report)
     pages = sum(report.pages_sampled for report in reports)
     resident = sum(report.pages_resident for report in reports)
     point = point_of(
@@ -47,27 +48,35 @@ def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequenc
         manifest.samples,
         ranks,
         rows,
-        hosts=_hosts(reports),
+        hosts=tuple(_host_share(group) for group in by_host.values()),
         resident_share=resident / pages if pages else None,
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
         read_retries=dict(sorted(retries.items())),
     )
-    drifting = non_stationary(rate_series(steady(rows)))
-    raised = (drifting, _not_direct(job, reports), short_run(point, job.workload))
-    return replace(point, flags=point_flags(point) + tuple(flag for flag in raised if flag))
+    flags = [non_stationary(rate_series(steady(rows))), short_run(point, job.workload)]
+    buffered = sum(not report.direct_io for report in reports) / len(reports)
+    if job.loader == "direct" and job.storage.cache == "cold" and buffered:
+        sentence = (
+            "The file system refuses O_DIRECT: reads went through the page cache and were evicted, "
+            "at a higher cost in CPU."
+        )
+        flags.insert(1, Flag(name="no-o-direct", value=buffered, threshold=0.0, sentence=sentence))
+    return replace(point, flags=point_flags(point) + tuple(flag for flag in flags if flag))
 
 
-def _not_direct(job: TrainingJob, reports: Sequence[RankReport]) -> Flag | None:
-    """The direct loader, cold, on a mount that refuses O_DIRECT: correct, but at a higher cost in CPU."""
-    share = sum(not report.direct_io for report in reports) / len(reports)
-    if job.loader != "direct" or job.storage.cache != "cold" or share == 0:
-        return None
-    return Flag(
-        name="no-o-direct",
-        value=share,
-        threshold=0.0,
-        sentence="The file system refuses O_DIRECT: reads went through the page cache and were evicted, "
-        "at a higher cost in CPU.",
+def _host_share(reports: Sequence[RankReport]) -> HostShare:
+    """What the ranks of one host did."""
+    activity = next((report.activity for report in reports if report.activity), None)
+    rows = np.concatenate([report.steps for report in reports])
+    return HostShare(
+        host=reports[0].host,
+        ranks=len(reports),
+        bytes=int(rows["bytes"].sum()),
+        samples=int(rows["samples"].sum()),
+        cpu_seconds=sum(report.cpu_seconds for report in reports),
+        cores=max(report.cores for report in reports),
+        wait_seconds=float(rows["wait"].sum()),
+        **(asdict(activity) if activity else {}),
     )
 
 
@@ -99,28 +108,6 @@ def point_of(workload: Workload, samples: int, ranks: int, rows: Steps, **more: 
         barrier_share=share_of_time(rows, "barrier"),
         overshoot_p99=overshoot_p99(rows, workload.accelerator.step_seconds),
         **more,
-    )
-
-
-def _hosts(reports: Sequence[RankReport]) -> tuple[HostShare, ...]:
-    by_host: dict[str, list[RankReport]] = {}
-    for report in reports:
-        by_host.setdefault(report.host, []).append(report)
-    return tuple(_host(host, group) for host, group in by_host.items())
-
-
-def _host(host: str, reports: Sequence[RankReport]) -> HostShare:
-    activity = next((report.activity for report in reports if report.activity), None)
-    rows = np.concatenate([report.steps for report in reports])
-    return HostShare(
-        host=host,
-        ranks=len(reports),
-        bytes=int(rows["bytes"].sum()),
-        samples=int(rows["samples"].sum()),
-        cpu_seconds=sum(report.cpu_seconds for report in reports),
-        cores=max(report.cores for report in reports),
-        wait_seconds=float(rows["wait"].sum()),
-        **(asdict(activity) if activity else {}),
     )
 
 
@@ -167,26 +154,18 @@ def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-# ---- What a run that was killed has measured: read from its spools, without writing anything.
-
-
 def recovered(out: Path) -> tuple[RunResult, Steps]:
-    """The result and the steps of OUT; of an incomplete one also the point that it died in.
+    """The result and the steps in OUT; of a run that was cut off also the point that it died in.
 
     Raises StorageError, SpecError.
     """
     result, steps = read_result(out), read_steps(out)
     if result.status == "complete":
         return result, steps
-    reason = read_failure(out) or result.reason
-    if result.kind not in ("run", "sweep"):
-        return replace(result, reason=reason), steps
+    result = replace(result, reason=read_failure(out) or result.reason)
     torn = steps[steps["point"] >= len(result.points)]
-    points = result.points + ((_partial(result, torn),) if len(torn) else ())
-    return replace(result, points=points, reason=reason), steps
-
-
-def _partial(result: RunResult, rows: Steps) -> Point:
-    workload = build(Workload, result.workload)
-    ranks = len(np.unique(rows["rank"]))
-    return point_of(workload, int(result.dataset.get("samples", result.dataset["files"])), ranks, rows)
+    if result.kind in ("run", "sweep") and len(torn):
+        workload, ranks = build(Workload, result.workload), len(np.unique(torn["rank"]))
+        samples = int(result.dataset.get("samples", result.dataset["files"]))
+        result = replace(result, points=(*result.points, point_of(workload, samples, ranks, torn)))
+    return result, steps
