@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from emulator.errors import FeedrateError, LaunchError, RankError
 from emulator.record.folder import claim_failure
@@ -32,79 +32,50 @@ IDLE_POLL = 0.025
 """Longest sleep between two polls of a rank that has nothing to do, seconds."""
 
 
-class Comm(Protocol):
-    """A group of ranks. Every verb but `abort` is collective: all ranks of the group call it."""
+class Comm:
+    """A group of ranks. This one is a rank alone, without MPI; `MpiComm` is one of many.
 
-    @property
-    def rank(self) -> int: ...
+    Every verb but `abort` is collective: all ranks of the group call it.
+    """
 
-    @property
-    def size(self) -> int: ...
+    rank: int = 0
+    size: int = 1
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
         """Wait for all ranks: poll at least every `poll` seconds, and sleep in between."""
-        ...
 
     def bcast(self, value: Any) -> Any:
         """Rank 0's `value`, on every rank."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's value on rank 0, in rank order; an empty list elsewhere."""
-        ...
-
-    def allgather(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order."""
-        ...
-
-    def split(self, color: int) -> Comm:
-        """The group of the ranks that gave the same `color`, in rank order."""
-        ...
-
-    def node(self) -> Comm:
-        """The group of the ranks on this rank's host."""
-        ...
-
-    def abort(self, code: int) -> None:
-        """End every rank of the world at once, with exit status `code`."""
-        ...
-
-
-class SoloComm:
-    """A world of one rank, without MPI."""
-
-    rank = 0
-    size = 1
-
-    def barrier(self, poll: float = IDLE_POLL) -> None:
-        pass
-
-    def bcast(self, value: Any) -> Any:
         return value
 
     def gather(self, value: Any) -> list[Any]:
+        """Every rank's value on rank 0, in rank order; an empty list elsewhere."""
         return [value]
 
     def allgather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order."""
         return [value]
 
-    def split(self, color: int) -> SoloComm:
+    def split(self, color: int) -> Comm:
+        """The group of the ranks that gave the same `color`, in rank order."""
         return self
 
-    def node(self) -> SoloComm:
+    def node(self) -> Comm:
+        """The group of the ranks on this rank's host."""
         return self
 
     def abort(self, code: int) -> None:
+        """End every rank of the world at once, with exit status `code`."""
         raise SystemExit(code)
 
 
-class MpiComm:
+class MpiComm(Comm):
     """An MPI communicator."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
-        self.rank: int = comm.Get_rank()
-        self.size: int = comm.Get_size()
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
         request = self._comm.Ibarrier()
@@ -163,28 +134,23 @@ def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def load_mpi() -> Any:
-    """The module mpi4py.MPI, initialised for one thread. Raises LaunchError when there is no MPI."""
-    try:
-        import mpi4py
-
-        mpi4py.rc.thread_level = "funneled"
-        from mpi4py import MPI
-    except (ImportError, RuntimeError, OSError):
-        raise LaunchError(
-            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
-        ) from None
-    return MPI
-
-
 def world() -> Comm:
     """All ranks that mpirun or srun started; a world of one when this process was started alone.
 
     Raises LaunchError when there is no MPI, or when the ranks do not see each other.
     """
     if not started_by_mpi():
-        return SoloComm()
-    comm = MpiComm(load_mpi().COMM_WORLD)
+        return Comm()
+    try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled"
+        from mpi4py import MPI  # initialises it
+    except (ImportError, RuntimeError, OSError):
+        raise LaunchError(
+            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
+        ) from None
+    comm = MpiComm(MPI.COMM_WORLD)
     tasks = _srun_tasks(os.environ)
     if comm.size == 1 and tasks > 1:
         raise LaunchError(

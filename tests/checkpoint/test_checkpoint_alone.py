@@ -12,7 +12,7 @@ import pytest
 from emulator.errors import FeedrateError
 from emulator.record.folder import read_result
 from emulator.report.terminal import render, result_blocks
-from emulator.run.comm import SoloComm
+from emulator.run.comm import Comm
 from emulator.satellites.checkpoint import folder as place
 from emulator.satellites.checkpoint.model import load_checkpoint_model
 from emulator.satellites.checkpoint.session import CheckpointJob, check, measure, sweep_up
@@ -40,7 +40,7 @@ def model(writes: int, reads: int, name: str = "llama3-8b"):
 
 
 def run(job: CheckpointJob, out: Path | None = None):
-    return measure(replace(job, out=out or job.out), SoloComm(), force=False, say=lambda _: None)
+    return measure(replace(job, out=out or job.out), Comm(), force=False, say=lambda _: None)
 
 
 def refused(job: CheckpointJob, capsys, out: Path | None = None) -> str:
@@ -132,10 +132,10 @@ def test_a_write_that_fails_is_one_line_and_what_was_begun_is_removed(job, tmp_p
     run(replace(job, keep=True))
     code = (
         "import pickle, resource, signal, sys; from emulator.satellites.checkpoint.session import measure\n"
-        "from emulator.run.comm import SoloComm\n"
+        "from emulator.run.comm import Comm\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "measure(pickle.loads(sys.stdin.buffer.read()), SoloComm(), force=False, say=print)\n"
+        "measure(pickle.loads(sys.stdin.buffer.read()), Comm(), force=False, say=print)\n"
     )
     small = load_checkpoint_model("llama3-8b", ["io.block_bytes=64KiB", "io.pause=0s"])
     again = replace(job, model=small, out=tmp_path / "again", scale=Fraction(1, 5000))

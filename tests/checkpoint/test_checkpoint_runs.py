@@ -16,7 +16,7 @@ import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
 from emulator.record.folder import read_result
-from emulator.run.comm import SoloComm
+from emulator.run.comm import Comm
 from emulator.satellites.checkpoint import folder as place
 from emulator.satellites.checkpoint.folder import ShardIO, read_file
 from emulator.satellites.checkpoint.model import load_checkpoint_model
@@ -151,7 +151,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_pa
     before = len(verified(root))
     (root / "checkpoint-999998.dead.part").mkdir()  # whatever the kill above left, and this
     said: list[str] = []
-    measure(alone(tmp_path / "data", tmp_path / "next"), SoloComm(), force=False, say=said.append)
+    measure(alone(tmp_path / "data", tmp_path / "next"), Comm(), force=False, say=said.append)
     assert "removed checkpoint-999998.dead.part: an earlier run left it unfinished" in said
     assert place.unfinished(root) == [] and len(verified(root)) == before
 

@@ -3,7 +3,7 @@
 import pytest
 
 from emulator.errors import DatasetError
-from emulator.run.comm import Quiet, SoloComm, agreed, rank_hint, started_by_mpi
+from emulator.run.comm import Comm, Quiet, agreed, rank_hint, started_by_mpi
 from emulator.run.mpirun import without_banners
 
 RULE = "-" * 74 + "\n"
@@ -48,7 +48,7 @@ def test_nul_bytes_that_mpirun_forwards_are_left_out():
 
 
 def test_a_world_of_one():
-    comm = SoloComm()
+    comm = Comm()
     assert (comm.rank, comm.size, comm.allgather(7), comm.bcast("x")) == (0, 1, [7], "x")
     assert comm.node().split(5) is comm
 
@@ -58,6 +58,6 @@ def test_an_error_before_the_run_is_said_once_and_ends_quietly(capsys):
         raise DatasetError("the sample x is not there", "check the path")
 
     with pytest.raises(Quiet) as caught:
-        agreed(SoloComm(), fail)
+        agreed(Comm(), fail)
     assert caught.value.code == 3
     assert capsys.readouterr().err == "feedrate: error: the sample x is not there: check the path\n"

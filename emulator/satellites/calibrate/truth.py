@@ -24,7 +24,7 @@ from emulator.loader.torch import TorchLoader
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
-from emulator.run.comm import SoloComm
+from emulator.run.comm import Comm
 from emulator.run.point import open_storage
 from emulator.run.train import train
 from emulator.satellites.calibrate import trainer as real
@@ -64,7 +64,7 @@ def validate(
     spec = replace(loader, crop=request.model.patch)
     with (
         real.device_errors(f"at batch size {spec.batch_size}, {mode.name}"),
-        open_storage(store, storage, SoloComm(), direct=False) as files,
+        open_storage(store, storage, Comm(), direct=False) as files,
     ):
         trainer = real.Trainer(request.model, request.device, mode)
         real.limit_threads(request.device, request.threads)
