@@ -138,15 +138,8 @@ def _picture(figures: Sequence[fig.Figure], heading: str, qualified: str) -> Cha
     charts = [chart(figure, WIDE) for figure in figures]
     if not charts:
         empty = extra("altair").Chart(_data([{}]))
-        charts = [
-            _titled(
-                [empty.mark_text(text="Nothing was measured.", color=fig.SOFT, fontSize=16)],
-                [],
-                "No points",
-                qualified,
-                WIDE,
-            )
-        ]
+        text = empty.mark_text(text="Nothing was measured.", color=fig.SOFT, fontSize=16)
+        charts = [_titled([text], [], "No points", qualified, WIDE)]
     title = {"text": heading, "fontSize": 18, "anchor": "start", "offset": 16}
     grid = extra("altair").concat(*charts, columns=2, spacing={"row": 34, "column": 40})
     return grid.properties(title=title)
@@ -187,9 +180,8 @@ def _scale(channel: Literal["x", "y"], axis: fig.Axis) -> Any:
         return make(f"{channel}:O", axis=alt.Axis(**how, labelAngle=0, ticks=False))
     if axis.high is None:
         return make(f"{channel}:Q", axis=alt.Axis(**how))
-    scale = alt.Scale(
-        domain=[axis.low, axis.high], nice=False, **({"type": "log"} if axis.kind == "log" else {})
-    )
+    log = {"type": "log"} if axis.kind == "log" else {}
+    scale = alt.Scale(domain=[axis.low, axis.high], nice=False, **log)
     return make(f"{channel}:Q", scale=scale, axis=alt.Axis(**how))
 
 
@@ -217,7 +209,7 @@ def _layers(mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, size: Size) -> Itera
         case fig.Band():
             area = rows(*({"x": at, "y": low, "high": high} for at, low, high in mark.points))
             yield area.mark_area(color=mark.colour, opacity=0.16).encode(x=x, y=y, y2="high:Q")
-        case fig.Level():
+        case fig.HorizontalLine():
             rule = rows({"y": mark.y}).mark_rule(color=mark.colour, strokeWidth=1.6, strokeDash=[5, 3])
             yield rule.encode(y=y)
         case fig.Dots():
@@ -228,7 +220,7 @@ def _layers(mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, size: Size) -> Itera
             yield raised.mark_point(
                 filled=False, size=64, color=mark.flagged_colour, strokeWidth=2, shape="diamond", opacity=1
             ).encode(x=x, y=y)
-        case fig.Upright():
+        case fig.VerticalLine():
             if mark.interval is not None:
                 low, high = mark.interval
                 band = rows({"x": low, "end": high}).mark_rect(color=mark.colour, opacity=0.18)
@@ -236,21 +228,18 @@ def _layers(mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, size: Size) -> Itera
             yield rows({"x": mark.x}).mark_rule(color=mark.colour, strokeWidth=1.6).encode(x=x)
             high = axis.high or mark.x
             left = mark.x > ((axis.low * high) ** 0.5 if axis.kind == "log" else high * 0.52)
-            yield (
-                rows({"x": mark.x})
-                .mark_text(
-                    text=list(mark.label),
-                    align="right" if left else "left",
-                    dx=-7 if left else 7,
-                    baseline="line-bottom",
-                    color=mark.colour,
-                    fontSize=TEXT,
-                    fontWeight=600,
-                    lineHeight=15,
-                    y=size.height - 8 - 15 * (len(mark.label) - 1),
-                )
-                .encode(x=x)
+            label = rows({"x": mark.x}).mark_text(
+                text=list(mark.label),
+                align="right" if left else "left",
+                dx=-7 if left else 7,
+                baseline="line-bottom",
+                color=mark.colour,
+                fontSize=TEXT,
+                fontWeight=600,
+                lineHeight=15,
+                y=size.height - 8 - 15 * (len(mark.label) - 1),
             )
+            yield label.encode(x=x)
         case fig.Bars():
             bars = rows(
                 *(

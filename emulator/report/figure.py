@@ -88,16 +88,16 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """A dashed horizontal line over the whole width."""
+class HorizontalLine:
+    """A dashed line over the whole width."""
 
     y: float
     colour: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upright:
-    """A vertical line with an interval as a band around it and a label at its foot."""
+class VerticalLine:
+    """A line over the whole height, with an interval as a band around it and a label at its foot."""
 
     x: float
     interval: XY | None
@@ -116,7 +116,7 @@ class Bars:
     """Of the parts."""
 
 
-Mark = Dots | Line | Band | Level | Upright | Bars
+Mark = Dots | Line | Band | HorizontalLine | VerticalLine | Bars
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Literal, TypeVar
 
 NONE = "–"
@@ -72,7 +73,7 @@ class Column:
             return cell
         if cell is None or not math.isfinite(cell):
             return NONE
-        return f"{cell:,}" if isinstance(cell, int) else self.show(cell)
+        return f"{cell:,}" if isinstance(cell, Integral) else self.show(cell)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,10 +69,11 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 
 def tables(result: RunResult) -> tuple[Table, ...]:
     """The points, the hosts of the largest one, and the latency of requests."""
-    return tuple(table for table in (points(result), hosts(result), latency(result)) if table.rows)
+    found = points_table(result), hosts_table(result), latency_table(result)
+    return tuple(table for table in found if table.rows)
 
 
-def points(result: RunResult) -> Table:
+def points_table(result: RunResult) -> Table:
     """One row a point, by rank count, repeats in the order they were run."""
     letters = {note.name: note.letter for note in notes(result)}
     found = sorted(result.points, key=lambda point: point.ranks)
@@ -103,7 +104,7 @@ def points(result: RunResult) -> Table:
     return Table(caption="", columns=columns, rows=tuple(rows), flagged=flagged).without_empty_columns()
 
 
-def hosts(result: RunResult) -> Table:
+def hosts_table(result: RunResult) -> Table:
     """The hosts of the point with the most hosts (of these, with the most ranks)."""
     point = max(result.points, key=lambda point: (len(point.hosts), point.ranks), default=None)
     rows = [] if point is None else host_rows(point)
@@ -126,7 +127,7 @@ def hosts(result: RunResult) -> Table:
 
 
 def host_rows(point: Point) -> list[tuple[Cell, ...]]:
-    """The hosts of a point in the columns of `hosts`, the one whose ranks waited the most first."""
+    """The hosts of a point in the columns of `hosts_table`, the one whose ranks waited the most first."""
 
     def row(name: str, share: HostShare) -> tuple[Cell, ...]:
         rank_seconds = share.ranks * point.seconds
@@ -154,7 +155,7 @@ def short_names(names: list[str]) -> list[str]:
     return short if len(domains) == 1 and len(set(short)) == len(set(names)) else names
 
 
-def latency(result: RunResult) -> Table:
+def latency_table(result: RunResult) -> Table:
     """Percentiles of the latency of read requests at each point."""
     heads = ("p50", "p90", "p99", "p99.9", "max")
     return Table(

@@ -102,7 +102,7 @@ def per_process(result: RunResult, steps: Steps) -> fig.Figure | None:
     dots = measured(points, lambda point: point.bytes_per_second / point.ranks / unit)
     marks, legend = list(_knee(result)), []
     if demand is not None:
-        marks.append(fig.Level(y=demand / unit, colour=fig.IDEAL))
+        marks.append(fig.HorizontalLine(y=demand / unit, colour=fig.IDEAL))
         legend = [fig.Key(f"ideal, {number(demand / unit, 4)} {name}", fig.IDEAL, "dash")]
     fit = [(ranks, *(level / unit for level in levels)) for ranks, *levels in fitted(result)]
     curve, keys = _curve(result, dots, fit)
@@ -127,7 +127,7 @@ def _knee(result: RunResult) -> tuple[fig.Mark, ...]:
     label = [f"knee {number(knee.n_au, 3)}"]
     if knee.interval is not None:
         label.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
-    return (fig.Upright(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=fig.KNEE),)
+    return (fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=fig.KNEE),)
 
 
 def _curve(
@@ -189,7 +189,7 @@ def utilisation(result: RunResult, steps: Steps) -> fig.Figure | None:
     legend = [fig.Key("AU", fig.MEASURED), fig.Key("X/X_ideal", fig.SECOND, "dash")]
     threshold = result.workload.get("training", {}).get("au_threshold")
     if threshold is not None:
-        marks.append(fig.Level(y=threshold * 100, colour=fig.KNEE))
+        marks.append(fig.HorizontalLine(y=threshold * 100, colour=fig.KNEE))
         legend.append(fig.Key(f"threshold {threshold * 100:g} %", fig.KNEE, "dash"))
     return fig.Figure(
         name="utilisation",

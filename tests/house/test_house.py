@@ -32,13 +32,13 @@ OWNERS = {
     "distributed": {"dataset/fill_dask.py"},
     "pyarrow": {"record", "dataset/formats/parquet.py"},
     "google_crc32c": {"dataset/formats/tfrecord.py"},
-    "altair": {"report"},
+    "altair": {"report/drawing.py"},
     "pynvml": {"satellites/calibrate/health.py"},
     "numba": {"satellites/systems"},
     "obstore": {"storage/s3.py"},
     "rados": {"storage/rados.py"},
-    "jinja2": {"report"},
-    "vl_convert": {"report"},
+    "jinja2": {"report/page.py"},
+    "vl_convert": {"report/drawing.py"},
     "yaml": {"satellites/mlperf/bounded.py"},
 }
 

@@ -17,7 +17,7 @@ from emulator.record.steps import STEP
 from emulator.report.figure import Line, through
 from emulator.report.page import facts, show
 from emulator.report.table import number, shortened
-from emulator.report.training import answer, cards, host_rows, points, short_names
+from emulator.report.training import answer, cards, host_rows, points_table, short_names
 from emulator.report.training_figures import PARTS, mean_steps, measured, percentiles, throughput
 from emulator.report.view import BOUNDS, letter, limits, marks, marks_line, notes
 
@@ -54,7 +54,7 @@ def test_a_flag_is_one_note_with_its_places_and_its_worst_sentence() -> None:
     (note,) = notes(made)
     assert note.where == "rank counts 2, 4"
     assert note.sentence == "90 % of the pages"
-    assert [row[-1] for row in points(made).texts] == ["", "a", "a", "a"]
+    assert [row[-1] for row in points_table(made).texts] == ["", "a", "a", "a"]
 
 
 def test_a_flag_of_the_whole_result_names_no_place() -> None:
@@ -75,7 +75,7 @@ def test_letters_do_not_run_out() -> None:
 
 
 def test_without_compute_there_is_no_ideal() -> None:
-    assert {row[4:6] for row in points(EXAMPLES["no-compute"]()).texts} == {("–", "–")}
+    assert {row[4:6] for row in points_table(EXAMPLES["no-compute"]()).texts} == {("–", "–")}
 
 
 def test_the_answer_is_the_knees_sentence_or_says_what_is_there() -> None:

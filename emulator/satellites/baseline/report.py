@@ -253,7 +253,9 @@ def against(training: RunResult, baseline: RunResult) -> Table:
     if limit is None or not points:
         return Table(caption=caption, columns=columns, rows=())
     demand, top = mean_demand(points), bytes_per_second(limit)
-    reads = [corner for corner in maxima(baseline.baseline).values() if corner.read_share == 1]
+    reads = [
+        corner for corner in maxima(baseline.baseline).values() if corner.read and corner.read_share == 1
+    ]
     rates = [(f"{name}, {_where(corner)}", bytes_per_second(corner)) for corner in reads]
     most = max(points, key=lambda point: point.bytes_per_second)
     if most.bytes_per_second > 1.05 * top:
@@ -388,26 +390,23 @@ def latency_figure(result: RunResult) -> fig.Figure | None:
 def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
     """Training throughput against processes, and what fio reads at most as dashed levels."""
     points = by_ranks(training)
-    levels = [
-        (name, bytes_per_second(c)) for name, c in maxima(baseline.baseline).items() if c.read_share == 1
-    ]
+    most = maxima(baseline.baseline)
+    levels = [(name, bytes_per_second(c)) for name, c in most.items() if c.read and c.read_share == 1]
     if not points or not levels:
         return None
     dots = measured(points, lambda point: point.bytes_per_second)
-    keys = [
-        fig.Key(f"{tool(baseline)}, {name}", fig.series_colour(place), "dash")
-        for place, (name, _) in enumerate(levels, start=1)
-    ]
+    marks: list[fig.Mark] = []
+    legend = [fig.Key("training", fig.MEASURED)]
+    for place, (name, rate) in enumerate(levels, start=1):
+        marks.append(fig.HorizontalLine(y=rate, colour=fig.series_colour(place)))
+        legend.append(fig.Key(f"{tool(baseline)}, {name}", fig.series_colour(place), "dash"))
     return fig.Figure(
         name="baseline-training",
         title=f"Training beside {tool(baseline)}",
         caption="What training reads, all processes together. Dashed: the most that the baseline read.",
         x=fig.process_axis([point.ranks for point in points]),
         y=fig.rate_axis(max([dot.y for dot in dots] + [rate for _, rate in levels]) * 1.15, show_rate),
-        marks=(
-            *(fig.Level(y=rate, colour=fig.series_colour(n)) for n, (_, rate) in enumerate(levels, start=1)),
-            *fig.through(dots, fig.MEASURED),
-        ),
-        legend=(fig.Key("training", fig.MEASURED), *keys, *fig.flagged_key(dots)),
+        marks=(*marks, *fig.through(dots, fig.MEASURED)),
+        legend=(*legend, *fig.flagged_key(dots)),
         qualified=marks_line(training),
     )
