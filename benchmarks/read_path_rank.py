@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emulator.config.workload import LoaderSpec
 from emulator.loader import make_loader
-from emulator.plan import whole_files
+from emulator.plan import Portion, Read
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
 
@@ -37,7 +37,8 @@ def main() -> None:
     )
     samples = Listed(request["names"], request["sizes"])
     indices = range(len(samples.names))
-    batches = [whole_files(tuple(indices[at : at + batch])) for at in range(0, len(indices), batch)]
+    steps = (indices[at : at + batch] for at in range(0, len(indices), batch))
+    batches = [Portion(len(files), tuple(Read(file) for file in files)) for files in steps]
     first = 0.0
     loader = make_loader(request["kind"], spec, storage, samples)
     for epoch in range(2):  # start-up: workers, buffers, and their pages' first use

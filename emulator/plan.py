@@ -58,11 +58,6 @@ class Portion(NamedTuple):
     """What has to be read for them and has not been read for an earlier step."""
 
 
-def whole_files(files: tuple[int, ...]) -> Portion:
-    """A step over these files of one sample each."""
-    return Portion(len(files), tuple(Read(file) for file in files))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
     """How one epoch over `samples` samples is divided among `ranks` ranks."""

@@ -49,11 +49,6 @@ class ReadCounts(NamedTuple):
         """Read requests."""
         return sum(self.latencies.values())
 
-    @property
-    def resident_share(self) -> float | None:
-        """Share (0 to 1) of the sampled pages that were resident; None when none was sampled."""
-        return self.pages_resident / self.pages_sampled if self.pages_sampled else None
-
 
 class ReadStats:
     """Counts of one rank, exact from any number of threads.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import Done, feedrate
+from contracts.loader_contract import whole_files
 from s3_server import KEY, SECRET, Endpoint, Fault, s3_server
 
 from emulator.config.storage import parse_place
@@ -18,7 +19,6 @@ from emulator.dataset.manifest import open_dataset, read_manifest
 from emulator.dataset.progress import Journal, Tally, read_journals
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
-from emulator.plan import whole_files
 from emulator.record.folder import read_result
 from emulator.storage import open_store
 

@@ -19,12 +19,17 @@ from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.base import Loader
-from emulator.plan import Portion, whole_files
+from emulator.plan import Portion, Read
 from emulator.storage.base import Storage, TimedStorage
 from emulator.storage.posix import PosixStorage
 
 SPEC = LoaderSpec(batch_size=3, workers=2, prefetch=3, block_bytes=2**16, crop=(8, 9, 10), stall_timeout=30)
 SHAPES = [(20, 30, 40), (9, 9, 10), (33, 21, 17), (8, 64, 64)]
+
+
+def whole_files(files: tuple[int, ...]) -> Portion:
+    """A step over these files of one sample each."""
+    return Portion(len(files), tuple(Read(file) for file in files))
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.loader_contract import SPEC, Files, InProcessContract, MakeLoader, files, pipe, write_files
+from contracts.loader_contract import (
+    SPEC,
+    Files,
+    InProcessContract,
+    MakeLoader,
+    files,
+    pipe,
+    whole_files,
+    write_files,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emulator.plan import whole_files
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer, probe_direct
 
@@ -91,11 +99,10 @@ HUNG = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from contracts.loader_contract import SPEC, Files
+from contracts.loader_contract import SPEC, Files, whole_files
 from dataclasses import replace
 from emulator.errors import StorageError
 from emulator.loader import make_loader
-from emulator.plan import whole_files
 
 files = Files(Path(sys.argv[1]), "npz", ("pipe",), (1000,), (0,))
 loader = make_loader(sys.argv[3], replace(SPEC, stall_timeout=0.3), files.storage(), files)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from contracts.format_contract import make_sample, parts_of, written
-from contracts.loader_contract import SPEC, Files
+from contracts.loader_contract import SPEC, Files, whole_files
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import AccessSpec
@@ -151,7 +151,6 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
 def test_whole_files_of_records_become_tensors_of_their_bytes(form, tmp_path):
     from emulator.loader.reading import PartReader
     from emulator.loader.torch import RecordReader
-    from emulator.plan import whole_files
 
     (data,) = parts_of(format_named(form), make_sample((1, 9, 9, 9))).values()
     (tmp_path / "one").write_bytes(data)

@@ -17,6 +17,7 @@ from contracts.loader_contract import (
     files,
     pipe,
     wait_for,
+    whole_files,
 )
 
 pytest.importorskip("torch")
@@ -27,7 +28,6 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader.reading import WholeReader
 from emulator.loader.torch import SampleReader
-from emulator.plan import whole_files
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]
