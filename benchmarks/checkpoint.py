@@ -83,32 +83,9 @@ def main() -> None:
 def _feedrate(folder: Path, ranks: int, size: int) -> Turn:
     out = folder / "out"
     scale = Fraction(size * ranks, WHOLE).limit_denominator(10**9)
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "emulator",
-            "checkpoint",
-            folder,
-            "-m",
-            "llama3-8b",
-            "-n",
-            str(ranks),
-            "--scale",
-            str(scale),
-            "--writes",
-            "1",
-            "--reads",
-            "1",
-            "--pause",
-            "0s",
-            "--out",
-            out,
-            "--force",
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    options = f"-m llama3-8b -n {ranks} --scale {scale} --writes 1 --reads 1 --pause 0s --force".split()
+    command = [sys.executable, "-m", "emulator", "checkpoint", folder, *options, "--out", out]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     found = json.loads((out / "run.json").read_text())["checkpoints"]
     return {
         checkpoint["direction"]: (
@@ -122,27 +99,12 @@ def _feedrate(folder: Path, ranks: int, size: int) -> Turn:
 def _fio(folder: Path, ranks: int, size: int) -> Turn:
     turn: Turn = {}
     for direction in ("write", "read"):
-        done = subprocess.run(
-            [
-                "fio",
-                "--name=c",
-                f"--directory={folder}",
-                f"--rw={direction}",
-                "--bs=16M",
-                "--direct=1",
-                "--ioengine=libaio",
-                "--iodepth=2",
-                f"--numjobs={ranks}",
-                f"--size={size // 2**24 * 2**24}",
-                "--group_reporting",
-                "--end_fsync=1",
-                "--fallocate=none",
-                "--output-format=json",
-            ],
-            check=True,
-            capture_output=True,
-            text=True,
+        options = (
+            f"--name=c --rw={direction} --bs=16M --direct=1 --ioengine=libaio --iodepth=2 --numjobs={ranks} "
+            f"--size={size // 2**24 * 2**24} --group_reporting --end_fsync=1 --fallocate=none"
         )
+        command = ["fio", f"--directory={folder}", *options.split(), "--output-format=json"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
         (job,) = json.loads(done.stdout)["jobs"]
         moved, seconds = job[direction]["io_bytes"], job["job_runtime"] / ranks / 1e3
         cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds * ranks
