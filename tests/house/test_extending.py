@@ -1,0 +1,91 @@
+"""CONTRIBUTING.md is right: the code of each recipe is taken from the page, added to feedrate, and used."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def recipes() -> dict[str, dict[str, str]]:
+    """Title of each recipe -> file -> the code that the page adds to it."""
+    found: dict[str, dict[str, str]] = {}
+    for part in PAGE.split("\n## ")[1:]:
+        blocks = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", part, re.DOTALL)
+        if blocks:
+            found[part.partition("\n")[0]] = dict(blocks)
+    return found
+
+
+RECIPES = recipes()
+
+
+@pytest.fixture(params=RECIPES)
+def extended(request, tmp_path) -> tuple[str, Path]:
+    """A copy of the sources with one recipe added, as its reader would add it."""
+    for name in ("emulator", "workloads", "datasets"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore, dirs_exist_ok=True)
+    shutil.copy(ROOT / "setup.cfg", tmp_path)
+    for name, code in RECIPES[request.param].items():
+        path = tmp_path / name
+        before = path.read_text() if path.exists() else ""
+        table = code.partition("\n")[0]  # a line of a table goes into it, all else behind what is there
+        path.write_text(before.replace(table + "\n", code) if table.endswith("{") else f"{before}\n\n{code}")
+    return request.param, tmp_path
+
+
+def feedrate(folder: Path, *words: object) -> str:
+    """The command out of the extended copy; fails unless it ends well."""
+    done = subprocess.run(
+        [sys.executable, "-m", "emulator", *map(str, words)], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(folder)}, timeout=100,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+SMALL = ("--set", "size.bytes_mean=300kB", "--set", "size.bytes_sd=20kB")
+DATA = ("generate", "data", "--recipe", "tiny", "--files", 12, *SMALL)
+RUN = ("run", "data", "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--out", "out")
+BOXES = ("--set", "format=boxes")
+USES = {
+    "A file format": [(*DATA, *BOXES), ("verify", "data"), (*RUN, "--set", "sample.format=boxes")],
+    "A storage": [("generate", "memory://bucket/data", "--recipe", "tiny", "--files", 3, *SMALL)],
+    "A workload": [
+        ("workloads", "segmenter-x1"),
+        ("datasize", "--workload", "segmenter-x1", "--accelerators", 2),
+    ],
+    "A flag": [DATA, RUN, ("report", "out")],
+    "A figure": [DATA, RUN, ("report", "out", "--html", "page.html")],
+}
+SHOWS = {"A workload": "segmenter-x1", "A flag": "too few for a rate", "A figure": ""}
+
+
+def test_each_recipe_has_its_use():
+    assert RECIPES.keys() == USES.keys()
+
+
+@pytest.mark.mpi
+def test_a_recipe_works_as_it_is_written(extended):
+    title, folder = extended
+    shown = "".join(feedrate(folder, *words) for words in USES[title])
+    assert SHOWS.get(title, "") in shown
+    if title == "A figure":
+        assert "Length of the points" in (folder / "page.html").read_text()
+
+
+@pytest.mark.parametrize("title", RECIPES)
+def test_each_recipe_lists_the_files_that_it_changes(title):
+    part = next(part for part in PAGE.split("\n## ") if part.startswith(title))
+    listed = set(re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE))
+    assert RECIPES[title].keys() <= listed
+    new = {name for name in RECIPES[title] if not (ROOT / name).exists()} | {"tests/storage/test_memory.py"}
+    assert all((ROOT / name).is_file() for name in listed - new)
