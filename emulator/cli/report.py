@@ -43,12 +43,10 @@ def report(
     if html is not None:
         write_html(result, steps, html, tables, figures)
         typer.echo(f"page: {html}")
-    if png is not None:
-        write_result_picture(result, steps, png, "png")
-        typer.echo(f"picture: {png}")
-    if svg is not None:
-        write_result_picture(result, steps, svg, "svg")
-        typer.echo(f"picture: {svg}")
+    for path, kind in ((png, "png"), (svg, "svg")):
+        if path is not None:
+            write_result_picture(result, steps, path, kind)
+            typer.echo(f"picture: {path}")
 
 
 def compare(
@@ -69,9 +67,7 @@ def compare(
     if html is not None:
         comparing.write_html(comparison, html)
         typer.echo(f"page: {html}")
-    if png is not None:
-        write_picture(comparing.figures(comparison), png, "png", "Comparison")
-        typer.echo(f"picture: {png}")
-    if svg is not None:
-        write_picture(comparing.figures(comparison), svg, "svg", "Comparison")
-        typer.echo(f"picture: {svg}")
+    for path, kind in ((png, "png"), (svg, "svg")):
+        if path is not None:
+            write_picture(comparing.figures(comparison), path, kind, "Comparison")
+            typer.echo(f"picture: {path}")

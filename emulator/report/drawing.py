@@ -71,9 +71,9 @@ def svg(figure: fig.Figure, size: Size = WIDE) -> str:
 
 
 def write_picture(
-    figures: Sequence[fig.Figure], path: Path, kind: Literal["png", "svg"], heading: str, qualified: str = ""
+    figures: Sequence[fig.Figure], path: Path, kind: str, heading: str, qualified: str = ""
 ) -> None:
-    """Write the figures as one picture on white, whole or not at all. Raises MissingError, StorageError."""
+    """Write the figures as one picture on white, `svg` or else `png`. Raises MissingError, StorageError."""
     with _unchecked():
         spec = _spec(_picture(figures, heading, qualified), fig.PAPER)
     convert = extra("vl_convert")

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from emulator import __version__
 from emulator.errors import SpecError
@@ -119,8 +119,8 @@ def page(
     )
 
 
-def write_picture(result: RunResult, steps: Steps, path: Path, kind: Literal["png", "svg"]) -> None:
-    """Write the first four figures as one picture, whole or not at all. Raises MissingError, StorageError."""
+def write_picture(result: RunResult, steps: Steps, path: Path, kind: str) -> None:
+    """Write the first four figures as one picture, `svg` or else `png`. Raises MissingError, StorageError."""
     figures = kind_of(result).figures(result, steps)[:4]
     drawing.write_picture(figures, path, kind, title(result), marks_line(result))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from emulator.record.result import HostShare, Knee, Point, RunResult
+from emulator.record.result import HostShare, Point, RunResult
 from emulator.record.steps import Steps
 from emulator.report.figure import Figure
 from emulator.report.table import (
@@ -177,47 +177,41 @@ class Card:
 
 def cards(result: RunResult) -> list[Card]:
     """The few figures that answer the question, the knee first."""
-    found = by_ranks(result)
-    if not found:
-        return []
-    demand = mean_demand(found)
-    made = _knee_cards(result, result.knee, found, demand) if result.knee else []
+    found: list[Card] = []
+    points, knee = by_ranks(result), result.knee
+    if not points:
+        return found
+    demand = mean_demand(points)
+    first, last = points[0], points[-1]
+
+    def add(name: str, value: str, detail: str) -> None:
+        found.append(Card(name=name, value=value, detail=detail))
+
+    if knee is not None:
+        threshold = result.workload.get("training", {}).get("au_threshold", 0.9)
+        name = f"Knee, {threshold * 100:g} % of ideal"
+        if knee.n_au is None:
+            add(name, "none seen", f"in counts from {first.ranks:,} to {last.ranks:,}")
+        else:
+            ends = [number(end, 3) for end in knee.interval or ()]
+            detail = f"95 % interval {' to '.join(ends)}" if ends else "no interval"
+            add(name, number(knee.n_au, 3), detail)
+        if knee.n_98 is not None:
+            add("Onset, 98 % of ideal", number(knee.n_98, 3), "each process begins to slow")
+        if knee.n_saturation is not None and demand is not None:
+            detail = f"what {number(knee.n_saturation, 3)} processes ask for"
+            add("Saturates at", show_rate(knee.n_saturation * demand), detail)
+        if knee.peak_samples_per_second is not None:
+            add("Peak, samples/s", number(knee.peak_samples_per_second), "throughput falls after it")
     if demand is not None:
-        made.append(Card(name="One process asks for", value=show_rate(demand), detail=_step(result)))
-    last = found[-1]
-    detail = f"at {last.ranks:,} process{'es' if last.ranks > 1 else ''}"
+        batch = result.workload.get("loader", {}).get("batch_size")
+        seconds = result.workload.get("accelerator", {}).get("step_seconds")
+        known = batch is not None and seconds is not None
+        samples = "1 sample" if batch == 1 else f"{batch} samples"
+        detail = f"{samples} every {show_seconds(float(seconds))}" if known else ""
+        add("One process asks for", show_rate(demand), detail)
+    detail = "at 1 process" if last.ranks == 1 else f"at {last.ranks:,} processes"
     if computes(last):
         detail += f", AU {percent(last.au)}\N{NO-BREAK SPACE}%"
-    made.append(Card(name="Largest count", value=show_rate(last.bytes_per_second), detail=detail))
-    return made
-
-
-def _knee_cards(result: RunResult, knee: Knee, found: list[Point], demand: float | None) -> list[Card]:
-    share = result.workload.get("training", {}).get("au_threshold", 0.9)
-    name = f"Knee, {share * 100:g} % of ideal"
-    if knee.n_au is None:
-        detail = f"in counts from {found[0].ranks:,} to {found[-1].ranks:,}"
-        made = [Card(name=name, value="none seen", detail=detail)]
-    else:
-        low, high = knee.interval or (None, None)
-        detail = f"95 % interval {number(low, 3)} to {number(high, 3)}" if knee.interval else "no interval"
-        made = [Card(name=name, value=number(knee.n_au, 3), detail=detail)]
-    if knee.n_98 is not None:
-        value = number(knee.n_98, 3)
-        made.append(Card(name="Onset, 98 % of ideal", value=value, detail="each process begins to slow"))
-    if knee.n_saturation is not None and demand is not None:
-        detail = f"what {number(knee.n_saturation, 3)} processes ask for"
-        value = show_rate(knee.n_saturation * demand)
-        made.append(Card(name="Saturates at", value=value, detail=detail))
-    if knee.peak_samples_per_second is not None:
-        value = number(knee.peak_samples_per_second, 4)
-        made.append(Card(name="Peak, samples/s", value=value, detail="throughput falls after it"))
-    return made
-
-
-def _step(result: RunResult) -> str:
-    batch = result.workload.get("loader", {}).get("batch_size")
-    seconds = result.workload.get("accelerator", {}).get("step_seconds")
-    if batch is None or seconds is None:
-        return ""
-    return f"{batch} sample{'s' if batch != 1 else ''} every {show_seconds(float(seconds))}"
+    add("Largest count", show_rate(last.bytes_per_second), detail)
+    return found
