@@ -157,8 +157,8 @@ def _sentence(
         text = f"{subject} feeds {accelerators(whole)} at {demand} ({interval})"
     if limit is not None:
         size = sum(point.bytes for point in used) / max(1, sum(point.samples for point in used))
-        one = used[0].ideal_samples_per_second / used[0].ranks
-        text += f"; throughput saturates at {show_rate(limit * one * size)}"
+        each = used[0].ideal_samples_per_second / used[0].ranks
+        text += f"; throughput saturates at {show_rate(limit * each * size)}"
     raised = [point for point in used if point.flags]
     if raised:
         text += f"; flagged runs: {len(raised)} of {len(every)} ({_names(raised)})"

@@ -69,9 +69,9 @@ def throughput(result: RunResult, steps: Steps) -> fig.Figure | None:
     demand = mean_demand(points)
     if demand is not None:
         legend = [fig.Key("ideal", fig.IDEAL, "dash")]
-        one = demand / unit
-        ends = (float(points[0].ranks) if log else 0.0, min(points[-1].ranks * 1.02, top / one))
-        marks.append(fig.Line(points=tuple((end, end * one) for end in ends), colour=fig.IDEAL, dashed=True))
+        each = demand / unit
+        ends = (float(points[0].ranks) if log else 0.0, min(points[-1].ranks * 1.02, top / each))
+        marks.append(fig.Line(points=tuple((end, end * each) for end in ends), colour=fig.IDEAL, dashed=True))
     fit = [
         (ranks, *(ranks * level / unit for level in levels))
         for ranks, *levels in fitted(result)
