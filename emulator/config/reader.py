@@ -348,6 +348,8 @@ def _toml_value(value: Any, digits: int) -> str:
         return str(value)
     if isinstance(value, str):
         return _toml_string(value)
+    if isinstance(value, Mapping):  # within a list
+        return f"{{ {', '.join(f'{key} = {_toml_value(item, digits)}' for key, item in value.items())} }}"
     parts = [_toml_value(item, digits) for item in value]
     if len(parts) <= 10:
         return f"[{', '.join(parts)}]"

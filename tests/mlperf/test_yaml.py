@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
 from emulator.errors import FeedrateError, SpecError
+from emulator.satellites.checkpoint.model import load_checkpoint_model
 from emulator.satellites.mlperf.bounded import parse_json, parse_yaml
 from emulator.satellites.mlperf.config import parse_overrides, read_config
 from emulator.satellites.mlperf.workload import Converted, convert
@@ -281,3 +282,108 @@ def test_any_text_is_plain_yaml_or_refused(text):
     except SpecError:
         return
     assert isinstance(value, dict | list | str | int | float | bool | type(None))
+
+
+DLRM = """\
+model: {name: dlrm}
+framework: pytorch
+workflow: {generate_data: False, train: True, checkpoint: False}
+dataset:
+  format: parquet
+  num_files_train: 3
+  num_samples_per_file: 1000
+  record_length_bytes: 15
+  parquet:
+    row_group_size: 100
+    read_mode: row_group
+    columns:
+      - {name: a, dtype: float32, read: true}
+      - {name: b, dtype: float64, read: false}
+      - {name: c, dtype: int8, read: false}
+      - {name: d, dtype: float16}
+reader: {data_loader: pytorch, batch_size: 20, read_threads: 4, prefetch_size: 2}
+train: {epochs: 1, computation_time: 0.01}
+metric: {au: 0.7}
+"""
+
+
+def test_of_parquet_only_the_columns_that_are_read_are_asked_for(tmp_path):
+    spec = converted(tmp_path, DLRM, name="dlrm_b200.yaml").workload
+    assert (spec.access.pattern, spec.access.streams) == ("sequential", 4)
+    assert spec.access.columns == ("a", "d")  # DLIO reads a column that does not say whether
+    assert spec.access.bytes_read == 4 + 2 and spec.access.chunk_bytes == 100 * 6 // 2
+    assert spec.sample_read.bytes_mean == 6 and spec.sample.bytes_mean == 15
+    (tmp_path / "x.yaml").write_text(DLRM)
+    out, recipe = tmp_path / "mine.toml", tmp_path / "recipe.toml"
+    done = feedrate("import", tmp_path / "x.yaml", "--out", out, "--recipe", recipe)
+    assert done.status == 0 and "asks for 12 kB/s" in done.out, done.err
+    made = load_recipe(str(recipe))
+    assert [(column.name, column.dtype) for column in made.columns][2:] == [("c", "int8"), ("d", "float16")]
+    assert (made.row_group, made.samples_per_file, made.files) == (100, 1000, 3)
+    assert load_workload(str(out)).access == spec.access
+
+
+@pytest.mark.parametrize(
+    "columns",
+    ["[{dtype: int8}]", "[{name: a, dtype: text}]", "[{name: a, size: 0}]", "[{name: a, read: no}]"],
+)
+def test_columns_that_are_none(tmp_path, columns):
+    start, end = DLRM.index("      - {name: a"), DLRM.index("reader:")
+    text = DLRM[:start].rstrip() + " " + columns + "\n" + DLRM[end:]
+    with pytest.raises(SpecError, match="columns"):
+        converted(tmp_path, text)
+
+
+LLAMA = """\
+model:
+  name: llama_8b
+  type: transformer
+  num_layers: 32
+  model_datatype: fp16
+  optimizer_datatype: fp32
+  parallelism: {tensor: 1, pipeline: 1, zero_stage: 3}
+  transformer: {vocab_size: 128256, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32,
+    num_kv_heads: 8}
+framework: pytorch
+workflow: {generate_data: False, train: False, checkpoint: True}
+checkpoint: {checkpoint_folder: x, time_between_checkpoints: 5, num_checkpoints_write: 10,
+  num_checkpoints_read: 10, fsync: True}
+"""
+
+
+def test_a_model_whose_checkpoints_are_described_is_a_checkpoint_model(tmp_path):
+    (tmp_path / "llama3_8b.yaml").write_text(LLAMA)
+    done = feedrate("import", tmp_path / "llama3_8b.yaml", "--out", tmp_path / "own.toml")
+    assert done.status == 0 and "for 8 ranks" in done.out, done.err
+    own, known = load_checkpoint_model(str(tmp_path / "own.toml")), load_checkpoint_model("llama3-8b")
+    for section in ("shape", "parallelism", "state"):
+        assert getattr(own, section) == getattr(known, section)
+    assert (own.io.writes, own.io.reads, own.io.pause) == (10, 10, 5.0)
+    wider = LLAMA.replace("hidden_size: 4096", "hidden_size: 8192").replace("fp16", "bf16")
+    (tmp_path / "wider.yaml").write_text(wider)
+    done = feedrate("import", tmp_path / "wider.yaml", "--out", tmp_path / "wider.toml")
+    assert done.status == 0 and "for 1 rank:" in done.out, "another shape: how many copies is not known"
+    blocks = LLAMA.replace("num_layers: 32", "layer_parameters: [1, 2]")
+    (tmp_path / "blocks.yaml").write_text(blocks)
+    done = feedrate("import", tmp_path / "blocks.yaml", "--out", tmp_path / "blocks.toml")
+    assert done.status == 2 and "transformer's shape" in done.one_line()
+
+
+OTHERS = {
+    "vector database": "database: {host: x}\ndataset: {num_vectors: 10}\nindex: {index_type: HNSW}\n",
+    "key-value cache": "user_templates: {chatbot: {context_range: [1, 2]}}\nmodel: {}\n",
+    "generates a dataset": UNET3D.replace("generate_data: False", "generate_data: True").replace(
+        "train: True", "train: False"
+    ),
+    "does not train": UNET3D.replace("train: True", "train: False"),
+    "format indexed_binary": UNET3D.replace("format: npz", "format: indexed_binary"),
+    "there is no training": "model: {name: x}\nframework: pytorch\nworkflow: {train: True}\n",
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_is_no_training_is_refused_by_its_kind(tmp_path, kind):
+    (tmp_path / "x.yaml").write_text(OTHERS[kind])
+    done = feedrate("import", tmp_path / "x.yaml", "--out", tmp_path / "x.toml")
+    assert done.status == 2 and kind in done.one_line()
+    assert not (tmp_path / "x.toml").exists()

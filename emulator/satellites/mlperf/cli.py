@@ -8,12 +8,14 @@ from typing import Annotated
 
 import typer
 
+from emulator.config.reader import toml_text
 from emulator.errors import SpecError
 from emulator.files import write_whole
-from emulator.satellites.mlperf.config import read_config, read_overrides
+from emulator.registry import FORMATS
+from emulator.satellites.mlperf.config import Config, read_config, read_overrides
 from emulator.satellites.mlperf.export import CHECK, export_result
 from emulator.satellites.mlperf.results import import_folder, write_imported
-from emulator.satellites.mlperf.workload import convert, recipe_text, workload_text
+from emulator.satellites.mlperf.workload import checkpoint_model, convert, recipe_text, workload_text
 from emulator.units import show_bytes, show_rate, show_seconds
 
 
@@ -61,14 +63,28 @@ def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path |
             raise SpecError(f"{file} is a folder", "give the file that is to be written")
         if file is not None and file.exists() and not force:
             raise SpecError(f"{file} is there already", "choose another --out, or add --force")
-    converted = convert(read_config(path, overrides), out.stem)
+    config = read_config(path, overrides)
+    if config.purpose == "checkpoints":
+        _import_checkpoint_model(config, out, recipe)
+        return
+    if config.purpose != "training":
+        if config.purpose == "nothing" and config.at("workflow.train") is not False:
+            raise SpecError(f"{path}: there is no training in it: no section dataset or train")
+        does = "generates a dataset" if config.purpose == "generation" else "does not train"
+        raise SpecError(f"{path}: {does} (its workflow says so)", "import the file of the training itself")
+    converted = convert(config, out.stem)
+    form = converted.workload.sample.format
+    if form not in FORMATS:
+        raise SpecError(
+            f"{path}: feedrate reads no files of the format {form}", f"it reads {', '.join(FORMATS)}"
+        )
     recipe_toml = recipe_text(converted, path.name) if recipe else ""
     write_whole(out, workload_text(converted, path.name))
     if recipe is not None:
         write_whole(recipe, recipe_toml)
 
     spec = converted.workload
-    demand = spec.ideal_samples_per_second * spec.sample.bytes_mean
+    demand = spec.ideal_samples_per_second * spec.sample_read.bytes_mean
     typer.echo(f"{out}: {spec.title}")
     typer.echo(
         f"  {spec.sample.format}, {show_bytes(spec.sample.bytes_mean)} a sample, batch size "
@@ -82,6 +98,18 @@ def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path |
     if recipe is not None:
         folders = f" --subfolders {converted.subfolders}" if converted.subfolders > 1 else ""
         typer.echo(f"dataset: feedrate generate DIR --recipe {recipe}{folders}")
+
+
+def _import_checkpoint_model(config: Config, out: Path, recipe: Path | None) -> None:
+    """The model whose checkpoints the YAML describes, for `feedrate checkpoint`."""
+    if recipe is not None:
+        raise SpecError(f"{config.name} describes checkpoints, not a dataset", "leave out --recipe")
+    table = checkpoint_model(config, out.stem)
+    write_whole(out, f"# Imported by feedrate from {Path(config.name).name}.\n" + toml_text(table))
+    spread = table["parallelism"]
+    ranks = spread["tensor"] * spread["pipeline"] * spread["data"]
+    typer.echo(f"{out}: checkpoints of {table['title']}")
+    typer.echo(f"  for {ranks} rank{'s' if ranks > 1 else ''}: feedrate checkpoint DIR --model {out}")
 
 
 def export(

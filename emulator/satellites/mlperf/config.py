@@ -12,13 +12,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from emulator.errors import SpecError
 from emulator.satellites.mlperf.bounded import parse_yaml, read_yaml
 
 SECTIONS = ("dataset", "reader", "data_reader", "train", "workflow", "metric", "model", "checkpoint")
 """A table is a workload if it has at least one of these."""
+
+_OTHER_BENCHMARKS = {
+    "a vector database's benchmark": ("database", "index", "search"),
+    "a key-value cache's benchmark": ("user_templates", "generation_timing", "kv_cache", "qos_profiles"),
+}
+"""What else MLPerf Storage measures -> sections that only its files have."""
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -170,6 +176,15 @@ class Config:
             raise SpecError(f"{self.name}: {key} must be a short text, not {str(value)[:40]!r}")
         return str(value)
 
+    @property
+    def purpose(self) -> Literal["training", "checkpoints", "generation", "nothing"]:
+        """What DLIO does with it; it trains where `workflow` does not say otherwise and there are data."""
+        if self.at("workflow.train") is not False and (self.at("dataset") or self.at("train")):
+            return "training"
+        if self.at("workflow.checkpoint") is True:
+            return "checkpoints"
+        return "generation" if self.at("workflow.generate_data") is True else "nothing"
+
     def model(self, default: str) -> str:
         """The model's name: the value of `model` until MLPerf Storage v0.5, of `model.name` since."""
         return self.text("model.name" if isinstance(self.at("model"), Mapping) else "model", default)
@@ -210,6 +225,11 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 def workload_table(table: Any, name: str) -> Mapping[str, Any]:
     """The workload in a configuration, which may lie under `workload`. Raises SpecError."""
     inner = table.get("workload", table) if isinstance(table, Mapping) else None
+    for kind, keys in _OTHER_BENCHMARKS.items():
+        if isinstance(inner, Mapping) and any(key in inner for key in keys):
+            raise SpecError(
+                f"{name}: a configuration of {kind}", "only training and checkpoints are imported"
+            )
     if not isinstance(inner, Mapping) or not any(section in inner for section in SECTIONS):
         raise SpecError(
             f"{name}: not a configuration of DLIO", "it should have sections dataset, reader, train"

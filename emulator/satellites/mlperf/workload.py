@@ -1,4 +1,4 @@
-"""From a configuration of DLIO to a workload and a recipe of feedrate, and the list of what was left out.
+"""From a configuration of DLIO to a workload, a recipe or a checkpointed model, and what was left out of it.
 
 The tables of keys are from the workload files of MLPerf Storage v0.4 to v3.0 and of DLIO 1.0 to 2.0. A key in
 neither of them is unknown: it is listed as such and never guessed.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from emulator.config.reader import Source, build, toml_text
 from emulator.config.recipe import Recipe
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
+from emulator.registry import load
 from emulator.satellites.mlperf.config import Config
 from emulator.units import BLOCK_BYTES
 
@@ -30,6 +31,7 @@ USED = {
     "dataset.record_length_stdev": "sample.bytes_sd",
     "dataset.record_length_bytes_stdev": "sample.bytes_sd",
     "dataset.num_samples_per_file": "sample.samples_per_file",
+    "dataset.parquet.columns": "access.columns",
     "reader.batch_size": "loader.batch_size",
     "reader.read_threads": "loader.workers",
     "reader.prefetch_size": "loader.prefetch",
@@ -64,7 +66,9 @@ UNUSED = {
         "the folder is given to feedrate generate, run and sweep": "dataset.data_folder",
         "the dataset has its number of files: feedrate generate DIR --files": "dataset.num_files_train",
         "the dataset has its sub-folders: feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
-        "name the columns that are read in access.columns; row groups are the recipe's": "dataset.parquet",
+        "the recipe's (feedrate import --recipe)": "dataset.parquet.row_group_size",
+        "row groups are read in order, whole column chunks": "dataset.parquet.read_mode",
+        "of Parquet, only columns and row groups are used": "dataset.parquet",
         "DLIO drops what it reads and returns a constant of this size": "dataset.record_length_resize "
         "dataset.record_length_bytes_resize",
         "DLIO's own preprocessing": "reader.computation_threads reader.preprocess_time "
@@ -88,6 +92,8 @@ _ACCELERATORS = {
     "b200": "NVIDIA B200",
     "mi355": "AMD Instinct MI355X",
 }
+_STATE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+"""Data type of DLIO's models -> bytes of a parameter."""
 _RECIPE_RANGE = 3.0
 """Standard deviations of ln(bytes) on either side of the median within which sizes are drawn."""
 _LARGEST_SAMPLE = 2**32 - 2**20
@@ -103,6 +109,30 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a Parquet dataset."""
+
+    name: str
+    dtype: str
+    size: int
+    """Values in a row."""
+    read: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row."""
+        return VALUE_BYTES[self.dtype] * self.size
+
+
+VALUE_BYTES = {
+    **dict.fromkeys(("float64", "int64", "uint64"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32"), 4),
+    **dict.fromkeys(("float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int8", "uint8", "bool"), 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Converted:
     """A workload, and what belongs to the same configuration but not to a workload."""
 
@@ -112,6 +142,10 @@ class Converted:
     left_out: tuple[LeftOut, ...]
     files: int
     """Files of the dataset; 0 where the configuration does not say."""
+    columns: tuple[Column, ...]
+    """Of a Parquet dataset; empty where the configuration does not say."""
+    row_group: int
+    """Rows of a row group; 0 where the configuration does not say."""
     subfolders: int
 
 
@@ -128,6 +162,17 @@ def convert(config: Config, name: str) -> Converted:
     if not config.whole("reader.transfer_size"):
         block = 256 << 10 if tf_data else 4 << 20
     access: dict[str, Any] = {"pattern": "random"}
+    columns = _columns(config) if form == "parquet" else ()
+    row_group = config.whole("dataset.parquet.row_group_size") if form == "parquet" else 0
+    read = [column for column in columns if column.read]
+    if columns and not read:
+        raise SpecError(f"{config.name}: dataset.parquet.columns has no column that is read")
+    if form == "parquet":  # row groups of a few files in turn
+        access = {"pattern": "sequential", "streams": workers, "shuffle_buffer": 0}
+        if len(read) < len(columns):
+            bytes_read = sum(column.bytes for column in read)
+            access |= {"columns": [column.name for column in read], "bytes_read": bytes_read}
+            access |= {"chunk_bytes": row_group * bytes_read // len(read)}
     if tf_data:  # files from their start, several at a time, through a shuffle buffer
         shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
         buffer = config.whole("reader.shuffle_size", 1024) if shuffled else 0
@@ -151,7 +196,12 @@ def convert(config: Config, name: str) -> Converted:
         "title": f"{config.model('a model')}, {accelerator}, as DLIO's YAML describes it",
         "sample": {
             "format": form,
-            "bytes_mean": _record_bytes(config, "record_length_bytes", "record_length", 65536),
+            "bytes_mean": _record_bytes(
+                config,
+                "record_length_bytes",
+                "record_length",
+                sum(column.bytes for column in columns) or 65536,
+            ),
             "bytes_sd": _record_bytes(config, "record_length_bytes_stdev", "record_length_stdev", 0),
             "samples_per_file": config.whole("dataset.num_samples_per_file", 1),
         },
@@ -175,7 +225,7 @@ def convert(config: Config, name: str) -> Converted:
             "au_threshold": float(config.number("metric.au", 0.9) or 0.0),
             "shuffle_seed": config.whole("train.seed", 123),
         },
-        "sources": _sources(config, tf_data),
+        "sources": _sources(config, tf_data, form),
     }
     try:
         workload = build(Workload, table, Source(config.name))
@@ -186,8 +236,27 @@ def convert(config: Config, name: str) -> Converted:
         workload=workload,
         left_out=tuple(_left_out(config, workload)),
         files=config.whole("dataset.num_files_train"),
+        columns=columns,
+        row_group=row_group,
         subfolders=config.whole("dataset.num_subfolders_train"),
     )
+
+
+def _columns(config: Config) -> tuple[Column, ...]:
+    """The columns of a Parquet dataset; DLIO reads those that do not say `read: false`. Raises SpecError."""
+    listed = config.at("dataset.parquet.columns")
+    columns = []
+    for number, item in enumerate(listed if isinstance(listed, list) else []):
+        where = f"{config.name}: dataset.parquet.columns[{number}]"
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+            raise SpecError(f"{where} has no name")
+        dtype, size = item.get("dtype", "float32"), item.get("size", 1)
+        if dtype not in VALUE_BYTES:
+            raise SpecError(f"{where}: dtype {str(dtype)[:40]!r} is not known", ", ".join(VALUE_BYTES))
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10**9:
+            raise SpecError(f"{where}: size must be a whole number from 1, not {str(size)[:40]!r}")
+        columns.append(Column(item["name"], dtype, size, item.get("read") is not False))
+    return tuple(columns)
 
 
 def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
@@ -196,7 +265,7 @@ def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
     return config.whole(f"dataset.{older}", default) if newest is None else round(newest)
 
 
-def _sources(config: Config, tf_data: bool) -> dict[str, str]:
+def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
     """Which of the workload's keys came from which of DLIO's, and which from its defaults."""
     file = Path(config.name).name
     stated = {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
@@ -208,6 +277,13 @@ def _sources(config: Config, tf_data: bool) -> dict[str, str]:
         "reader.batch_size: DLIO computes for the same time at any of them"
     )
     sources["training.sync"] = "DLIO: a barrier after every step"
+    if form == "parquet":
+        sources["access.pattern"] = "row groups in order: feedrate's reading of Parquet"
+        sources["access.streams"] = f"{file}: reader.read_threads"
+        for key in ("access.bytes_read", "access.chunk_bytes"):
+            sources[key] = f"{file}: dataset.parquet, the columns that are read"
+    else:
+        del sources["access.columns"]
     if tf_data:
         sources["access.streams"] = f"{file}: reader.read_threads, files that tf.data interleaves"
         sources["access.shuffle_buffer"] = f"{file}: reader.shuffle_size where sample_shuffle asks for it"
@@ -259,19 +335,98 @@ def recipe_text(converted: Converted, origin: str) -> str:
             "bytes_min": max(1, math.floor(median * math.exp(-_RECIPE_RANGE * sigma))),
             "bytes_max": min(_LARGEST_SAMPLE, math.ceil(median * math.exp(_RECIPE_RANGE * sigma))),
         }
-    table = {
+    table: dict[str, Any] = {
         "name": converted.workload.name,
         "title": converted.workload.title,
         "format": sample.format,
         "files": converted.files or 1,
         "samples_per_file": sample.samples_per_file,
+        "row_group": converted.row_group,
         "size": size,
     }
+    if converted.columns:
+        table["size"] = {"distribution": "fixed", "shape": "flat", "bytes_mean": sample.bytes_mean}
+        table["columns"] = [
+            {"name": column.name, "dtype": column.dtype, "size": 0 if column.size == 1 else column.size}
+            for column in converted.columns
+        ]
     try:
         build(Recipe, table, Source("the recipe"))
     except SpecError as error:
         raise SpecError(f"no recipe for this dataset: {error.what}", error.hint) from None
     return _comment(f"Imported by feedrate from {origin}.") + toml_text(table)
+
+
+def checkpoint_model(config: Config, name: str) -> dict[str, Any]:
+    """The large model whose checkpoints `config` describes, as the table of a checkpoint model's TOML.
+
+    DLIO takes the number of copies from the ranks that are started, so it is that of the catalogue's model of
+    the same shape, or 1. Raises SpecError when the configuration does not give the layers' shapes.
+    """
+    layers, transformer = config.whole("model.num_layers"), config.at("model.transformer")
+    if not layers or not isinstance(transformer, Mapping):
+        what = f"{config.name}: checkpoints of a model that is not described by a transformer's shape"
+        raise SpecError(what, "it should have model.num_layers and model.transformer")
+    file = Path(config.name).name
+    shape = {
+        "hidden": config.whole("model.transformer.hidden_size"),
+        "ffn": config.whole("model.transformer.ffn_hidden_size"),
+        "heads": config.whole("model.transformer.num_attention_heads"),
+        "kv_heads": config.whole("model.transformer.num_kv_heads"),
+        "layers": layers,
+        "vocabulary": config.whole("model.transformer.vocab_size"),
+    }
+    spread = {
+        "tensor": config.whole("model.parallelism.tensor", 1),
+        "pipeline": config.whole("model.parallelism.pipeline", 1),
+        "zero": config.whole("model.parallelism.zero_stage"),
+    }
+    model_type = config.text("model.model_datatype", "fp16")
+    optimiser_type = config.text("model.optimizer_datatype", "fp32")
+    if model_type not in _STATE_BYTES or optimiser_type not in _STATE_BYTES:
+        raise SpecError(f"{config.name}: data types {model_type}, {optimiser_type}", ", ".join(_STATE_BYTES))
+    load_model = load("satellites.checkpoint.model:load_checkpoint_model")
+    known = [load_model(published) for published in names("workloads/checkpoints")]
+    same = [model for model in known if asdict(model.shape) == shape]
+    spreads = ("tensor", "pipeline")
+    copies = [
+        model.parallelism.data
+        for model in same
+        if all(getattr(model.parallelism, key) == spread[key] for key in spreads)
+    ]
+    stated = config.whole("model.parallelism.data")
+    model = config.model(name)
+    table = {
+        "name": name,
+        "title": same[0].title if same else f"{model}, as DLIO's YAML describes it",
+        "shape": shape,
+        "parallelism": {**spread, "data": stated or (copies[0] if copies else 1)},
+        "state": {
+            "model_bytes": _STATE_BYTES[model_type],
+            "optimiser_bytes": 3 * _STATE_BYTES[optimiser_type],
+        },
+        "io": {
+            "writes": config.whole("checkpoint.num_checkpoints_write"),
+            "reads": config.whole("checkpoint.num_checkpoints_read"),
+            "pause": float(config.number("checkpoint.time_between_checkpoints") or 0.0),
+        },
+        "sources": {
+            "shape": f"{file}: model.num_layers, model.transformer",
+            "parallelism": f"{file}: model.parallelism",
+            "parallelism.data": "the catalogue's model of this shape"
+            if copies and not stated
+            else f"{file}: model.parallelism.data"
+            if stated
+            else "not stated: DLIO divides its ranks by tensor x pipeline",
+            "state": f"{file}: model.model_datatype, model.optimizer_datatype; Adam keeps three",
+            "io": f"{file}: checkpoint",
+        },
+    }
+    try:
+        build(load("satellites.checkpoint.model:CheckpointModel"), table, Source(config.name))
+    except SpecError as error:
+        raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
+    return table
 
 
 def _comment(line: str) -> str:
