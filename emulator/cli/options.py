@@ -44,8 +44,8 @@ LoaderName = Annotated[
         help="PyTorch's DataLoader, or direct reads for a fraction of the CPU.",
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs of a point, at most.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Steps of a rank in a point, at most.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="At most this many epochs a point.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="At most this many steps of each rank a point.")]
 CacheName = Annotated[
     Cache,
     typer.Option(
@@ -64,7 +64,8 @@ VerifyReads = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")]
 Ranks = Annotated[
-    int | None, typer.Option("--ranks", "-n", min=1, help="Ranks to start here; under mpirun it has them.")
+    int | None,
+    typer.Option("--ranks", "-n", min=1, help="Ranks to start on this machine; not needed under mpirun."),
 ]
 
 

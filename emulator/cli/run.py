@@ -50,7 +50,9 @@ def run(
     verify_reads: options.VerifyReads = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
-    self_test: Annotated[bool, typer.Option("--self-test", help="What the emulator itself costs.")] = False,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Measure only what the emulator costs.")
+    ] = False,
 ) -> None:
     """Emulate training with one rank per accelerator, once."""
     spec = load_workload(workload, settings or [])
@@ -93,13 +95,17 @@ def sweep(
         float,
         typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share."),
     ] = 0.05,
-    max_runs: Annotated[int, typer.Option(min=1, help="Runs at most.")] = 20,
+    max_runs: Annotated[int, typer.Option(min=1, help="At most this many runs.")] = 20,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
-    budget: Annotated[str | None, typer.Option(help="Time at most, for example 2h.")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="OUT", help="Go on with this sweep.")] = None,
+    budget: Annotated[str | None, typer.Option(help="At most this much time, for example 2h.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="OUT", help="Continue the sweep in this folder.")
+    ] = None,
     noise: Annotated[
         str | None,
-        typer.Option(metavar="SPEC", help="Beside it: writers, read:2x1MiB,rate=50MB/s, checkpoint."),
+        typer.Option(
+            metavar="SPEC", help="Other work meanwhile: writers, read:2x1MiB,rate=50MB/s, checkpoint."
+        ),
     ] = None,
     verify_reads: options.VerifyReads = False,
     dry_run: options.DryRun = False,
@@ -107,11 +113,11 @@ def sweep(
 ) -> None:
     """Scale the number of ranks and find the knee."""
     if resume and out:
-        raise SpecError("--resume and --out exclude each other", "a resumed sweep goes on in its own folder")
+        raise SpecError("--resume and --out exclude each other", "a resumed sweep stays in its folder")
     place, spec = parse_place(dataset), load_workload(workload, settings or [])
     if noise is not None:
         if not isinstance(place, Path):
-            raise SpecError("--noise is beside a folder", "leave it out where the dataset is objects")
+            raise SpecError("--noise needs a dataset in a folder", "leave it out for objects")
         noise_named(noise).require(noise)
     job = TrainingJob(
         kind="sweep",
@@ -165,9 +171,7 @@ def _start(
         return
     if not started_by_mpi():
         _launch(job, ranks or usual, schedule)
-    comm = world()
-    if ranks is not None and ranks != comm.size:
-        raise LaunchError(f"-n {ranks} was given, but mpirun started {comm.size} ranks", "leave -n out")
+    comm = world(expected=ranks)
     leader = Leader(job, schedule(comm.size))
     result = measure(comm.bcast(job), comm, leader)  # to the ranks in sweep.session.follow
     if result is not None:

@@ -134,10 +134,11 @@ def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
     return 0
 
 
-def world() -> Comm:
+def world(expected: int | None = None) -> Comm:
     """All ranks that mpirun or srun started; a world of one when this process was started alone.
 
-    Raises LaunchError when there is no MPI, or when the ranks do not see each other.
+    Raises LaunchError when there is no MPI, when the ranks do not see each other, or when they are not as
+    many as `expected`, which is what -n said.
     """
     if not started_by_mpi():
         return Comm()
@@ -157,6 +158,8 @@ def world() -> Comm:
             f"srun started {tasks} tasks, but MPI sees only one",
             "use mpirun within the allocation, or srun --mpi=pmix (Open MPI), srun --mpi=pmi2 (MPICH)",
         )
+    if expected not in (None, comm.size):
+        raise LaunchError(f"-n {expected} was given, but mpirun started {comm.size} ranks", "leave -n out")
     return comm
 
 

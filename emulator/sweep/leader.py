@@ -132,7 +132,7 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
     for name, holds in same.items():
         if not holds:
             raise SpecError(
-                f"the sweep in {job.out} was of another {name}", "resume with the options it was started with"
+                f"the sweep in {job.out} is of another {name}", "resume with the options it was started with"
             )
     steps = read_steps(job.out)
     return result.points, steps[steps["point"] < len(result.points)]

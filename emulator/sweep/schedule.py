@@ -64,7 +64,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
             )
         low, high = int(first), int(last or first)
         if not 1 <= low <= high:
-            raise SpecError(f"--counts {text!r} has {part.strip()!r}", "counts begin at 1 and ranges ascend")
+            raise SpecError(f"--counts {text!r} has {part.strip()!r}", "counts are above 0, ranges ascend")
         counts.extend(range(low, high + 1))
     return tuple(counts)
 

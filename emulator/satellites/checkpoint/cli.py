@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from emulator.cli import options
-from emulator.errors import LaunchError, SpecError
+from emulator.errors import SpecError
 from emulator.run.comm import started_by_mpi, world
 from emulator.run.mpirun import launch
 from emulator.satellites.checkpoint.model import (
@@ -101,9 +101,7 @@ def checkpoint(
 
 
 def _measure(job: CheckpointJob, ranks: int | None, force: bool) -> None:
-    comm = world()
-    if ranks is not None and ranks != comm.size:
-        raise LaunchError(f"-n {ranks} was given, but mpirun started {comm.size} ranks", "leave -n out")
+    comm = world(expected=ranks)
     job = replace(job, out=comm.bcast(job.out))  # one clock decides on the default name
     result = measure(job, comm, force=force, say=typer.echo)
     if result is not None:
