@@ -2,9 +2,9 @@
 
 The emulated device is one number in shared memory, `tail`: the time until which it is booked. A read is cut
 into chunks. Each chunk books the device from max(tail, now - burst) on for bytes / rate seconds, does the
-real read meanwhile, and sleeps until its booking ends. So the device costs no process and no CPU, and it is
-exact over any length of time: a chunk that ends late has still booked its right end, and the next one begins
-there.
+real read meanwhile, and sleeps until its booking ends. So the device costs no process and no CPU, and late
+wake-ups do not add up: a chunk that wakes late has still booked its right end, and the next one begins there,
+unless that is longer ago than the burst.
 
 A rank holds one booking at a time, whatever the number of its reader threads and processes. Ranks that all
 want data therefore share the bandwidth equally; without that, one with more readers would get more of it.
