@@ -34,7 +34,7 @@ from read_path_turn import watched
 
 from emulator.config.recipe import load_recipe
 from emulator.dataset.plan import DatasetPlan, outlook
-from emulator.dataset.writer import measure_payload
+from emulator.dataset.verify import measure_payload
 from emulator.storage.folder import FolderStore
 
 TARGET_RATE = 0.90

@@ -106,8 +106,8 @@ class FileFormat:
 
 
 FORMATS = {
-    "npz": FileFormat("dataset.formats.npz:Npz", ".npz"),
-    "npy": FileFormat("dataset.formats.npy:NpyPair", "_x.npy"),
+    "npz": FileFormat("dataset.formats.numpy_files:Npz", ".npz"),
+    "npy": FileFormat("dataset.formats.numpy_files:NpyPair", "_x.npy"),
     "nii": FileFormat("dataset.formats.nifti:Nifti", "_x.nii"),
     "nii.gz": FileFormat("dataset.formats.nifti:NiftiGz", "_x.nii.gz"),
     "hdf5": FileFormat("dataset.formats.hdf5:Hdf5", ".h5", ".hdf5", many=True),
@@ -115,7 +115,7 @@ FORMATS = {
     "tfrecord": FileFormat("dataset.formats.tfrecord:TfRecord", ".tfrecord", many=True),
     "jpeg": FileFormat("dataset.formats.jpeg:Jpeg", ".jpeg", ".jpg"),
     "parquet": FileFormat("dataset.formats.parquet:Parquet", ".parquet", many=True),
-    "npy-array": FileFormat("dataset.formats.npy:NpyArray", ".npy", written=False),
+    "npy-array": FileFormat("dataset.formats.numpy_files:NpyArray", ".npy", written=False),
 }
 """File formats by the name that recipes and manifests give them."""
 WRITTEN_FORMATS = tuple(name for name, form in FORMATS.items() if form.written)

@@ -16,7 +16,6 @@ import typer
 from emulator.cli.datasets import say_repeated, show_nothing
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
-from emulator.dataset.fill import default_threads, fill
 from emulator.dataset.manifest import TRAINING, Manifest
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.dataset.progress import State, Tally, show_on_terminal, shown
@@ -28,6 +27,8 @@ from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 from emulator.units import parse_bytes, show_bytes, show_rate, show_seconds
+
+_SMALL = 8 << 20
 
 
 def generate(
@@ -134,9 +135,10 @@ def generate(
                 fill_dask = load("dataset.fill_dask:fill_dask")
                 fill_dask(writer, mine, dask, threads or cores, options, tally.watch)
             else:
-                threads = threads or default_threads(cores, spec.size.bytes_mean)
+                # Most writers wait for the disk; those of small samples wait for fsync most of the time.
+                threads = threads or min(16, 4 * cores if spec.size.bytes_mean < _SMALL else cores + 2)
                 try:
-                    fill(writer, mine, comm.rank, threads, options, tally.add)
+                    writer.fill(mine, comm.rank, threads, options, tally.add)
                 except FeedrateError as error:
                     if comm.size == 1:
                         raise

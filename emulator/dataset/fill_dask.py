@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.fill import FillTask
 from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter
 from emulator.errors import LaunchError, MissingError
@@ -21,7 +20,7 @@ _FIRST_JOURNAL = 500_000
 
 def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: int) -> None:
     """What a Dask worker does: one part, with one thread (the worker has several)."""
-    FillTask.of(writer, options).fill(indices, number, 1)
+    writer.fill(indices, number, 1, options)
 
 
 @contextmanager
@@ -76,7 +75,5 @@ def fill_dask(
         ]
         try:
             client.gather(futures)
-        except OSError as error:
-            raise writer.failure(error) from None
         finally:
             client.cancel(futures)

@@ -48,14 +48,6 @@ def _normal(u: float) -> float:
     return _NORMAL.inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
 
 
-def _truncated(mean: float, sd: float, low: float, high: float) -> Table:
-    """Quantiles 0, 1/1024 ... 1 of a normal redrawn outside [low, high]."""
-    first, last = _NORMAL.cdf((low - mean) / sd), _NORMAL.cdf((high - mean) / sd)
-    values = [mean + sd * _normal(first + (last - first) * k / _STEPS) for k in range(_STEPS + 1)]
-    table: Table = np.clip(np.array(values), low, high)
-    return table
-
-
 def table_moments(table: Table) -> tuple[float, float]:
     """Mean and standard deviation of the distribution whose quantiles `table` interpolates."""
     left, right = table[:-1], table[1:]
@@ -67,8 +59,8 @@ def table_moments(table: Table) -> tuple[float, float]:
 def size_table(spec: SizeSpec) -> Table:
     """Quantiles 0, 1/1024 ... 1 of the bytes of a sample.
 
-    The distribution is redrawn outside [bytes_min, bytes_max], which shifts its mean; so the parameters
-    of its parent are solved for the moments that the recipe states. Raises SpecError.
+    Draws outside [bytes_min, bytes_max] are drawn again, which shifts mean and standard deviation; so those
+    of the parent, a normal or lognormal, are solved for what the recipe states. Raises SpecError.
     """
     if spec.bytes_sd == 0 or spec.distribution == "fixed":
         return np.full(_STEPS + 1, float(spec.bytes_mean))
@@ -79,8 +71,12 @@ def size_table(spec: SizeSpec) -> Table:
     middle = math.log(spec.bytes_mean) - width**2 / 2 if log else float(spec.bytes_mean)
 
     def table(point: Table) -> Table:
-        quantile = _truncated(middle + width * point[0], width * math.exp(point[1]), low, high)
-        return np.exp(quantile) if log else quantile
+        """With the parent's mean and standard deviation moved by `point`."""
+        mean, sd = middle + width * point[0], width * math.exp(point[1])
+        first, last = _NORMAL.cdf((low - mean) / sd), _NORMAL.cdf((high - mean) / sd)
+        values = [mean + sd * _normal(first + (last - first) * k / _STEPS) for k in range(_STEPS + 1)]
+        clipped: Table = np.clip(np.array(values), low, high)
+        return np.exp(clipped) if log else clipped
 
     def miss(point: Table) -> Table:
         mean, sd = table_moments(table(point))
@@ -219,6 +215,9 @@ def needed_data(workload: Workload, accelerators: int, hosts: int, host_memory: 
     each = workload.sample.samples_per_file
     files = -(-max(by_memory, by_steps) // each)
     return DataSize(
-        files=files, bytes=files * each * workload.sample.bytes_mean, samples=files * each,
-        by_memory=by_memory, by_steps=by_steps,
-    )  # fmt: skip
+        files=files,
+        bytes=files * each * workload.sample.bytes_mean,
+        samples=files * each,
+        by_memory=by_memory,
+        by_steps=by_steps,
+    )

@@ -5,15 +5,15 @@ DIR/.feedrate/journal-*       what is done, one per worker, until it is finished
 DIR/.feedrate/seeds/          preprocessed seed volumes
 DIR/manifest.json, samples-*.npy, sample_* or 0000/sample_*
 
-One process or many make it, each a share of the files (`emulator.dataset.fill`).
+One process or many make it, each a share of the files. Any worker makes the same bytes of a file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,6 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from emulator.dataset.checksum import crc32_join
+from emulator.dataset.formats.base import write_file
+from emulator.dataset.grow import sources_of
 from emulator.dataset.manifest import (
     HIDDEN,
     MANIFEST,
@@ -34,16 +37,20 @@ from emulator.dataset.manifest import (
 )
 from emulator.dataset.owned import JOURNALS, PLAN, remove_dataset, require_own
 from emulator.dataset.plan import DatasetPlan, outlook
-from emulator.dataset.progress import RECORD, Records, read_journals
-from emulator.dataset.seeds import prepare_seeds
+from emulator.dataset.progress import RECORD, Done, Journal, Records, read_journals
+from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
 from emulator.dataset.sizes import Index
-from emulator.dataset.verify import evenly_spread, looks_right, sums_right
+from emulator.dataset.verify import evenly_spread, looks_right, measure_payload, sums_right
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
-from emulator.storage.base import Store
-from emulator.storage.folder import FolderStore
-from emulator.units import BLOCK_BYTES, show_bytes
+from emulator.storage.base import Store, WriteOptions
+from emulator.storage.folder import REQUEST, FolderStore
+from emulator.storage.posix import aligned_buffer
+from emulator.units import show_bytes
 
 _READERS = 8
+
+
+_MEASURED_FILES = 16
 
 
 @contextlib.contextmanager
@@ -178,7 +185,83 @@ class DatasetWriter:
                 "free some space, take fewer files, or --no-space-check if the figure is wrong",
             )
 
-    def failure(self, error: OSError) -> StorageError:
+    def fill(
+        self, indices: Index, worker: int, threads: int, options: WriteOptions, done: Done = lambda *_: None
+    ) -> None:
+        """Make the files `indices` with so many threads, and keep the journal of `worker`.
+
+        AES, checksums and writes run outside of Python's lock, so a few threads keep a disk busy. Every one
+        writes through a buffer of 16 MiB; samples grown from seed volumes take their own memory besides. On
+        an error the files in work are finished. Raises StorageError, DatasetError.
+        """
+        volumes = load_seeds(seeds_folder(self.store), self.plan.seeds)
+        waiting: Iterator[int] = iter(indices.tolist())
+        lock = threading.Lock()
+        stop = threading.Event()
+        errors: list[Exception] = []
+
+        def work(journal: Journal) -> None:
+            buffer = aligned_buffer(REQUEST)
+            try:
+                while not stop.is_set():
+                    with lock:
+                        index = next(waiting, None)
+                    if index is None:
+                        return
+                    done(1, self._make_file(index, volumes, options, buffer, journal))
+            except Exception as error:  # noqa: BLE001  raised again in the caller's thread
+                errors.append(error)
+                stop.set()
+
+        try:
+            with Journal(self.store, worker) as journal:
+                count = max(1, min(threads, len(indices)))
+                pool = [threading.Thread(target=work, args=(journal,), daemon=True) for _ in range(count)]
+                try:
+                    for thread in pool:
+                        thread.start()
+                    for thread in pool:
+                        thread.join()
+                finally:
+                    stop.set()
+                    for thread in pool:
+                        if thread.ident is not None:
+                            thread.join()
+            if errors:
+                raise errors[0]
+        except OSError as error:
+            raise self._failure(error) from None
+
+    def _make_file(
+        self,
+        index: int,
+        volumes: Sequence[SeedVolume],
+        options: WriteOptions,
+        buffer: memoryview,
+        journal: Journal,
+    ) -> int:
+        """File number `index` on storage, all its parts; returns its bytes. Raises OSError, FeedrateError.
+
+        The parts get their names only when all are written and the journal knows them.
+        """
+        form, recipe = self.plan.form, self.plan.recipe
+        depth, height, width = self.plan.shapes(np.array([index]))[0].tolist()
+        shape = (recipe.samples_per_file, depth, height, width)
+        sources = sources_of(recipe.payload, self.plan.seed, index, shape, volumes)
+        with contextlib.ExitStack() as stack:
+            names = form.parts(self.plan.names[index])
+            drafts = [stack.enter_context(self.store.draft(name, options)) for name in names]
+            written = [
+                write_file(draft, pieces, sources, buffer)
+                for draft, pieces in zip(drafts, form.files(shape, sources), strict=True)
+            ]
+            size = sum(length for _, length in written)
+            journal.add(index, size, crc32_join(written))
+            for draft in drafts:
+                draft.publish()
+        return size
+
+    def _failure(self, error: OSError) -> StorageError:
         """A failed write as one line: what is missing and how to go on."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             found = storage_error(error, "cannot write a sample")
@@ -235,43 +318,3 @@ class DatasetWriter:
         write_manifest(store, manifest, rows)
         store.delete([*(entry.name for entry in store.entries(JOURNALS)), PLAN])
         return manifest
-
-
-# ---- Would storage that compresses or deduplicates be flattered by this dataset? Measured on its files.
-
-_MEASURED_FILES = 16
-_WINDOWS = 5  # the last one shows labels: a fifth of a sample is
-_WINDOW = 1 << 20
-
-
-def measure_payload(store: Store, names: Sequence[str]) -> dict[str, float]:
-    """What zstd level 3 makes of the files `names`, and the share of 4 KiB blocks that are in them once.
-
-    zstd_ratio: bytes / compressed bytes. unique_blocks: distinct / all blocks, over all files together
-    (0 to 1). bytes: what was looked at, of large files windows. Raises DatasetError, StorageError.
-    """
-    import zstandard
-
-    compressor = zstandard.ZstdCompressor(level=3)
-    digests: set[bytes] = set()
-    total = packed = blocks = 0
-    buffer = memoryview(bytearray(_WINDOW))
-    for name in names:
-        with store.open(name) as blob:
-            windows: Sequence[int] = range(0, blob.size, _WINDOW)
-            if len(windows) > _WINDOWS:
-                spread = np.linspace(0, blob.size - _WINDOW, _WINDOWS).astype(int)
-                windows = (spread // BLOCK_BYTES * BLOCK_BYTES).tolist()
-            for offset in windows:
-                data = buffer[: blob.read_into(offset, buffer[: min(_WINDOW, blob.size - offset)])]
-                total += len(data)
-                packed += len(compressor.compress(data))
-                for at in range(0, len(data) - BLOCK_BYTES + 1, BLOCK_BYTES):
-                    digests.add(hashlib.blake2b(data[at : at + BLOCK_BYTES], digest_size=16).digest())
-                    blocks += 1
-    return {
-        "files": len(names),
-        "bytes": total,
-        "zstd_ratio": round(total / packed, 4) if packed else 1.0,
-        "unique_blocks": round(len(digests) / blocks, 6) if blocks else 1.0,
-    }

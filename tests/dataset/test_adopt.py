@@ -74,10 +74,26 @@ def test_run_and_verify_take_them(tmp_path):
     done = feedrate("adopt", folder)
     assert done.status == 0 and "adopted 12 npz files" in done.out and "1 other files" in done.out
     ran = feedrate(
-        "run", folder, "-w", "unet3d-tiny", "--loader", "direct", "-n", 2, "--epochs", 1, "--verify-reads",
-        "--set", "accelerator.step_seconds=0.01", "--set", "loader.batch_size=2",
-        "--set", "accelerator.step_batch_size=2", "--out", tmp_path / "out",
-    )  # fmt: skip
+        "run",
+        folder,
+        "-w",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "-n",
+        2,
+        "--epochs",
+        1,
+        "--verify-reads",
+        "--set",
+        "accelerator.step_seconds=0.01",
+        "--set",
+        "loader.batch_size=2",
+        "--set",
+        "accelerator.step_batch_size=2",
+        "--out",
+        tmp_path / "out",
+    )
     assert ran.status == 0, ran.err
     assert feedrate("verify", folder).status == 0
     damaged = folder / "train" / "img_05_of_12.npz"
@@ -94,9 +110,24 @@ def test_the_torch_loader_takes_arrays_of_any_shape(tmp_path):
     folder = as_dlio(tmp_path / "data")
     adopt(folder)
     whole = feedrate(
-        "run", folder, "-w", "unet3d-tiny", "--loader", "torch", "-n", 1, "--steps", 2, "--verify-reads",
-        "--set", "accelerator.step_seconds=0.01", "--set", "loader.crop=[]", "--out", tmp_path / "torch",
-    )  # fmt: skip
+        "run",
+        folder,
+        "-w",
+        "unet3d-tiny",
+        "--loader",
+        "torch",
+        "-n",
+        1,
+        "--steps",
+        2,
+        "--verify-reads",
+        "--set",
+        "accelerator.step_seconds=0.01",
+        "--set",
+        "loader.crop=[]",
+        "--out",
+        tmp_path / "torch",
+    )
     assert whole.status == 0, whole.err
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.npy import npy_header, parse_npy
+from emulator.dataset.formats.numpy_files import npy_header, parse_npy
 from emulator.errors import DatasetError
 
 NPZ = format_named("npz")

@@ -45,9 +45,12 @@ def test_what_is_written_is_read(tmp_path):
     found = read_manifest(tmp_path)
     assert (found.format, found.recipe, found.seed, found.total) == ("npz", "tiny", 3, written.total)
     assert list(found.names) == [
-        "0000/sample_0000000.npz", "0001/sample_0000001.npz", "0002/sample_0000002.npz",
-        "0003/sample_0000003.npz", "0000/sample_0000004.npz",
-    ]  # fmt: skip
+        "0000/sample_0000000.npz",
+        "0001/sample_0000001.npz",
+        "0002/sample_0000002.npz",
+        "0003/sample_0000003.npz",
+        "0000/sample_0000004.npz",
+    ]
     assert found.sizes.tolist() == [1000, 1001, 1002, 1003, 1004]
     assert open_dataset(tmp_path).rows()["bytes"].tolist() == found.sizes.tolist()
     assert found.names[-1] == found.names[4] and found.names[1:3] == list(found.names)[1:3]

@@ -104,10 +104,13 @@ def test_a_read_is_the_chunks_of_the_columns_of_whole_row_groups(clicks):
     columns = load_workload("dlrm-b200").access.columns
     index = index_of(clicks, 450, columns)
     for read, groups in [
-        (Read(0, 0, 100, "start"), range(1)), (Read(0, 100, 200, "on"), range(1, 3)),
-        (Read(0, 110, 80, "on"), range(0)), (Read(0, 110, 91, "on"), range(2, 3)),
-        (Read(0, 110, 80, "start"), range(1, 2)), (Read(0, 449, 1), range(4, 5)),
-    ]:  # fmt: skip
+        (Read(0, 0, 100, "start"), range(1)),
+        (Read(0, 100, 200, "on"), range(1, 3)),
+        (Read(0, 110, 80, "on"), range(0)),
+        (Read(0, 110, 91, "on"), range(2, 3)),
+        (Read(0, 110, 80, "start"), range(1, 2)),
+        (Read(0, 449, 1), range(4, 5)),
+    ]:
         assert index.extents(read, 4096) == chunks_of(clicks, groups, list(columns)), read
 
 

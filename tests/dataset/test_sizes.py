@@ -74,9 +74,13 @@ def test_moments_are_reached_or_refused(distribution, mean, spread, reach, edge)
     if low > 0.9 * mean:
         return
     spec = SizeSpec(
-        distribution=distribution, bytes_mean=mean, bytes_sd=int(mean * spread), bytes_min=int(low),
-        bytes_max=int(mean * (1 + reach * spread)), min_edge=edge,
-    )  # fmt: skip
+        distribution=distribution,
+        bytes_mean=mean,
+        bytes_sd=int(mean * spread),
+        bytes_min=int(low),
+        bytes_max=int(mean * (1 + reach * spread)),
+        min_edge=edge,
+    )
     try:
         table = size_table(spec)
     except SpecError as error:

@@ -144,17 +144,23 @@ def write_file(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where an array lies in its file, as it is and in C order."""
+    """Where an array lies in its file, as it is."""
 
     offset: int
     """Bytes before it."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    fortran: bool = False
+    """In Fortran's order. Spans for loaders are in C order."""
 
     @property
     def size(self) -> int:
         """Bytes of it."""
         return self.dtype.itemsize * math.prod(self.shape)
+
+    def view(self, data: memoryview) -> Array:
+        """The array in `data`, the bytes of the whole file."""
+        return np.ndarray(self.shape, self.dtype, data, self.offset, order="F" if self.fortran else "C")
 
 
 class Extent(NamedTuple):
@@ -231,7 +237,7 @@ class Format:
         spans = self.spans(lambda offset, length: data[offset : offset + length], len(data), name)
         if spans is None:
             return self.unpack(data, name)
-        return {key: np.ndarray(span.shape, span.dtype, data, span.offset) for key, span in spans.items()}
+        return {key: span.view(data) for key, span in spans.items()}
 
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
         """The arrays of a file that has no spans. Raises DatasetError."""

@@ -129,8 +129,7 @@ class NiftiGz(PairFormat):
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
         self._require_gzip(data, name)
         plain = inflate(data, int.from_bytes(data[-4:], "little"), _GZIP, name)
-        span = _whole_file(plain, len(plain), name)
-        return {self.key(name): np.ndarray(span.shape, span.dtype, plain, span.offset)}
+        return {self.key(name): _whole_file(plain, len(plain), name).view(plain)}
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         self._require_gzip(head, name)

@@ -15,7 +15,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -38,25 +38,11 @@ from emulator.errors import DatasetError
 from emulator.plan import Read
 from emulator.storage.base import HEAD
 
-# ---- The Example.
+# ---- The Example: its head depends on the shape alone, its last 5 x voxels bytes are the arrays.
 
-_BYTES, _VARINT = 2, 0
-"""Wire types: length-delimited, variable-length integer."""
-_FIXED = {1: 8, 5: 4}
-_MOST_BYTES = 10
-_MOST_FIELDS = 64
 _SHAPE = struct.Struct("<3L")
 """Three numbers of a fixed length, not varints: the bytes of a record depend on its voxels alone."""
-_KEY = b"\x0a\x05image"
-
-
-class ExampleHead(NamedTuple):
-    """What an Example says of its sample."""
-
-    shape: tuple[int, int, int]
-    """Depth, height, width in voxels."""
-    image: int
-    """Offset of the image's bytes, which go on to the end."""
+_IMAGE = b"\x0a\x05image"
 
 
 def _varint(value: int) -> bytes:
@@ -69,8 +55,8 @@ def _varint(value: int) -> bytes:
 
 
 def _opening(number: int, length: int) -> bytes:
-    """A length-delimited field without its `length` bytes."""
-    return bytes([number << 3 | _BYTES]) + _varint(length)
+    """A length-delimited field (wire type 2) without its `length` bytes."""
+    return bytes([number << 3 | 2]) + _varint(length)
 
 
 def _field(number: int, data: bytes) -> bytes:
@@ -78,18 +64,22 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _feature(name: bytes, value: bytes) -> bytes:
+    """An entry of the map of features."""
     return _field(1, _field(1, name) + _field(2, value))
+
+
+_BEFORE_SHAPE = _feature(b"shape", _field(1, _field(1, bytes(_SHAPE.size))))[: -_SHAPE.size]
 
 
 def example_head(shape: tuple[int, int, int]) -> bytes:
     """An Example up to the bytes of its image, which are its last 5 x voxels."""
     size = 5 * math.prod(shape)
-    first = _feature(b"shape", _field(1, _field(1, _SHAPE.pack(*shape))))
+    first = _BEFORE_SHAPE + _SHAPE.pack(*shape)
     first += _feature(b"size", _field(3, _field(1, _varint(size))))
     image = b""
     for number in (1, 1, 2):  # BytesList.value, Feature.bytes_list, the map entry's value
         image = _opening(number, size + len(image)) + image
-    image = _KEY + image
+    image = _IMAGE + image
     image = _opening(1, size + len(image)) + image
     return _opening(1, size + len(first) + len(image)) + first + image
 
@@ -101,82 +91,30 @@ def example_bytes(voxels: Any) -> Any:
         return 1 + sum((value >= 1 << 7 * turn) * 1 for turn in range(1, 6))
 
     size = 5 * voxels
-    first = len(_feature(b"shape", _field(1, _field(1, bytes(_SHAPE.size)))))
+    first = len(_BEFORE_SHAPE) + _SHAPE.size
     first += len(_feature(b"size", _field(3, _field(1, b"")))) + varint_bytes(size)
     image = size
     for _ in range(3):
         image = image + 1 + varint_bytes(image)
-    image = image + len(_KEY)
+    image = image + len(_IMAGE)
     image = image + 1 + varint_bytes(image)
     return first + image + 1 + varint_bytes(first + image)
 
 
-def parse_example(data: memoryview, size: int, name: str) -> ExampleHead:
-    """The head of an Example of `size` bytes that begins with `data`. Raises DatasetError."""
+def _example_spans(data: memoryview, offset: int, size: int, name: str) -> dict[str, Span]:
+    """Where the arrays of an Example of `size` bytes lie in a file that has it at `offset`.
 
-    def inner(start: int, end: int, wanted: int) -> tuple[int, int]:
-        """Start and end of the first field `wanted` of a message."""
-        for number, first, last in _fields(data, start, end, name):
-            if number == wanted:
-                return first, last
-        raise bad(name, "a feature of another kind than TFRecord files here have")
-
-    shape: tuple[int, ...] = ()
-    for number, start, end in _fields(data, 0, size, name):
-        if number != 1:
-            continue
-        for _, first, last in _fields(data, start, end, name):
-            key, value = b"", (first, first)  # of a map entry
-            for field, begin, stop in _fields(data, first, last, name):
-                if field == 1 and stop <= len(data):
-                    key = bytes(data[begin : min(stop, begin + 64)])
-                elif field == 2:
-                    value = (begin, stop)
-            if key not in (b"shape", b"image"):
-                continue
-            begin, stop = inner(*inner(*value, 1), 1)
-            if key == b"shape":
-                shape = _SHAPE.unpack(data[begin:stop]) if min(stop, len(data)) - begin == _SHAPE.size else ()
-            elif shape and stop == size and 0 < stop - begin == 5 * math.prod(shape):
-                return ExampleHead((shape[0], shape[1], shape[2]), begin)
-            else:
-                raise bad(name, f"an image of {stop - begin} bytes with the shape {shape}")
-    raise bad(name, "an Example without the features shape and image")
-
-
-def _fields(data: memoryview, at: int, end: int, name: str) -> Iterator[tuple[int, int, int]]:
-    """(number, start, end) of the length-delimited fields of a message; only their heads need to be there."""
-    for _ in range(_MOST_FIELDS):
-        if at >= end:
-            return
-        tag, at = _read_varint(data, at, end, name)
-        kind = tag & 7
-        if kind == _BYTES:
-            length, at = _read_varint(data, at, end, name)
-            if length > end - at:
-                raise bad(name, "a field of an Example reaches beyond its end")
-            yield tag >> 3, at, at + length
-            at += length
-        elif kind == _VARINT:
-            _, at = _read_varint(data, at, end, name)
-        elif kind in _FIXED:
-            at += _FIXED[kind]
-        else:
-            raise bad(name, "not a tf.train.Example")
-    raise bad(name, "an Example of too many fields")
-
-
-def _read_varint(data: memoryview, at: int, end: int, name: str) -> tuple[int, int]:
-    value = 0
-    for turn in range(_MOST_BYTES):
-        if at >= min(end, len(data)):
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << 7 * turn
-        if byte < 0x80:
-            return value, at
-    raise bad(name, "a broken number in an Example")
+    `data` is its head or all of it. Raises DatasetError.
+    """
+    at = bytes(data[: 6 + len(_BEFORE_SHAPE)]).find(_BEFORE_SHAPE) + len(_BEFORE_SHAPE)
+    if at < len(_BEFORE_SHAPE) or at + _SHAPE.size > len(data):
+        raise bad(name, "an Example that feedrate did not make: it holds no volume")
+    edges = _SHAPE.unpack_from(data, at)
+    head, voxels = example_head(edges), math.prod(edges)
+    if not voxels or bytes(data[: len(head)]) != head or len(head) + 5 * voxels != size:
+        raise bad(name, f"an Example of {size} bytes that does not hold the shape {edges} that it states")
+    start, shape = offset + len(head), (1, *edges)
+    return {"x": Span(start, np.dtype("<f4"), shape), "y": Span(start + 4 * voxels, np.dtype("|u1"), shape)}
 
 
 # ---- The records around it.
@@ -296,25 +234,20 @@ class TfRecord(Format):
         length = _length_of(peek(0, min(size, _LENGTH.size)), size, name)
         if length + _FRAME != size:
             return None  # many records: their arrays do not lie one behind the other
-        head = parse_example(peek(_LENGTH.size, min(length, HEAD)), length, name)
-        start, shape = _LENGTH.size + head.image, (1, *head.shape)
-        label = start + 4 * math.prod(shape)
-        return {"x": Span(start, np.dtype("<f4"), shape), "y": Span(label, np.dtype("|u1"), shape)}
+        return _example_spans(peek(_LENGTH.size, min(length, HEAD)), _LENGTH.size, length, name)
 
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
-        images, labels = [], []
+        found: dict[str, list[Array]] = {"x": [], "y": []}
         at = 0
         while at < len(data):
             length = _length_of(data[at : at + _LENGTH.size], len(data) - at, name)
-            body = data[at + _LENGTH.size : at + _LENGTH.size + length]
-            head = parse_example(body, length, name)
-            shape, voxels = (1, *head.shape), math.prod(head.shape)
-            images.append(np.ndarray(shape, "<f4", body, head.image))
-            labels.append(np.ndarray(shape, np.uint8, body, head.image + 4 * voxels))
-            at += length + _FRAME
-        if len({image.shape for image in images}) != 1:
+            start = at + _LENGTH.size
+            for key, span in _example_spans(data[start : start + length], start, length, name).items():
+                found[key].append(span.view(data))
+            at = start + length + _FOOT
+        if len({image.shape for image in found["x"]}) != 1:
             raise bad(name, "its records are not of one shape")
-        return {"x": np.concatenate(images), "y": np.concatenate(labels)}
+        return {key: np.concatenate(arrays) for key, arrays in found.items()}
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Records:
         if columns:

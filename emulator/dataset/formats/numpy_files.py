@@ -1,16 +1,24 @@
-"""NumPy's .npz: a zip of stored `x.npy` and `y.npy`, as numpy.savez, DLIO and MLPerf Storage write it.
+"""NumPy's files: samples as a pair `_x.npy`, `_y.npy`, as the reference training reads them, and .npz.
 
-The zip directory is read here and not by `zipfile`, which copies and sums every byte: a rank needs
-to know where the arrays lie, checksums are the business of `feedrate verify`. In files written here
-the arrays begin at multiples of 64 bytes, as page-aligned readers like it.
+An .npy header is parsed by a strict pattern: nothing is evaluated, no pickle is ever loaded, and a header
+that promises more than the file holds is refused before anything is allocated.
+
+An .npz is a zip of stored `x.npy` and `y.npy`, as numpy.savez, DLIO and MLPerf Storage write it. The zip
+directory is read here and not by `zipfile`, which copies and sums every byte: a rank needs to know where the
+arrays lie, checksums are the business of `feedrate verify`. In files written here the arrays begin at
+multiples of 64 bytes, as page-aligned readers like it.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import (
@@ -19,6 +27,7 @@ from emulator.dataset.formats.base import (
     Deferred,
     Format,
     Key,
+    PairFormat,
     Peek,
     Piece,
     Shape,
@@ -27,7 +36,91 @@ from emulator.dataset.formats.base import (
     bad,
     inflate,
 )
-from emulator.dataset.formats.npy import HEAD, npy_array, npy_header, parse_npy
+
+_MAGIC = b"\x93NUMPY"
+_HEADER = re.compile(
+    rb"\s*\{\s*'descr':\s*'(?P<descr>[<>|=][fiub](?:1|2|4|8))',\s*'fortran_order':\s*(?P<order>True|False),"
+    rb"\s*'shape':\s*\((?P<shape>[0-9, ]*)\),?\s*\}\s*"
+)
+_HEADER_BYTES = 4096
+_NPY_HEAD = 12 + _HEADER_BYTES
+"""Bytes that hold any header that is taken."""
+_DIMENSIONS = 8
+
+
+def npy_header(shape: tuple[int, ...], descr: str) -> bytes:
+    """Header of a C-ordered array, byte for byte as numpy.save writes it: a multiple of 64 bytes."""
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    padded = -(-(10 + len(text) + 1) // 64) * 64
+    length = (padded - 10).to_bytes(2, "little")
+    return _MAGIC + b"\x01\x00" + length + text.ljust(padded - 11).encode() + b"\n"
+
+
+def parse_npy(data: memoryview, name: str) -> Span:
+    """Where the array lies, from the header at the start of `data`. Raises DatasetError."""
+    if len(data) < 12 or bytes(data[:6]) != _MAGIC:
+        raise bad(name, "not an .npy array")
+    start = 12 if data[6] >= 2 else 10
+    length = int.from_bytes(data[8:start], "little")
+    if data[6] not in (1, 2, 3) or length > _HEADER_BYTES or start + length > len(data):
+        raise bad(name, "an .npy header that is too long or cut off")
+    match = _HEADER.fullmatch(bytes(data[start : start + length]))
+    if match is None:
+        raise bad(name, "an .npy header that is not of a plain array of numbers (no pickled objects)")
+    edges = [edge.strip() for edge in match["shape"].split(b",")]
+    if not edges[-1]:
+        edges.pop()
+    if len(edges) > _DIMENSIONS or any(not edge.isdigit() or len(edge) > 15 for edge in edges):
+        text = match["shape"][:40].decode(errors="replace")
+        raise bad(name, f"an .npy array of the unlikely shape ({text})")
+    try:
+        dtype = np.dtype(match["descr"].decode())
+    except TypeError:
+        raise bad(name, f"an .npy array of the unknown type {match['descr']!r}") from None
+    shape = tuple(int(edge) for edge in edges)
+    return Span(start + length, dtype, shape, fortran=match["order"] == b"True")
+
+
+def _sole_array(head: memoryview, size: int, name: str) -> Span:
+    """The array of an .npy of `size` bytes that begins with `head`, and is all of it. Raises DatasetError."""
+    span = parse_npy(head, name)
+    if span.offset + span.size != size:
+        raise bad(name, f"{size} bytes where its header says {span.offset + span.size}")
+    return span
+
+
+class NpyPair(PairFormat):
+    """`NAME_x.npy` (float32) and `NAME_y.npy` (uint8)."""
+
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        return 5 * samples * voxels + 256
+
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        voxels = math.prod(shape)
+        return [
+            (npy_header(shape, "<f4"), ArrayBytes("x", 4 * voxels)),
+            (npy_header(shape, "|u1"), ArrayBytes("y", voxels)),
+        ]
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        span = _sole_array(peek(0, min(size, _NPY_HEAD)), size, name)
+        return None if span.fortran else {self.key(name): span}
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        return {self.key(name): _sole_array(data, len(data), name).view(data)}
+
+
+class NpyArray(Format):
+    """One `NAME.npy` a sample, whatever array of numbers it holds: DLIO's. Read only; there is no label."""
+
+    def spans(self, peek: Peek, size: int, name: str) -> None:
+        _sole_array(peek(0, min(size, _NPY_HEAD)), size, name)
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        return {"x": _sole_array(data, len(data), name).view(data), "y": np.zeros(0, np.uint8)}
+
+
+# ---- The zip around two of them.
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 """PK\\3\\4, version, flags, method, time, date, crc, packed, size, bytes of the name, of the extra field."""
@@ -177,18 +270,18 @@ class Npz(Format):
         members = _arrays(peek(base, size - base), base, name)
         found = {}
         for key, member in (members or {}).items():
-            head = peek(member.header, min(size - member.header, _LOCAL.size + HEAD))
+            head = peek(member.header, min(size - member.header, _LOCAL.size + _NPY_HEAD))
             _, method, _, start = _local(head, name)
             if method != member.method or member.header + start + member.packed > size:
                 raise bad(name, f"its member {member.name} contradicts the zip directory")
             if method != _STORED:
                 return None
-            array = parse_npy(head[start : start + member.packed], name)
-            if member.size != member.packed or array.offset + array.size != member.size:
-                raise bad(name, f"its member {member.name} has another size than its header says")
+            if member.size != member.packed:
+                raise bad(name, f"its stored member {member.name} has two sizes")
+            array = _sole_array(head[start : start + member.packed], member.size, f"{name}, {member.name}")
             if array.fortran:
                 return None
-            found[key] = Span(member.header + start + array.offset, array.dtype, array.shape)
+            found[key] = replace(array, offset=member.header + start + array.offset)
         return found or None
 
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
@@ -201,7 +294,7 @@ class Npz(Format):
             if method == _STORED and member.size != member.packed:
                 raise bad(name, f"its stored member {member.name} has two sizes")
             plain = packed if method == _STORED else inflate(packed, member.size, -15, name)
-            found[key] = npy_array(plain, f"{name}, {member.name}")
+            found[key] = _sole_array(plain, len(plain), f"{name}, {member.name}").view(plain)
         return found
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
