@@ -67,6 +67,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def memory_folder() -> str | None:
+    """A folder whose files lie in memory; None, which tempfile takes for its own, where there is none."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
 def write_whole(path: Path, content: bytes | str) -> None:
     """`content`, text as UTF-8, in place of what was in the file `path`. Raises StorageError."""
     with replacing(path) as file:

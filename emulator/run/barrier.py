@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 from emulator.errors import storage_errors
+from emulator.files import memory_folder
 from emulator.run.comm import STEP_POLL, Comm
 from emulator.storage.base import Closing
 
@@ -108,8 +109,7 @@ def _open_pipes(node: Comm) -> list[int]:
     try:
         with storage_errors("cannot make the pipes of the step barrier"):
             if node.rank == 0:
-                memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-                folder = tempfile.mkdtemp(prefix="feedrate-", dir=memory)
+                folder = tempfile.mkdtemp(prefix="feedrate-", dir=memory_folder())
                 for name in _PIPES:
                     os.mkfifo(Path(folder) / name, 0o600)
             place = Path(node.bcast(folder))

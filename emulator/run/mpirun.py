@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from emulator.errors import LaunchError
+from emulator.files import memory_folder
 from emulator.loader.base import PREFIX_VARIABLE
 from emulator.run.child import ChildProcess, signals_to
 
@@ -68,9 +69,9 @@ def find_launcher() -> Launcher:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{path} does not run", str(error)) from None
-    said = (done.stdout + done.stderr).strip()
-    version = re.search(r"\d+\.\d+(\.\d+)?\S*", said)
-    flavour: Flavour = "openmpi" if re.search(r"Open ?MPI|OpenRTE|prte", said, re.IGNORECASE) else "mpich"
+    output = (done.stdout + done.stderr).strip()
+    version = re.search(r"\d+\.\d+(\.\d+)?\S*", output)
+    flavour: Flavour = "openmpi" if re.search(r"Open ?MPI|OpenRTE|prte", output, re.IGNORECASE) else "mpich"
     return Launcher(path, flavour, version[0] if version else "unknown")
 
 
@@ -85,9 +86,9 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
     Raises LaunchError when there is no mpirun. SIGINT and SIGTERM go on to the ranks.
     """
     command = find_launcher().command(ranks, argv)
-    look = {}  # what ranks cannot see of our terminal
+    terminal = {}  # what ranks cannot see of our terminal
     if sys.stdout.isatty():
-        look = {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
+        terminal = {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
     with (
         _scratch() as scratch,
         # In our session, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
@@ -99,7 +100,7 @@ def launch(ranks: int, argv: Sequence[str]) -> int:
             restore_signals=True,
             stdin=subprocess.DEVNULL,
             stdout=None,
-            env={**environment(), **look, **scratch},
+            env={**environment(), **terminal, **scratch},
         ) as mpirun,
         signals_to(lambda number, _: mpirun.send_signal(number)),
     ):
@@ -116,14 +117,13 @@ def _scratch() -> Iterator[dict[str, str]]:
 
     That is MPI's shared memory and the sockets of DataLoader workers; semaphores of workers share a prefix.
     """
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else None  # a short path: those of sockets have a limit
-    with TemporaryDirectory(prefix="feedrate-", dir=place, ignore_cleanup_errors=True) as folder:
+    # In memory, with a short path: those of sockets have a limit.
+    with TemporaryDirectory(prefix="feedrate-", dir=memory_folder(), ignore_cleanup_errors=True) as folder:
         prefix = Path(folder).name
         try:
             yield {"TMPDIR": folder, "OMPI_MCA_btl_sm_backing_directory": folder, PREFIX_VARIABLE: prefix}
         finally:
-            for semaphore in memory.glob(f"sem.{prefix}-*"):
+            for semaphore in Path("/dev/shm").glob(f"sem.{prefix}-*"):
                 semaphore.unlink(missing_ok=True)
 
 

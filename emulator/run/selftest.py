@@ -6,7 +6,6 @@ hold samples of the workload's kind, read in its pattern: small requests cost mo
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -22,6 +21,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Sources, write_file
 from emulator.dataset.manifest import Manifest
 from emulator.errors import storage_errors
+from emulator.files import memory_folder
 from emulator.loader import make_loader
 from emulator.loader.base import Batch, Loader
 from emulator.plan import EpochPlan, Portion, RankPlan
@@ -61,8 +61,7 @@ class Overhead:
 
 def self_test(kind: str, workload: Workload) -> Overhead:
     """Measure this process with the loader `kind`; takes about half a second. Raises StorageError."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="feedrate-", dir=memory) as folder:
+    with tempfile.TemporaryDirectory(prefix="feedrate-", dir=memory_folder()) as folder:
         with storage_errors("cannot write files for the self-test"):
             files = ram_files(Path(folder), workload)
         spec = workload.loader

@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from emulator.errors import StorageError, storage_errors
+from emulator.files import memory_folder
 from emulator.storage.base import HEAD, Blob, Closing, Storage, WrappedBlob
 from emulator.units import BLOCK_BYTES
 
@@ -65,9 +66,8 @@ class NodeLimiter(Closing):
     @classmethod
     def create(cls, rate: float, latency: float, rank: int) -> NodeLimiter:
         """A new device of `rate` bytes/s and `latency` seconds per request. Raises StorageError."""
-        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         with storage_errors("cannot make the shared file of the shaped storage"):
-            fd, path = tempfile.mkstemp(prefix="feedrate-", dir=folder)
+            fd, path = tempfile.mkstemp(prefix="feedrate-", dir=memory_folder())
             os.truncate(fd, mmap.PAGESIZE)
         return cls(path, fd, rate, latency, rank)
 
