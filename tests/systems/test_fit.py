@@ -1,5 +1,7 @@
 """Fitting: known parameters are found again, what cannot be known is said."""
 
+from dataclasses import asdict, replace
+
 import numpy as np
 import pytest
 from command import feedrate
@@ -7,7 +9,9 @@ from command import feedrate
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
-from emulator.satellites.systems.fit import Seen, fit
+from emulator.record.result import new_result
+from emulator.satellites.systems.fit import Seen, fit, further_run, seen_in
+from emulator.satellites.systems.plan import utilisation
 from emulator.satellites.systems.predict import Simulation, batch_bytes, predict, rank_plan_of, sample_sizes
 from emulator.satellites.systems.system import (
     ClientSystem,
@@ -27,7 +31,8 @@ def measured(system, counts, noise=0.0, seed=0):
     found = []
     for number, ranks in enumerate(counts):
         simulation = Simulation(workload=TINY, system=system, sizes=sample_sizes(TINY.sample, 400), steps=30)
-        point = predict(simulation, ranks, number).point
+        predicted = predict(simulation, ranks, number)
+        point, first = predicted.point, predicted.steps["wait"][predicted.steps["step"] == 0]
         factor = float(np.exp(noise * random.standard_normal()))
         size = batch_bytes(rank_plan_of(simulation, ranks, number), simulation.sizes)
         compute = np.full(size.shape, TINY.accelerator.step_seconds)
@@ -40,6 +45,7 @@ def measured(system, counts, noise=0.0, seed=0):
                 size=size,
                 compute=compute,
                 gates=np.zeros(30, bool),
+                first_wait=float(first.mean()),
             )
         )
     return found
@@ -72,7 +78,92 @@ def test_below_saturation_there_is_only_a_lower_bound():
     found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4), noise=0.003)
     fit_ = found.system.fit
     assert not fit_.identified and fit_.bandwidth_interval == ()
-    assert 300e6 < found.system.storage.bandwidth <= 400e6
+    assert 300e6 < fit_.at_least <= 400e6
+    assert found.system.storage.bandwidth is None, "a limit that nobody saw is not written as one"
+    assert found.unlimited == "AU 100 % at 4 ranks: the storage was not at its limit"
+    assert utilisation(TINY, found.system, 8) < 0.6, "predictions use what is known to be there"
+
+
+def test_one_count_identifies_no_limit():
+    """AU 90 % at one count is a limit, or what each step costs."""
+    fit_ = fitted(System(storage=StorageSystem(bandwidth=400e6)), (6,)).system.fit
+    assert not fit_.identified and fit_.at_least < 400e6
+
+
+def test_a_cost_of_each_step_and_a_start_are_found_again():
+    truth = System(storage=StorageSystem(bandwidth=400e6), clients=ClientSystem(step_cost=0.002, start=0.7))
+    found = fitted(truth, (1, 3, 9)).system
+    assert found.clients.step_cost == pytest.approx(0.002, rel=0.05) and found.storage.latency == 0
+    assert found.storage.bandwidth == pytest.approx(400e6, rel=0.01)
+    assert found.clients.start == pytest.approx(0.7, abs=0.02)
+    low, high = found.fit.step_cost_interval
+    assert low < 0.002 < high
+    assert utilisation(TINY, found, 1) == pytest.approx(50 / 52, abs=0.003), "never exactly 100 %"
+
+
+def test_runs_that_no_model_describes_are_refused():
+    seen = measured(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 6, 9))
+    assert fit(["OUT"], TINY, seen).refusal == ""
+    scattered = [
+        replace(count, rate=count.rate * factor, efficiency=count.efficiency * factor)
+        for count, factor in zip(seen, (0.5, 1, 0.43, 2.3), strict=True)
+    ]
+    assert "no model describes these runs" in fit(["OUT"], TINY, scattered).refusal
+
+
+def test_drift_within_runs_widens_the_interval():
+    seen = measured(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9))
+    calm, rough = (
+        fit(["OUT"], TINY, [replace(count, drift=drift) for count in seen]).system.fit for drift in (0, 0.2)
+    )
+    assert rough.noise == pytest.approx(0.1) and calm.noise < 0.02
+    width = [np.ptp(np.log(found.bandwidth_interval)) for found in (calm, rough)]
+    assert width[1] > 4 * width[0]
+
+
+@pytest.mark.parametrize(("slow", "refused"), [(0.6, True), (0.99, False)])
+def test_a_host_that_is_slower_than_another_is_refused(slow, refused):
+    """Samples that each host's ranks got in the same time."""
+    result, steps = simulated_on_hosts()
+    point = result.points[0]
+    ideal = point.samples / point.seconds
+    share = point.hosts[0]
+    busy = share.samples / (point.ideal_samples_per_second / point.ranks)
+    hosts = (replace(share, wait_seconds=0.0), replace(share, host="b", wait_seconds=busy * (1 / slow - 1)))
+    assert ideal > 0
+    result = replace(result, points=(replace(point, hosts=hosts),))
+    if refused:
+        with pytest.raises(SpecError, match="b kept its ranks busy 60 %"):
+            seen_in(result, steps)
+    else:
+        assert len(seen_in(result, steps)) == 1
+
+
+def simulated_on_hosts():
+    """A result of four ranks on two hosts and its steps."""
+    system = System(storage=StorageSystem(bandwidth=1e9), clients=ClientSystem(hosts=2))
+    sizes = sample_sizes(TINY.sample, 400)
+    found = predict(Simulation(workload=TINY, system=system, sizes=sizes, steps=30), 4)
+    result = new_result(
+        "sweep", command=(), workload=asdict(TINY), dataset={"samples": 400}, storage={}, loader="direct",
+        environment={}, points=(found.point,), knee=None, flags=(),
+    )  # fmt: skip
+    return result, found.steps
+
+
+def test_an_imported_result_says_why_it_cannot_be_fitted():
+    result, steps = simulated_on_hosts()
+    with pytest.raises(SpecError, match="does not say which bytes each step read"):
+        seen_in(replace(result, kind="imported"), steps)
+
+
+def test_the_next_run_is_one_that_tells_something():
+    below = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4))
+    assert further_run(TINY, below).startswith("a run with 8 ranks or more")
+    above = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9))
+    text = further_run(TINY, above)
+    assert "would narrow bandwidth most" in text
+    assert int(text.split()[3]) >= 5, "below the knee a bandwidth moves nothing"
 
 
 def test_a_latency_is_told_from_a_bandwidth():
@@ -157,7 +248,10 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
 def test_the_command_says_when_the_limit_was_not_seen(simulated):
     done = feedrate("fit", simulated / "out", "--counts", "1,2,4", "--out", simulated / "low.toml")
     assert done.status == 0, done.err
-    assert "not identified. No count up to 4 was beyond saturation" in done.out
+    assert (
+        "not identified. AU 100 % at 4 ranks: the storage was not at its limit; its bandwidth is at least"
+        in done.out
+    )
     assert load_system(str(simulated / "low.toml")).fit.identified is False
 
 

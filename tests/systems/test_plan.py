@@ -1,14 +1,20 @@
 """`feedrate plan`: how many are fed, what is needed, and by what it is bound."""
 
+import math
+
 import pytest
 from command import feedrate
 
 from emulator.config.workload import load_workload
 from emulator.record.folder import read_result
+from emulator.satellites.systems import cli
 from emulator.satellites.systems.limits import demand
 from emulator.satellites.systems.plan import around, feeds, needs, utilisation
-from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
+from emulator.satellites.systems.predict import on_paper
+from emulator.satellites.systems.simulate import sweep
+from emulator.satellites.systems.system import ClientSystem, Fitted, StorageSystem, System, load_system
 
+TINY = load_workload("unet3d-tiny")
 A100 = load_workload("unet3d-a100", ["training.sync=none"])
 
 
@@ -19,6 +25,42 @@ def test_the_count_is_where_utilisation_crosses_the_threshold():
     assert found.accelerators == pytest.approx(45e9 / demand(A100) / 0.9, abs=1)
     assert utilisation(A100, system, found.accelerators) >= 0.9
     assert utilisation(A100, system, found.accelerators + 1) < 0.9
+
+
+def test_plan_simulate_and_efficiency_give_one_number_and_one_interval(tmp_path, capsys):
+    """Whatever the counts: the knee belongs to the system and the workload, not to a grid."""
+    path = tmp_path / "s.toml"
+    path.write_text('[storage]\nbandwidth = "1GB/s"\nnodes = 2\n')
+    system = load_system(str(path))
+    knees = []
+    for number, counts in enumerate(((1,), (1, 2, 4, 8, 16), (10, 13, 14, 15))):
+        simulation = on_paper(TINY, system, max(counts), steps=25)
+        result, _ = sweep(simulation, counts, tmp_path / str(number), command=())
+        knees.append(result.knee)
+    assert knees[0] == knees[1] == knees[2]
+    knee = knees[0]
+    low, high = knee.interval
+    assert low < knee.n_au < high and knee.n_saturation == pytest.approx(1e9 / 80e6)
+    assert "saturates" not in knee.sentence and "storage bandwidth, 1 GB/s" in knee.sentence
+    cli.plan(system=str(path), workload=["unet3d-tiny"])
+    planned = capsys.readouterr().out
+    row = next(line for line in planned.splitlines() if line.startswith("unet3d-tiny")).split()
+    assert int(row[3]) == math.floor(knee.n_au)
+    assert row[5:8] == [f"{low:,.3g}", "to", f"{high:,.3g}"]
+    cli.efficiency([str(path)], workload="unet3d-tiny")
+    shown = capsys.readouterr().out.splitlines()
+    fed, interval = (
+        next(line for line in shown if line.startswith(name))
+        for name in ("accelerators fed", "95 % interval")
+    )
+    assert fed.split()[-1] == row[3] and interval.split()[-3:] == row[5:8]
+
+
+def test_what_no_limit_was_seen_for_feeds_at_least():
+    fit = Fitted(results=(), workload="w", counts=(4,), hosts=(1,), identified=False, at_least=45e9)
+    found = feeds(A100, System(fit=fit))
+    assert found.accelerators >= 30 and math.isinf(found.interval[1])
+    assert found.knee.sentence.startswith(f"This system feeds at least {found.accelerators} accelerators")
 
 
 def test_barriers_cost_accelerators():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +17,13 @@ from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
 from emulator.report.page import write_picture
 from emulator.report.terminal import print_blocks
-from emulator.satellites.systems.efficiency import accelerators_fed, efficiency_table, match_table
-from emulator.satellites.systems.fit import Fit, seen_in, workload_of
+from emulator.satellites.systems.efficiency import efficiency_table, lacks, match_table
+from emulator.satellites.systems.fit import Fit, further_run, seen_in, workload_of
 from emulator.satellites.systems.fit import fit as estimate
 from emulator.satellites.systems.limits import demand
-from emulator.satellites.systems.plan import STEPS, around, feeds, needs, verdict
-from emulator.satellites.systems.predict import Simulation, on_paper, sweep
+from emulator.satellites.systems.plan import STEPS, WHOSE, around, feeds, needs, verdict
+from emulator.satellites.systems.predict import Simulation, on_paper
+from emulator.satellites.systems.simulate import sweep
 from emulator.satellites.systems.system import System, check_file, load_system, on_hosts, write_system
 from emulator.sweep.schedule import parse_counts
 from emulator.units import show_rate, show_seconds
@@ -33,6 +35,8 @@ DEFAULT_STEPS = 100
 """Steps of a rank when neither --epochs nor --steps is given."""
 DEFAULT_WORKLOADS = ("unet3d-v100", "unet3d-a100", "unet3d-h100", "unet3d-b200")
 """What `plan` is asked about when nobody says."""
+INTERVAL = {True: "a hard or a soft limit", False: "what the fit leaves open"}
+"""What an interval spans, by whether the system is only described."""
 
 
 def simulate(
@@ -119,9 +123,16 @@ def fit(
     if not seen:
         raise SpecError(f"no result has the process counts {counts}", "see feedrate report OUT")
     fitted = estimate([str(path) for path in results], workloads[0], seen)
-    write_system(out, fitted.system)
     for line in _fit_lines(fitted):
         typer.echo(line)
+    if fitted.refusal:
+        raise SpecError(
+            f"{fitted.refusal}; {out} was not written",
+            "see the residuals above; repeat the counts that are off, or leave them out with --counts",
+        )
+    if advice := further_run(workloads[0], fitted):
+        typer.echo(f"next: {advice}")
+    write_system(out, fitted.system)
     typer.echo(f"\nsystem: {out}   (feedrate simulate --system {out} --workload ... --counts ...)")
 
 
@@ -130,24 +141,38 @@ def _fit_lines(found: Fit) -> list[str]:
     system, fitted = found.system, found.fitted
     rate = system.storage.bandwidth or system.clients.nic or 0.0
     what = "bandwidth of a host" if system.clients.nic else "bandwidth"
-    lines = ["ranks   measured        fitted"]
-    for ranks, measured, played in zip(found.counts, found.measured, found.played, strict=True):
+    lines = ["ranks   measured        fitted        off       95 % interval of a run"]
+    rows = zip(found.counts, found.measured, found.played, found.intervals, strict=True)
+    for ranks, measured, played, (low, high) in sorted(rows):
         off = 100 * (played / measured - 1)
-        lines.append(f"{ranks:5}   {show_rate(measured):12}    {show_rate(played):12} {off:+5.1f} %")
+        lines.append(
+            f"{ranks:5}   {show_rate(measured):12}    {show_rate(played):12} {off:+6.1f} %  "
+            f"{show_rate(low)} to {show_rate(high)}"
+        )
     if fitted.identified:
         low, high = fitted.bandwidth_interval
         lines.append(f"{what}: {show_rate(rate)}, 95 % interval {show_rate(low)} to {show_rate(high)}")
     else:
         lines.append(
-            f"{what}: not identified. No count up to {fitted.counts[-1]:,} was beyond saturation; it is at "
-            f"least {show_rate(rate)} (95 %). Measure a larger count."
+            f"{what}: not identified. {found.unlimited}; its bandwidth is at "
+            f"least {show_rate(fitted.at_least or 0.0)} (95 %). Measure a larger count."
         )
-    if fitted.latency_interval:
-        short, long = (show_seconds(value) for value in fitted.latency_interval)
-        lines.append(
-            f"latency: {show_seconds(system.storage.latency)}, 95 % interval {short} to {long}: the smallest "
-            f"count was below its ideal"
-        )
+    for name, value, interval in (
+        ("latency", system.storage.latency, fitted.latency_interval),
+        ("cost of each step", system.clients.step_cost, fitted.step_cost_interval),
+    ):
+        if interval:
+            short, long = map(show_seconds, interval)
+            lines.append(f"{name}: {show_seconds(value)}, 95 % interval {short} to {long}")
+        else:
+            lines.append(f"{name}: none is visible")
+    if system.clients.start:
+        lines.append(f"start-up: {show_seconds(system.clients.start)} before a rank's first read")
+    lines += found.notes
+    lines.append(
+        f"noise of a run: {100 * fitted.noise:.1f} % ({fitted.freedom} degrees of freedom), of residuals, "
+        f"repeats and drift"
+    )
     hosts = ", ".join(map(str, fitted.hosts))
     lines.append(
         f"seen: counts {', '.join(f'{count:,}' for count in fitted.counts)}; on {hosts} host(s). Points that "
@@ -188,7 +213,10 @@ def _print_feeds(
     jobs: list[Workload], system: System, au: float | None, margin: float, out: Path | None
 ) -> None:
     typer.echo(f"{system.title or system.name}\n")
-    typer.echo(f"{'workload':16} {'one asks for':>13} {'feeds':>9} {f'with {margin:.0%}':>9}  bound by")
+    typer.echo(
+        f"{'workload':16} {'one asks for':>13} {'feeds':>9} {f'with {margin:.0%}':>9}  "
+        f"{'95 % interval':17}  bound by"
+    )
     for job in jobs:
         found = feeds(job, system, au)
         start = f"{job.name:16} {show_rate(demand(job)):>13}"
@@ -198,9 +226,10 @@ def _print_feeds(
             )
             continue
         reserve = int(found.accelerators * (1 - margin))
-        whose = {"system": "", "host": " a host", "rank": " a rank"}[found.bound.scope]
-        bound = f"{found.bound.name}, {show_rate(found.bound.rate)}{whose}"
-        typer.echo(f"{start} {found.accelerators:9,} {reserve:9,}  {bound}")
+        low, high = found.interval
+        interval = f"from {low:,.3g} on" if math.isinf(high) else f"{low:,.3g} to {high:,.3g}"
+        bound = f"{found.bound.name}, {show_rate(found.bound.rate)}{WHOSE[found.bound.scope]}"
+        typer.echo(f"{start} {found.accelerators:9,} {reserve:9,}  {interval:17}  {bound}")
         if out is not None and found.accelerators:
             counts = around(found.accelerators)
             simulation = on_paper(job, system, max(counts), steps=STEPS)
@@ -209,7 +238,8 @@ def _print_feeds(
             write_picture(result, steps, out / f"{job.name}.png", "png")
             typer.echo(f"  plot: {out / job.name}.png   (feedrate report {out / job.name})")
     typer.echo(
-        f"\nfeeds: accelerators at {_threshold(jobs, au)}, simulated; with {margin:.0%}: so much in reserve"
+        f"\nfeeds: accelerators at {_threshold(jobs, au)}, simulated; with {margin:.0%}: so much in reserve; "
+        f"interval: {INTERVAL[system.fit is None]}, and the noise of a run, {100 * system.run_error:.2g} %"
     )
     if system.fit is not None:
         seen = ", ".join(f"{count:,}" for count in system.fit.counts)
@@ -217,7 +247,7 @@ def _print_feeds(
             f"fitted: to counts {seen} of {system.fit.workload}; other counts and workloads are extrapolated"
         )
         if not system.fit.identified:
-            typer.echo("not identified: no count was beyond saturation, so every number is a lower bound")
+            typer.echo("not identified: no limit was visible, so every number is a lower bound")
 
 
 def _threshold(jobs: list[Workload], au: float | None) -> str:
@@ -263,17 +293,26 @@ def efficiency(
     """GB/s, IOPS and accelerators per TB, watt and price; nodes to match another system."""
     loaded = [load_system(name) for name in systems]
     fed: list[float | None] = [None] * len(loaded)
+    intervals: list[tuple[float, float] | None] = [None] * len(loaded)
     if workload and result:
         raise SpecError("--workload and --result were both given", "leave one of them out")
     if result is not None:
         knee = read_result(result).knee
         if knee is None or knee.n_au is None:
             raise SpecError(f"{result} has no knee", "give the result of a sweep that found one")
-        fed = [knee.n_au] * len(loaded)
+        fed, intervals = [knee.n_au] * len(loaded), [knee.interval] * len(loaded)
     elif workload is not None:
-        asked = demand(load_workload(workload))
-        fed = [accelerators_fed(system.storage.bandwidth, asked) for system in loaded]
-    tables = [efficiency_table(loaded, fed)]
+        job = load_workload(workload)
+        for number, system in enumerate(loaded):
+            found = feeds(job, system)
+            if found.bound is not None:
+                fed[number], intervals[number] = found.accelerators, found.interval
+    tables = [efficiency_table(loaded, fed, intervals)]
     if match is not None:
         tables.append(match_table(loaded, load_system(match)))
     print_blocks(tables)
+    for system in loaded:
+        for sentence in lacks(system):
+            typer.echo(sentence)
+        if workload is not None and fed[loaded.index(system)] is None:
+            typer.echo(f"{system.name} lacks a bandwidth: nothing in it limits {workload}")

@@ -74,11 +74,6 @@ def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
     return math.ceil(target * nodes / of_all * _EXACTLY)
 
 
-def accelerators_fed(rate: float | None, demand: float | None) -> int | None:
-    """floor(rate / demand of one accelerator), both in bytes/s."""
-    return None if rate is None or not demand else math.floor(rate / demand / _EXACTLY)
-
-
 class Figure(NamedTuple):
     """One figure of a system."""
 
@@ -96,6 +91,9 @@ def efficiency(system: System, fed: float | None = None) -> tuple[Figure, ...]:
     reading, writing = watts(system, reading=True), watts(system, reading=False)
     price = cost(system)
     rows: list[tuple[str, float | None, str]] = [
+        ("read", read, "GB/s"),
+        ("write", write, "GB/s"),
+        ("read per node", ratio(read, storage.nodes), "GB/s"),
         ("raw capacity", raw, "TB"),
         ("usable capacity", usable, "TB"),
         ("power, reading", reading, "W"),
@@ -149,8 +147,34 @@ def matches(system: System, other: System) -> dict[str, int]:
     }
 
 
-def efficiency_table(systems: Sequence[System], fed: Sequence[float | None]) -> Table:
-    """One column a system; what no system file says is left out."""
+def lacks(system: System) -> tuple[str, ...]:
+    """Which keys the system file lacks, and what cannot be said without each, as sentences."""
+    storage, hardware = system.storage, system.hardware
+    needed = {
+        "storage.bandwidth": (storage.bandwidth, "reads per TB, watt or price"),
+        "storage.write_bandwidth": (storage.write_bandwidth, "writes per TB, watt or price"),
+        "storage.read_iops": (storage.read_iops, "read IOPS per TB"),
+        "storage.write_iops": (storage.write_iops, "write IOPS per TB"),
+        "storage.nodes": (storage.nodes, "raw capacity, power, cost or nodes to match"),
+        "hardware.drives_per_node": (hardware.drives_per_node, "raw capacity or power"),
+        "hardware.drive_capacity": (hardware.drive_capacity, "raw capacity"),
+        "hardware.drive_power_read": (hardware.drive_power_read, "power while reading"),
+        "hardware.drive_power_write": (hardware.drive_power_write, "power while writing"),
+        "hardware.node_cost": (hardware.node_cost or hardware.drive_cost, "cost"),
+        "hardware.usable_capacity": (usable_bytes(system), "usable capacity"),
+    }
+    name = system.name or system.title
+    return tuple(
+        f"{name} lacks {key}: no {without}" for key, (value, without) in needed.items() if value is None
+    )
+
+
+def efficiency_table(
+    systems: Sequence[System],
+    fed: Sequence[float | None],
+    intervals: Sequence[tuple[float, float] | None] = (),
+) -> Table:
+    """One column a system; what no system file says is left out. `intervals` are those of `fed`."""
     figures = [efficiency(system, count) for system, count in zip(systems, fed, strict=True)]
     rows: list[tuple[Cell, ...]] = []
     for row in zip(*figures, strict=True):
@@ -158,6 +182,9 @@ def efficiency_table(systems: Sequence[System], fed: Sequence[float | None]) -> 
             same_unit = row[0].unit and len({figure.unit for figure in row}) == 1
             head = f"{row[0].name}, {row[0].unit}" if same_unit else row[0].name
             rows.append((head, *(None if figure.value is None else float(figure.value) for figure in row)))
+            if row[0].name == "accelerators fed" and any(intervals):
+                shown = (f"{part[0]:,.3g} to {part[1]:,.3g}" if part else None for part in intervals)
+                rows.append(("95 % interval", *shown))
     columns = (Column("", align="left"), *(Column(system.name) for system in systems))
     return Table(caption="Efficiency", columns=columns, rows=tuple(rows))
 
@@ -174,5 +201,6 @@ def match_table(systems: Sequence[System], other: System) -> Table:
 def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
     """For `registry.BESIDE`: the efficiency of these systems at the knee of the result. Raises SpecError."""
     systems = [load_system(name) for name in names]
-    fed = result.knee.n_au if result.knee else None
-    return (efficiency_table(systems, [fed] * len(systems)),)
+    knee = result.knee
+    fed, interval = (knee.n_au, knee.interval) if knee else (None, None)
+    return (efficiency_table(systems, [fed] * len(systems), [interval] * len(systems)),)

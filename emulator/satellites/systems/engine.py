@@ -440,13 +440,15 @@ def run(net: Net, ranks: Ranks, latent: Timers, computing: Timers, ready: Floats
 
 
 def play(scene: Scene) -> tuple[Floats, int]:
-    """Seconds at which batches are there and their compute begins, shape (steps, ranks); number of events."""
+    """Seconds at which batches are there and taken, shape (steps, ranks); number of events."""
     count = scene.ranks
     ready = np.zeros((scene.steps, count))
     state = np.zeros(count, RANK)
     state["admitted"] = min(scene.steps, scene.prefetch)
-    # Always the same types and layouts: another one would be compiled anew.
-    size, compute = (np.ascontiguousarray(array, np.float64) for array in (scene.size, scene.compute))
+    # Always the same types and layouts: another one would be compiled anew. To the engine, what a step costs
+    # beside its compute is the same as compute.
+    size = np.ascontiguousarray(scene.size, np.float64)
+    compute = np.ascontiguousarray(scene.compute + scene.step_cost, np.float64)
     ranks = Ranks(
         size=size,
         compute=compute,

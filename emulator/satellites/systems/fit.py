@@ -1,39 +1,56 @@
-"""The parameters of a system from a few measured counts: bandwidth and latency, with intervals.
+"""The parameters of a system from a few measured counts, with intervals; or why they cannot be known.
 
-Every measured count is played again on its own batches (the step log has their bytes), with everything
-known (workload, loader, plan) and two unknowns: the bandwidth that ranks share, and the latency of a
-request. The sum over counts of (ln X measured - ln X played)^2 is minimised; an unknown's 95 % interval is
-where it rises by less than 3.84 s^2, with s the relative deviation of one run (repeats, or residuals).
+Every measured count is played again on its own batches (the step log has their bytes), with everything known
+(workload, loader, plan) and unknowns of which each model has some:
+
+    limit        none | a bandwidth that all share | a bandwidth of each host, where numbers of hosts differ
+    rank         nothing | a latency of requests | a cost of each step
+    saturation   hard | soft (system.Alternative.softness)
+
+The loss of a model is the sum over counts of (ln X measured - ln X played)^2 at its best parameters. One more
+unknown must lower it by more than chance would. A limit is identified only when models without any are far
+worse. Models, and ends of parameters, that are within t^2 s^2 of the best are its alternatives; predictions
+span them. s is the relative deviation of one run: residuals and repeats, or drift within runs if larger.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from emulator.analysis.flags import usable
-from emulator.analysis.knee import run_noise
-from emulator.analysis.throughput import throughput
+from emulator.analysis.knee import PRIOR_NOISE
+from emulator.analysis.throughput import durations, steady, student_t, throughput
 from emulator.config.reader import build
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
 from emulator.plan import plan_for
-from emulator.record.result import RunResult
+from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
-from emulator.satellites.systems.limits import limits
-from emulator.satellites.systems.scene import Bools, Floats, Scene, play
-from emulator.satellites.systems.system import ClientSystem, Fitted, StorageSystem, System
+from emulator.satellites.systems.limits import Limits, demand, limits, soft_limits
+from emulator.satellites.systems.predict import on_paper, predict
+from emulator.satellites.systems.scene import Bools, Floats, Played, Scene, play
+from emulator.satellites.systems.system import SOFT, Alternative, ClientSystem, Fitted, StorageSystem, System
 
 CONFIDENCE = 3.84
-"""95 % quantile of chi-squared with one degree of freedom."""
+"""95 % quantile of chi-squared, one degree of freedom: what an unknown must take off the loss, in s^2."""
 SURE = 9.0
-"""How far, in the same unit, an unlimited system must be from the measurements for the limit to be seen."""
-LATENT = 0.98
-"""Below this share of the ideal at the smallest count, a latency is looked for."""
-_UNLIMITED = 1e18
+"""How much worse, in the same unit, a model without a limit must be for the limit to be identified."""
+LATENT = 0.90
+"""Where a latency and a cost of steps explain the same, it is called latency if the smallest count's
+efficiency is lower: one that costs less would have to be just so long that reading ahead nearly hides it."""
+ALONE = 0.995
+"""Efficiency of the smallest count from which on a rank loses nothing by itself."""
+HUGE, NOISY = 0.30, 0.15
+"""Largest |ln measured - ln played| of a count, and deviation of a run, that still describe a system."""
+SLOW_HOST = 0.05
+"""Share of accelerators' time by which one host may serve its ranks worse than another."""
+SOFTNESS = (SOFT, 20.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +69,10 @@ class Seen:
     """Nominal seconds of compute of the steps, shape (steps, ranks)."""
     gates: Bools
     """True where all ranks waited for each other after the step."""
+    first_wait: float = 0.0
+    """Mean seconds that ranks waited for their first batch."""
+    drift: float = 0.0
+    """ln of the throughput of the second half of the steps over that of the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +88,14 @@ class Fit:
     """Bytes/s."""
     played: tuple[float, ...]
     """Bytes/s of the fitted system at the same counts."""
+    intervals: tuple[tuple[float, float], ...]
+    """95 % intervals of a run about `played`, in bytes/s."""
+    unlimited: str
+    """Why no limit is identified, where none is."""
+    refusal: str
+    """Why the system must not be used; empty: it may."""
+    notes: tuple[str, ...]
+    """What is not identified, as sentences."""
 
 
 def workload_of(result: RunResult) -> Workload:
@@ -79,6 +108,13 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
 
     Points that were cut short are left out, and those that a flag invalidates (`analysis.flags.usable`).
     """
+    if result.kind == "imported":
+        raise SpecError(
+            "an imported result does not say which bytes each step read, so it cannot be played again",
+            "fit a result of feedrate run or sweep; plan and simulate take a system file written by hand",
+        )
+    if result.kind not in ("run", "sweep", "simulated"):
+        raise SpecError(f"a {result.kind} holds no training steps", "give a result of feedrate run or sweep")
     workload, used = workload_of(result), usable(result.points)
     samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
     found = []
@@ -87,6 +123,8 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
         shape = (point.ranks, point.steps)
         if point not in used or not math.prod(shape) or len(rows) != math.prod(shape):
             continue
+        _require_equal_hosts(point)
+        drift = _drift(rows)
         rows = np.sort(rows, order=("rank", "epoch", "step")).reshape(shape).T
         ends_epoch = rows["step"][:, 0] + 1 == plan_for(workload, samples, point.ranks).steps
         ends_epoch[-1] = True
@@ -100,6 +138,8 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
                 size=np.ascontiguousarray(np.maximum(rows["bytes"].astype(np.float64), 1.0)),
                 compute=np.ascontiguousarray(rows["compute"]),
                 gates=np.full(point.steps, sync == "step") | (ends_epoch & (sync == "epoch")),
+                first_wait=float(rows["wait"][0].mean()),
+                drift=drift,
             )
         )
     if not found:
@@ -109,126 +149,372 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
     return found
 
 
+def _require_equal_hosts(point: Point) -> None:
+    """Raises SpecError when a host served its ranks worse than a host with as many: no one system is both."""
+    seconds = point.ideal_samples_per_second / point.ranks  # samples/s of one rank that never waits
+    served = {
+        host: (host.samples / seconds) / (host.samples / seconds + host.wait_seconds)
+        for host in point.hosts
+        if host.samples
+    }
+    if len(served) < 2:
+        return
+    best = max(served, key=lambda host: served[host])
+    for host, share in served.items():
+        if host.ranks <= best.ranks and share < served[best] - SLOW_HOST:
+            raise SpecError(
+                f"at {point.ranks} ranks, {host.host} kept its ranks busy {100 * share:.0f} % of the time "
+                f"and {best.host}, with as many, {100 * served[best]:.0f} %: one system does not "
+                f"describe both hosts",
+                f"find out what slows {host.host}, or fit runs without it",
+            )
+
+
+def _drift(rows: Steps) -> float:
+    """ln of the second half's throughput over the first's. In samples or in bytes, whichever changed less:
+    accelerators that do not wait keep the one, a storage at its limit keeps the other."""
+    rows = steady(rows)
+    ends = rows["begin"] + durations(rows)
+    middle = (ends.min() + ends.max()) / 2
+    halves = [throughput(part) for part in (rows[ends <= middle], rows[ends > middle])]
+    pairs = [[half.samples_per_second for half in halves], [half.bytes_per_second for half in halves]]
+    logs = [math.log(second / first) for first, second in pairs if first > 0 and second > 0]
+    return min(logs, key=abs, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameters:
+    """A point of a model: infinite bandwidth is no limit."""
+
+    bandwidth: float = math.inf
+    hosted: bool = False
+    """Whether the bandwidth is each host's."""
+    latency: float = 0.0
+    step_cost: float = 0.0
+    softness: float | None = None
+
+    @property
+    def unknowns(self) -> int:
+        known = (math.isinf(self.bandwidth), not self.latency, not self.step_cost, self.softness is None)
+        return len(known) - sum(known)
+
+    def having(self, name: str, value: float) -> _Parameters:
+        changed: dict[str, Any] = {name: value}
+        return replace(self, **changed)
+
+    @property
+    def alternative(self) -> Alternative:
+        rate = self.bandwidth if math.isfinite(self.bandwidth) else None
+        return Alternative(
+            bandwidth=None if self.hosted else rate,
+            nic=rate if self.hosted else None,
+            latency=self.latency,
+            step_cost=self.step_cost,
+            softness=self.softness,
+        )
+
+
+@dataclass
+class _Model:
+    """The counts that were seen, played on parameters."""
+
+    workload: Workload
+    seen: Sequence[Seen]
+    known: dict[tuple[int, _Parameters], float] = field(default_factory=dict)
+
+    def rate(self, number: int, parameters: _Parameters) -> float:
+        """Bytes/s over the steady steps of a count."""
+        if (number, parameters) not in self.known:
+            self.known[number, parameters] = self._rate(self.seen[number], parameters)
+        return self.known[number, parameters]
+
+    def play(self, count: Seen, parameters: _Parameters) -> Played:
+        trial = System(storage=StorageSystem(latency=parameters.latency))
+        bandwidth, hosts = parameters.bandwidth, count.hosts if parameters.hosted else 1
+        hard = Limits(
+            system=math.inf if parameters.hosted else bandwidth,
+            host=bandwidth if parameters.hosted else math.inf,
+            rank=limits(trial, self.workload).rank,
+        )
+        bound = soft_limits(hard, demand(self.workload), count.ranks, hosts, parameters.softness)
+        scene = Scene(
+            size=count.size,
+            compute=count.compute,
+            gates=count.gates,
+            prefetch=self.workload.loader.prefetch,
+            system=bound.system,
+            host=bound.host,
+            rank=bound.rank,
+            hosts=hosts,
+            latency=parameters.latency,
+            step_cost=parameters.step_cost,
+        )
+        return play(scene)
+
+    def _rate(self, count: Seen, parameters: _Parameters) -> float:
+        _, lasting = self.play(count, parameters).totals(self.workload.loader.batch_size)
+        return throughput(lasting).bytes_per_second
+
+    def residuals(self, parameters: _Parameters) -> Floats:
+        """ln measured - ln played of every count."""
+        return np.array(
+            [math.log(count.rate / self.rate(number, parameters)) for number, count in enumerate(self.seen)]
+        )
+
+    def loss(self, parameters: _Parameters) -> float:
+        return float((self.residuals(parameters) ** 2).sum())
+
+    def best(self, parameters: _Parameters, *free: str, near: float = math.inf) -> _Parameters:
+        """The parameters with the least loss, `free` ones in turns: everywhere at first, or `near` where they
+        are, in logarithms; then around what was found."""
+        for turn in range(2 if len(free) > 1 else 1):
+            for name in free:
+                here, (low, high) = math.log(getattr(parameters, name)), self._reach(name)
+                reach = min(near, 0.2 if turn else math.inf)
+                low, high = (low, high) if math.isinf(reach) else (here - reach, here + reach)
+                log = _golden(partial(self._at, parameters, name), low, high)
+                parameters = parameters.having(name, math.exp(log))
+        return parameters
+
+    def _at(self, parameters: _Parameters, name: str, log: float) -> float:
+        return self.loss(parameters.having(name, math.exp(log)))
+
+    def _reach(self, name: str) -> tuple[float, float]:
+        """Logarithms between which a parameter is looked for."""
+        if name == "latency":
+            return math.log(1e-5), math.log(10)
+        if name == "step_cost":
+            each = float(np.mean([count.compute.mean() for count in self.seen]))
+            return math.log(1e-4 * each), math.log(4 * each)
+        # A bandwidth is about what was read, or asked for, in all.
+        asked = [max(seen.rate, seen.rate / seen.efficiency if seen.efficiency else 0) for seen in self.seen]
+        most = max(seen.hosts for seen in self.seen)
+        return math.log(0.5 * min(seen.rate for seen in self.seen) / most), math.log(2 * max(asked))
+
+    def ends(self, parameters: _Parameters, name: str, rise: float) -> tuple[_Parameters, _Parameters]:
+        """Where the loss has risen by `rise` below and above."""
+        start, most = math.log(getattr(parameters, name)), self.loss(parameters) + rise
+
+        def over(log: float) -> float:
+            return self._at(parameters, name, log) - most
+
+        low, high = (parameters.having(name, math.exp(_edge(over, start, sign))) for sign in (-1, 1))
+        return low, high
+
+
 def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -> Fit:
     """The system that explains the counts `seen`."""
     model = _Model(workload, seen)
-    hosted, latency, best = model.best()
-    least = model.loss(math.exp(best), latency, hosted)
-    unit = max(model.noise, math.sqrt(least / max(1, len(seen) - 1))) ** 2
-    identified = model.loss(_UNLIMITED, latency, hosted) - least > SURE * unit
+    smallest = min(range(len(seen)), key=lambda number: seen[number].ranks)
+    alone = _Model(workload, [seen[smallest]])
+    cost, latency = (alone.best(_Parameters().having(name, 1e-3), name) for name in ("step_cost", "latency"))
+    ranks = [("step_cost", cost.step_cost), ("latency", latency.latency)]
+    if seen[smallest].efficiency < LATENT:
+        ranks.reverse()
 
-    def over(log: float) -> float:
-        return model.loss(math.exp(log), latency, hosted) - least - CONFIDENCE * unit
+    # Every model at its best, by what limits it.
+    if seen[smallest].efficiency > ALONE:
+        ranks = []
+    free = [_Parameters(), *(model.best(_Parameters().having(name, value), name) for name, value in ranks)]
+    limited = []
+    for hosted in (False, True) if len({count.hosts for count in seen}) > 1 else (False,):
+        plain = model.best(_Parameters(bandwidth=1.0, hosted=hosted), "bandwidth")
+        hard = [plain] + [
+            model.best(plain.having(name, value), "bandwidth", name, near=0.7) for name, value in ranks
+        ]
+        best = min(hard, key=model.loss)
+        soft = (model.best(replace(best, softness=p), "bandwidth", near=0.2) for p in SOFTNESS)
+        limited += [*hard, *soft]
+    every = free + limited
+    drifted = float(np.mean([count.drift**2 for count in seen])) / 4
 
-    low = math.exp(_edge(over, best, -1))
-    high = math.exp(_edge(over, best, +1)) if identified else math.inf
-    rate = math.exp(best) if identified else low
+    def spread(parameters: _Parameters) -> tuple[float, int]:
+        """The deviation of one run, squared, and its degrees of freedom."""
+        freedom = max(0, len(seen) - parameters.unknowns) + 2
+        return max((model.loss(parameters) + 2 * PRIOR_NOISE**2) / freedom, drifted), freedom
+
+    unit, _ = min(spread(parameters) for parameters in every)
+
+    def score(parameters: _Parameters) -> float:
+        return model.loss(parameters) + CONFIDENCE * unit * parameters.unknowns
+
+    limit, unlimited = min(limited, key=score), min(free, key=score)
+    variance, freedom = spread(limit)
+    identified = model.loss(unlimited) - model.loss(limit) > SURE * variance
+    chosen = limit if identified else unlimited
+    variance, freedom = spread(chosen)
+    noise, sure = math.sqrt(variance), student_t(0.95, freedom)
+    rise = sure**2 * variance
+
+    alternatives: list[_Parameters] = []
+    intervals: dict[str, tuple[float, ...]] = {"bandwidth": (), "latency": (), "step_cost": ()}
+    for name in intervals:
+        if 0 < getattr(chosen, name) < math.inf:
+            low, high = model.ends(chosen, name, rise)
+            alternatives += [low, high]
+            intervals[name] = (getattr(low, name), getattr(high, name))
+    alternatives += [
+        other
+        for other in (limited if identified else free)
+        if other != chosen and model.loss(other) < model.loss(chosen) + rise
+    ]
+    most, largest = max(seen, key=lambda count: count.rate), max(seen, key=lambda count: count.ranks)
+    at_least = None if identified else most.rate * math.exp(-sure * noise)
+    if at_least is not None:
+        alternatives = [replace(other, bandwidth=at_least) for other in alternatives]
+    # What a pipeline takes to fill is played; what ranks waited beyond that, they had not begun to read.
+    start = [
+        count.first_wait - float(model.play(count, chosen).ready[0].mean())
+        for count in seen
+        if count.first_wait > 0
+    ]
     fitted = Fitted(
         results=tuple(result_names),
         workload=workload.name,
         identified=identified,
         counts=tuple(sorted({count.ranks for count in seen})),
         hosts=tuple(sorted({count.hosts for count in seen})),
-        bandwidth_interval=(low, high) if identified else (),
-        latency_interval=model.latency_interval(latency) if latency else (),
-        error=math.sqrt(least / len(seen)),
+        at_least=at_least,
+        bandwidth_interval=intervals["bandwidth"],
+        latency_interval=intervals["latency"],
+        step_cost_interval=intervals["step_cost"],
+        error=math.sqrt(model.loss(chosen) / len(seen)),
+        noise=noise,
+        freedom=freedom,
+        alternative=tuple(other.alternative for other in alternatives),
     )
-    source = "fitted to " + ", ".join(result_names)
-    if not identified:
-        source += "; a lower bound: no count was beyond saturation"
-    key = "clients.nic" if hosted else "storage.bandwidth"  # a limit that grows with the hosts is theirs
+    found, source = chosen.alternative, "fitted to " + ", ".join(result_names)
+    values = {
+        "storage.bandwidth": found.bandwidth,
+        "clients.nic": found.nic,
+        "storage.latency": found.latency,
+        "clients.step_cost": found.step_cost,
+        "storage.softness": found.softness,
+    }
     system = System(
         title=f"fitted to {fitted.workload}",
-        storage=StorageSystem(bandwidth=None if hosted else rate, latency=latency),
-        clients=ClientSystem(hosts=fitted.hosts[-1], nic=rate if hosted else None),
+        storage=StorageSystem(bandwidth=found.bandwidth, latency=found.latency, softness=found.softness),
+        clients=ClientSystem(
+            hosts=fitted.hosts[-1],
+            nic=found.nic,
+            step_cost=found.step_cost,
+            start=max(0.0, float(np.median(start))) if start else 0.0,
+        ),
         fit=fitted,
-        sources={key: source, **({"storage.latency": source} if latency else {})},
+        sources={key: source for key, value in values.items() if value},
     )
+    played = tuple(model.rate(number, chosen) for number in range(len(seen)))
+    spans = [[model.rate(number, other) for other in (chosen, *alternatives)] for number in range(len(seen))]
+    error = math.exp(sure * noise)
     return Fit(
         system=system,
         fitted=fitted,
         counts=tuple(count.ranks for count in seen),
         measured=tuple(count.rate for count in seen),
-        played=tuple(model.rate(count, rate, latency, hosted) for count in seen),
+        played=played,
+        intervals=tuple((min(span) / error, max(span) * error) for span in spans),
+        unlimited=_unlimited(largest, chosen),
+        refusal=_refusal(model, chosen, noise),
+        notes=_notes(chosen, alternatives),
     )
 
 
-class _Model:
-    """The counts that were seen, played on a system of two parameters."""
+def _unlimited(largest: Seen, chosen: _Parameters) -> str:
+    """Why no limit is identified, from the largest count."""
+    text = f"AU {100 * largest.efficiency:.3g} % at {largest.ranks:,} ranks"
+    if largest.efficiency >= LATENT:
+        return f"{text}: the storage was not at its limit"
+    own = "latency" if chosen.latency else "a cost of each step"
+    return f"{text}: {own} explains it as well as a limit does"
 
-    def __init__(self, workload: Workload, seen: Sequence[Seen]) -> None:
-        self.workload, self.seen = workload, seen
-        self.smallest = min(seen, key=lambda count: count.ranks)
-        self.noise = run_noise([count.ranks for count in seen], [count.rate for count in seen])
 
-    def rate(self, count: Seen, bandwidth: float, latency: float, hosted: bool) -> float:
-        """Bytes/s over the steady steps of a count, with the bandwidth of all or of each host."""
-        trial = System(storage=StorageSystem(latency=latency))
-        scene = Scene(
-            size=count.size,
-            compute=count.compute,
-            gates=count.gates,
-            prefetch=self.workload.loader.prefetch,
-            system=np.inf if hosted else bandwidth,
-            host=bandwidth if hosted else np.inf,
-            rank=limits(trial, self.workload).rank,
-            hosts=count.hosts if hosted else 1,
-            latency=latency,
+def _refusal(model: _Model, chosen: _Parameters, noise: float) -> str:
+    """Why no model describes the runs; empty: one does."""
+    residuals = model.residuals(chosen)
+    worst = int(np.argmax(np.abs(residuals)))
+    if abs(residuals[worst]) <= HUGE and noise <= NOISY:
+        return ""
+    count, off = model.seen[worst], 100 * math.expm1(-residuals[worst])
+    text = f"no model describes these runs: at {count.ranks} ranks the best one is off by {off:+.0f} %"
+    drifting = max(model.seen, key=lambda seen: abs(seen.drift))
+    if abs(drifting.drift) > NOISY:
+        change = 100 * math.expm1(drifting.drift)
+        text += f", and throughput changed by {change:+.0f} % within the run of {drifting.ranks} ranks"
+    return text
+
+
+def _notes(chosen: _Parameters, alternatives: Sequence[_Parameters]) -> tuple[str, ...]:
+    """What the measurements do not tell apart."""
+    notes, every = [], (chosen, *alternatives)
+    if (chosen.latency or chosen.step_cost) and len({other.latency > 0 for other in every}) > 1:
+        notes.append("not told apart: whether a rank loses time to latency or to a cost of each step")
+    if len({other.hosted for other in every}) > 1:
+        notes.append("not told apart: a limit of the storage or of each host")
+    if math.isfinite(chosen.bandwidth) and len({other.softness for other in every}) > 1:
+        notes.append("not told apart: a limit that is reached at once or gradually")
+    return tuple(notes)
+
+
+def further_run(workload: Workload, found: Fit) -> str:
+    """Which further run would narrow which parameter most, as a sentence; empty when none would.
+
+    A run tells two values of a parameter apart by how far they move the throughput there, in units of the
+    noise of a run.
+    """
+    fitted, system = found.fitted, found.system
+    if not fitted.identified:
+        return f"a run with {2 * fitted.counts[-1]} ranks or more would tell most: whether there is a limit"
+    pairs = {
+        name: interval
+        for name, interval in (
+            ("bandwidth", fitted.bandwidth_interval),
+            ("latency", fitted.latency_interval),
+            ("step_cost", fitted.step_cost_interval),
         )
-        _, steady = play(scene).totals(self.workload.loader.batch_size)
-        return throughput(steady).bytes_per_second
-
-    def loss(self, bandwidth: float, latency: float, hosted: bool, only: int | None = None) -> float:
-        """Sum of squares of ln measured - ln played; `only` at one count."""
-        seen = [count for count in self.seen if only in (None, count.ranks)]
-        return sum(math.log(count.rate / self.rate(count, bandwidth, latency, hosted)) ** 2 for count in seen)
-
-    def best(self) -> tuple[bool, float, float]:
-        """Whether the limit is each host's, the latency, and ln bandwidth.
-
-        A latency is looked for only where a bandwidth alone does not explain the counts, and a limit of each
-        host only where the counts were on different numbers of hosts.
-        """
-        # The bandwidth is about what was read, or asked for, in all.
-        asked = [max(seen.rate, seen.rate / seen.efficiency if seen.efficiency else 0) for seen in self.seen]
-        low, high = math.log(0.5 * min(seen.rate for seen in self.seen)), math.log(2 * max(asked))
-
-        def explained(hosted: bool, latency: float) -> tuple[float, bool, float, float]:
-            log = _golden(lambda log: self.loss(math.exp(log), latency, hosted), low, high)
-            return self.loss(math.exp(log), latency, hosted), hosted, latency, log
-
-        kinds = (False, True) if len({count.hosts for count in self.seen}) > 1 else (False,)
-        found = [explained(hosted, 0.0) for hosted in kinds]
-        if min(found)[0] > len(self.seen) * (2 * self.noise) ** 2 and self.smallest.efficiency < LATENT:
-            # The latency that explains the smallest count without a bandwidth.
-            bounds = math.log(1e-5), math.log(10)
-            latency = math.exp(_golden(lambda log: self._latency_loss(math.exp(log)), *bounds))
-            found += [explained(hosted, latency) for hosted in kinds]
-        _, hosted, latency, log = min(found)
-        return hosted, latency, log
-
-    def _latency_loss(self, latency: float) -> float:
-        return self.loss(_UNLIMITED, latency, False, only=self.smallest.ranks)
-
-    def latency_interval(self, latency: float) -> tuple[float, float]:
-        """Where the smallest count is within its noise."""
-        most = self._latency_loss(latency) + CONFIDENCE * self.noise**2
-
-        def over(log: float) -> float:
-            return self._latency_loss(math.exp(log)) - most
-
-        return math.exp(_edge(over, math.log(latency), -1)), math.exp(_edge(over, math.log(latency), +1))
+        if interval
+    }
+    counts = np.unique(np.round(np.geomspace(1, 2 * fitted.counts[-1], 9)).astype(int))
+    best = (0.0, "", 0)
+    for name, ends in pairs.items():
+        for ranks in counts:
+            rates = []
+            for value in ends:
+                storage, clients = system.storage, system.clients
+                if name == "latency":
+                    storage = replace(storage, latency=value)
+                elif name == "step_cost":
+                    clients = replace(clients, step_cost=value)
+                elif clients.nic is not None:
+                    clients = replace(clients, nic=value)
+                else:
+                    storage = replace(storage, bandwidth=value)
+                trial = replace(system, storage=storage, clients=clients)
+                rates.append(
+                    predict(on_paper(workload, trial, int(ranks), steps=30), int(ranks)).point.x_ideal
+                )
+            best = max(best, (abs(math.log(rates[1] / rates[0])), name, -int(ranks)))
+    moved, name, ranks = best
+    if not moved:
+        return ""
+    text = (
+        f"a run with {-ranks} ranks would narrow {name.replace('_', ' ')} most: its interval moves "
+        f"throughput there by {100 * moved:.1f} %, the noise of a run is {100 * fitted.noise:.1f} %"
+    )
+    if fitted.hosts[-1] > 1 and len(fitted.hosts) == 1:
+        text += f"; one on {fitted.hosts[-1] // 2} host(s) would tell a limit of the hosts from the storage's"
+    return text
 
 
 def _golden(loss: Callable[[float], float], low: float, high: float) -> float:
     """The minimum of `loss` from low to high: a grid, as it is flat beyond the data, then golden section."""
-    grid = np.linspace(low, high, 41)
+    points = 9 if high - low < 1.5 else 25
+    grid = np.linspace(low, high, points)
     best = int(np.argmin([loss(float(x)) for x in grid]))
-    low, high = float(grid[max(0, best - 1)]), float(grid[min(40, best + 1)])
+    low, high = float(grid[max(0, best - 1)]), float(grid[min(points - 1, best + 1)])
     ratio = (math.sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     below, above = loss(left), loss(right)
-    while high - low > 1e-4:
+    while high - low > 2e-4:
         if below <= above:
             high, right, above = right, left, below
             left = high - ratio * (high - low)

@@ -106,6 +106,32 @@ def limits(system: System, workload: Workload) -> Limits:
     )
 
 
+def soft_share(ranks: float, full: float, softness: float | None) -> float:
+    """What a soft limit that `full` ranks fill leaves of the rates of a hard one, at `ranks` (0 to 1)."""
+    if softness is None or not 0 < full < math.inf:
+        return 1.0
+    ratio = min(ranks / full, full / ranks)
+    return float((1 + ratio**softness) ** (-1 / softness))
+
+
+def soft_limits(bound: Limits, each: float, ranks: int, hosts: int, softness: float | None) -> Limits:
+    """`bound` as `ranks` ranks that ask for `each` bytes/s find it, by `StorageSystem.softness`."""
+    full = min(bound.system, bound.host * hosts) / min(each, bound.rank)
+    share = soft_share(ranks, full, softness)
+    return Limits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
+
+
+def cap(system: System, workload: Workload) -> float:
+    """Accelerators whose demand fills the tightest limit, without any simulation; 0: one alone exceeds what a
+    rank can read; infinite: nothing is stated."""
+    each, hosts = demand(workload), system.clients.hosts
+    found = limits(system, workload)
+    full = found.system / each
+    if hosts is not None:
+        full = min(full, found.host * hosts / each)
+    return full if found.rank >= each * workload.training.au_threshold else 0.0
+
+
 def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint | None:
     """The constraint that limits `ranks` ranks on `hosts` hosts first; None when nothing is stated."""
     parts = {"system": 1, "host": math.inf if hosts is None else min(hosts, ranks), "rank": ranks}

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from emulator.analysis.knee import NO_KNEE
 from emulator.config.workload import Workload
-from emulator.satellites.systems.limits import Constraint, binding, constraints, demand, limits
+from emulator.record.result import Knee
+from emulator.satellites.systems.limits import Constraint, binding, cap, constraints, demand, limits
 from emulator.satellites.systems.predict import on_paper, predict
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 from emulator.units import show_rate
@@ -24,7 +26,10 @@ MOST = 1_000_000
 """Accelerators beyond which nobody asks."""
 LINKS = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
 """Gb/s that network cards and pairs of them have."""
-_TOLERANCE = 0.002
+WHOSE = {"system": "", "host": " a host", "rank": " a rank"}
+"""Whose limit a scope is, after its rate."""
+_TOLERANCE, _ROUGH = 0.002, 0.01
+"""Share of a count to which the answer, and an end of its interval, are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +38,13 @@ class Feeds:
 
     workload: Workload
     accelerators: int
-    """Largest count with AU at or above the threshold."""
+    """Largest count with throughput / ideal at or above the threshold."""
+    interval: tuple[float, float]
+    """95 % interval of it: model choice, what a fit leaves open, and the noise of a run."""
     bound: Constraint | None
     """What keeps the next one from being fed; None: nothing that the system states limits the workload."""
+    knee: Knee
+    """The same for a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,39 +68,108 @@ class Needs:
 
 
 def utilisation(workload: Workload, system: System, ranks: int) -> float:
-    """AU (0 to 1) of `ranks` ranks, simulated."""
-    return predict(on_paper(workload, system, ranks, steps=STEPS), ranks).point.au
+    """Throughput / ideal (0 to 1) of `ranks` ranks, simulated; AU where every step computes equally long."""
+    return predict(on_paper(workload, system, ranks, steps=STEPS), ranks).point.x_ideal
 
 
 def feeds(workload: Workload, system: System, threshold: float | None = None) -> Feeds:
-    """How many accelerators of `workload` the system feeds at the AU `threshold`; None: the workload's."""
+    """How many accelerators of `workload` the system feeds at the AU `threshold`; None: the workload's.
+
+    This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
+    The interval spans the system's alternatives, found in the same way; the cap without simulation where
+    the system is only described; and the noise of a run, which moves a knee about as much as a throughput.
+    """
     wanted = workload.training.au_threshold if threshold is None else threshold
-    found, hosts, asked = constraints(system, workload), system.clients.hosts, demand(workload) * wanted
-    counts = []  # accelerators at which each constraint is full; 0: one alone exceeds it
-    for constraint in found:
-        if constraint.scope == "system":
-            counts.append(constraint.rate / asked)
-        elif constraint.scope == "host" and hosts is not None:
-            counts.append(constraint.rate * hosts / asked)
-        elif constraint.scope == "rank" and constraint.rate < asked:
-            counts.append(0.0)
-    if not counts:
-        return Feeds(workload=workload, accelerators=MOST, bound=None)
-    guess = min(counts)
-    least, most = 0, max(2, min(MOST, math.ceil(1.05 * guess) + 1))
-    while most < MOST and utilisation(workload, system, most) >= wanted:
-        least, most = most, min(MOST, 2 * most)
-    step = max(1, round(_TOLERANCE * guess))
+    system, least_known = system.cautious, system.lower_bound
+    if not workload.ideal_samples_per_second < math.inf:
+        return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=NO_KNEE)
+    found, full = constraints(system, workload), cap(system, workload)
+    if math.isinf(full):
+        sentence = "Nothing that the system states limits this workload."
+        knee = replace(NO_KNEE, sentence=sentence)
+        return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
+    crossing = _crossing(workload, system, wanted, full / wanted)
+    crossings = [crossing]
+    for other in system.alternatives:
+        crossings.append(_crossing(workload, other, wanted, cap(other, workload) / wanted, tolerance=_ROUGH))
+    if system.fit is None:
+        crossings.append(full / wanted)
+    error = math.exp(system.run_error)
+    low, high = min(crossings) / error, math.inf if least_known else max(crossings) * error
+    bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
+    inside = crossing >= 1
+    knee = Knee(
+        n_au=crossing if inside else None,
+        n_98=None,
+        n_saturation=full or None,
+        peak_samples_per_second=None,
+        interval=(low, high) if inside else None,
+        sentence=_sentence(system, crossing, (low, high), wanted, bound),
+    )
+    return Feeds(
+        workload=workload, accelerators=math.floor(crossing), interval=(low, high), bound=bound, knee=knee
+    )
+
+
+def _sentence(
+    system: System, crossing: float, interval: tuple[float, float], wanted: float, bound: Constraint | None
+) -> str:
+    """The answer for people: the number, its interval and where that comes from, and what binds."""
+    count = math.floor(crossing)
+    accelerators = f"{count:,} accelerator{'' if count == 1 else 's'}"
+    what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}" if bound else ""
+    demand_met = f"at {100 * wanted:.3g} % of their demand"
+    if not count:
+        return f"This system does not feed 1 accelerator {demand_met}; bound by {what}."
+    low, high = interval
+    if math.isinf(high):
+        return (
+            f"This system feeds at least {accelerators} {demand_met} (95 % interval from {low:,.3g} on: the "
+            f"measurements show no limit)."
+        )
+    why = "what the fit leaves open" if system.fit else "a hard or a soft limit"
+    noise = f"{100 * system.run_error:.2g} % for a run; the simulation itself has no noise"
+    return (
+        f"This system feeds {accelerators} {demand_met} (knee at {_show(crossing)}, 95 % interval "
+        f"{_show(low)} to {_show(high)}: {why}, and {noise}); bound by {what}."
+    )
+
+
+def _show(count: float) -> str:
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
+def _crossing(
+    workload: Workload, system: System, wanted: float, guess: float, tolerance: float = _TOLERANCE
+) -> float:
+    """The count at which throughput / ideal falls below `wanted`: between the last that has it and the next,
+    on a straight line; 0 when one has less. `guess` is near it."""
+
+    def efficiency(ranks: int) -> float:
+        return utilisation(workload, system, ranks)
+
+    if not guess or efficiency(1) < wanted:
+        return 0.0
+    least, most = 1, max(2, min(MOST, math.ceil(1.05 * guess) + 1))
+    above, below = 1.0, efficiency(most)
+    while below >= wanted and most < MOST:
+        least, above = most, below
+        most = min(MOST, 2 * most)
+        below = efficiency(most)
+    if below >= wanted:
+        return float(most)
+    step = max(1, round(tolerance * guess))
     while most - least > step:
         # The guess is a little too high, so the first try below it is near.
-        middle = (least + most) // 2 if least else max(1, min(most - 1, round(0.85 * most)))
-        if utilisation(workload, system, middle) >= wanted:
-            least = middle
-        elif middle == 1:
-            break
+        middle = (least + most) // 2 if least > 1 else max(2, min(most - 1, round(0.85 * most)))
+        reached = efficiency(middle)
+        if reached >= wanted:
+            least, above = middle, reached
         else:
-            most = middle
-    return Feeds(workload=workload, accelerators=least, bound=binding(found, least + 1, hosts))
+            most, below = middle, reached
+    if least == 1:
+        above = efficiency(1)
+    return least + (most - least) * (above - wanted) / max(above - below, 1e-12)
 
 
 def needs(

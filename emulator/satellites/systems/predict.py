@@ -1,4 +1,4 @@
-"""A workload on a system: the points that a sweep would measure there, in the files of a measured result.
+"""A workload on a system: the point that a sweep would measure there.
 
 The batches are those that `emulator.plan` gives emulated ranks, over the sizes of a dataset or drawn ones.
 """
@@ -6,27 +6,21 @@ The batches are those that `emulator.plan` gives emulated ranks, over the sizes 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 
-from emulator.analysis.flags import short_run
-from emulator.analysis.knee import find_knee
 from emulator.analysis.throughput import share_of_time, throughput
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
 from emulator.plan import EpochPlan, RankPlan, epoch_order
-from emulator.record.folder import ResultFolder, check_out
-from emulator.record.machine import cpu_seconds, describe_machine
-from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
+from emulator.record.result import HostShare, Point
 from emulator.record.steps import Steps
 from emulator.run.accelerator import step_times
-from emulator.satellites.systems.limits import GB, limits
+from emulator.satellites.systems.limits import GB, cap, demand, limits, soft_limits
 from emulator.satellites.systems.scene import Floats, Scene, play
-from emulator.satellites.systems.system import Fitted, System
+from emulator.satellites.systems.system import System
 
 DRAWN_SAMPLES = 30_000_000
 """Samples whose order is the plan's; beyond them the same batches are dealt to other ranks."""
@@ -143,7 +137,9 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
         drawn = [step_times(accelerator, rank_plan.seed, rank, 0, rank_plan.length) for rank in range(ranks)]
         compute = np.stack(drawn, axis=1)
     number = range(rank_plan.length)
-    bound = limits(system, workload)
+    system = system.cautious
+    hard, hosts = limits(system, workload), min(system.clients.hosts or 1, ranks)
+    bound = soft_limits(hard, demand(workload), ranks, hosts, system.storage.softness)
     return Scene(
         size=batch_bytes(rank_plan, simulation.sizes),
         compute=compute,
@@ -155,8 +151,10 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
         host=bound.host,
         rank=bound.rank,
         # Without a limit of their own, hosts make no difference.
-        hosts=1 if math.isinf(bound.host) else min(system.clients.hosts or 1, ranks),
+        hosts=1 if math.isinf(bound.host) else hosts,
         latency=system.storage.latency,
+        step_cost=system.clients.step_cost,
+        start=system.clients.start,
     )
 
 
@@ -221,84 +219,16 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
     return tuple(found)
 
 
-def sweep(
-    simulation: Simulation,
-    counts: Sequence[int],
-    out: Path,
-    *,
-    command: tuple[str, ...],
-    dataset: Path | None = None,
-    force: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> tuple[RunResult, Steps]:
-    """Predict the points of `counts` and write OUT as a sweep would; the result and the steps that it keeps.
+def efficiency_interval(simulation: Simulation, ranks: int, number: int, point: Point) -> tuple[float, float]:
+    """The 95 % interval of throughput / ideal of one run at `ranks`, about the prediction `point`.
 
-    Raises DatasetError: too few samples; SpecError: OUT holds files; StorageError, MissingError.
+    It spans what else the system may be (`System.alternatives`) and the noise of a run. Of a system that is
+    only described, also what its limit alone would give, without barriers and samples that differ.
     """
-    check_out(out, force)
-    begin, workload, system = cpu_seconds(), simulation.workload, simulation.system
-    points, steps, events = [], [], 0
-    for number, ranks in enumerate(counts):
-        predicted = predict(simulation, ranks, number)
-        point = predicted.point
-        flags = _fit_flags(ranks, system.clients.hosts, system.fit) if system.fit else []
-        if short := short_run(point, workload):
-            flags.append(short)
-        points.append(replace(point, flags=tuple(flags)))
-        steps.append(predicted.steps)
-        events += predicted.events
-        if say:
-            say(
-                f"  {ranks:,} ranks: {point.samples_per_second:.4g} samples/s, "
-                f"{point.bytes_per_second / 1e9:.4g} GB/s, AU {100 * point.au:.1f} %"
-            )
-    flags = []
-    if max(counts) > LOGGED_RANKS:
-        sentence = (
-            f"the step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
-            f"the points are over all ranks"
-        )
-        flags = [Flag(name="step-log", value=LOGGED_RANKS, threshold=max(counts), sentence=sentence)]
-    sizes = simulation.sizes
-    facts = {"files": len(sizes), "bytes": round(float(sizes.sum()))}
-    result = new_result(
-        "simulated",
-        command=command,
-        workload=asdict(workload),
-        dataset=facts if dataset is None else {**facts, "path": str(dataset)},
-        storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "system": asdict(system)},
-        loader="simulated",
-        environment={
-            **describe_machine(),
-            "engine": "numba",
-            "cpu_seconds": cpu_seconds() - begin,
-            "events": events,
-        },
-        points=tuple(points),
-        knee=find_knee(points, workload.training.au_threshold) if len(set(counts)) > 1 else None,
-        flags=tuple(flags),
-    )
-    kept = np.concatenate(steps)
-    return ResultFolder.create(out, result, force=force).complete(kept), kept
-
-
-def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> list[Flag]:
-    """What a fit does not cover: counts outside of those seen, a limit that was not reached."""
-    flags = []
-    low, high = fit.counts[0], fit.counts[-1]
-    if not low <= ranks <= high:
-        sentence = f"extrapolated: the system was fitted to counts from {low:,} to {high:,}"
-        edge = high if ranks > high else low
-        flags.append(Flag(name="extrapolated", value=ranks, threshold=edge, sentence=sentence))
-    if hosts is not None and hosts > fit.hosts[-1]:
-        sentence = (
-            f"extrapolated: the system was fitted on at most {fit.hosts[-1]} host(s); whether its limit "
-            f"grows with the hosts was not seen"
-        )
-        flags.append(Flag(name="more-hosts", value=hosts, threshold=fit.hosts[-1], sentence=sentence))
-    if not fit.identified:
-        sentence = (
-            f"no count up to {high:,} was beyond saturation: the bandwidth is a lower bound, and so is this"
-        )
-        flags.append(Flag(name="lower-bound", value=ranks, threshold=high, sentence=sentence))
-    return flags
+    system, workload, found = simulation.system, simulation.workload, [point.x_ideal]
+    for other in system.alternatives:
+        found.append(predict(replace(simulation, system=other), ranks, number).point.x_ideal)
+    if system.fit is None and (full := cap(system, workload)):
+        found.append(min(1.0, full / ranks))
+    error = math.exp(system.run_error)
+    return min(found) / error, 1.0 if system.lower_bound else min(1.0, max(found) * error)

@@ -46,6 +46,10 @@ class Scene:
     hosts: int = 1
     latency: float = 0.0
     """Seconds before the first byte for a rank that had nothing to read."""
+    step_cost: float = 0.0
+    """Seconds between a batch that is there and the begin of its compute, which nothing hides."""
+    start: float = 0.0
+    """Seconds before anybody asks for the first batch."""
 
     @property
     def steps(self) -> int:
@@ -62,7 +66,7 @@ class Played:
 
     scene: Scene
     ready: Floats
-    """Second at which each batch was there and its compute began, shape (steps, ranks)."""
+    """Second at which each step's compute began, shape (steps, ranks)."""
     end: Floats
     """Second at which each step ended, its barrier included, shape (steps, ranks)."""
     events: int = 0
@@ -122,6 +126,7 @@ def play(scene: Scene) -> Played:
     if find_spec("numba") is None:
         raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
     ready, events = load("satellites.systems.engine:play")(scene)
+    ready += scene.start + scene.step_cost
     end = ready + scene.compute
     for step in np.flatnonzero(scene.gates):
         end[step] = end[step].max()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
+from emulator.analysis.knee import PRIOR_NOISE
+from emulator.analysis.throughput import student_t
 from emulator.config.catalog import content_folder
 from emulator.config.reader import (
     Bytes,
@@ -41,6 +43,10 @@ def parse_watts(text: str | float) -> float:
     return float(match[1]) * (1000 if match[2] else 1)
 
 
+SOFT = 8.5
+"""Softness that systems have whose documents tell of it: 288 accelerators at 98 % where the hard limit is 352
+(results/seed-case-45GBps.md)."""
+
 Watts = Annotated[float, parse_watts]
 """Watts; in TOML a number or text such as "10.1W"."""
 
@@ -69,9 +75,13 @@ class StorageSystem:
     """k+m erasure coding, or Rx for R copies."""
     read_efficiency: tuple[tuple[Bytes, float], ...] = ()
     """[read size, share of the bandwidth] pairs, sizes ascending; interpolated along ln size. Empty: 1."""
+    softness: float | None = None
+    """How gradually the limit is reached: ranks that ask for D together get (D^-p + limit^-p)^(-1/p) with p =
+    softness. None: the smaller of the two."""
 
     def __post_init__(self) -> None:
         positive(self, "bandwidth", "write_bandwidth", "read_iops", "write_iops", "nodes", "node_bandwidth")
+        positive(self, "softness")
         at_least(0, self, "latency", "write_latency")
         parse_protection(self.protection)
         sizes = [size for size, _ in self.read_efficiency]
@@ -119,9 +129,14 @@ class ClientSystem:
     """CPU cores of a host."""
     cpu_seconds_per_gb: float | None = None
     """CPU seconds that reading 10^9 bytes costs a host, loader included."""
+    step_cost: Seconds = 0.0
+    """Seconds of each step that neither reading ahead nor computing hides: launching, collating, copying."""
+    start: Seconds = 0.0
+    """Seconds before a rank asks for its first batch: imports, connections, listing."""
 
     def __post_init__(self) -> None:
         positive(self, "hosts", "nic", "cores", "cpu_seconds_per_gb")
+        at_least(0, self, "step_cost", "start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +167,17 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Parameters that the measurements do not exclude at 95 %: those of StorageSystem and ClientSystem."""
+
+    bandwidth: Rate | None = None
+    nic: Rate | None = None
+    latency: Seconds = 0.0
+    softness: float | None = None
+    step_cost: Seconds = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """What `feedrate fit` knows of a system: the measurements behind it, and how sure it is."""
 
@@ -164,13 +190,23 @@ class Fitted:
     hosts: tuple[int, ...]
     """Numbers of hosts that were seen, ascending."""
     identified: bool
-    """True when a count was beyond saturation; False: the bandwidth is only a lower bound."""
+    """True when a limit was seen; False: the system has no bandwidth, only `at_least`."""
+    at_least: Rate | None = None
+    """Bytes/s that all hosts together get at least; set where the limit is not identified."""
     bandwidth_interval: tuple[Rate, ...] = ()
     """95 % interval of the bandwidth in bytes/s; empty when it is not identified."""
     latency_interval: tuple[Seconds, ...] = ()
     """95 % interval of the latency in seconds; empty when it was not estimated."""
+    step_cost_interval: tuple[Seconds, ...] = ()
+    """95 % interval of the cost of a step in seconds; empty when it was not estimated."""
     error: float = 0.0
     """Root mean square relative error of throughput at the counts that were seen."""
+    noise: float = PRIOR_NOISE
+    """Relative standard deviation of one run: repeats, residuals and drift within runs."""
+    freedom: int = 2
+    """Degrees of freedom of `noise`."""
+    alternative: tuple[Alternative, ...] = ()
+    """What else explains the measurements: predictions span all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +224,42 @@ class System:
     """Set when the parameters were estimated."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
+
+    @property
+    def lower_bound(self) -> bool:
+        """True when a fit saw no limit: what the system feeds is then a least number."""
+        return self.fit is not None and not self.fit.identified
+
+    @property
+    def cautious(self) -> System:
+        """The system with no more bandwidth than is known, where a fit saw no limit; else as it is."""
+        if self.fit is None or self.fit.identified:
+            return self
+        return replace(self, storage=replace(self.storage, bandwidth=self.fit.at_least))
+
+    @property
+    def alternatives(self) -> tuple[System, ...]:
+        """Other systems that are as likely: those that the fit did not exclude; of a system that is only
+        described, itself with a soft limit."""
+        if self.fit is None:
+            return (replace(self, storage=replace(self.storage, softness=SOFT)),)
+        return tuple(
+            replace(
+                self,
+                storage=replace(
+                    self.storage, bandwidth=other.bandwidth, latency=other.latency, softness=other.softness
+                ),
+                clients=replace(self.clients, nic=other.nic, step_cost=other.step_cost),
+                fit=None,
+            )
+            for other in self.fit.alternative
+        )
+
+    @property
+    def run_error(self) -> float:
+        """Relative half width of the 95 % interval of one run about its prediction, parameters known."""
+        noise, freedom = (PRIOR_NOISE, 2) if self.fit is None else (self.fit.noise, self.fit.freedom)
+        return (1.96 if self.fit is None else student_t(0.95, freedom)) * noise
 
 
 def load_system(name: str) -> System:
@@ -227,7 +299,7 @@ def write_system(path: Path, system: System) -> None:
         lines.append(f"# Fitted by feedrate to the counts {counts} of {', '.join(system.fit.results)}.\n")
         if not system.fit.identified:
             lines.append(
-                "# No count was beyond saturation: the bandwidth is a lower bound, not an estimate.\n"
+                "# No limit was visible: only a bandwidth that the system has at least (fit.at_least).\n"
             )
     lines.append(toml_text({"title": system.title}))
     for section in ("storage", "clients", "hardware", "fit"):
@@ -235,14 +307,16 @@ def write_system(path: Path, system: System) -> None:
         head = f"\n[{section}]\n"
         for part in fields(spec) if spec else ():
             value = getattr(spec, part.name)
-            if value is None or value == part.default:
+            if value is None or value == part.default or part.name == "alternative":
                 continue
             comment = ""
-            if isinstance(value, float) and ("bandwidth" in part.name or part.name == "nic"):
+            if isinstance(value, float) and ("bandwidth" in part.name or part.name in ("nic", "at_least")):
                 comment = f"    # {show_rate(value)}"
-            elif isinstance(value, float) and "latency" in part.name:
+            elif isinstance(value, float) and part.name in ("latency", "write_latency", "step_cost", "start"):
                 comment = f"    # {show_seconds(value)}"
             lines.append(f"{head}{toml_text({part.name: value}).rstrip()}{comment}\n")
             head = ""
+    if system.fit:
+        lines.append(toml_text({"fit": {"alternative": system.fit.alternative}}).replace("[fit]\n", "", 1))
     lines.append(toml_text({"sources": system.sources}))
     write_whole(path, "".join(lines))
