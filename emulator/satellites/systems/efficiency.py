@@ -181,8 +181,10 @@ def efficiency_table(
         if any(figure.value is not None for figure in row):
             same_unit = row[0].unit and len({figure.unit for figure in row}) == 1
             head = f"{row[0].name}, {row[0].unit}" if same_unit else row[0].name
-            rows.append((head, *(None if figure.value is None else float(figure.value) for figure in row)))
-            if row[0].name == "accelerators fed" and any(intervals):
+            counted = row[0].name == "accelerators fed"  # whole numbers are shown in full
+            values = (figure.value for figure in row)
+            rows.append((head, *(v if counted or v is None else float(v) for v in values)))
+            if counted and any(intervals):
                 shown = (f"{part[0]:,.3g} to {part[1]:,.3g}" if part else None for part in intervals)
                 rows.append(("95 % interval", *shown))
     columns = (Column("", align="left"), *(Column(system.name) for system in systems))
