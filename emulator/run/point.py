@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
-from emulator.dataset.manifest import Manifest, open_dataset
+from emulator.dataset.manifest import Dataset, Manifest
 from emulator.loader import make_loader
 from emulator.plan import RankPlan, plan_for
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
@@ -85,24 +85,17 @@ class RankReport:
 
 
 def run_point(
-    job: TrainingJob,
-    store: Store,
-    manifest: Manifest,
-    number: int,
-    comm: Comm,
-    spool: Spool,
-    progress: Callable[[int], None],
+    job: TrainingJob, dataset: Dataset, number: int, comm: Comm, spool: Spool, progress: Callable[[int], None]
 ) -> list[RankReport]:
     """Run point `number` on the ranks of `comm`; their reports in rank order on rank 0, [] elsewhere.
 
-    `store` and `manifest` are the dataset's.
     `progress(steps)` is called once a step. Raises DatasetError, StorageError.
     """
     workload = job.workload
-    plan = job.rank_plan(manifest, number, comm.size)
+    plan = job.rank_plan(dataset.manifest, number, comm.size)
     node = comm.node()
     log, clock = StepLog(number, comm.rank), MonotonicClock()
-    direct = job.loader == "direct" and job.storage.cache == "cold" and store.takes_direct()
+    direct = job.loader == "direct" and job.storage.cache == "cold" and dataset.store.takes_direct()
     accelerator = Accelerator(endless(workload.accelerator, plan.seed, comm.rank), clock)
     writer = SpoolWriter(log, spool)
 
@@ -112,15 +105,15 @@ def run_point(
 
     with ExitStack() as stack:
         barrier = stack.enter_context(StepBarrier(comm, node))
-        storage = stack.enter_context(open_storage(store, job.storage, node, direct=direct))
+        storage = stack.enter_context(open_storage(dataset.store, job.storage, node, direct=direct))
         loader = make_loader(
             job.loader,
             workload.loader,
             storage,
-            manifest,
+            dataset.manifest,
             seed=plan.seed,
             columns=workload.access.columns,
-            checksums=open_dataset(store).rows()["crc"] if job.verify_reads else None,
+            checksums=dataset.rows()["crc"] if job.verify_reads else None,
         )
         stack.callback(loader.close)
         probe = HostProbe() if node.rank == 0 else None

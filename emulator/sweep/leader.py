@@ -12,7 +12,7 @@ import numpy as np
 from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import Workload
-from emulator.dataset.manifest import Manifest
+from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import SpecError
 from emulator.record.folder import ResultFolder, read_result
 from emulator.record.machine import describe_machine, describe_mount
@@ -20,7 +20,6 @@ from emulator.record.result import Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.run.point import RankReport, TrainingJob
 from emulator.run.selftest import self_test
-from emulator.storage.base import Store
 from emulator.storage.objects import ObjectStore
 from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
@@ -37,12 +36,12 @@ class Leader:
         self._job = job
         self._schedule = schedule
 
-    def open(self, store: Store, manifest: Manifest, hosts: Sequence[str]) -> None:
+    def open(self, dataset: Dataset, hosts: Sequence[str]) -> None:
         """Make OUT, or take up the one to resume; `hosts` has the host of every rank of the world.
 
         Raises SpecError, StorageError.
         """
-        job = self._job
+        job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest = manifest
         points, steps = _reopened(job, manifest) if job.resume else ((), np.zeros(0, dtype=STEP))
         mount = store.describe() if isinstance(store, ObjectStore) else describe_mount(Path(str(store)))

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from emulator.dataset.manifest import read_manifest
+from emulator.dataset.manifest import open_dataset
 from emulator.record.result import RunResult
 from emulator.record.steps import Spool
 from emulator.run.comm import Comm, Quiet, agreed, guarded
 from emulator.run.point import TrainingJob, run_point
-from emulator.storage import open_store
 from emulator.sweep.noise import noise_beside
 
 if TYPE_CHECKING:
@@ -39,11 +38,10 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
     """
     with noise_beside(job, world), guarded(world, job.out):
-        store = agreed(world, lambda: open_store(job.dataset))
-        manifest = agreed(world, lambda: read_manifest(store))
+        dataset = agreed(world, lambda: open_dataset(job.dataset))
         hosts = world.allgather(socket.gethostname())
         order = activation_order(hosts)
-        agreed(world, lambda: leader.open(store, manifest, hosts) if leader else None)
+        agreed(world, lambda: leader.open(dataset, hosts) if leader else None)
         number = world.bcast(leader.number if leader else 0)
         with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
             while (count := world.bcast(leader.next_count() if leader else None)) is not None:
@@ -51,7 +49,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                 group = world.split(0 if active else 1)
                 if active:
                     progress = leader.progress if leader else lambda steps: None
-                    reports = run_point(job, store, manifest, number, group, spool, progress)
+                    reports = run_point(job, dataset, number, group, spool, progress)
                     if leader:
                         leader.add(count, reports)
                 number += 1

@@ -18,7 +18,7 @@ import numpy as np
 from emulator.analysis.throughput import Throughput, repeat_interval, throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec
-from emulator.dataset.manifest import Manifest, read_manifest
+from emulator.dataset.manifest import Manifest, open_dataset
 from emulator.loader import make_loader
 from emulator.loader.torch import TorchLoader
 from emulator.plan import EpochPlan, RankPlan
@@ -30,7 +30,6 @@ from emulator.run.train import train
 from emulator.satellites.calibrate import trainer as real
 from emulator.satellites.calibrate.measure import timing_of
 from emulator.satellites.calibrate.models import Request
-from emulator.storage import open_store
 from emulator.storage.base import Storage
 
 COPIES = 5
@@ -59,18 +58,17 @@ def validate(
 
     Raises DatasetError, DeviceError, StorageError.
     """
-    store, mode = open_store(dataset), request.modes[0]
-    manifest = read_manifest(store)
+    opened, mode = open_dataset(dataset), request.modes[0]
     spec = replace(loader, crop=request.model.patch)
     with (
         real.device_errors(f"at batch size {spec.batch_size}, {mode.name}"),
-        open_storage(store, storage, Comm(), direct=False) as files,
+        open_storage(opened.store, storage, Comm(), direct=False) as files,
     ):
         trainer = real.Trainer(request.model, request.device, mode)
         real.limit_threads(request.device, request.threads)
         batch = real.made_up_batch(request.model, spec.batch_size)
         real.time_steps(trainer, batch, 1, request.warmup)
-        pairs = Pairs(spec, files, manifest, request, trainer)
+        pairs = Pairs(spec, files, opened.manifest, request, trainer)
         found: list[Round] = []
         for number in range(rounds):
             times = real.time_steps(trainer, batch, request.steps, 1)
