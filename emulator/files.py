@@ -2,20 +2,24 @@
 
 The temporary file lies in the same folder. Its name has a random part, and it is opened with O_EXCL: nobody
 can put a link in its place beforehand, and two writers, on one host or on two, never share it. It is removed
-when anything fails; only a killed process leaves one behind, and `is_temporary` knows it by its name.
+when anything fails; only a killed process leaves one behind, and its name says which process that was.
+
+A `Lock` keeps other processes out of a folder.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from emulator.errors import storage_errors
 
@@ -25,7 +29,7 @@ TEMPORARY = ".part"
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of `os.open` for a temporary file. The mode is 0o666 less the umask."""
 
-_TEMPORARY = re.compile(rf".+\.[\w.-]*-\d+-[0-9a-f]{{16}}{re.escape(TEMPORARY)}", re.DOTALL)
+_TEMPORARY = re.compile(rf"(.+)\.([\w.-]*)-(\d+)-[0-9a-f]{{16}}{re.escape(TEMPORARY)}", re.DOTALL)
 
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
 """What network file systems answer that cannot sync a folder."""
@@ -37,9 +41,10 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f"{path.name[:40]}.{writer}{TEMPORARY}")
 
 
-def is_temporary(name: str) -> bool:
-    """True for names that `temporary_name` gives."""
-    return _TEMPORARY.fullmatch(name) is not None
+def written_by(name: str) -> tuple[str, str, int] | None:
+    """Of a name that `temporary_name` gives: the file's name (40 characters), host and process; else None."""
+    match = _TEMPORARY.fullmatch(name)
+    return (match[1], match[2], int(match[3])) if match else None
 
 
 @contextmanager
@@ -94,24 +99,160 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def lock(path: Path) -> int:
-    """A descriptor that holds the lock file `path` until it is closed, where the file system has locks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The process that holds a lock, as the lock tells it."""
 
-    Makes the file, and the folder that it is in. Raises BlockingIOError when somebody else holds it, OSError.
-    """
-    while True:
-        path.parent.mkdir(exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    host: str
+    pid: int
+    started: int = 0
+    """When the process started, in ticks since its host did: numbers of processes are used again."""
+    nonce: str = ""
+    """Random: no two holders are the same."""
+
+    @classmethod
+    def me(cls) -> Owner:
+        """This process."""
+        pid = os.getpid()
+        return cls(host=socket.gethostname(), pid=pid, started=_start(pid), nonce=os.urandom(8).hex())
+
+    @classmethod
+    def read(cls, data: bytes) -> Owner | None:
+        """The holder that `data` names; None when it is no lock of ours."""
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise
-        except OSError:  # no locks here
-            return descriptor
-        if os.fstat(descriptor).st_nlink:  # else its last holder removed it since it was opened
-            return descriptor
+            found = json.loads(data)
+            known = {name: found[name] for name in ("host", "pid", "started", "nonce")}
+        except (ValueError, RecursionError, KeyError, TypeError):
+            return None
+        types = {"host": str, "pid": int, "started": int, "nonce": str}
+        if found.get("feedrate") != "lock" or any(type(known[name]) is not types[name] for name in types):
+            return None
+        return cls(**known)
+
+    def line(self) -> bytes:
+        """What a lock says."""
+        return json.dumps({"feedrate": "lock", **asdict(self)}).encode() + b"\n"
+
+    @property
+    def gone(self) -> bool:
+        """True when it is a process of this host that has ended; of other hosts nobody knows."""
+        return self.host == socket.gethostname() and _start(self.pid) != self.started
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+def _start(pid: int) -> int:
+    """When a process started, in ticks since the host did; 0: there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def in_use(path: Path) -> str:
+    """Who holds the lock in the file `path`, in words; empty: nobody, as far as that can be seen.
+
+    Raises OSError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return ""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return f"{Owner.read(os.pread(descriptor, BLOCK, 0)) or 'another process'} is at work"
+    except OSError:  # no locks here
+        pass
+    finally:
         os.close(descriptor)
+    return ""
+
+
+class Lock:
+    """A file that says who is at work, locked until `release`; one that a killed process left is taken over.
+
+    Where the file system has no locks, what the file says decides: then a process of another host that was
+    killed leaves a lock that the user has to remove.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Makes the file, and the folder that it is in.
+
+        Raises BlockingIOError saying who holds it, FileExistsError when a file of somebody else is in its
+        place, OSError.
+        """
+        self.path = path
+        self.before: Owner | None = None
+        """Who left the lock behind."""
+        while True:
+            path.parent.mkdir(exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._descriptor = os.open(path, flags, 0o644)
+            if self._taken():
+                return
+            os.close(self._descriptor)
+
+    def _taken(self) -> bool:
+        """False when its last holder removed the file since it was opened. Raises as __init__ does."""
+        try:
+            locks = True
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockingIOError(
+                    errno.EAGAIN, in_use(self.path) or "another process is at work"
+                ) from None
+            except OSError:
+                locks = False
+            if not os.fstat(self._descriptor).st_nlink:
+                return False
+            found = os.pread(self._descriptor, BLOCK, 0)
+            self.before = Owner.read(found)
+            if found and self.before is None:
+                raise FileExistsError(errno.EEXIST, "it is no lock of feedrate; move it away", str(self.path))
+            if self.before and not locks and not self.before.gone:
+                raise BlockingIOError(
+                    errno.EAGAIN, f"{self.before} is at work (if it is not, remove {self.path})"
+                )
+            line = Owner.me().line()
+            os.pwrite(self._descriptor, line, 0)
+            os.ftruncate(self._descriptor, len(line))
+        except BaseException:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise
+        return True
+
+    def release(self, *, remove: bool = False) -> None:
+        """Let others in; with `remove` the file goes. A second call does nothing. Never raises."""
+        if self._descriptor >= 0:
+            with suppress(OSError):
+                if remove:
+                    self.path.unlink()
+                else:
+                    os.ftruncate(self._descriptor, 0)
+            self._close()
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        with suppress(OSError):
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:  # given up without a word: what it says stays true
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+BLOCK = 4096
+"""Bytes of a lock that are read, at most."""
 
 
 class RecordFile:
@@ -129,6 +270,10 @@ class RecordFile:
         left = memoryview(records)
         while left:  # twice only when the disk is full: then the second write says so
             left = left[os.write(self._descriptor, left) :]
+
+    def sync(self) -> None:
+        """Put what was appended on the disk. Raises OSError."""
+        os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Close the file; a second call does nothing. Raises OSError: some file systems fail only here."""

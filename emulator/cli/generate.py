@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +17,7 @@ from emulator.cli.datasets import say_repeated, show_nothing
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
 from emulator.dataset.manifest import TRAINING, Manifest
+from emulator.dataset.owned import Holding, removable
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.dataset.progress import State, Tally, show_on_terminal, shown
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
@@ -113,20 +114,32 @@ def generate(
     if dask and comm.size > 1:
         raise SpecError("--dask under mpirun would make every file twice", "use one of them")
     first = comm.rank == 0
-    lock: AbstractContextManager[None] = exclusive(store, force) if first else nullcontext()
-    agreed(comm, lock.__enter__)
-    try:
+    with ExitStack() as stack:
+        nobody = nullcontext((Holding(store), None))
+        holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else nobody))
         # Seeds are files: one rank of each host makes them where hosts do not share the folder.
         makes_seeds = first if isinstance(store, FolderStore) else comm.node().rank == 0
+        if force:
+            agreed(comm, lambda: removable(holding) if first else None)
         seeded = agreed(comm, lambda: with_seeds(plan, store, seeds) if makes_seeds else plan)
-        writer = DatasetWriter(store, comm.bcast(seeded))
-        agreed(comm, lambda: writer.prepare() if first else None)
+        writer = DatasetWriter(store, comm.bcast(seeded), force)
+        old = agreed(comm, lambda: writer.check(holding) if first else None)
         share = np.arange(comm.rank, plan.files, comm.size)
         mine = agreed(comm, lambda: writer.unfinished(share, paranoid))
         left = comm.allgather((len(mine), int(writer.plan.planned_bytes(mine).sum())))
         files_left, bytes_left = (sum(counts) for counts in zip(*left, strict=True))
+
+        def begin() -> bool:
+            """True when there is something to be done; then the place is ready for it."""
+            if old is None or (not files_left and writer.finished()):
+                return False
+            if space_check:
+                writer.require_space(files_left, bytes_left, old.bytes)
+            writer.begin(holding, old, before)
+            return True
+
+        begun = comm.bcast(agreed(comm, begin))
         tally = Tally(store, range(1, comm.size) if first else ())
-        agreed(comm, lambda: writer.require_space(bytes_left) if first and space_check else None)
         options = WriteOptions(direct=direct, sync=fsync)
         cores = len(os.sched_getaffinity(0))
         show = _show_json if as_json else show_on_terminal
@@ -146,11 +159,7 @@ def generate(
                     comm.abort(error.exit_code)  # takes all down; the next run resumes
             comm.barrier()
             made = state()
-        manifest = agreed(
-            comm, lambda: ((not files_left and writer.finished()) or writer.finish()) if first else None
-        )
-    finally:
-        lock.__exit__(None, None, None)
+        manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
     say_repeated(comm, store, as_json)
     if manifest:
         _say_done(store, manifest, made, as_json)

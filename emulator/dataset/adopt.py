@@ -18,8 +18,8 @@ import numpy as np
 
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, MANIFEST, ROW, TRAINING, Manifest, write_manifest
-from emulator.dataset.owned import is_record
+from emulator.dataset.manifest import ADOPTED, MANIFEST, ROW, TRAINING, Manifest, open_dataset, write_manifest
+from emulator.dataset.owned import is_record, look
 from emulator.dataset.progress import Done
 from emulator.dataset.verify import looks_right, sums
 from emulator.errors import DatasetError, storage_errors
@@ -66,8 +66,10 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     """
     if not folder.is_dir():
         raise DatasetError(f"there is no folder {folder}", "give the folder that holds the files")
-    if (folder / MANIFEST).exists() and not force:
-        raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
+    if (folder / MANIFEST).exists():
+        if not force:
+            raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
+        look(FolderStore(folder))  # raises when it is somebody else's
     inside = TRAINING if (folder / TRAINING).is_dir() else ""
     with storage_errors("cannot list the folder"):
         files = dict(_files(folder / inside, f"{inside}/" if inside else ""))
@@ -156,7 +158,11 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
         sizes=np.ascontiguousarray(rows["bytes"]),
         samples_per_file=samples_per_file,
     )
-    write_manifest(store, manifest, rows)
+    try:
+        old = open_dataset(store).table[0]
+    except DatasetError:
+        old = ""
+    write_manifest(store, manifest, rows, old)
     return manifest
 
 

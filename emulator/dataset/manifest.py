@@ -1,25 +1,35 @@
 """A complete dataset: its manifest, and the table of its files.
 
 `manifest.json` is small and for people; the table with one row per file (bytes, checksum, shape) is an .npy
-file beside it whose name carries its checksum, so that the two can never be from different datasets.
+file beside it whose name carries its checksum, so that the two can never be from different datasets. Behind
+the rows the table repeats the manifest: when manifest.json is damaged, it still says whose the files are.
+
+Both are checked before anything in them is used: types, ranges, sizes, checksums. No name leaves the folder.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import io
 import json
+import math
+import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.config.reader import at_least, build, to_plain
+from emulator.config.recipe import Recipe
 from emulator.config.storage import Place
-from emulator.errors import DatasetError
+from emulator.errors import DatasetError, SpecError
+from emulator.registry import FORMATS
 from emulator.storage import open_store
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
@@ -97,6 +107,8 @@ class Manifest:
     """name, sha256 of each seed volume."""
     measured: Mapping[str, float] = field(default_factory=dict)
     """What was measured on the files: zstd_ratio, unique_blocks, bytes."""
+    made: Recipe | None = None
+    """The recipe that the files were made by; None: they were not, or an older feedrate made them."""
 
     @property
     def samples(self) -> int:
@@ -117,41 +129,133 @@ class Dataset:
     manifest: Manifest
     table: tuple[str, int]
     """Name and CRC-32 of the table."""
+    checked: bool = True
+    """False: an older feedrate wrote the manifest, without a checksum of its own."""
 
     def rows(self) -> Table:
         """The table, read anew: it takes 24 bytes a file. Raises DatasetError, StorageError."""
-        return _read_table(self.store, self.table)
+        return _read_table(self.store, self.table)[0]
+
+
+_MOST_BYTES = 2**50
+"""Bytes of a file: more are a mistake."""
+_MOST_NAME = 4096
+"""Bytes of a name, as Linux has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """manifest.json, checked by type and range."""
+
+    feedrate: Literal["dataset"]
+    schema: int
+    format: str
+    recipe: str
+    seed: int
+    files: int
+    bytes: int
+    payload: str = ""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    seeds: tuple[Mapping[str, str], ...] = ()
+    identity: str = ""
+    samples_per_file: int = 1
+    subfolders: int = 0
+    folder: str = ""
+    suffix: str = ""
+    names: Any = None
+    """The list of names; None: they are computed. Its items are checked by `_listed`."""
+    table: str
+    table_crc32: int
+    made: Recipe | None = None
+    checksum: str = ""
+    """SHA-256 over everything else; empty: an older feedrate wrote it."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "seed", "bytes", "subfolders", "table_crc32", "files")
+        at_least(1, self, "samples_per_file")
+        if self.schema != SCHEMA:
+            raise SpecError("schema is another one")
+        if self.format not in FORMATS:
+            raise SpecError(f"format {self.format!r} is not known")
+        if not TABLE.fullmatch(self.table):
+            raise SpecError("it names no table")
+        if self.folder not in ("", TRAINING):
+            raise SpecError("its files lie in a folder of an unknown name")
+        if self.names is None and self.suffix != FORMATS[self.format].suffix:
+            raise SpecError(f"suffix {self.suffix[:40]!r} is not that of the format {self.format}")
+        if self.files * self.samples_per_file >= 2**63:
+            raise SpecError("samples_per_file is too large")
+        if not all(math.isfinite(value) and value >= 0 for value in self.measured.values()):
+            raise SpecError("measured must be numbers of at least 0")
+        if self.measured and not {"files", "bytes", "zstd_ratio", "unique_blocks"} <= self.measured.keys():
+            raise SpecError("measured lacks a figure")
+
+
+def checksum_of(table: Mapping[str, Any]) -> str:
+    """SHA-256 over what a manifest says, in whatever order and layout."""
+    content = {key: value for key, value in table.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def open_dataset(place: Place | Store) -> Dataset:
     """The dataset at `place`. Raises DatasetError, StorageError."""
     store = open_store(place)
-    head = read_head(store)
-    table, crc = head.get("table"), head.get("table_crc32")
-    if not isinstance(table, str) or "/" in table or not isinstance(crc, int):
-        raise _corrupt(store, "it names no table")
+    text = store.get(MANIFEST)
+    if text is None:
+        raise _absent(store)
+    return _dataset(store, _parsed(store, text))
+
+
+def _dataset(store: Store, table: Mapping[str, Any]) -> Dataset:
+    """The dataset that the plain value `table` of a manifest describes. Raises DatasetError, StorageError."""
+    known = {key: value for key, value in table.items() if key in _KEYS}
     try:
-        sizes = np.ascontiguousarray(_read_table(store, (table, crc))["bytes"])
-        manifest = Manifest(
-            format=str(head["format"]),
-            recipe=str(head["recipe"]),
-            seed=int(head["seed"]),
-            names=_names(store, head, len(sizes)),
-            sizes=sizes,
-            subfolders=int(head.get("subfolders", 0)),
-            samples_per_file=int(head.get("samples_per_file", 1)),
-            payload=str(head.get("payload", "")),
-            identity=str(head.get("identity", "")),
-            seeds=tuple(head.get("seeds", ())),
-            measured=dict(head.get("measured", {})),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _corrupt(store, f"{type(error).__name__} {error}") from None
+        head = build(Head, known)
+    except SpecError as error:
+        raise _corrupt(store, str(error)) from None
+    where = (head.table, head.table_crc32)
+    sizes = np.ascontiguousarray(_read_table(store, where)[0]["bytes"])
+    names = _names(store, head, len(sizes))
     if not len(sizes):
         raise DatasetError(f"the dataset in {store} is empty", "run feedrate generate")
     if int(sizes.min()) <= 0:
         raise _corrupt(store, "a file without bytes")
-    return Dataset(store, manifest, (table, crc))
+    if int(sizes.max()) > _MOST_BYTES:
+        raise _corrupt(store, f"a file of {int(sizes.max())} bytes")
+    if float(sizes.sum(dtype=np.float64)) >= 2**62:
+        raise _corrupt(store, "more bytes than there can be")
+    if (head.files, head.bytes) != (len(sizes), int(sizes.sum())):
+        raise _corrupt(store, f"it counts {head.files} files and {head.bytes} bytes, its table others")
+    if head.checksum and head.checksum != checksum_of(table):
+        raise _corrupt(store, "it was changed after it was written: its own checksum is wrong")
+    manifest = Manifest(
+        format=head.format,
+        recipe=head.recipe,
+        seed=head.seed,
+        names=names,
+        sizes=sizes,
+        subfolders=head.subfolders,
+        samples_per_file=head.samples_per_file,
+        payload=head.payload,
+        identity=head.identity,
+        seeds=head.seeds,
+        measured=head.measured,
+        made=head.made,
+    )
+    return Dataset(store, manifest, where, bool(head.checksum))
+
+
+_KEYS = frozenset(field.name for field in dataclasses.fields(Head))
+
+
+def intact_head(store: Store) -> Head | None:
+    """What manifest.json says when its own checksum is right, whatever became of its table."""
+    try:
+        table = _parsed(store, store.get(MANIFEST) or b"")
+        head = build(Head, {key: value for key, value in table.items() if key in _KEYS})
+    except (DatasetError, SpecError):
+        return None
+    return head if head.checksum == checksum_of(table) else None
 
 
 def read_manifest(place: Place | Store) -> Manifest:
@@ -159,23 +263,36 @@ def read_manifest(place: Place | Store) -> Manifest:
     return open_dataset(place).manifest
 
 
-def read_head(store: Store) -> dict[str, Any]:
-    """manifest.json as it is. Raises DatasetError, StorageError."""
-    text = store.get(MANIFEST)
-    if text is None:
-        raise _absent(store)
+def recovered(store: Store) -> Dataset | None:
+    """The dataset that an intact table of ours names, whatever became of manifest.json; the largest.
+
+    Raises StorageError.
+    """
+    found: list[Dataset] = []
+    for name in [entry.name for entry in store.entries("samples-") if TABLE.fullmatch(entry.name)]:
+        try:
+            head = _read_table(store, (name, int(name[8:16], 16)))[1]
+            if head is not None:
+                found.append(_dataset(store, {**head, "table": name, "table_crc32": int(name[8:16], 16)}))
+        except DatasetError:
+            continue
+    return max(found, key=lambda dataset: len(dataset.manifest.names), default=None)
+
+
+def _parsed(store: Store, text: bytes) -> dict[str, Any]:
+    """manifest.json as plain values. Raises DatasetError."""
     try:
-        head = json.loads(text)
+        table = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _corrupt(store, str(error)) from None
-    if not isinstance(head, dict) or head.get("feedrate") != "dataset":
+    if not isinstance(table, dict) or table.get("feedrate") != "dataset":
         raise _corrupt(store, "it is not a manifest of feedrate")
-    if head.get("schema") != SCHEMA:
+    if table.get("schema") != SCHEMA:
         raise DatasetError(
-            f"{store}/{MANIFEST} has schema {head.get('schema')!r}, this feedrate reads {SCHEMA}",
+            f"{store}/{MANIFEST} has schema {str(table.get('schema'))[:40]}, this feedrate reads {SCHEMA}",
             "use the feedrate that made it, or generate again",
         )
-    return head
+    return table
 
 
 def _absent(store: Store) -> DatasetError:
@@ -199,52 +316,82 @@ def _corrupt(store: Store, why: str) -> DatasetError:
     return DatasetError(f"{store}/{MANIFEST} is corrupt: {why[:120]}", "run the same feedrate generate again")
 
 
-def _read_table(store: Store, table: tuple[str, int]) -> Table:
-    """The rows of the table, checked against its checksum. Raises DatasetError, StorageError."""
+_HEADER = 10
+"""Bytes of an .npy file before its header: magic, version, length."""
+
+
+def _npy_header(files: int) -> bytes:
+    """What numpy writes in front of a table of so many rows."""
+    buffer = io.BytesIO()
+    described = np.lib.format.dtype_to_descr(ROW)
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": described, "fortran_order": False, "shape": (files,)}
+    )
+    return buffer.getvalue()
+
+
+def _read_table(store: Store, table: tuple[str, int]) -> tuple[Table, dict[str, Any] | None]:
+    """The rows of the table, checked against its checksum, and the manifest behind them, if there is one.
+
+    Its header is compared with the only one that it can have: a parser could be made to allocate anything.
+    Raises DatasetError, StorageError.
+    """
     name, crc = table
     data = store.get(name)
     if data is None:
         raise _corrupt(store, f"its table {name} is missing")
     if zlib.crc32(data) != crc:
         raise _corrupt(store, f"the checksum of its table {name} is wrong")
-    try:
-        rows: Table = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise _corrupt(store, str(error)) from None
-    if rows.dtype != ROW or rows.ndim != 1:
+    begin = _HEADER + int.from_bytes(data[8:_HEADER], "little")
+    shape = re.search(rb"'shape': \((\d{1,12}),\)", data[:begin])
+    files = int(shape[1]) if shape else 0
+    end = begin + files * ROW.itemsize
+    if shape is None or data[:begin] != _npy_header(files) or end > len(data):
         raise _corrupt(store, f"its table {name} has the wrong layout")
-    return rows
+    head = None
+    if end < len(data):
+        try:
+            head = json.loads(data[end:])
+        except (ValueError, RecursionError):
+            raise _corrupt(store, f"its table {name} has the wrong layout") from None
+    return np.frombuffer(data, ROW, files, begin), head if isinstance(head, dict) else None
 
 
-def _names(store: Store, head: Mapping[str, Any], files: int) -> Sequence[str]:
+def _names(store: Store, head: Head, files: int) -> Sequence[str]:
     """Computed names, or those listed in the manifest. Raises DatasetError."""
-    listed = head.get("names")
-    if listed is None:
-        inside = head.get("folder", "")
-        if inside not in ("", TRAINING):
-            raise _corrupt(store, "its files lie in a folder of an unknown name")
-        return Names(files, str(head["suffix"]), int(head.get("subfolders", 0)), inside)
-    names = tuple(listed)
+    if head.names is None:
+        return Names(files, head.suffix, head.subfolders, head.folder)
+    if not isinstance(head.names, list):
+        raise _corrupt(store, "its names are no list")
+    names = tuple(head.names)
     if len(names) != files:
         raise _corrupt(store, f"{len(names)} names for {files} files")
     for name in names:
-        path = PurePosixPath(name) if isinstance(name, str) else PurePosixPath("..")
-        if path.is_absolute() or ".." in path.parts or "\0" in str(path):
-            raise _corrupt(store, f"the name {name!r} leaves the folder")
+        if not _stays_inside(name):
+            raise _corrupt(store, f"the name {str(name)[:60]!r} leaves the folder, or is none")
+    if len(set(names)) < files:
+        raise _corrupt(store, "a name appears twice")
     return names
 
 
-def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
-    """Write the table, then manifest.json, each whole or not at all; older tables go.
+def _stays_inside(name: Any) -> bool:
+    """True for the name of a file below the dataset's folder."""
+    if not isinstance(name, str) or not name or "\0" in name or name.startswith("/"):
+        return False
+    try:
+        return len(os.fsencode(name)) < _MOST_NAME and ".." not in PurePosixPath(name).parts
+    except UnicodeEncodeError:
+        return False
 
-    Raises StorageError.
+
+def write_manifest(store: Store, manifest: Manifest, rows: Table, old: str = "") -> None:
+    """Write the table, then manifest.json, each whole or not at all; then the table `old` goes.
+
+    Raises DatasetError when a file of somebody else has the table's name, StorageError.
     """
-    buffer = io.BytesIO()
-    np.save(buffer, rows, allow_pickle=False)
-    crc = zlib.crc32(buffer.getvalue())
-    name = f"samples-{crc:08x}.npy"
     names = manifest.names
-    head = {
+    computed = isinstance(names, Names)
+    content = {
         "feedrate": "dataset",
         "schema": SCHEMA,
         "format": manifest.format,
@@ -260,11 +407,21 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
         "subfolders": manifest.subfolders,
         **({"folder": names.folder} if isinstance(names, Names) and names.folder else {}),
         "suffix": names.suffix if isinstance(names, Names) else "",
-        "names": None if isinstance(names, Names) else list(names),
-        "table": name,
-        "table_crc32": crc,
+        "names": None if computed else list(names),
+        **({"made": to_plain(manifest.made)} if manifest.made else {}),
     }
-    store.put(name, buffer.getvalue())
-    store.put(MANIFEST, (json.dumps(head, indent=1) + "\n").encode())
-    tables = (entry.name for entry in store.entries("samples-") if TABLE.fullmatch(entry.name))
-    store.delete([table for table in tables if table != name])
+    buffer = io.BytesIO()
+    np.save(buffer, rows, allow_pickle=False)
+    if computed:  # long lists of names are not written twice
+        buffer.write(json.dumps(content).encode())
+    data = buffer.getvalue()
+    crc = zlib.crc32(data)
+    name = f"samples-{crc:08x}.npy"
+    if store.get(name) not in (None, data):
+        raise DatasetError(f"{store}/{name} is not feedrate's", "move it away")
+    store.put(name, data)
+    content |= {"table": name, "table_crc32": crc}
+    content["checksum"] = checksum_of(content)
+    store.put(MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+    if old and old != name:
+        store.delete([old])

@@ -1,20 +1,52 @@
-"""Which files at a place are feedrate's, and which of them may be removed."""
+"""Whose the files at a place are. Own before you delete.
+
+feedrate removes and replaces only files that an intact manifest, table, plan or journal of its own names,
+with the size that it says. A plan claims the names of its files when nothing else has them. Adopted files are
+never removed; neither is anything that somebody else may have made: then the command refuses and lists it.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Literal
 
-from emulator.dataset.manifest import HIDDEN, MANIFEST, TABLE, TRAINING, VALIDATION
-from emulator.errors import DatasetError
-from emulator.files import TEMPORARY
+import numpy as np
+
+from emulator.config.reader import at_least, build
+from emulator.dataset.formats import format_named
+from emulator.dataset.manifest import (
+    HIDDEN,
+    MANIFEST,
+    TABLE,
+    TRAINING,
+    VALIDATION,
+    Dataset,
+    Head,
+    Names,
+    checksum_of,
+    intact_head,
+    open_dataset,
+    recovered,
+)
+from emulator.dataset.progress import JOURNALS, read_journals, read_writers
+from emulator.errors import DatasetError, SpecError
+from emulator.files import Owner, written_by
 from emulator.registry import FORMATS, WRITTEN_FORMATS
-from emulator.storage.base import Store
+from emulator.storage.base import Entry, Store
 
 PLAN = f"{HIDDEN}/plan.json"
 """What is being made, until it is finished."""
-JOURNALS = f"{HIDDEN}/journal-"
-"""What the names of all journals begin with."""
+LOCK = f"{HIDDEN}/lock"
+"""Who is making it."""
+_SEEDS = re.compile(rf"{HIDDEN}/seeds/[0-9a-f]{{16}}/(seeds\.json|\d{{4}}_[xy]\.npy)")
+_JOURNAL = re.compile(rf"{JOURNALS}\d{{6}}(\.\d{{6}})?")
+_SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)?sample_(\d{{7,}})[^/]*")
+_LISTED = 5
 
 
 def is_record(name: str) -> bool:
@@ -22,39 +54,248 @@ def is_record(name: str) -> bool:
     return name == MANIFEST or TABLE.fullmatch(name) is not None or name.startswith(f"{HIDDEN}/")
 
 
-def require_own(store: Store) -> None:
-    """Raises DatasetError unless the place is empty or holds a dataset of feedrate, StorageError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """plan.json: a dataset that is being made. What is at the names of its files is its own."""
 
-    A manifest that nobody can read is taken for ours: making the dataset again repairs it.
+    identity: str
+    files: int
+    recipe: str
+    format: str
+    payload: str
+    seed: int
+    subfolders: int
+    folder: str = ""
+    table: str = ""
+    """The table of the dataset that is being extended or repaired."""
+    feedrate: Literal["plan"] = "plan"
+    checksum: str = ""
+    """SHA-256 over everything else; empty: an older feedrate wrote it."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "seed", "subfolders")
+        at_least(1, self, "files")
+        if self.format not in WRITTEN_FORMATS or not re.fullmatch("[0-9a-f]{64}", self.identity):
+            raise SpecError("it is no plan")
+        if self.folder not in ("", TRAINING) or (self.table and not TABLE.fullmatch(self.table)):
+            raise SpecError("it is no plan")
+        if self.checksum and self.checksum != checksum_of(asdict(self)):
+            raise SpecError("its own checksum is wrong")
+
+    @classmethod
+    def of(cls, head: Head) -> Begun | None:
+        """As if the dataset of `head`, whose table is lost, were being made; None: its files were adopted."""
+        if head.names is not None:
+            return None
+        same = ("identity", "files", "recipe", "format", "payload", "seed", "subfolders", "folder", "table")
+        return cls(**{name: getattr(head, name) for name in same})
+
+    @property
+    def names(self) -> Names:
+        """Of its files, by index."""
+        return Names(self.files, FORMATS[self.format].suffix, self.subfolders, self.folder)
+
+    def text(self) -> bytes:
+        """As it is written."""
+        return json.dumps({**asdict(self), "checksum": checksum_of(asdict(self))}).encode()
+
+
+def index_of(names: Names, form: str, name: str) -> int | None:
+    """The index of the sample that the file `name` belongs to; None: to none of `names`."""
+    match = _SAMPLE.fullmatch(name)
+    if match is None or int(match[1]) >= len(names):
+        return None
+    return int(match[1]) if name in format_named(form).parts(names[int(match[1])]) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What of ours a place holds."""
+
+    store: Store
+    dataset: Dataset | None = None
+    damaged: bool = False
+    """The manifest of `dataset` is damaged or gone: its table says the same."""
+    begun: Begun | None = None
+
+    @property
+    def adopted(self) -> bool:
+        """True when the files are somebody else's."""
+        return self.dataset is not None and not isinstance(self.dataset.manifest.names, Names)
+
+    def claims(self) -> list[tuple[Names, str]]:
+        """Names and format of the files that are ours."""
+        found = []
+        if self.dataset is not None and isinstance(self.dataset.manifest.names, Names):
+            found.append((self.dataset.manifest.names, self.dataset.manifest.format))
+        if self.begun is not None:
+            found.append((self.begun.names, self.begun.format))
+        return found
+
+    def journals(self) -> Iterator[Entry]:
+        """Those of the plan."""
+        if self.begun is not None:
+            yield from (entry for entry in self.store.entries(JOURNALS) if _JOURNAL.fullmatch(entry.name))
+
+
+def look(store: Store) -> Holding:
+    """What of ours lies at the place.
+
+    Raises DatasetError when it holds files and nothing says that they are ours; StorageError.
     """
-    data = store.get(MANIFEST)
+    begun = None
+    data = store.get(PLAN)
     if data is not None:
         try:
-            head = json.loads(data)
-        except ValueError:
-            return
-        if not isinstance(head, dict) or head.get("feedrate") != "dataset":
-            raise DatasetError(f"{store}/{MANIFEST} is not feedrate's", "choose another folder")
-    elif next(iter(store.entries(f"{HIDDEN}/")), None) is None:
-        for entry in store.entries():
+            begun = build(Begun, json.loads(data))
+        except (ValueError, RecursionError, SpecError):
             raise DatasetError(
-                f"{store} is not empty and holds no dataset of feedrate (it has {entry.name.split('/')[0]})",
-                "choose a new folder",
-            )
+                f"{store}/{PLAN} is damaged, or not feedrate's", "choose a new folder, or move it away"
+            ) from None
+    dataset, damaged = None, False
+    try:
+        dataset = open_dataset(store)
+    except DatasetError as error:
+        dataset = recovered(store)
+        damaged = dataset is not None
+        if dataset is None and begun is None:
+            head = intact_head(store)
+            begun = Begun.of(head) if head is not None else None
+        if not damaged and store.get(MANIFEST) is not None and (begun is None or intact_head(store) is None):
+            raise DatasetError(
+                error.what, "nothing was changed: choose a new folder, or move it away"
+            ) from None
+    if dataset is not None or begun is not None:
+        return Holding(store, dataset, damaged, begun)
+    others = (entry.name for entry in store.entries() if entry.name != LOCK)
+    foreign = next((name for name in others if not _SEEDS.fullmatch(name)), None)
+    if foreign is not None:
+        raise DatasetError(
+            f"{store} is not empty and holds no dataset of feedrate (it has {foreign.split('/')[0]})",
+            "choose a new folder",
+        )
+    return Holding(store)
 
 
-def remove_dataset(store: Store) -> None:
-    """Remove what feedrate made there, and nothing else. Raises DatasetError, StorageError."""
-    require_own(store)
-    store.delete([MANIFEST])
-    suffixes = "|".join(re.escape(FORMATS[name].suffix).replace("_x", "_.") for name in WRITTEN_FORMATS)
-    written = rf"sample_\d[^/]*({suffixes})|[^/]*{re.escape(TEMPORARY)}"
-    sample = re.compile(rf"({TRAINING}/)?(\d{{4,}}/)?({written})")
-    names = [entry.name for entry in store.entries()]
-    samples = [name for name in names if sample.fullmatch(name)]
-    records = [name for name in names if TABLE.fullmatch(name) or name.startswith(JOURNALS)]
-    store.delete([*samples, *records, PLAN])
-    folders = {name.rpartition("/")[0] for name in samples if "/" in name}
-    if any(name.split("/")[0] == TRAINING for name in folders):
-        folders |= {TRAINING, VALIDATION}
-    store.clear(sorted(folders, reverse=True))
+def listed(names: list[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
+
+
+def require_free(holding: Holding, names: Names, form: str, folders: list[str]) -> None:
+    """Raises DatasetError when files of others have names that a plan needs, StorageError."""
+    store, claims = holding.store, holding.claims()
+    taken = []
+    for entry in store.entries():
+        path = PurePosixPath(entry.name)
+        if entry.name in folders or (holding.begun is None and entry.name.startswith(JOURNALS)):
+            taken.append(entry.name)
+        for part in (path, *path.parents):  # a folder may have a sample's name, too
+            name = str(part)
+            if index_of(names, form, name) is not None and (
+                part != path or all(index_of(*claim, name) is None for claim in claims)
+            ):
+                taken.append(entry.name)
+                break
+    if taken:
+        raise DatasetError(
+            f"{store}: {len(taken)} files are in the way that feedrate did not make: {listed(taken)}",
+            "move them away, or choose a new folder",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """What is ours to remove, all of it as it was recorded."""
+
+    samples: list[str]
+    bytes: int
+
+
+def removable(holding: Holding) -> Removable:
+    """The samples at the place. Raises DatasetError when they are not what was recorded, StorageError."""
+    store = holding.store
+    if holding.adopted:
+        raise DatasetError(
+            f"the files in {store} were adopted: feedrate did not make them and never removes them",
+            "choose a new folder",
+        )
+    claims = holding.claims()
+    if not claims:
+        return Removable([], 0)
+    names, form = max(claims, key=lambda claim: len(claim[0]))
+    expected = np.zeros(len(names), np.int64)
+    if holding.dataset is not None:
+        expected[: len(holding.dataset.manifest.sizes)] = holding.dataset.manifest.sizes
+    if holding.begun is not None:
+        records = read_journals(store)
+        records = records[records["index"] < len(names)]
+        expected[records["index"]] = records["bytes"]
+    found, samples = np.zeros(len(names), np.int64), []
+    for entry in store.entries():
+        index = index_of(names, form, entry.name)
+        if index is not None:
+            samples.append(entry.name)
+            found[index] += entry.size
+    present = {index for name in samples if (index := index_of(names, form, name)) is not None}
+    doubtful = [names[index] for index in sorted(present) if found[index] != expected[index]]
+    if doubtful:
+        raise DatasetError(
+            f"{store}: {len(doubtful)} files are not as large as feedrate recorded, and may be somebody "
+            f"else's: {listed(doubtful)}",
+            "run the command that made the dataset again, or move them away",
+        )
+    return Removable(samples, int(found.sum()))
+
+
+def remove(holding: Holding, found: Removable, folders: list[str]) -> None:
+    """Remove `found` and what we wrote beside it. The table, which says what is ours, goes last.
+
+    Raises StorageError.
+    """
+    store = holding.store
+    tidy(holding, None)
+    if holding.dataset is not None and not holding.damaged and recovered(store) is not None:
+        store.delete([MANIFEST])
+    store.delete(found.samples)
+    store.delete([entry.name for entry in holding.journals()])
+    if holding.begun is not None:
+        store.delete([PLAN])
+    if holding.dataset is not None:
+        if not holding.damaged:
+            store.delete([MANIFEST])
+        store.delete([holding.dataset.table[0]])
+    inside = {name.rpartition("/")[0] for name in found.samples if "/" in name} | set(folders)
+    if any(name.split("/")[0] == TRAINING for name in inside):
+        inside |= {TRAINING, VALIDATION}
+    store.clear(sorted(inside, reverse=True))
+
+
+def tidy(holding: Holding, before: Owner | None) -> None:
+    """Remove the temporary files that killed processes of ours left: journals and locks name those.
+
+    `before` is who left the lock behind. Raises StorageError.
+    """
+    store, claims = holding.store, holding.claims()
+    writers = read_writers(store) if holding.begun is not None else set()
+    if before is not None:
+        writers.add((before.pid, zlib.crc32(before.host[:32].encode())))
+    if not writers:
+        return
+    left = []
+    for entry in store.entries():
+        inside, _, last = entry.name.rpartition("/")
+        writer = written_by(last)
+        if writer is None or (writer[2], zlib.crc32(writer[1].encode())) not in writers:
+            continue
+        name = f"{inside}/{writer[0]}" if inside else writer[0]
+        if is_record(name) or any(index_of(*claim, name) is not None for claim in claims):
+            left.append(entry.name)
+    store.delete(left)
+
+
+def set_aside(store: Store) -> None:
+    """Keep a damaged manifest under another name: it is replaced, and perhaps somebody wants it."""
+    data = store.get(MANIFEST)
+    if data:
+        store.put(f"{HIDDEN}/damaged-{zlib.crc32(data):08x}.json", data)

@@ -2,11 +2,14 @@
 
 A dataset that is being made has one journal per worker, in one file or in several objects: 24 bytes a file,
 kept before the file gets its name. A record that was cut off by a kill has a wrong check and counts for
-nothing; a file without a record is made again, which gives the same bytes.
+nothing; a file without a record is made again, which gives the same bytes. In a folder a journal begins with
+a record of its writer, so that the temporary files which a killed one leaves can be told from other people's.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 import threading
 import time
@@ -20,9 +23,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataset.owned import JOURNALS
+from emulator.dataset.manifest import HIDDEN
 from emulator.errors import DatasetError, StorageError
 from emulator.storage.base import Store
+from emulator.storage.folder import FolderStore
 from emulator.units import show_rate, show_seconds
 
 Done = Callable[[int, int], None]
@@ -31,6 +35,13 @@ Done = Callable[[int, int], None]
 RECORD = np.dtype([("index", "<i8"), ("bytes", "<i8"), ("crc", "<u4"), ("check", "<u4")])
 Records = NDArray[np.void]
 """Files that are done, as rows of dtype RECORD."""
+
+
+JOURNALS = f"{HIDDEN}/journal-"
+"""What the names of all journals begin with."""
+
+_WRITER = -1
+"""The index of a record that names a writer: process in `bytes`, CRC-32 of the host's name in `crc`."""
 
 
 def journal_name(worker: int) -> str:
@@ -49,10 +60,14 @@ class Journal:
     def __init__(self, store: Store, worker: int) -> None:
         """Raises OSError, StorageError."""
         self._appender = store.appender(journal_name(worker), RECORD.itemsize)
+        if isinstance(store, FolderStore):
+            self.add(_WRITER, os.getpid(), zlib.crc32(socket.gethostname()[:32].encode()))
+            self._appender.sync()
 
     def add(self, index: int, size: int, crc: int) -> None:
         """File `index` has `size` bytes and the CRC-32 `crc`. Raises OSError, StorageError."""
-        head = index.to_bytes(8, "little") + size.to_bytes(8, "little") + crc.to_bytes(4, "little")
+        head = index.to_bytes(8, "little", signed=True) + size.to_bytes(8, "little")
+        head += crc.to_bytes(4, "little")
         self._appender.append(head + zlib.crc32(head).to_bytes(4, "little"))
 
     def __enter__(self) -> Self:
@@ -67,14 +82,26 @@ class Journal:
 
 def read_journals(store: Store) -> Records:
     """The valid records of all journals, the last of each index, by index. Raises StorageError."""
+    records = _all_records(store)
+    records = records[records["index"] >= 0][::-1]
+    return records[np.unique(records["index"], return_index=True)[1]]
+
+
+def read_writers(store: Store) -> set[tuple[int, int]]:
+    """(process, CRC-32 of its host's name) of all that kept a journal in a folder. Raises StorageError."""
+    records = _all_records(store)
+    return {(int(row["bytes"]), int(row["crc"])) for row in records[records["index"] == _WRITER]}
+
+
+def _all_records(store: Store) -> Records:
+    """The valid records of all journals. Raises StorageError."""
     found = [np.empty(0, RECORD)]
     for name in sorted(entry.name for entry in store.entries(JOURNALS)):
         data = store.get(name) or b""
         records = np.frombuffer(data[: _whole(len(data))], RECORD)
         checks = [zlib.crc32(data[at : at + 20]) for at in range(0, _whole(len(data)), RECORD.itemsize)]
         found.append(records[records["check"] == np.array(checks, dtype=np.uint32)])
-    records = np.concatenate(found)[::-1]
-    return records[np.unique(records["index"], return_index=True)[1]]
+    return np.concatenate(found)
 
 
 class Tally:
@@ -118,6 +145,7 @@ class Tally:
                         whole = _whole(blob.read_into(at, data))
                     self._read[name] = at + whole
                     records = np.frombuffer(data[:whole], RECORD)
+                    records = records[records["index"] >= 0]
                     self.add(len(records), int(records["bytes"].sum()))
         with self._lock:
             return self._files, self._bytes

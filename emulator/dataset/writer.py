@@ -12,36 +12,40 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from emulator.dataset.checksum import crc32_join
 from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
-from emulator.dataset.manifest import (
-    HIDDEN,
-    MANIFEST,
-    ROW,
-    VALIDATION,
-    Manifest,
-    open_dataset,
-    read_head,
-    write_manifest,
+from emulator.dataset.manifest import HIDDEN, ROW, VALIDATION, Manifest, Names, open_dataset, write_manifest
+from emulator.dataset.owned import (
+    LOCK,
+    PLAN,
+    Begun,
+    Holding,
+    Removable,
+    index_of,
+    look,
+    removable,
+    remove,
+    require_free,
+    set_aside,
+    tidy,
 )
-from emulator.dataset.owned import JOURNALS, PLAN, remove_dataset, require_own
 from emulator.dataset.plan import DatasetPlan, outlook
 from emulator.dataset.progress import RECORD, Done, Journal, Records, read_journals
 from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.verify import evenly_spread, looks_right, measure_payload, sums_right
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
+from emulator.files import Owner
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import REQUEST, FolderStore
 from emulator.storage.posix import aligned_buffer
@@ -54,21 +58,54 @@ _MEASURED_FILES = 16
 
 
 @contextlib.contextmanager
-def exclusive(store: Store, force: bool) -> Iterator[None]:
-    """The place, for this process's use alone where that can be had; a folder is made.
+def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
+    """The place, for this process's use alone: what of ours it holds, and who was killed there.
 
-    `force` removes the dataset that is in it. Raises DatasetError, StorageError.
+    A folder is made. When the body fails and nothing was made, everything is as it was before. Raises
+    DatasetError when the place is somebody else's, or in use; StorageError.
     """
+    made: list[Path] = []
     if isinstance(store, FolderStore):
         with storage_errors(f"cannot prepare {store}"):
             if store.root.exists() and not store.root.is_dir():
                 raise DatasetError(f"{store} is a file", "give the folder of the dataset to be")
+            look(store)
+            made = [folder for folder in (store.root, *store.root.parents) if not folder.exists()]
             store.root.mkdir(parents=True, exist_ok=True)
-    require_own(store)
-    with store.exclusive(f"{HIDDEN}/lock"):
-        if force:
-            remove_dataset(store)
-        yield
+    else:
+        look(store)
+    try:
+        with store.exclusive(LOCK) as before:
+            try:
+                yield look(store), before
+            except BaseException:
+                with contextlib.suppress(DatasetError, StorageError):
+                    _give_up(store)
+                raise
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):  # something was made, or is somebody else's
+                folder.rmdir()
+        raise
+
+
+def _give_up(store: Store) -> None:
+    """Remove a plan of which nothing was made. Raises DatasetError, StorageError."""
+    holding = look(store)
+    if holding.begun is None or holding.dataset is not None or store.get(PLAN) is None:
+        return
+    names, form = holding.begun.names, holding.begun.format
+    if len(read_journals(store)) or any(index_of(names, form, e.name) is not None for e in store.entries()):
+        return
+    store.delete([*(entry.name for entry in holding.journals()), PLAN])
+    store.clear(sorted(folders_of(names), reverse=True))
+
+
+def folders_of(names: Names) -> list[str]:
+    """The folders that samples lie in, the outer ones first; and the empty one beside DLIO's."""
+    inside = names.folder
+    dealt = [f"{number:04d}" for number in range(min(names.subfolders, names.files))]
+    return [inside, VALIDATION, *(f"{inside}/{name}" for name in dealt)] if inside else dealt
 
 
 def seeds_folder(store: Store) -> Path:
@@ -98,57 +135,75 @@ class DatasetWriter:
 
     store: Store
     plan: DatasetPlan
+    force: bool = False
+    """What is there is replaced."""
 
     @property
     def _folders(self) -> list[str]:
-        """The folders that samples lie in, the outer ones first; and the empty one beside DLIO's."""
-        inside = self.plan.folder
-        dealt = [f"{number:04d}" for number in range(min(self.plan.subfolders, self.plan.files))]
-        return [inside, VALIDATION, *(f"{inside}/{name}" for name in dealt)] if inside else dealt
+        return folders_of(self.plan.names)
 
-    def prepare(self) -> None:
-        """Make the place ready for the plan, or refuse. Raises DatasetError, StorageError."""
-        plan, recipe = self.plan, self.plan.recipe
-        with contextlib.suppress(ValueError):
-            begun = json.loads(self.store.get(PLAN) or b"null")
-            if isinstance(begun, dict):
-                self._require_same(begun)
-        if self.store.size(MANIFEST) is not None:
-            self._require_same(read_head(self.store))
-        state = {
-            "identity": plan.identity,
-            "files": plan.files,
-            "recipe": recipe.name,
-            "format": recipe.format,
-            "payload": recipe.payload,
-            "seed": plan.seed,
-            "subfolders": plan.subfolders,
-        }
-        self.store.put(PLAN, json.dumps(state).encode())
-        self.store.arrange(self._folders)
+    def check(self, holding: Holding) -> Removable:
+        """Refuse, or say what will be removed first; changes nothing. Raises DatasetError, StorageError."""
+        plan = self.plan
+        found = removable(holding) if self.force else Removable([], 0)
+        if not self.force:
+            if holding.dataset is not None:
+                manifest = holding.dataset.manifest
+                self._require_same(manifest, manifest.identity, len(manifest.names), "")
+            if holding.begun is not None:
+                records = read_journals(self.store)
+                made = int(records["index"].max()) + 1 if len(records) else 0
+                self._require_same(holding.begun, holding.begun.identity, made, " an unfinished part of")
+        require_free(holding, plan.names, plan.recipe.format, self._folders)
+        return found
 
-    def _require_same(self, found: dict[str, Any]) -> None:
-        """Raises DatasetError when a manifest or plan.json is of another or a larger dataset."""
-        if found.get("identity") != self.plan.identity:
+    def _require_same(self, there: Manifest | Begun, identity: str, files: int, part: str) -> None:
+        """Raises DatasetError when what is there is of another or a larger dataset."""
+        if identity != self.plan.identity:
             keys = ("recipe", "format", "payload", "seed", "subfolders")
-            known = ", ".join(f"{key} {found.get(key)}" for key in keys)
+            known = ", ".join(f"{key} {getattr(there, key)}" for key in keys)
             raise DatasetError(
-                f"{self.store} holds another dataset ({known})",
+                f"{self.store} holds{part} another dataset ({known})",
                 "choose another folder, repeat the first command's options, or --force to replace it",
             )
-        if int(found.get("files", 0)) > self.plan.files:
+        if files > self.plan.files:
             raise DatasetError(
-                f"{self.store} holds {found.get('files')} files of this dataset, "
-                f"{self.plan.files} were asked for",
+                f"{self.store} holds {files} files of this dataset, {self.plan.files} were asked for",
                 "use --files of at least that, or --force to replace it",
             )
 
+    def begin(self, holding: Holding, found: Removable, before: Owner | None) -> None:
+        """Make the place ready for the plan, now that nothing speaks against it. Raises StorageError."""
+        plan, recipe = self.plan, self.plan.recipe
+        if self.force:
+            for names, _ in holding.claims():
+                remove(holding, found, folders_of(names))
+        else:
+            tidy(holding, before)
+        if holding.damaged or (holding.dataset is None and holding.begun is not None):
+            set_aside(self.store)
+        begun = Begun(
+            identity=plan.identity,
+            files=plan.files,
+            recipe=recipe.name,
+            format=recipe.format,
+            payload=recipe.payload,
+            seed=plan.seed,
+            subfolders=plan.subfolders,
+            folder=plan.folder,
+            table="" if self.force or holding.dataset is None else holding.dataset.table[0],
+        )
+        self.store.put(PLAN, begun.text())
+        self.store.arrange(self._folders)
+
     def _recorded(self) -> Records:
         """Files that are said to be done: by the manifest and by the journals. Raises StorageError."""
-        rows = np.empty(0, ROW)
-        with contextlib.suppress(DatasetError):  # there is none yet, or a corrupt one is made again
-            rows = open_dataset(self.store).rows()
-        journalled = read_journals(self.store)
+        rows, journalled = np.empty(0, ROW), np.empty(0, RECORD)
+        holding = look(self.store)
+        if holding.dataset is not None and holding.dataset.manifest.identity == self.plan.identity:
+            rows = holding.dataset.rows()
+        if holding.begun is not None and holding.begun.identity == self.plan.identity:
+            journalled = read_journals(self.store)
         records = np.zeros(len(rows), RECORD)
         records["index"] = np.arange(len(rows))
         records["bytes"], records["crc"] = rows["bytes"], rows["crc"]
@@ -161,6 +216,8 @@ class DatasetWriter:
 
         Sizes and headers are compared; checksums when `paranoid`. Raises StorageError.
         """
+        if self.force:
+            return indices
         records = self._recorded()
         records = records[np.isin(records["index"], indices)]
         form, names = self.plan.form, self.plan.names
@@ -175,9 +232,19 @@ class DatasetWriter:
         left: Index = np.setdiff1d(indices, records["index"][kept], assume_unique=True)
         return left
 
-    def require_space(self, needed: int) -> None:
-        """Raises StorageError when it is known that there are fewer than `needed` bytes free."""
+    def require_space(self, files: int, needed: int, freed: int) -> None:
+        """Raises StorageError when it is known that so many files and bytes do not fit.
+
+        `freed` bytes are removed before.
+        """
+        nodes, wanted = self.store.free_files(), files * len(self.plan.form.parts(self.plan.names[0]))
+        if nodes is not None and nodes < wanted:
+            raise StorageError(
+                f"{self.store} takes {nodes} more files, {wanted} are needed: its inodes are used up",
+                "remove some files, take fewer, or --no-space-check if the figure is wrong",
+            )
         free = self.store.free()
+        free = None if free is None else free + freed
         if free is not None and free < needed:
             raise StorageError(
                 f"{self.store} has {show_bytes(free)} free, {show_bytes(needed)} are needed "
@@ -194,6 +261,8 @@ class DatasetWriter:
         writes through a buffer of 16 MiB; samples grown from seed volumes take their own memory besides. On
         an error the files in work are finished. Raises StorageError, DatasetError.
         """
+        if not len(indices):
+            return
         volumes = load_seeds(seeds_folder(self.store), self.plan.seeds)
         waiting: Iterator[int] = iter(indices.tolist())
         lock = threading.Lock()
@@ -266,6 +335,11 @@ class DatasetWriter:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             found = storage_error(error, "cannot write a sample")
             return StorageError(found.what, f"{found.hint or 'see the system log'}; the same command resumes")
+        if self.store.free_files() == 0:
+            return StorageError(
+                f"no inodes left in {self.store}: it takes no more files, however much space is free",
+                "remove some files and run the same command again, it resumes",
+            )
         records = self._recorded()
         missing = max(outlook(self.plan).total - int(records["bytes"].sum()), 0)
         return StorageError(
@@ -281,7 +355,7 @@ class DatasetWriter:
         except DatasetError:
             return None
         same = manifest.identity == self.plan.identity and len(manifest.names) == self.plan.files
-        return manifest if same else None
+        return manifest if same and not self.force and self.store.get(PLAN) is None else None
 
     def finish(self) -> Manifest:
         """Measure the files and write the manifest, once every worker is done; the journals go.
@@ -310,11 +384,20 @@ class DatasetWriter:
             payload=recipe.payload,
             identity=plan.identity,
             seeds=tuple(plan.seeds),
+            made=recipe,
             measured=measure_payload(
                 store, [part for index in chosen for part in plan.form.parts(plan.names[index])]
             ),
         )
         store.settle(self._folders)
-        write_manifest(store, manifest, rows)
-        store.delete([*(entry.name for entry in store.entries(JOURNALS)), PLAN])
+        holding = look(store)
+        tidy(holding, None)
+        write_manifest(store, manifest, rows, self._old_table(holding))
+        store.delete([*(entry.name for entry in holding.journals()), PLAN])
         return manifest
+
+    def _old_table(self, holding: Holding) -> str:
+        """The table that the plan says it replaces, when it is intact; empty: none."""
+        name = holding.begun.table if holding.begun is not None else ""
+        data = self.store.get(name) if name else None
+        return name if data is not None and zlib.crc32(data) == int(name[8:16], 16) else ""

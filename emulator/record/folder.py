@@ -4,24 +4,37 @@
     OUT/steps.parquet  the step log, and OUT/spool/ while a run goes on: record.steps
     OUT/failure.txt    why a run ended early, in the words of the first rank that failed
 
-One process fills the folder, through a `ResultFolder`. `run.json` and `steps.parquet` appear whole. A killed
-run leaves a `run.json` that says it is incomplete, and its spools.
+One process fills the folder, through a `ResultFolder`, and holds a lock in it meanwhile. `run.json` and
+`steps.parquet` appear whole. A killed run leaves a `run.json` that says it is incomplete, and its spools.
+
+Own before you delete: with --force only what an intact run.json names is removed, and only where it looks as
+feedrate writes it. Anything else at such a name is somebody else's: then --force refuses, and lists it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import SpecError, StorageError, storage_errors
-from emulator.files import is_temporary, write_whole
+from emulator.files import NEW_FILE, Lock, Owner, in_use, temporary_name, write_whole, written_by
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
-from emulator.record.steps import STEPS, Steps, remove_spools, write_steps
+from emulator.record.steps import (
+    SPOOL,
+    SPOOL_FILES,
+    STEPS,
+    Steps,
+    is_spool,
+    is_step_log,
+    remove_spools,
+    write_steps,
+)
 
 RESULT = "run.json"
 FAILURE = "failure.txt"
@@ -29,13 +42,16 @@ FAILURE = "failure.txt"
 _PROBE = ".feedrate-probe"
 _PROBE_BYTES = 65536  # more than one block, so that a full disk shows
 
+LOCK = ".feedrate-lock"
+"""Who fills the folder, while somebody does."""
+
 _OUTPUT_OF_TOOLS = (
     "fio/[0-9][0-9][0-9]-*/*.fio",
     "fio/[0-9][0-9][0-9]-*/*.json",
     "rados/[0-9][0-9][0-9]-*/*.command",
     "rados/[0-9][0-9][0-9]-*/*.json",
 )
-"""What baselines keep beside run.json, as patterns below OUT."""
+"""What baselines keep beside run.json, as patterns below OUT. Each .json is named in run.json."""
 
 
 class ResultFolder:
@@ -50,8 +66,9 @@ class ResultFolder:
     `resume` takes the place of `create` to go on with a run that was cut off. `keep` writes other files.
     """
 
-    def __init__(self, path: Path, result: RunResult) -> None:
+    def __init__(self, path: Path, result: RunResult, lock: Lock) -> None:
         self.path = path
+        self._lock = lock
         self.result = result
         """What run.json holds."""
 
@@ -61,20 +78,40 @@ class ResultFolder:
 
         With `force`, feedrate's own files of an earlier run are removed; files of others stay.
         """
-        prepare_out(path, force)
-        folder = cls(path, result)
-        folder.update(status="incomplete", reason=UNFINISHED)
+        check_out(path, force)
+        made = not path.exists()
+        with storage_errors(f"cannot create the folder {path}"):
+            path.mkdir(parents=True, exist_ok=True)
+        lock = _locked(path)
+        try:
+            prepare_out(path, force, held=True)
+            _tidy(path, lock.before)
+            folder = cls(path, result, lock)
+            folder.update(status="incomplete", reason=UNFINISHED)
+        except BaseException:
+            lock.release(remove=True)
+            if made:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
         return folder
 
     @classmethod
     def resume(cls, path: Path, result: RunResult, steps: Steps) -> ResultFolder:
-        """Go on with `result` and `steps` of a run that was cut off; spools go. Raises StorageError."""
+        """Go on with `result` and `steps` of a run that was cut off; spools go.
+
+        Raises SpecError when somebody else goes on with it, or has done so; StorageError.
+        """
+        lock = _locked(path)
+        if len(read_result(path).points) != len(result.points):
+            raise SpecError(f"another process has gone on with {path}", "resume it again")
+        _tidy(path, lock.before)
         if len(steps):
             write_steps(path, steps)
         remove_spools(path)
         with storage_errors(f"cannot write to {path}"):
             (path / FAILURE).unlink(missing_ok=True)
-        folder = cls(path, result)
+        folder = cls(path, result, lock)
         folder.update(status="incomplete", reason=UNFINISHED)
         return folder
 
@@ -90,6 +127,7 @@ class ResultFolder:
             write_steps(self.path, steps)
         self.update(status="complete", reason="")
         remove_spools(self.path)
+        self._lock.release(remove=True)
         return self.result
 
     def keep(self, name: str, content: bytes | str) -> None:
@@ -100,47 +138,120 @@ class ResultFolder:
         write_whole(file, content)
 
 
-def check_out(path: Path, force: bool) -> None:
-    """Refuse an OUT that holds files, unless `force`; creates nothing. Raises SpecError, StorageError."""
+def _locked(path: Path) -> Lock:
+    """The lock on OUT. Raises SpecError when somebody holds it, StorageError."""
+    with storage_errors(f"cannot write to {path}"):
+        try:
+            return Lock(path / LOCK)
+        except BlockingIOError as error:
+            raise SpecError(f"{path} is in use: {error.strerror}", "choose another --out") from None
+
+
+def check_out(path: Path, force: bool, held: bool = False) -> None:
+    """Refuse an OUT that holds files, with `force` files that are not ours to replace; changes nothing.
+
+    One that another process fills is refused too; `held`: this process has its lock.
+    Raises SpecError, StorageError.
+    """
     with storage_errors(f"cannot look into the folder {path}"):
-        used = path.exists() and any(path.iterdir())
+        used = path.exists() and any(entry.name != LOCK for entry in path.iterdir())
+        holder = in_use(path / LOCK) if path.is_dir() and not held else ""
+    if holder:
+        raise SpecError(f"{path} is in use: {holder}", "choose another --out")
     if used and not force:
         raise SpecError(
             f"{path} is not empty", "results are never overwritten: choose another --out, or add --force"
         )
+    if used:
+        _own_files(path)
 
 
-def prepare_out(path: Path, force: bool) -> None:
+def prepare_out(path: Path, force: bool, held: bool = False) -> None:
     """Create the folder OUT, or take an empty one, and try a write there. Before anything is measured.
 
     This is the one place that decides whether OUT may be taken and what is removed from it: with `force`,
     feedrate's own files of an earlier run; files of others stay. Raises SpecError when OUT holds files and
-    `force` is not given; StorageError when it cannot be written.
+    `force` is not given, or when it is not ours; StorageError when it cannot be written.
     """
-    check_out(path, force)
+    check_out(path, force, held)
     with storage_errors(f"cannot create the folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
+    probe = temporary_name(path / _PROBE)
     with storage_errors(f"cannot write to {path}"):
-        for old in _own_files(path):
+        for old in _own_files(path) if force else ():
             old.unlink(missing_ok=True)
-        remove_spools(path)
+        with suppress(OSError):
+            (path / SPOOL).rmdir()
         try:
-            with (path / _PROBE).open("wb") as file:
+            with os.fdopen(os.open(probe, NEW_FILE, 0o600), "wb") as file:
                 file.write(bytes(_PROBE_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
         finally:
-            (path / _PROBE).unlink(missing_ok=True)
+            probe.unlink(missing_ok=True)
+
+
+def _tidy(path: Path, before: Owner | None) -> None:
+    """Remove the temporary files of the process that was killed here. Raises StorageError."""
+    if before is None:
+        return
+    with storage_errors(f"cannot write to {path}"):
+        for file in path.iterdir():
+            writer = written_by(file.name)
+            if writer in [(name, before.host[:32], before.pid) for name in (RESULT, STEPS, _PROBE)]:
+                file.unlink(missing_ok=True)
 
 
 def _own_files(path: Path) -> list[Path]:
-    """What feedrate itself may have left in an OUT folder, and nothing else."""
-    names = [RESULT, STEPS, FAILURE, _PROBE, f".{RESULT}.tmp", f".{STEPS}.tmp"]  # .tmp: of older versions
-    left = [file.name for file in path.glob("*.part") if is_temporary(file.name)]
-    names += [name for name in left if name.startswith((f"{RESULT}.", f"{STEPS}."))]
-    return [path / name for name in names] + [
-        file for pattern in _OUTPUT_OF_TOOLS for file in path.glob(pattern)
-    ]
+    """The files in OUT that its run.json says are ours.
+
+    Raises SpecError when there is none that is intact, or when files of others have such names.
+    """
+    with storage_errors(f"cannot look into the folder {path}"):
+        if not any(entry.name != LOCK for entry in path.iterdir()):
+            return []
+    try:
+        result = read_result(path)
+    except (SpecError, StorageError) as error:
+        raise SpecError(
+            f"{path} holds no intact result of feedrate, and --force replaces nothing else ({error.what})",
+            "choose another --out, or remove the folder yourself",
+        ) from None
+    named = {path / name for corner in result.baseline for name in corner.files}
+    inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
+    ours: list[Path] = []
+    others: list[Path] = []
+    for file in [path / RESULT, path / STEPS, path / FAILURE, *(path / SPOOL).glob(SPOOL_FILES)]:
+        if os.path.lexists(file):
+            (ours if _looks_ours(file, result) else others).append(file)
+    for pattern in _OUTPUT_OF_TOOLS:
+        for file in path.glob(pattern):
+            (ours if file in named | inputs and _is_file(file) else others).append(file)
+    if others:
+        names = ", ".join(str(file.relative_to(path)) for file in others[:5])
+        raise SpecError(
+            f"{path} holds files that feedrate did not write: {names}",
+            "move them away, or choose another --out",
+        )
+    return ours
+
+
+def _is_file(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
+
+
+def _looks_ours(file: Path, result: RunResult) -> bool:
+    """Whether what is at the name of a file of feedrate is one, beside this result. Raises StorageError."""
+    if not _is_file(file):
+        return False
+    with storage_errors("cannot read a file"):
+        if file.name == STEPS:
+            return is_step_log(file)
+        if file.name == FAILURE:
+            return result.status == "incomplete" and file.read_bytes().count(b"\n") <= 1
+        if file.parent.name == SPOOL:
+            return is_spool(file)
+    return True
 
 
 def write_result(path: Path, result: RunResult) -> None:

@@ -122,11 +122,31 @@ def read_spools(out: Path) -> Steps:
     return np.concatenate(parts)
 
 
+def is_spool(file: Path) -> bool:
+    """Whether all whole rows of a file are of the rank that it is named after. Raises OSError."""
+    raw = file.read_bytes()
+    rows = np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP)
+    return bool((rows["rank"] == int(file.stem.removeprefix("rank-"))).all())
+
+
+def is_step_log(file: Path) -> bool:
+    """Whether a file is Parquet with the columns of a step log. Raises OSError."""
+    import pyarrow
+    import pyarrow.parquet
+
+    with file.open("rb") as opened:
+        try:
+            return list(pyarrow.parquet.read_schema(opened).names) == list(STEP.names or ())
+        except (pyarrow.ArrowException, OSError):
+            return False
+
+
 def remove_spools(out: Path) -> None:
     """Remove the spools; files of others in their folder stay, and then it does too. Raises StorageError."""
     with storage_errors("cannot remove the spools"):
         for file in (out / SPOOL).glob(SPOOL_FILES):
-            file.unlink(missing_ok=True)
+            if is_spool(file):
+                file.unlink(missing_ok=True)
         if (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
             (out / SPOOL).rmdir()
 

@@ -13,11 +13,12 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Self
 
 from emulator.config.storage import Cache
+from emulator.files import Owner
 from emulator.units import BLOCK_BYTES
 
 HEAD = BLOCK_BYTES
@@ -274,6 +275,9 @@ class Appender(Closing, ABC):
     def append(self, record: bytes) -> None:
         """Keep one record."""
 
+    def sync(self) -> None:
+        """Put what was appended on the disk, where it is not there yet."""
+
 
 class Store(Storage):
     """A storage that can also be listed and written. `str()` of it is its place.
@@ -322,22 +326,26 @@ class Store(Storage):
         """Whether files can be read past the page cache (O_DIRECT)."""
         return False
 
-    def exclusive(self, name: str) -> AbstractContextManager[None]:
-        """No other process makes this dataset meanwhile, where that can be known. Raises DatasetError.
+    @abstractmethod
+    def exclusive(self, name: str) -> AbstractContextManager[Owner | None]:
+        """No other process makes this dataset meanwhile; `name` says who does. Raises DatasetError.
 
-        With objects nobody can know; two that make the same dataset write the same bytes.
+        Gives who left the lock behind, when somebody was killed.
         """
-        return nullcontext()
 
     def arrange(self, folders: Iterable[str]) -> None:
-        """Make these folders, and remove what killed writers left."""
+        """Make these folders."""
 
     def settle(self, folders: Iterable[str]) -> None:
-        """Put all names in these folders on the disk, and remove what killed writers left."""
+        """Put all names in these folders on the disk."""
 
     def clear(self, folders: Iterable[str]) -> None:
         """Remove these folders where they are empty."""
 
     def free(self) -> int | None:
         """Bytes that can still be written; None: nobody knows."""
+        return None
+
+    def free_files(self) -> int | None:
+        """Files that can still be made; None: nobody knows."""
         return None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, storage_errors
-from emulator.files import NEW_FILE, TEMPORARY, RecordFile, lock, sync_folder, temporary_name, write_whole
+from emulator.files import NEW_FILE, Lock, Owner, RecordFile, sync_folder, temporary_name, write_whole
 from emulator.storage.base import Appender, Draft, Entry, Store, WriteOptions
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import BLOCK_BYTES
@@ -86,35 +86,30 @@ class FolderStore(PosixStorage, Store):
         return _FileAppender(self.root / name, unit)
 
     @contextmanager
-    def exclusive(self, name: str) -> Iterator[None]:
-        """By a lock on the file `name`, where the file system has locks."""
+    def exclusive(self, name: str) -> Iterator[Owner | None]:
+        """By a lock in the file `name`. When the body fails it goes, and its folder where that is empty."""
+        made = not (self.root / name).exists()
         with storage_errors(f"cannot prepare {self}"):
             try:
-                held = lock(self.root / name)
-            except BlockingIOError:
-                raise DatasetError(f"another feedrate generate is at work in {self}", "wait for it") from None
+                held = Lock(self.root / name)
+            except BlockingIOError as error:
+                raise DatasetError(f"{self} is in use: {error.strerror}", "wait for it") from None
         try:
-            yield
-        finally:
-            os.close(held)
+            yield held.before
+        except BaseException:
+            held.release(remove=made)
+            self.clear([name.rpartition("/")[0]])
+            raise
+        held.release()
 
     def arrange(self, folders: Iterable[str]) -> None:
         with storage_errors(f"cannot prepare {self}"):
             for folder in folders:
                 (self.root / folder).mkdir(exist_ok=True)
-            self._tidy()
 
     def settle(self, folders: Iterable[str]) -> None:
         for folder in folders:
             sync_folder(self.root / folder)
-        with storage_errors(f"cannot tidy {self}"):
-            self._tidy()
-
-    def _tidy(self) -> None:
-        """Remove what a killed worker left half-written. Raises OSError."""
-        for name, _ in _walk(self.root, "", ""):
-            if name.endswith(TEMPORARY):
-                (self.root / name).unlink(missing_ok=True)
 
     def clear(self, folders: Iterable[str]) -> None:
         for folder in folders:
@@ -123,9 +118,18 @@ class FolderStore(PosixStorage, Store):
 
     def free(self) -> int | None:
         """Of the nearest folder that is there."""
-        here = self.root.absolute()
         with storage_errors("cannot see the free space"):
-            return shutil.disk_usage(next(place for place in (here, *here.parents) if place.is_dir())).free
+            return shutil.disk_usage(self._nearest()).free
+
+    def free_files(self) -> int | None:
+        """Of the nearest folder that is there, where its file system has a limit."""
+        with storage_errors("cannot see the free space"):
+            found = os.statvfs(self._nearest())
+        return found.f_favail if found.f_files else None
+
+    def _nearest(self) -> Path:
+        here = self.root.absolute()
+        return next(place for place in (here, *here.parents) if place.is_dir())
 
 
 def _walk(folder: Path, inside: str, start: str) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Self, TypeVar
 
 from emulator.config.storage import Cache, ObjectURL
 from emulator.errors import DatasetError, StorageError
+from emulator.files import Owner
 from emulator.storage.base import HEAD, Appender, Blob, Draft, ReadStats, RetryKind, Store, WriteOptions
 
 Value = TypeVar("Value")
@@ -19,6 +22,10 @@ _BACKOFF, _GROWTH, _LONGEST = 0.1, 3.0, 10.0
 """Seconds before the first repetition, how much longer each further one waits, and seconds at most."""
 _FLUSH_SECONDS = 1.0
 """Records become an object at least this often: what a kill may lose is made again."""
+_LOCK_RENEWED, _LOCK_STALE = 5.0, 20.0
+"""Seconds after which the owner of a lock writes it again, and after which one that stays is stale."""
+_LOCK_SETTLES = 0.5
+"""Seconds after which a lock that was written is looked at again."""
 
 
 class TransientError(Exception):
@@ -118,6 +125,71 @@ class ObjectStore(Store):
     @abstractmethod
     def length(self, key: str) -> int:
         """Bytes of an object. Raises `absent` and `failures`."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Write something small unless it is there; False when it is. Where the store cannot do that at once,
+        two may both write, and the later one stays. Raises StorageError."""
+        if self.size(name) is not None:
+            return False
+        self.put(name, data)
+        return True
+
+    @contextmanager
+    def exclusive(self, name: str) -> Iterator[Owner | None]:
+        """By an object that is written again every few seconds, so that others see that its owner lives.
+
+        One whose owner has ended, or has not written it for a while, is taken over.
+        """
+        before = self._await_lock(name)
+        me = Owner.me()
+        ended = threading.Event()
+        if before is not None:
+            self.delete([name])
+        self.put_new(name, me.line())
+        time.sleep(_LOCK_SETTLES)  # where put_new is not atomic, the later one has the lock
+        self._require_lock(name, me)
+
+        def renew() -> None:
+            beats = 0
+            while not ended.wait(_LOCK_RENEWED):
+                beats += 1
+                with suppress(StorageError, DatasetError):
+                    if Owner.read((self.get(name) or b"").partition(b"\n")[0]) == me:
+                        self.put(name, me.line() + b"%d\n" % beats)
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield before
+            self._require_lock(name, me)
+        finally:
+            ended.set()
+            thread.join()
+            with suppress(StorageError, DatasetError):  # a lock that stays is taken over by the next
+                if Owner.read((self.get(name) or b"").partition(b"\n")[0]) == me:
+                    self.delete([name])
+
+    def _await_lock(self, name: str) -> Owner | None:
+        """Who left the lock behind; None: there is none. Raises DatasetError while its owner is at work."""
+        found = self.get(name)
+        if found is None:
+            return None
+        owner = Owner.read(found.partition(b"\n")[0])
+        if owner is None:
+            raise DatasetError(f"{self.url(name)} is no lock of feedrate", "remove it")
+        if not owner.gone:
+            end = time.monotonic() + _LOCK_STALE
+            while owner.host == socket.gethostname() or time.monotonic() < end:
+                if owner.host == socket.gethostname() or self.get(name) not in (found, None):
+                    raise DatasetError(f"{self} is in use: {owner} is at work", "wait for it")
+                time.sleep(1.0)
+        return owner
+
+    def _require_lock(self, name: str, me: Owner) -> None:
+        """Raises DatasetError when another process took the lock."""
+        owner = Owner.read((self.get(name) or b"").partition(b"\n")[0])
+        if owner != me:
+            raise DatasetError(f"{self} is in use: {owner or 'another process'} is at work", "wait for it")
 
     @abstractmethod
     def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[memoryview | bytes]:

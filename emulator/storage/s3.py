@@ -20,7 +20,7 @@ from emulator.units import show_seconds
 
 try:
     import obstore
-    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 except ModuleNotFoundError as error:
     if error.name != "obstore":
         raise
@@ -143,6 +143,23 @@ class S3Store(ObjectStore):
             self.ask(f"cannot write {self.url(name)}", action)
         except FileNotFoundError:
             raise self._no_bucket() from None
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """At once where the endpoint knows conditional requests."""
+
+        def create() -> bool:
+            try:
+                obstore.put(self._client, self.key(name), data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            return True
+
+        try:
+            return self.ask(f"cannot write {self.url(name)}", create)
+        except FileNotFoundError:
+            raise self._no_bucket() from None
+        except StorageError:  # perhaps the endpoint refuses the condition
+            return super().put_new(name, data)
 
     def entries(self, prefix: str = "") -> Iterator[Entry]:
         whole = self.key(prefix)

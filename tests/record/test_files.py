@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from pathlib import Path
 
 import pytest
 
 from emulator.errors import StorageError
-from emulator.files import is_temporary, replacing, sync_folder, temporary_name, write_whole
+from emulator.files import replacing, sync_folder, temporary_name, write_whole, written_by
 
 
 def one_line(error: pytest.ExceptionInfo[StorageError]) -> str:
@@ -98,10 +99,10 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path: Path) -> None:
 def test_temporary_names_are_known_again_and_fit() -> None:
     for name in ("run.json", "a" * 255, "\N{SNOWMAN}" * 85, "with\nnewline"):
         temporary = temporary_name(Path("/folder") / name).name
-        assert is_temporary(temporary)
+        assert written_by(temporary) == (name[:40], socket.gethostname()[:32], os.getpid())
         assert len(os.fsencode(temporary)) <= 255
     for name in ("run.json", "download.iso.part", "host-1-0123456789abcdef.part"):
-        assert not is_temporary(name)
+        assert written_by(name) is None
 
 
 def test_a_missing_folder_is_one_line_without_the_temporary_name(tmp_path: Path) -> None:

@@ -258,7 +258,8 @@ def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None
         spool.append(np.zeros(3, dtype=STEP))
     claim_failure(tmp_path, "the storage hangs")
     folder = ResultFolder.resume(tmp_path, kept, np.zeros(1, dtype=STEP))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "steps.parquet"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".feedrate-lock", "run.json", "steps.parquet"]
     assert len(read_steps(tmp_path)) == 1
     assert folder.complete().status == "complete"
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import queue
 import re
 import shutil
@@ -35,7 +34,7 @@ from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
-from emulator.files import lock, sync_folder, write_whole
+from emulator.files import Lock, sync_folder, write_whole
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft
@@ -97,15 +96,14 @@ def locked(root: Path) -> Iterator[None]:
     """
     with storage_errors("cannot make the folder of checkpoints"):
         try:
-            descriptor = lock(root / _LOCK)
-        except BlockingIOError:
+            held = Lock(root / _LOCK)
+        except BlockingIOError as error:
             raise SpecError(
-                f"another run writes checkpoints in {root}", "wait for it, or choose another folder"
+                f"another run writes checkpoints in {root}: {error.strerror}",
+                "wait for it, or choose another folder",
             ) from None
-    try:
+    with held:
         yield
-    finally:
-        os.close(descriptor)
 
 
 def complete(root: Path) -> list[int]:

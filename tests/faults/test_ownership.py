@@ -1,0 +1,397 @@
+"""Own before you delete: what feedrate did not write is the same after any of its commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import Done
+from faults.harness import forked
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from emulator.config.recipe import load_recipe
+from emulator.dataset.formats import format_named
+from emulator.dataset.manifest import MANIFEST, open_dataset
+from emulator.dataset.owned import PLAN, look
+from emulator.dataset.progress import Journal
+from emulator.errors import SpecError
+from emulator.files import Lock, Owner, temporary_name
+from emulator.record.folder import LOCK, ResultFolder, read_result
+from emulator.record.result import new_result
+from emulator.registry import VERBS, load
+from emulator.storage.folder import FolderStore
+
+TINY = ("--files", "3", "--no-fsync", "--threads", "1", "--set", "size.bytes_mean=300kB",
+        "--set", "size.bytes_sd=20kB", "--set", "size.bytes_min=200kB")  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """What forks should not each do again."""
+    for verb in VERBS.values():
+        load(verb.function)
+    format_named("npz")
+    load_recipe("tiny")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small dataset; tests change copies of it."""
+    folder = tmp_path_factory.mktemp("made") / "data"
+    done = run(folder.parent, "generate", folder, *TINY)
+    assert done.status == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "data"))
+
+
+def run(work: Path, *words: object) -> Done:
+    return forked([str(word) for word in words], work)
+
+
+def tree(folder: Path) -> dict[str, bytes | str | None]:
+    """Every name below `folder` with its bytes, the target of a link, or None for a folder."""
+
+    def content(path: Path) -> bytes | str | None:
+        if path.is_symlink():
+            return str(path.readlink())
+        return path.read_bytes() if path.is_file() else None
+
+    return {str(path.relative_to(folder)): content(path) for path in sorted(folder.rglob("*"))}
+
+
+def put(path: Path, content: bytes | str = b"somebody's") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def refused(done: Done, *said: str) -> None:
+    line = done.one_line()
+    assert done.status in (2, 3, 4) and all(word in line for word in said), line
+
+
+# ---- A dataset of ours, and files of others in it.
+
+
+def test_generate_again_leaves_partial_files_of_others(data: Path, tmp_path: Path) -> None:
+    theirs = [put(data / "mine/download.iso.part"), put(data / "checkpoint-000001.7.part/rank")]
+    theirs.append(put(data / f"sample_0000000.npz.{socket.gethostname()}-1-0123456789abcdef.part"))
+    (data / "sample_0000001.npz").unlink()
+    done = run(tmp_path, "generate", data, *TINY)
+    assert done.status == 0 and "made 1 files" in done.out, done.err
+    assert run(tmp_path, "generate", data, *TINY, "--seed", 1, "--force").status == 0
+    assert all(path.read_bytes() == b"somebody's" for path in theirs)
+
+
+def test_temporary_files_of_a_killed_generate_go_when_it_is_resumed(data: Path, tmp_path: Path) -> None:
+    """Its journal names the process; a file of another process of the same name stays."""
+    left = put(temporary_name(data / "sample_0000001.npz"))
+    other = put(Path(str(left).replace(f"-{os.getpid()}-", "-1-")))
+    plan = look(FolderStore(data))
+    assert plan.dataset is not None
+    killed = f"""
+import os
+from pathlib import Path
+from emulator.config.recipe import load_recipe
+from emulator.dataset.owned import Begun, PLAN
+from emulator.dataset.progress import Journal
+from emulator.files import temporary_name
+from emulator.storage.folder import FolderStore
+store = FolderStore(Path({str(data)!r}))
+store.put(PLAN, Begun(identity={plan.dataset.manifest.identity!r}, files=3, recipe="tiny", format="npz",
+    payload="incompressible", seed=0, subfolders=0).text())
+Journal(store, 0)
+temporary_name(Path({str(data / "sample_0000002.npz")!r})).write_bytes(b"half")
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", killed], check=False, timeout=60)
+    assert len(list(data.glob("*.part"))) == 3
+    done = run(tmp_path, "generate", data, *TINY)
+    assert done.status == 0, done.err
+    assert sorted(data.glob("*.part")) == sorted([left, other])
+    assert not list((data / ".feedrate").glob("journal-*")) and not (data / PLAN).exists()
+
+
+def test_force_never_removes_adopted_samples(made: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for number, sample in enumerate(sorted(made.glob("sample_*"))):
+        shutil.copy(sample, mine / f"sample_{number:07d}.npz")
+    assert run(tmp_path, "adopt", mine).status == 0
+    before = tree(mine)
+    for words in (("--force",), ("--force", "--seed", "1"), ()):
+        refused(run(tmp_path, "generate", mine, *TINY, *words), str(mine))
+    assert tree(mine) == before
+
+
+@pytest.mark.parametrize(
+    "manifest", [b'{"id": 1}\n{"id": 2}\n', b'{"files": 3}', b"", b"\xff\xfe", b"[1, 2]", None]
+)
+@pytest.mark.parametrize("state", [False, True], ids=["", "with .feedrate"])
+def test_a_foreign_folder_is_refused_with_and_without_force(
+    tmp_path: Path, manifest: bytes | None, state: bool
+) -> None:
+    mine = tmp_path / "mine"
+    names = [
+        "sample_0000001.npz",
+        "train/a.tfrecord",
+        "samples-0123abcd.npy",
+        "x.part",
+        "0001/sample_0000001.npz",
+    ]
+    for name in (*names, *([".feedrate/journal-000000", ".feedrate/notes"] if state else [])):
+        put(mine / name)
+    if manifest is not None:
+        put(mine / MANIFEST, manifest)
+    before = tree(mine)
+    for words in ((), ("--force",), ("--force", "--layout", "dlio"), ("--subfolders", "2")):
+        refused(run(tmp_path, "generate", mine, *TINY, *words), str(mine))
+    assert tree(mine) == before
+
+
+def test_what_is_in_the_way_is_listed_and_stays(data: Path, tmp_path: Path) -> None:
+    """An extension would give the user's file the bytes of a sample."""
+    put(data / "sample_0000004.npz")
+    before = tree(data)
+    more = [word if word != "3" else "6" for word in TINY]
+    refused(run(tmp_path, "generate", data, *more), "sample_0000004.npz", "in the way")
+    refused(run(tmp_path, "generate", data, *more, "--seed", 2, "--force"), "sample_0000004.npz")
+    assert tree(data) == before
+
+
+def test_force_removes_only_files_of_the_size_that_was_recorded(data: Path, tmp_path: Path) -> None:
+    put(data / "sample_0000001.npz")
+    before = tree(data)
+    refused(run(tmp_path, "generate", data, *TINY, "--seed", 1, "--force"), "sample_0000001.npz")
+    assert tree(data) == before
+
+
+def test_force_on_an_unfinished_dataset(data: Path, tmp_path: Path) -> None:
+    """Journalled files go; one that no journal names may be somebody's."""
+    store, held = FolderStore(data), look(FolderStore(data))
+    assert held.dataset is not None
+    rows = held.dataset.rows()
+    from emulator.dataset.owned import Begun
+
+    begun = Begun(
+        identity=held.dataset.manifest.identity, files=3, recipe="tiny", format="npz",
+        payload="incompressible", seed=0, subfolders=0,
+    )  # fmt: skip
+    store.delete([MANIFEST, held.dataset.table[0]])
+    store.put(PLAN, begun.text())
+    with Journal(store, 0) as journal:
+        for index in range(2):
+            journal.add(index, int(rows[index]["bytes"]), int(rows[index]["crc"]))
+    before = tree(data)
+    refused(run(tmp_path, "generate", data, *TINY, "--seed", 1, "--force"), "sample_0000002.npz")
+    assert {k: v for k, v in tree(data).items() if k != ".feedrate/lock"} == {
+        k: v for k, v in before.items() if k != ".feedrate/lock"
+    }
+    (data / "sample_0000002.npz").unlink()
+    assert run(tmp_path, "generate", data, *TINY, "--seed", 1, "--force").status == 0
+    assert run(tmp_path, "verify", data).status == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"feedrate": "dataset"}', b'{"id": 1}\n{"id": 2}\n', None])
+def test_a_damaged_manifest_is_made_again_from_its_table(
+    data: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    before = {name: content for name, content in tree(data).items() if name != ".feedrate/lock"}
+    (data / MANIFEST).unlink()
+    if content is not None:
+        put(data / MANIFEST, content)
+    assert run(tmp_path, "verify", data).status == 3
+    done = run(tmp_path, "generate", data, *TINY)
+    assert done.status == 0 and "made 0" not in done.out, done.err
+    after = {name: content for name, content in tree(data).items() if name != ".feedrate/lock"}
+    kept = f".feedrate/damaged-{zlib.crc32(content or b''):08x}.json"
+    assert (after.pop(kept) == content) if content else kept not in after
+    assert after == before
+
+
+def test_a_lost_table_is_made_again(data: Path, tmp_path: Path) -> None:
+    before = tree(data)
+    next(data.glob("samples-*.npy")).unlink()
+    done = run(tmp_path, "generate", data, *TINY)
+    assert done.status == 0, done.err
+    after = {name: content for name, content in tree(data).items() if "damaged" not in name}
+    assert after.keys() == before.keys() and run(tmp_path, "verify", data).status == 0
+
+
+def test_a_refused_generate_leaves_nothing(tmp_path: Path) -> None:
+    for words in (
+        ("--size", "20TB", "--recipe", "kits19"),
+        ("--payload", "ct-realistic", "--seeds", tmp_path / "none"),
+    ):
+        done = run(tmp_path, "generate", tmp_path / "new/data", *words)
+        refused(done)
+        assert not (tmp_path / "new").exists()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused(run(tmp_path, "generate", empty, "--recipe", "kits19", "--size", "20TB"), "missing")
+    assert tree(empty) == {}
+    assert run(tmp_path, "generate", empty, *TINY).status == 0
+
+
+def test_two_generates_exclude_each_other(data: Path, tmp_path: Path) -> None:
+    with Lock(data / ".feedrate/lock"):
+        refused(run(tmp_path, "generate", data, *TINY), f"process {os.getpid()} on {socket.gethostname()}")
+    assert run(tmp_path, "generate", data, *TINY).status == 0
+
+
+def test_a_lock_that_is_somebody_elses_stays(data: Path, tmp_path: Path) -> None:
+    lock = put(data / ".feedrate/lock", "keep out")
+    refused(run(tmp_path, "generate", data, *TINY), str(lock))
+    assert lock.read_text() == "keep out"
+
+
+# ---- OUT.
+
+
+def result(kind: str = "run"):
+    return new_result(
+        kind, command=("feedrate",), workload={}, dataset={}, storage={}, loader="direct", environment={}
+    )  # fmt: skip
+
+
+SIMULATE = ("simulate", "--system", "weka-performance", "--workload", "unet3d-tiny", "--counts", "1,2")
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        {"run.json": b'{"mine": 1}'},
+        {"run.json": b""},
+        {"steps.parquet": b"PAR1"},
+        {"spool/rank-00000.steps": b"x" * 1000, "run.json": b"{}"},
+        {"failure.txt": b"why"},
+        {"notes.txt": b"why"},
+    ],
+)
+def test_force_replaces_no_files_of_others_in_out(tmp_path: Path, theirs: dict[str, bytes]) -> None:
+    out = tmp_path / "out"
+    for name, content in theirs.items():
+        put(out / name, content)
+    before = tree(out)
+    refused(run(tmp_path, *SIMULATE, "--out", out, "--force"), str(out))
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["steps.parquet", "spool/rank-00003.steps", "failure.txt", "fio/001-a/h.json"]
+)
+def test_force_refuses_when_a_result_of_ours_has_files_of_others(tmp_path: Path, name: str) -> None:
+    ResultFolder.create(tmp_path / "out", result(), force=False).complete()
+    put(tmp_path / "out" / name, b"x" * 1000)
+    before = tree(tmp_path / "out")
+    refused(run(tmp_path, *SIMULATE, "--out", tmp_path / "out", "--force"), name)
+    assert tree(tmp_path / "out") == before
+
+
+def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
+    folder = ResultFolder.create(tmp_path / "out", result(), force=False)
+    for words in (("--force",), ()):
+        refused(run(tmp_path, *SIMULATE, "--out", tmp_path / "out", *words), str(tmp_path / "out"))
+    assert read_result(tmp_path / "out") == folder.result
+    for call in (ResultFolder.create, ResultFolder.resume):
+        with pytest.raises(SpecError, match=f"in use: process {os.getpid()} on"):
+            call(
+                tmp_path / "out",
+                folder.result,
+                **({"force": True} if call == ResultFolder.create else {"steps": []}),
+            )
+    folder.complete()
+    ResultFolder.create(tmp_path / "out", result(), force=True).complete()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+
+
+def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    child = os.fork()
+    if child == 0:
+        folder = ResultFolder.create(out, result("sweep"), force=False)
+        temporary_name(out / "run.json").write_bytes(b"half")
+        assert folder
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    other = put(out / f"run.json.{socket.gethostname()}-1-0123456789abcdef.part")
+    assert Owner.read((out / LOCK).read_bytes()).pid == child
+    assert ResultFolder.resume(out, read_result(out), np.zeros(0)).complete().status == "complete"
+    assert list(out.glob("*.part")) == [other]
+
+
+# ---- Any tree, any command.
+
+NAMES = (
+    "manifest.json", "run.json", "steps.parquet", "failure.txt", "samples-0123abcd.npy", "sample_0000000.npz",
+    "sample_0000001.npz", "a.part", "spool/rank-00000.steps", "mlperf/00000/summary.json", "train/a.tfrecord",
+    ".feedrate/plan.json", ".feedrate/journal-000000", ".feedrate/lock", ".feedrate/x", "0000/sample_0.npz",
+    "fio/000-a/h.json", "checkpoint-000000.1.part/rank", "checkpoint-000001/checkpoint.json", "lost+found/x",
+    ".feedrate-lock", ".feedrate-noise/h/f", "job.0", "notes.txt", "train/sample_0000000.npz", "valid/x",
+)  # fmt: skip
+CONTENTS = st.one_of(
+    st.binary(max_size=40),
+    st.sampled_from(
+        [
+            b"{}",
+            b'{"feedrate": "dataset", "schema": 1}',
+            b'{"schema": 1}',
+            b"PAR1PAR1",
+            b"[]",
+            b'{"a":1}\n{}\n',
+        ]
+    ),
+)
+COMMANDS = (
+    ("generate", "{}", *TINY),
+    ("generate", "{}", *TINY, "--force"),
+    ("generate", "{}", *TINY, "--force", "--subfolders", "2"),
+    ("generate", "{}", *TINY, "--force", "--layout", "dlio"),
+    ("verify", "{}"),
+    ("verify", "{}", "--repair"),
+    ("report", "{}"),
+    ("run", "{}", "-w", "unet3d-tiny", "--out", "{}", "--force"),
+    ("sweep", "{}", "-w", "unet3d-tiny", "--resume", "{}"),
+    (*SIMULATE, "--out", "{}", "--force"),
+    (*SIMULATE, "--out", "{}"),
+    ("import", "{}", "--out", "{}", "--force"),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    files=st.dictionaries(st.sampled_from(NAMES), CONTENTS, min_size=1, max_size=8),
+    number=st.integers(0, len(COMMANDS) - 1),
+)
+def test_any_tree_of_others_is_the_same_after_any_command(tmp_path_factory, files, number) -> None:
+    work = tmp_path_factory.mktemp("w")
+    for name, content in files.items():
+        put(work / "theirs" / name, content)
+    for name in (".feedrate/lock", ".feedrate-lock"):  # empty, it is a lock that nobody holds
+        if (work / "theirs" / name).is_file() and not files[name]:
+            put(work / "theirs" / name)
+    before = tree(work / "theirs")
+    done = run(work, *(word.replace("{}", str(work / "theirs")) for word in COMMANDS[number]))
+    after = tree(work / "theirs")
+    assert {name: after.get(name, "gone") for name in before} == before, f"{COMMANDS[number]}: {done}"
+    assert done.status == 0 or after == before, f"{COMMANDS[number]}: {done}"
+    assert "Traceback" not in done.err, done.err
+    shutil.rmtree(work)
+
+
+def test_a_manifest_says_itself_whether_it_was_changed(data: Path) -> None:
+    text = json.loads((data / MANIFEST).read_bytes())
+    assert open_dataset(data).checked and text["checksum"]
