@@ -125,6 +125,10 @@ class Point:
     """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
     bound: Bound | None = None
     """What limits the point; None: not examined."""
+    au_published: float | None = None
+    """Of an imported run: AU as its documents have it; `au` is recomputed, NaN where that is not possible."""
+    samples_per_second_published: float | None = None
+    """Of an imported run: throughput as its documents have it, over the steps that its version counts."""
     flags: tuple[Flag, ...] = ()
 
 

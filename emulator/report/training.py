@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from emulator.record.result import HostShare, Point, RunResult
@@ -84,6 +85,8 @@ def points_table(result: RunResult) -> Table:
             point.bytes_per_second / 1e9,
             point.bytes_per_second / point.ranks / 1e6,
             point.au * 100 if computes(point) else None,
+            "" if point.au_published is None else point.au_published * 100,
+            "" if point.samples_per_second_published is None else point.samples_per_second_published,
             point.x_ideal if computes(point) else None,
             BOUNDS[point.bound.kind] if point.bound else "",
             " ".join(sorted({letters[flag.name] for flag in point.flags})),
@@ -96,6 +99,8 @@ def points_table(result: RunResult) -> Table:
         Column("GB/s", three_digits),
         Column("MB/s\nper rank"),
         Column("AU %", one_place),
+        Column("AU %,\npublished", one_place),
+        Column("samples/s,\npublished", room=90),
         Column("X/\nX_ideal", three_places),
         Column("bound by", align="left", room=60),
         Column("notes", align="fold"),
@@ -136,7 +141,7 @@ def host_rows(point: Point) -> list[tuple[Cell, ...]]:
             name,
             share.ranks,
             share.bytes / point.seconds / 1e9 if point.seconds else 0.0,
-            min(1.0, share.wait_seconds / rank_seconds) * 100 if rank_seconds else 0.0,
+            _percent_waited(share, rank_seconds),
             None if share.busy_share is None else share.busy_share * 100,
             share.cpu_seconds / share.bytes * 1e9 if share.bytes else None,
             share.runqueue,
@@ -146,6 +151,13 @@ def host_rows(point: Point) -> list[tuple[Cell, ...]]:
     names = short_names([share.host for share in point.hosts])
     found = sorted(zip(names, point.hosts, strict=True), key=lambda host: host[0])
     return sorted((row(*host) for host in found), key=lambda row: float(row[3] or 0), reverse=True)
+
+
+def _percent_waited(share: HostShare, rank_seconds: float) -> float | None:
+    """None where nothing tells: an imported run without logs."""
+    if not math.isfinite(share.wait_seconds):
+        return None
+    return min(1.0, share.wait_seconds / rank_seconds) * 100 if rank_seconds else 0.0
 
 
 def short_names(names: list[str]) -> list[str]:

@@ -79,7 +79,7 @@ def marks(result: RunResult) -> tuple[Mark, ...]:
     if result.kind == "simulated":
         sentence = "Simulated: computed in virtual time; nothing was read."
         found.append(Mark(label="simulated", sentence=sentence))
-    if result.kind == "imported":
+    if result.kind == "imported" or "imported" in result.environment:
         found.append(Mark(label="imported", sentence="Imported: measured by another tool.", serious=False))
     return tuple(found)
 

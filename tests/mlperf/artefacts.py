@@ -81,12 +81,15 @@ class Run:
         """Over all steps."""
         return self.steps * self.step / self.seconds
 
-    def write(self, folder: Path, layout: str, *, logs: bool = True, seed: int | None = None) -> Path:
-        """As MLPerf Storage `layout` would have published it: v2.0 counts the measured sleep as compute."""
-        newer = layout == "v2.0"
+    def write(
+        self, folder: Path, layout: str, *, logs: bool = True, seed: int | None = None, metadata: bool = True
+    ) -> Path:
+        """As MLPerf Storage `layout` would have published it: v2.0 and v3.0 count the measured sleep."""
+        newer = layout in ("v2.0", "v3.0")
         slept = self.step + (self.oversleep if newer else 0.0)
         au = 100 * (self.steps - 1) * slept / self.rest
-        rate = self.batch * ((self.steps - 2) / self.rest if newer else self.steps / self.seconds)
+        counted = self.steps - (1 if layout == "v3.0" else 2)
+        rate = self.batch * (counted / self.rest if newer else self.steps / self.seconds)
         place = folder / ("dlio_config" if newer else "configs")
         place.mkdir(parents=True)
         waits = [self.first, *[self.wait] * (self.steps - 1)]
@@ -109,9 +112,18 @@ class Run:
         if not newer:
             _dump(folder / "per_epoch_stats.json", self._stats())
         _dump(folder / "summary.json", self._summary(au, rate * self.ranks, names[0]))
+        if newer and metadata:
+            _dump(folder / "training_20260101_000000_metadata.json", self._metadata(layout))
         (place / "config.yaml").write_text(self._config(seed))
         (place / "overrides.yaml").write_text("- workload=unet3d_h100\n")
         return folder
+
+    def _metadata(self, layout: str) -> dict[str, object]:
+        """v2.0 writes what its program held, v3.0 a document with fixed keys."""
+        if layout == "v2.0":
+            return {"args": {"model": "unet3d"}, "params_dict": {}, "benchmark_type": "training"}
+        known = {"benchmark_type": "training", "model": "unet3d", "command": "run", "accelerator": "h100"}
+        return {**known, "run_datetime": "20260101_000000", "num_processes": self.ranks, "parameters": {}}
 
     def _stats(self) -> dict[str, object]:
         start = datetime(2026, 1, 1)

@@ -7,24 +7,28 @@ import pytest
 import yaml
 
 from emulator.errors import SpecError
-from emulator.record.folder import write_result
+from emulator.record.folder import read_result, write_result
 from emulator.record.result import RunResult
 from emulator.satellites.checkpoint.model import load_checkpoint_model
 from emulator.satellites.checkpoint.session import Report, checkpoint_of
 from emulator.satellites.mlperf.export import export_result
+from emulator.satellites.mlperf.results import import_folder, write_imports
+from emulator.satellites.mlperf.rules import self_check
 
 GIB = 2**30
+SIZE = round(104.7 * GIB)
+"""Of all ranks."""
 
 
 def run(count: int = 10, ranks: int = 8, **workload: object) -> RunResult:
-    """Every rank 2 GiB; writes take 4 and 2 s in turn, reads 1 s."""
+    """Sizes of Llama 3 8B; writes take 4 and 2 s in turn, reads 1 s."""
     found = [
         checkpoint_of(
             direction,
             number,
             1,
             10.0 * number,
-            [Report(size=2 * GIB, seconds=slow, cpu_seconds=0) for _ in range(ranks)],
+            [Report(size=SIZE // ranks, seconds=slow, cpu_seconds=0) for _ in range(ranks)],
         )
         for direction, times in (("write", (4.0, 2.0)), ("read", (1.0, 1.0)))
         for number, slow in enumerate(times * (count // 2))
@@ -57,19 +61,19 @@ def test_the_summary_is_in_dlios_fields_and_units(tmp_path):
     (check,), place = exported(run(), tmp_path)
     summary = json.loads((place / "summary.json").read_text())
     assert summary["metric"] == {
-        "save_checkpoint_io_mean_GB_per_second": pytest.approx((16 / 4 + 16 / 2) / 2),
-        "save_checkpoint_io_stdev_GB_per_second": pytest.approx(2),
+        "save_checkpoint_io_mean_GB_per_second": pytest.approx((104.7 / 4 + 104.7 / 2) / 2),
+        "save_checkpoint_io_stdev_GB_per_second": pytest.approx(104.7 / 8),
         "save_checkpoint_duration_mean_seconds": pytest.approx(3),
         "save_checkpoint_duration_stdev_seconds": pytest.approx(1),
-        "load_checkpoint_io_mean_GB_per_second": pytest.approx(16),
-        "load_checkpoint_io_stdev_GB_per_second": pytest.approx(0),
+        "load_checkpoint_io_mean_GB_per_second": pytest.approx(104.7),
+        "load_checkpoint_io_stdev_GB_per_second": pytest.approx(0, abs=1e-9),
         "load_checkpoint_duration_mean_seconds": pytest.approx(1),
         "load_checkpoint_duration_stdev_seconds": pytest.approx(0),
-        "checkpoint_size_GB": pytest.approx(16),
+        "checkpoint_size_GB": pytest.approx(104.7),
     }
     assert (summary["num_accelerators"], summary["num_hosts"], summary["host_memory_GB"]) == (8, 1, [4])
     assert "not an official" in summary["feedrate"] and (place / "made_by_feedrate.json").is_file()
-    config = yaml.safe_load((place / "dlio_config" / "config.yaml").read_text())
+    config = yaml.safe_load((place / "dlio_config" / "config.yaml").read_text())["workload"]
     assert config["model"]["transformer"]["vocab_size"] == 128_256
     assert config["checkpoint"]["num_checkpoints_write"] == 10
     assert check.open and check.closed
@@ -93,3 +97,39 @@ def test_rules_that_are_not_met_are_named(result, broken, tmp_path):
 def test_one_that_was_cut_off_is_not_exported(tmp_path):
     with pytest.raises(SpecError, match="incomplete"):
         exported(replace(run(), status="incomplete"), tmp_path)
+
+
+def test_files_of_another_size_are_not_the_whole_sizes(tmp_path):
+    """What was written counts, not what the result calls its scale."""
+    small = run()
+    small = replace(
+        small, checkpoints=tuple(replace(made, bytes=made.bytes // 10) for made in small.checkpoints)
+    )
+    (check,), _ = exported(small, tmp_path)
+    (broken,) = [rule for rule in check.rules if not rule.met]
+    assert broken.name == "sizes" and "112 GB" in broken.value
+
+
+def test_a_subset_is_of_the_8b_model_alone_since_v3():
+    model = asdict(load_checkpoint_model("llama3-70b"))
+    subset = run(**{**model, "subset": True})
+    met = {rule.name: rule.met for rule in self_check(subset, "v3.0")[0].rules}
+    assert met["subset"] is False
+    met = {rule.name: rule.met for rule in self_check(subset, "v2.0")[0].rules}
+    assert met["subset"] is True
+    with pytest.raises(SpecError, match="has no checkpoints"):
+        self_check(subset, "v1.0")
+
+
+def test_what_is_exported_comes_back(tmp_path):
+    exported(run(), tmp_path)
+    imports = import_folder(tmp_path / "folder")
+    write_imports(imports, tmp_path / "back", ("feedrate",), False)
+    before, after = run(), read_result(tmp_path / "back")
+    for direction in ("write", "read"):
+        of_both = [
+            [made.seconds for made in result.checkpoints if made.direction == direction]
+            for result in (before, after)
+        ]
+        assert of_both[0] == of_both[1]
+    assert {made.bytes for made in after.checkpoints} == {made.bytes for made in before.checkpoints}

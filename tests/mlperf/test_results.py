@@ -19,17 +19,18 @@ from emulator.record.result import RunResult
 from emulator.record.steps import read_steps
 from emulator.satellites.mlperf.export import export_result
 from emulator.satellites.mlperf.folder import RunFolder, find_runs, read_run, write_run
-from emulator.satellites.mlperf.results import import_folder, import_run, write_imported
+from emulator.satellites.mlperf.results import import_folder, import_run, write_imports
 from emulator.satellites.mlperf.rules import self_check
 
-LAYOUTS = pytest.mark.parametrize("layout", ["v1.0", "v2.0"])
+LAYOUTS = pytest.mark.parametrize("layout", ["v1.0", "v2.0", "v3.0"])
 LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
 
 
 def imported(folder: Path, out: Path, workload: str = "") -> RunResult:
     """As the command does it, of one workload."""
-    groups = import_folder(folder, workload)
-    write_imported(groups, dict.fromkeys(groups, out), ("feedrate", "import"), False)
+    imports = import_folder(folder, workload)
+    assert len(imports.training) + len(imports.checkpoints) == 1
+    write_imports(imports, out, ("feedrate", "import"), False)
     return read_result(out)
 
 
@@ -108,7 +109,7 @@ def test_the_command_imports_compares_exports_and_imports_again(tmp_path):
     assert compared.status == 0, compared.err
     exported = feedrate("export", "--mlperf", tmp_path / "out", "--out", tmp_path / "exported")
     assert exported.status == 0, exported.err
-    assert "NOT MET  steps an epoch: 20 (asked: at least 500" in exported.out
+    assert "NOT MET  steps an epoch: 20 were run (asked: at least 500; 3, open and closed)" in exported.out
     assert "not an official" in (tmp_path / "exported" / "NOT_A_SUBMISSION.txt").read_text()
     again = feedrate("import", tmp_path / "exported", "--out", tmp_path / "again")
     assert again.status == 0, again.err
@@ -128,7 +129,7 @@ DOCUMENT = st.recursive(
 
 @settings(max_examples=8, deadline=None)
 @given(
-    layout=st.sampled_from(["v1.0", "v2.0"]),
+    layout=st.sampled_from(["v1.0", "v2.0", "v3.0"]),
     logs=st.booleans(),
     more=st.dictionaries(TEXT, DOCUMENT, max_size=4),
     au=st.floats(0, 100),
@@ -200,7 +201,7 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     rows = read_steps(tmp_path / "out")
     rows["late"] = 0  # such logs do not say how late a process was
     assert back.overshoot_p99 == pytest.approx(overshoot_p99(rows, 0.02), rel=1e-6, abs=1e-6)
-    assert after.environment["imported"][0]["steps_left_out_of_throughput"] == 2
+    assert after.environment["imported"][0]["steps_left_out_of_throughput"] == 1
     rules = {rule.name: rule for rule in self_check(before)[0].rules}
     assert rules["accelerators on a host"].met and rules["shuffle seeds"].met
     assert rules["steps an epoch"].met is False and rules["parameters of the workload"].met is False
@@ -212,12 +213,14 @@ def test_the_rules_that_runs_meet(tmp_path):
         good.write(tmp_path / "in" / f"run{number}", "v2.0", logs=False, seed=number)
     (check,) = self_check(imported(tmp_path / "in", tmp_path / "out"))
     assert check.open and not check.closed
-    assert [rule.name for rule in check.rules if not rule.met] == ["parameters of the workload"]
+    closed = ["epochs that were run", "samples that were read", "parameters of the workload"]
+    assert [rule.name for rule in check.rules if not rule.met] == closed
     poor = Run(steps=499, ranks=3, hosts=2, first=0.1, wait=0.02, barrier=0.0, epochs=1)
     poor.write(tmp_path / "poor" / "run1", "v2.0")
     (check,) = self_check(imported(tmp_path / "poor", tmp_path / "out2"))
     met = {rule.name: rule.met for rule in check.rules}
     assert met == {
+        "workload and accelerator": True,
         "steps an epoch": False,
         "dataset / memory of all client hosts": False,
         "runs": False,
@@ -227,6 +230,9 @@ def test_the_rules_that_runs_meet(tmp_path):
         "shuffle seeds": None,
         "accelerators on a host": False,
         "storage": True,
+        "epochs that were run": False,
+        "samples that were read": False,
+        "data loader": True,
         "parameters of the workload": False,
     }
 
@@ -255,13 +261,14 @@ DAMAGES = {
 }
 
 
+@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_summary_is_one_clear_line(tmp_path, damage):
+def test_a_damaged_summary_is_one_clear_line(tmp_path, damage, strict):
     folder = Run().write(tmp_path / "run", "v1.0")
     summary = json.loads((folder / "summary.json").read_text()) | DAMAGES[damage]
     (folder / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(SpecError) as raised:
-        import_folder(tmp_path)
+        import_folder(tmp_path, strict=strict)
     assert "summary.json" in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -270,27 +277,31 @@ def test_a_log_with_odd_blocks_is_one_clear_line(tmp_path, name):
     log = Run().write(tmp_path / "run", "v1.0") / "1_output.json"
     log.write_text(log.read_text().replace("block1", name))
     with pytest.raises(SpecError, match="other blocks than"):
-        import_folder(tmp_path)
+        import_folder(tmp_path, strict=True)
+    (note,) = import_folder(tmp_path).notes["run"]
+    assert note.startswith("its logs: run/1_output.json") and "other blocks than" in note
 
 
-def test_runs_of_checkpoints_are_left_out(tmp_path):
+def test_runs_of_checkpoints_without_a_model_are_left_out(tmp_path):
     for number in range(2):
         Run().write(tmp_path / f"run{number}", "v2.0", logs=False)
     path = tmp_path / "run1" / "summary.json"
     metric = {"save_checkpoint_io_mean_GB_per_second": [1.0]}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": metric}))
-    (runs,) = import_folder(tmp_path).values()
+    imports = import_folder(tmp_path)
+    (runs,) = imports.training.values()
     assert [imported.run.name for imported in runs] == ["run0"]
-    with pytest.raises(SpecError, match="checkpoints alone"):
+    assert "checkpoints" in imports.skipped["run1"]
+    with pytest.raises(SpecError, match="no run could be imported"):
         import_folder(tmp_path / "run1")
 
 
-def test_the_command_writes_nothing_when_one_of_many_is_damaged(tmp_path):
+def test_strict_writes_nothing_when_one_of_many_is_damaged(tmp_path):
     for number in range(3):
         Run().write(tmp_path / "in" / f"run{number}", "v1.0")
     log = tmp_path / "in" / "run2" / "1_output.json"
     log.write_text(log.read_text()[:500])
-    done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out")
+    done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out", "--strict")
     assert done.status == 2 and "1_output.json: not valid JSON" in done.one_line()
     assert not (tmp_path / "out").exists()
 

@@ -34,12 +34,15 @@ def answer(result: RunResult) -> str:
         return "No checkpoint was completed."
     first = result.checkpoints[0]
     ranks = "1 rank" if first.ranks == 1 else f"{first.ranks:,} ranks"
-    return f"{ranks} {' and '.join(parts)}. What is read is compared by checksum."
+    compared = " What is read is compared by checksum." if result.loader == "checkpoint" else ""
+    return f"{ranks} {' and '.join(parts)}.{compared}"
 
 
 def setting(result: RunResult) -> str:
     """Where and how it was written and read, in one line."""
     scale = str(result.workload.get("scale", "1"))
+    if result.storage.get("direct") is None:  # imported: its documents do not tell
+        return f"{result.loader} checkpoints" + (" · subset" if result.workload.get("subset") else "")
     parts = [
         str(result.dataset.get("path", "")),
         "O_DIRECT" if result.storage.get("direct") else "through the page cache",

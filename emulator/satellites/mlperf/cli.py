@@ -14,7 +14,7 @@ from emulator.files import write_whole
 from emulator.registry import FORMATS
 from emulator.satellites.mlperf.config import Config, read_config, read_overrides
 from emulator.satellites.mlperf.export import CHECK, export_result
-from emulator.satellites.mlperf.results import import_folder, write_imported
+from emulator.satellites.mlperf.results import import_folder, write_imports
 from emulator.satellites.mlperf.workload import checkpoint_model, convert, recipe_text, workload_text
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -37,6 +37,9 @@ def import_(
     workload: Annotated[
         str, typer.Option("--workload", "-w", help="What a result without a configuration ran.")
     ] = "",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Import nothing when one file of a folder cannot be read.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """A workload from a DLIO YAML with overrides, or results from MLPerf Storage's folders."""
@@ -44,14 +47,22 @@ def import_(
         texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
         _import_workload(path, out, texts, recipe, force)
         return
-    groups = import_folder(path, workload)  # every run is read before anything is written
-    folders = {name: out / name if len(groups) > 1 else out for name in groups}
-    write_imported(groups, folders, ("feedrate", *sys.argv[1:]), force)
-    for name, runs in groups.items():
-        typer.echo(f"{folders[name]}: {name}, {len(runs)} runs")
+    imports = import_folder(path, workload, strict)  # every run is read before anything is written
+    folders = write_imports(imports, out, ("feedrate", *sys.argv[1:]), force)
+    for name, folder in folders.items():
+        typer.echo(f"{folder}: {name}")
+    for runs in imports.training.values():
         for imported in runs:
             accelerators = imported.published.accelerators
             typer.echo(f"  {accelerators} accelerators, {imported.run.name}: {imported.figures.verdict}")
+    for written in (written for runs in imports.checkpoints.values() for written in runs):
+        typer.echo(f"  {written.ranks} ranks, {written.run.name}: {len(written.checkpoints)} checkpoints")
+    for name, reasons in imports.notes.items():
+        for why in reasons:
+            typer.echo(f"left out of {name}: {why}")
+    for name, why in imports.skipped.items():
+        typer.echo(f"skipped {name}: {why}")
+    typer.echo(f"{imports.count} runs imported, {len(imports.skipped)} folders skipped")
 
 
 def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path | None, force: bool) -> None:
@@ -115,9 +126,13 @@ def _import_checkpoint_model(config: Config, out: Path, recipe: Path | None) -> 
 def export(
     mlperf: Annotated[Path, typer.Option("--mlperf", metavar="OUT", help="A result, as MLPerf Storage's.")],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to be.")],
+    rules: Annotated[
+        str,
+        typer.Option(metavar="VERSION", help="v1.0, v2.0 or v3.0; default: the newest with the workload."),
+    ] = "",
 ) -> None:
     """Write a result in MLPerf Storage's layout, marked as no submission; check it against the rules."""
-    checks = export_result(mlperf, out)
+    checks = export_result(mlperf, out, rules)
     largest = [check for check in checks if check.open] or checks
     for line in largest[-1].lines:
         typer.echo(line)

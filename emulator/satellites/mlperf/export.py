@@ -1,11 +1,12 @@
-"""A result in MLPerf Storage v2.0's layout, marked as feedrate's, with the self-check beside it.
+"""A result in the layout of MLPerf Storage v2.0 and v3.0, marked as feedrate's, beside it the self-check.
 
 FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
-FOLDER/results/training/NAME/run/YYYYMMDD_HHmmss/     a folder for each run; imported ones in their layout
+FOLDER/results/training/MODEL/run/YYYYMMDD_HHmmss/    a folder for each run; imported ones in their layout
 FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
 
 Fields, units and formulas are DLIO's, slips included, so that whoever knows them reads the figures right: its
-MB is 2^20 bytes, its GB 2^30, and its throughput counts (n - 2) steps over the time without the first one.
+MB is 2^20 bytes, its GB 2^30, and its throughput counts (n - 2) steps over the time without the first one, in
+v3.0 (n - 1). What a configuration says is what was run: its epochs, files and bytes of a sample.
 Compute is nominal. Times of day follow from when the result was written.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.throughput import durations
+from emulator.config.catalog import names
 from emulator.config.reader import build
-from emulator.config.workload import Workload
+from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
 from emulator.record.folder import check_out, read_result
@@ -43,28 +45,33 @@ LEAST_STEPS = 3
 """Steps of an epoch that v2.0's throughput needs."""
 
 
-def export_result(out: Path, folder: Path) -> list[Check]:
-    """Write the result in `out` to the new folder `folder`. Raises SpecError, StorageError."""
+def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
+    """Write the result in `out` to the new folder `folder`; hold it against the rules of a version.
+
+    Raises SpecError, StorageError.
+    """
     result = read_result(out)
     if result.status != "complete" or not (result.points or result.checkpoints):
         raise SpecError(f"{out} is incomplete", "only whole results are exported")
     check_out(folder, force=False)
+    checks = self_check(result, rules)
+    version = checks[0].version
     name = str(result.workload["name"])
-    runs_folder = folder / "results" / "training" / _file_name(name.replace("-", "_")) / "run"
+    runs_folder = folder / "results" / "training" / _file_name(_model(name)) / "run"
     if result.kind == "checkpoint":
         runs_folder = folder / "results" / "checkpointing" / _file_name(name)
-        runs = [checkpoint_run(result)]
-    elif result.kind == "imported":
-        imported = result.environment.get("imported")
-        if not isinstance(imported, list) or len(imported) != len(result.points):
+    imported = result.environment.get("imported")
+    if result.kind == "imported" or imported is not None:
+        if not isinstance(imported, list) or (result.points and len(imported) != len(result.points)):
             raise SpecError(f"{out} does not say what it was imported from", "import it again")
         runs = read_originals(out, [str(run.get("run", number)) for number, run in enumerate(imported)])
+    elif result.kind == "checkpoint":
+        runs = [checkpoint_run(result)]
     elif result.kind in ("run", "sweep"):
-        runs = training_runs(out, result)
+        runs = training_runs(out, result, version)
     else:
         kinds = "only runs, sweeps, checkpoints and imports are exported"
         raise SpecError(f"{out} is of the kind {result.kind}", kinds)
-    checks = self_check(result)
     mark = {
         "made_by": f"feedrate {result.version}",
         "official_submission": False,
@@ -102,7 +109,12 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w-]", "_", name)[:80] or "run"
 
 
-def training_runs(out: Path, result: RunResult) -> list[RunFolder]:
+def _model(name: str) -> str:
+    """The model that the workload `name` trains: unet3d of unet3d-h100."""
+    return name.replace("_", "-").partition("-")[0]
+
+
+def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
     """The points of a run or a sweep as documents, in the order they were run.
 
     Raises SpecError when a point lacks steps of a rank, or has no epoch that is long enough; StorageError.
@@ -123,15 +135,19 @@ def training_runs(out: Path, result: RunResult) -> list[RunFolder]:
         if longest < LEAST_STEPS:
             what = f"{out} has epochs of {longest} steps"
             raise SpecError(what, f"MLPerf's formulas need {LEAST_STEPS} at least")
-        runs.append(training_run(result, workload, number, rows, start))
+        runs.append(training_run(result, workload, number, rows, start, version))
         start += timedelta(seconds=math.ceil(point.seconds))
     return runs
 
 
 def training_run(
-    result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime
+    result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime, version: str
 ) -> RunFolder:
-    """Point `number` of `result`, whose steps are `rows`, begun at `start`. Epochs too short are left out."""
+    """Point `number` of `result`, whose steps are `rows`, begun at `start`, by the formulas of `version`.
+
+    Epochs too short for them are left out.
+    """
+    counted = 1 if version == "v3.0" else 2
     point = result.points[number]
     batch = workload.loader.batch_size
     files, each = int(result.dataset["files"]), int(result.dataset.get("samples_per_file", 1))
@@ -157,7 +173,7 @@ def training_run(
                 "proc": {"block1": proc.tolist()},
                 "compute": {"block1": part["compute"].tolist()},
                 "au": {"block1": 100 * float(part["compute"][1:].sum()) / rest},
-                "throughput": {"block1": (len(part) - 2) * batch / rest},
+                "throughput": {"block1": (len(part) - counted) * batch / rest},
             }
     epochs = [list(log.values()) for log in logs.values()]
     au = np.array([[epoch["au"]["block1"] for epoch in log] for log in epochs]).mean(axis=0)
@@ -197,8 +213,9 @@ def training_run(
         "epochs": len(au),
     }
     loader, training = workload.loader, workload.training
-    config = {
-        "model": workload.name.partition("-")[0],
+    model, _, accelerator = workload.name.replace("_", "-").partition("-")
+    config: dict[str, Any] = {
+        "model": {"name": model, "type": "cnn"},
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": True, "checkpoint": False},
         "dataset": {
@@ -206,8 +223,8 @@ def training_run(
             "format": workload.sample.format,
             "num_files_train": files,
             "num_samples_per_file": each,
-            "record_length": round(sample_bytes),  # the mean of what was read
-            "record_length_stdev": workload.sample.bytes_sd,
+            "record_length_bytes": round(sample_bytes),  # the mean of what was read
+            "record_length_bytes_stdev": workload.sample.bytes_sd,
         },
         "reader": {
             "data_loader": "pytorch",
@@ -219,24 +236,90 @@ def training_run(
             "sample_shuffle": "seed",
         },
         "train": {
-            "epochs": training.epochs,
+            "epochs": len(au),
             "computation_time": workload.accelerator.step_seconds,
             "seed": training.shuffle_seed + number,
         },
         "metric": {"au": training.au_threshold},
     }
+    name = start.strftime("%Y%m%d_%H%M%S")
+    overrides = _overrides(config, workload)
     return RunFolder(
-        name=start.strftime("%Y%m%d_%H%M%S"),
+        name=name,
         layout="v2.0",
         summary=summary,
+        metadata=_metadata("training", name, model, point.ranks, config, overrides, accelerator),
         epochs=stats,
         logs=logs,
         configs={
             "config.yaml": {"workload": config},
             "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [f"workload={workload.name.replace('-', '_')}"],
+            "overrides.yaml": [
+                f"workload={workload.name.replace('-', '_')}",
+                *(f"++workload.{key}={value}" for key, value in overrides.items()),
+            ],
         },
     )
+
+
+def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
+    """Dotted key -> value of what differs from the published workload of this name, or may always differ.
+
+    What is not there is as published, as far as MLPerf's own checkers look.
+    """
+    always = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
+    known = load_workload(workload.name) if workload.name in names("workloads") else None
+    published: dict[str, Any] = {}
+    if known is not None:
+        published = {
+            "dataset.format": known.sample.format,
+            "dataset.num_samples_per_file": known.sample.samples_per_file,
+            "dataset.record_length_bytes": known.sample_read.bytes_mean,
+            "reader.batch_size": known.loader.batch_size,
+            "train.epochs": known.training.epochs,
+            "train.computation_time": known.accelerator.step_seconds,
+            "metric.au": known.training.au_threshold,
+        }
+    flat = {
+        f"{section}.{key}": value
+        for section, table in config.items()
+        if isinstance(table, dict)
+        for key, value in table.items()
+    }
+    differ = [key for key, value in published.items() if not _alike(flat[key], value)]
+    return {key: flat[key] for key in (*always, *differ) if "=" not in str(flat[key])}
+
+
+def _alike(value: Any, published: Any) -> bool:
+    """Equal; of sizes, within 1 %: a dataset draws its own."""
+    if isinstance(value, int) and isinstance(published, int):
+        return abs(value - published) <= published / 100
+    return bool(value == published)
+
+
+def _metadata(
+    kind: str,
+    name: str,
+    model: str,
+    ranks: int,
+    config: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    accelerator: str = "",
+) -> dict[str, Any]:
+    """KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for."""
+    return {
+        f"{kind}_{name}_metadata.json": {
+            "benchmark_type": kind,
+            "model": model,
+            "command": "run",
+            "run_datetime": name,
+            "num_processes": ranks,
+            "accelerator": accelerator or None,
+            "parameters": config,
+            "override_parameters": overrides,
+            "made_by": "feedrate: not an official MLPerf Storage submission",
+        }
+    }
 
 
 def checkpoint_run(result: RunResult) -> RunFolder:
@@ -266,7 +349,7 @@ def checkpoint_run(result: RunResult) -> RunFolder:
     shape, parallelism = workload["shape"], workload["parallelism"]
     config = {
         "model": {
-            "name": str(workload["name"]).replace("-", "_"),
+            "name": str(workload["name"]).replace("llama3-", "llama_"),
             "type": "transformer",
             "num_layers": shape["layers"],
             "model_datatype": "fp16",
@@ -274,7 +357,6 @@ def checkpoint_run(result: RunResult) -> RunFolder:
             "parallelism": {
                 "tensor": parallelism["tensor"],
                 "pipeline": parallelism["pipeline"],
-                "data": workload["data_parallel"],
                 "zero_stage": parallelism["zero"],
             },
             "transformer": {
@@ -298,11 +380,29 @@ def checkpoint_run(result: RunResult) -> RunFolder:
     }
     cores = [int(result.environment.get("cores", 0))] * first.hosts
     summary = _summary(result, start, seconds, first.ranks, list(result.environment.get("hosts", ())), cores)
+    name = start.strftime("%Y%m%d_%H%M%S")
+    spans: dict[str, Any] = {}
+    for direction, word in (("write", "save"), ("read", "load")):
+        chosen = [checkpoint for checkpoint in result.checkpoints if checkpoint.direction == direction]
+        for number, made in enumerate(chosen, start=1):
+            spans[f"{word}_ckpt{number}"] = {
+                "start": _time(start, made.began),
+                "end": _time(start, made.began + made.seconds),
+                "duration": made.seconds,
+                "throughput": made.bytes_per_second / GIB,
+            }
+    epoch = {"start": _time(start, 0.0), **spans, "end": _time(start, seconds)}
     return RunFolder(
-        name=start.strftime("%Y%m%d_%H%M%S"),
+        name=name,
         layout="v2.0",
         summary={**summary, "num_hosts": first.hosts, "metric": metric},
-        configs={"config.yaml": config},
+        epochs={"0": {"1": epoch}},
+        metadata=_metadata("checkpointing", name, str(workload["name"]), first.ranks, config, {}),
+        configs={
+            "config.yaml": {"workload": config},
+            "hydra.yaml": {"hydra": {}},
+            "overrides.yaml": [f"workload={str(workload['name']).replace('-', '_')}"],
+        },
     )
 
 

@@ -3,7 +3,7 @@
     AU as published    sum of compute without the first step / time without the first step, per block;
                        weighted by steps over an epoch's blocks, mean over ranks, mean over epochs
     AU recomputed      the same with nominal compute: time overslept does not count as compute
-    X, same steps      (n - 1) x batch / time without the first step: v2.0 writes (n - 2)
+    X, same steps      (n - 1) x batch / time without the first step: v3.0 publishes it, v2.0 writes (n - 2)
     X, all steps       n x batch / time: v0.5 and v1.0 publish this one
 
 X_ideal is batch / step time. With nominal compute AU is X / X_ideal over the same steps, by definition; a
@@ -16,6 +16,7 @@ for each block `au` and `throughput`, from which the length of the block follows
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +36,10 @@ HIDDEN = 0.02
 """A larger difference of AU and X/X_ideal over all steps, both shares of 1, is reported."""
 OVERSLEPT = 0.005
 """A larger difference of the published and the recomputed AU, both shares of 1, is reported."""
+ROUNDING = 0.001
+"""Nominal compute gives no AU above the published one, by this: a sleep is never shorter than asked for."""
+SKIPS = {"v1.0": 0, "v2.0": 2, "v3.0": 1}
+"""Version -> steps that its throughput leaves out of its count; with 0 it is over the whole time."""
 
 _LONGEST_STEP = 1e7  # seconds
 _LONGEST_BLOCK = 1e10  # seconds
@@ -67,10 +72,20 @@ class Published:
     """Bytes of each host."""
     cores: tuple[int, ...]
     """Cores of each host."""
+    most_steps: int
+    """Steps of an epoch after which the run was told to stop; 0: none were."""
 
     def steps_per_epoch(self, batch: int) -> int:
-        """Whole steps of all accelerators in an epoch."""
-        return self.files * self.samples_per_file // (batch * self.accelerators)
+        """Steps of all accelerators in an epoch, whole ones alone."""
+        steps = self.files * self.samples_per_file // (batch * self.accelerators)
+        return min(steps, self.most_steps) if self.most_steps else steps
+
+
+def each_host(values: Sequence[float], hosts: int) -> tuple[float, ...]:
+    """The values of the hosts; where DLIO added those of several hosts up into one place, their mean."""
+    if not values or (len(values) == hosts and all(values)):
+        return tuple(values)
+    return (sum(values) / hosts,) * hosts
 
 
 def trains(run: RunFolder) -> bool:
@@ -80,24 +95,27 @@ def trains(run: RunFolder) -> bool:
     return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
 
 
-def read_published(run: RunFolder) -> Published:
-    """The figures in the summary of `run`. Raises SpecError naming the key that is missing or wrong."""
-    summary = _JsonObject(run.summary, f"{run.name}/summary.json")
-    if not isinstance(summary.values.get("metric"), Mapping):
-        raise summary.wrong("metric", "an object", summary.values.get("metric"))
-    metric = _JsonObject(summary.values["metric"], f"{run.name}/summary.json: metric")
+def read_published(run: RunFolder, most_steps: int = 0) -> Published:
+    """The figures in the summary of `run`, whose configuration asks for `most_steps` an epoch.
+
+    Raises SpecError naming the key that is missing or wrong.
+    """
+    summary = JsonObject(run.summary, f"{run.name}/summary.json")
+    metric = summary.inner("metric")
     if "train_au_percentage" not in metric.values:
-        raise SpecError(f"{metric.name} has no train_au_percentage", "only training runs are imported")
+        raise SpecError(f"{metric.name} has no train_au_percentage", "it is no run of training")
     au = metric.numbers("train_au_percentage", 1000)
     rates = metric.numbers("train_throughput_samples_per_second", 1e15)
     if not au or len(au) != len(rates):
         raise SpecError(f"{metric.name}: {len(au)} epochs of AU, {len(rates)} of throughput")
     expectation = metric.values.get("train_au_meet_expectation")
-    memory = summary.numbers("host_memory_GB", 1e9, optional=True)
+    hosts = summary.whole("num_hosts", 10_000_000, 1)
+    memory = each_host(summary.numbers("host_memory_GB", 1e9, optional=True), hosts)
+    cores = each_host(summary.numbers("host_cpu_count", 1e6, optional=True), hosts)
     return Published(
         start=str(summary.values.get("start", ""))[:40],
         accelerators=summary.whole("num_accelerators", 10_000_000),
-        hosts=summary.whole("num_hosts", 10_000_000, 1),
+        hosts=hosts,
         hostname=str(summary.values.get("hostname", ""))[:80],
         au=tuple(value / 100 for value in au),
         samples_per_second=rates,
@@ -106,16 +124,24 @@ def read_published(run: RunFolder) -> Published:
         files=summary.whole("num_files_train", 10**12),
         samples_per_file=summary.whole("num_samples_per_file", 10**12, 1),
         host_memory=tuple(round(value * GIB) for value in memory),
-        cores=tuple(round(value) for value in summary.numbers("host_cpu_count", 1e6, optional=True)),
+        cores=tuple(round(value) for value in cores),
+        most_steps=most_steps,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _JsonObject:
+class JsonObject:
     """An object of foreign JSON; `name` is where it lies."""
 
     values: Mapping[str, Any]
     name: str
+
+    def inner(self, key: str) -> JsonObject:
+        """The object under `key`. Raises SpecError."""
+        value = self.values.get(key)
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "an object", value)
+        return JsonObject(value, f"{self.name}: {key}")
 
     def number(self, key: str, most: float, default: float | None = None) -> float:
         """A number from 0 to `most`. Raises SpecError."""
@@ -137,7 +163,7 @@ class _JsonObject:
         values = value if isinstance(value, list) else [value]
         if len(values) > 1_000_000:
             raise self.wrong(key, "a list of at most a million", "more")
-        return tuple(_JsonObject({key: item}, self.name).number(key, most) for item in values)
+        return tuple(JsonObject({key: item}, self.name).number(key, most) for item in values)
 
     def wrong(self, key: str, wanted: str, value: Any) -> SpecError:
         if value is None:
@@ -279,6 +305,26 @@ def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
     return total or None
 
 
+def check_logs(run: RunFolder, published: Published, blocks: Sequence[Block]) -> None:
+    """Raises SpecError when the blocks are not those that the summary's AU was taken from."""
+    if not blocks:
+        return
+    sums: dict[tuple[int, int], tuple[float, int]] = {}
+    for block in blocks:
+        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
+        sums[block.rank, block.epoch] = (total + block.au * block.steps, steps + block.steps)
+    epochs = sorted({epoch for _, epoch in sums})
+    logged = tuple(
+        float(np.mean([total / steps for (_, own), (total, steps) in sums.items() if own == epoch]))
+        for epoch in epochs
+    )
+    if len(logged) != len(published.au) or not np.allclose(logged, published.au, atol=ROUNDING):
+        shares = " and ".join(
+            f"{100 * sum(au) / len(au):.2f} % in {len(au)} epochs" for au in (logged, published.au)
+        )
+        raise SpecError(f"{run.name}: the logs are not this run's: AU of logs and summary is {shares}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """AU and throughput as they were published and as they were recomputed. Shares of 1."""
@@ -290,8 +336,10 @@ class Figures:
     known formula allow it."""
     x_ideal_first: float | None
     """Throughput / ideal over all steps, start-up included."""
-    skips: int
-    """Steps that the published throughput leaves out of its count: 2 in v2.0, 0 before."""
+    skips: int | None
+    """Steps that the published throughput leaves out of its count; None: nothing tells."""
+    either: tuple[float, float] | None = None
+    """What x_ideal is by the formula of v3.0 and by that of v2.0, where nothing tells which it was."""
 
     @property
     def overslept(self) -> float:
@@ -302,8 +350,16 @@ class Figures:
     def verdict(self) -> str:
         """One line for people."""
         au = f"AU {self.au_published * 100:.1f} %"
+        if self.either is not None:
+            by = " or ".join(
+                f"{share * 100:.2f} % if it is of {version}"
+                for share, version in zip(self.either, ("v3.0", "v2.0"), strict=True)
+            )
+            return f"{au}; nothing says which formula its throughput follows: X/X_ideal is {by}"
+        if self.x_ideal is not None and self.x_ideal > self.au_published + ROUNDING:
+            return f"{au}, but its throughput gives {self.x_ideal * 100:.2f} %: the two do not fit together"
         if self.x_ideal_first is None:
-            return f"{au}; X/X_ideal cannot be computed from what was published"
+            return f"{au}; X/X_ideal over all steps cannot be computed from what was published"
         hidden = self.au_published - max(self.overslept, 0.0) - self.x_ideal_first
         reasons = []
         if hidden > HIDDEN:
@@ -317,48 +373,53 @@ def recompute(run: RunFolder, published: Published, workload: Workload, blocks: 
     """AU and X/X_ideal of `run`, from the blocks of its logs where there are some, else from the summary.
 
     Without logs: v1.0's AU counts nominal compute, so it is X/X_ideal over the same steps, and the published
-    throughput is the one over all steps. v2.0's throughput times (n - 1) / (n - 2) is the former; the latter
-    follows from the epochs' times.
+    throughput is the one over all steps. v3.0's throughput is the former, v2.0's times (n - 1) / (n - 2); the
+    latter follows from the epochs' times.
     """
     batch, step = workload.loader.batch_size, workload.accelerator.step_seconds
     skips = skipped_steps(run, blocks, batch)
     au = sum(published.au) / len(published.au)
-    same: float | None = None
-    every: float | None = None
-    if step > 0 and blocks:
-        same, every = (_x_ideal(blocks, batch, step, skips, first) for first in (1, 0))
-    elif step > 0:
-        ideal = published.accelerators * workload.ideal_samples_per_second
-        rate = sum(published.samples_per_second) / len(published.samples_per_second)
-        steps = published.steps_per_epoch(batch)
-        if not skips:
-            same, every = au, rate / ideal
-        elif steps >= 3:
-            same = rate * (steps - 1) / (steps - skips) / ideal
-            times = [epoch_seconds(run, epoch) for epoch in range(len(published.au))]
-            rates = [steps * batch * published.accelerators / seconds for seconds in times if seconds]
-            every = float(np.mean(rates)) / ideal if rates else None
-    return Figures(au_published=au, x_ideal=same, x_ideal_first=every, skips=skips)
+    if step > 0 and blocks:  # each block's AU gives its time, so the formula of its throughput is not needed
+        same, whole = (_x_ideal(blocks, batch, step, skips or 0, first) for first in (1, 0))
+        return Figures(au_published=au, x_ideal=same, x_ideal_first=whole, skips=skips)
+    steps = published.steps_per_epoch(batch)
+    if step <= 0 or steps < 3:
+        return Figures(au_published=au, x_ideal=None, x_ideal_first=None, skips=skips)
+    share = sum(published.samples_per_second) / len(published.samples_per_second)
+    share /= published.accelerators * workload.ideal_samples_per_second
+    if skips == 0:
+        return Figures(au_published=au, x_ideal=au, x_ideal_first=share, skips=0)
+    times = [epoch_seconds(run, epoch) for epoch in range(len(published.au))]
+    shares = [steps * step / seconds for seconds in times if seconds]
+    every = float(np.mean(shares)) if shares else None
+    by_v2 = share * (steps - 1) / (steps - 2)
+    if skips != 1 and by_v2 > au + ROUNDING:  # more than the accelerators were busy: it is not v2.0's
+        skips = 1
+    if skips is None:
+        return Figures(au_published=au, x_ideal=None, x_ideal_first=every, skips=None, either=(share, by_v2))
+    return Figures(au_published=au, x_ideal=by_v2 if skips == 2 else share, x_ideal_first=every, skips=skips)
 
 
-def skipped_steps(run: RunFolder, blocks: Sequence[Block], batch: int) -> int:
-    """How many steps the published throughput leaves out: by the logs where they show it, else by the layout.
+def skipped_steps(run: RunFolder, blocks: Sequence[Block], batch: int) -> int | None:
+    """How many steps the published throughput leaves out: by the logs where they show it, else the version.
 
-    A block's time follows from its AU; then (steps - skips) x batch / throughput is either that time with
-    skips 0, or that time without the first step with skips 2.
+    A block's time follows from its AU; then (steps - skips) x batch / throughput is that time with skips 0,
+    or that time without the first step with skips 1 or 2.
     """
-    votes = []
+    votes: Counter[int] = Counter()
     for block in blocks:
         if block.steps < 4 or not block.au or not block.throughput:
             continue
         rest = float(block.compute[1:].sum()) / block.au
-        whole = rest + float(block.proc[0])
-        error_of_0 = abs(block.steps * batch / block.throughput / whole - 1)
-        error_of_2 = abs((block.steps - 2) * batch / block.throughput / rest - 1)
-        votes.append(2 if error_of_2 < error_of_0 else 0)
+        times = {0: rest + float(block.proc[0]), 1: rest, 2: rest}
+        errors = {
+            skips: abs((block.steps - skips) * batch / block.throughput / seconds - 1)
+            for skips, seconds in times.items()
+        }
+        votes[min(errors, key=errors.__getitem__)] += 1
     if votes:
-        return 2 if sum(votes) > len(votes) else 0
-    return 2 if run.layout == "v2.0" else 0
+        return votes.most_common(1)[0][0]
+    return SKIPS[run.version] if run.version else None
 
 
 def _x_ideal(blocks: Sequence[Block], batch: int, step: float, skips: int, first: int) -> float:

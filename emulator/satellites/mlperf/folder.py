@@ -1,18 +1,21 @@
-"""The documents of one run, as MLPerf Storage v0.5 to v2.0 (DLIO) writes them into a folder: in and out.
+"""The documents of one run, as MLPerf Storage v0.5 to v3.0 (DLIO) writes them into a folder: in and out.
 
 summary.json
 per_epoch_stats.json                      v0.5 and v1.0; or one of each rank:
-0_per_epoch_stats.json, 1_ ...            v2.0
+0_per_epoch_stats.json, 1_ ...            v2.0 and v3.0
 0_output.json, 1_ ...                     the log of each rank; not always published
 dlio_config/, configs/ or .hydra/         config.yaml, hydra.yaml, overrides.yaml
-training_*_metadata.json                  v2.0
+training_*_metadata.json                  v2.0 and v3.0
+
+Only summary.json is indispensable: in published trees others are missing, cut short, or placeholders of a few
+bytes in place of what was too large. They are left out, and named.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +25,9 @@ from emulator.files import write_whole
 from emulator.satellites.mlperf.bounded import read_json, read_yaml, yaml_text
 
 Layout = Literal["v1.0", "v2.0"]
-"""v1.0: also that of v0.5, and of DLIO 2.0 run by itself."""
+"""v1.0: also that of v0.5, and of DLIO 2.0 run by itself. v2.0: also that of v3.0."""
+Version = Literal["v1.0", "v2.0", "v3.0"]
+"""Whose formulas a run's figures follow."""
 
 SUMMARY = "summary.json"
 _CONFIG_FOLDERS = ("dlio_config", "configs", ".hydra")
@@ -30,8 +35,12 @@ _CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _LOG = re.compile(r"(\d{1,7})_output\.json")
 _STATS = re.compile(r"(?:(\d{1,7})_)?per_epoch_stats\.json")
 _METADATA = re.compile(r"[A-Za-z0-9_-]{1,80}_metadata\.json")
-_MOST_DEPTH = 8
-_MOST_RUNS = 1000
+_MOST_DEPTH = 12
+_MOST_RUNS = 10_000
+_PLACEHOLDER = 64
+"""A file of fewer bytes that is no JSON is a placeholder."""
+_CODE = re.compile(r"code(-images|-[0-9a-f]{8})?")
+"""Folders of a submitter's tree with copies of the benchmark, whose tests have runs of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +59,35 @@ class RunFolder:
     """Name of the file -> its value."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Name of the file -> its value."""
+    unread: tuple[str, ...] = ()
+    """Why files were left out, one sentence each kind."""
+
+    @property
+    def version(self) -> Version | None:
+        """Whose formulas it follows, by its files; None: they do not tell v2.0 from v3.0."""
+        if self.layout == "v1.0":
+            return "v1.0"
+        for value in self.metadata.values():
+            if isinstance(value, dict) and {"benchmark_type", "num_processes", "parameters"} <= value.keys():
+                return "v3.0"
+            if isinstance(value, dict) and {"args", "benchmark_type"} <= value.keys():
+                return "v2.0"
+        return None
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The folders at or below `folder` that hold a summary.json. Raises SpecError, StorageError."""
+    """The folders at or below `folder` that hold a summary.json, or a benchmark's metadata.
+
+    Raises SpecError, StorageError.
+    """
 
     def search(inside: Path, depth: int) -> Iterator[Path]:
-        if (inside / SUMMARY).is_file():
+        inner = list(inside.iterdir())
+        if any(path.name == SUMMARY or _METADATA.fullmatch(path.name) for path in inner if path.is_file()):
             yield inside
-        for inner in inside.iterdir() if depth < _MOST_DEPTH else ():
-            if inner.is_dir() and not inner.is_symlink():
-                yield from search(inner, depth + 1)
+        for path in inner if depth < _MOST_DEPTH else ():
+            if path.is_dir() and not path.is_symlink():
+                yield from search(path, depth + 1)
 
     if not folder.is_dir():
         raise SpecError(f"there is no folder {folder}", "give the folder of a run, or one above several")
@@ -73,29 +100,76 @@ def find_runs(folder: Path) -> list[Path]:
     return runs
 
 
-def read_run(folder: Path, name: str = "") -> RunFolder:
-    """The run in `folder`. Raises SpecError naming the file that is damaged, StorageError."""
+def why_no_run(folder: Path, name: str) -> str:
+    """Why the folder `name` is none of a run of DLIO; empty where it may be one."""
+    if any(_CODE.fullmatch(part) for part in name.split("/")[:-1]):
+        return "part of a copy of the benchmark's code"
+    for kind in ("kv_cache", "vector_database"):
+        if kind in name.split("/") or any(folder.glob(f"{kind}_*_metadata.json")):
+            return f"a run of the benchmark {kind}"
+    if not (folder / SUMMARY).is_file():
+        return f"it holds no {SUMMARY}: data generation, or a run that did not end"
+    return ""
+
+
+def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
+    """The run in `folder`. Files beside the summary that cannot be read are left out, unless `strict`.
+
+    Raises SpecError naming the file that is damaged, StorageError.
+    """
     with storage_errors("cannot list the folder"):
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
-    stats = {match[1] or "": _object(folder / file) for file in files if (match := _STATS.fullmatch(file))}
-    for rank, epochs in stats.items():
-        if not all(isinstance(epoch, dict) for epoch in epochs.values()):
-            raise SpecError(f"{folder}: {rank} per_epoch_stats.json: an epoch is not an object")
-    logs = {int(match[1]): _object(folder / file) for file in files if (match := _LOG.fullmatch(file))}
+    refused: dict[str, list[str]] = {}
+
+    def wanted(path: Path, read: Callable[[Path], Any]) -> Any:
+        try:
+            return read(path)
+        except SpecError as error:
+            if strict:
+                raise
+            short = path.stat().st_size < _PLACEHOLDER
+            why = "a placeholder of a few bytes" if short else str(error).removeprefix(f"{path}: ")
+            refused.setdefault(why, []).append(path.name)
+            return None
+
+    def of_ranks(pattern: re.Pattern[str], read: Callable[[Path], Any]) -> dict[str, Any]:
+        found = {
+            match[1] or "": wanted(folder / file, read)
+            for file in files
+            if (match := pattern.fullmatch(file))
+        }
+        return {rank: value for rank, value in found.items() if value is not None}
+
+    stats, logs = of_ranks(_STATS, _epochs), of_ranks(_LOG, _object)
     config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
     configs = {}
     if config is not None:
-        configs = {file: read_yaml(config / file) for file in _CONFIG_FILES if (config / file).is_file()}
-    newer = any(stats) or (config is not None and config.name == _CONFIG_FOLDERS[0])
+        for file in _CONFIG_FILES:
+            if (config / file).is_file() and (value := wanted(config / file, read_yaml)) is not None:
+                configs[file] = value
+    metadata = {file: wanted(folder / file, read_json) for file in files if _METADATA.fullmatch(file)}
+    newer = any(stats) or (config is not None and config.name == _CONFIG_FOLDERS[0]) or bool(metadata)
     return RunFolder(
         name=name or folder.name,
         layout="v2.0" if newer else "v1.0",
         summary=_object(folder / SUMMARY),
         epochs=stats,
-        logs=logs,
+        logs={int(rank): log for rank, log in logs.items()},
         configs=configs,
-        metadata={file: read_json(folder / file) for file in files if _METADATA.fullmatch(file)},
+        metadata={file: value for file, value in metadata.items() if value is not None},
+        unread=tuple(
+            f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
+            for why, names in refused.items()
+        ),
     )
+
+
+def _epochs(path: Path) -> dict[str, Any]:
+    """The epochs of a file of statistics. Raises SpecError, StorageError."""
+    epochs = _object(path)
+    if not all(isinstance(epoch, dict) for epoch in epochs.values()):
+        raise SpecError(f"{path}: an epoch is not an object")
+    return epochs
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 OUT/run.json, OUT/steps.parquet
 OUT/mlperf/00000/ ...      the documents of point 0, as they were: feedrate export writes them again
+
+Runs of checkpoints become results of the kind checkpoint: those of one model and system in one result, since
+its writes and its reads may be two runs.
 """
 
 from __future__ import annotations
@@ -9,10 +12,10 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,12 +28,14 @@ from emulator.errors import SpecError, storage_errors
 from emulator.record.folder import ResultFolder, check_out
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import STEP, Steps
+from emulator.satellites.mlperf.checkpoints import ImportedCheckpoints, checkpoint_result, read_checkpoints
 from emulator.satellites.mlperf.config import Config, parse_overrides, workload_table
 from emulator.satellites.mlperf.figures import (
     HIDDEN,
     OVERSLEPT,
     Figures,
     Published,
+    check_logs,
     epoch_seconds,
     read_blocks,
     read_published,
@@ -38,10 +43,11 @@ from emulator.satellites.mlperf.figures import (
     step_rows,
     trains,
 )
-from emulator.satellites.mlperf.folder import RunFolder, find_runs, read_run, write_run
+from emulator.satellites.mlperf.folder import RunFolder, find_runs, read_run, why_no_run, write_run
 from emulator.satellites.mlperf.workload import convert
 
 ORIGINALS = "mlperf"
+Run = TypeVar("Run")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -57,25 +63,84 @@ class Imported:
     """Of point 0; empty without logs."""
 
 
-def import_folder(folder: Path, workload: str = "") -> dict[str, list[Imported]]:
-    """The training runs at or below `folder`, by the name of their workload. Raises SpecError, StorageError.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imports:
+    """What a folder held."""
 
-    `workload` names the workload where a run has no configuration beside it.
+    training: Mapping[str, Sequence[Imported]]
+    """By the name of the workload."""
+    checkpoints: Mapping[str, Sequence[ImportedCheckpoints]]
+    """By the name of the model."""
+    skipped: Mapping[str, str]
+    """Name of a folder that was not imported -> why."""
+    notes: Mapping[str, Sequence[str]]
+    """Name of an imported run -> what of it was left out, and why."""
+
+    @property
+    def count(self) -> int:
+        """Runs that were imported."""
+        return sum(map(len, self.training.values())) + sum(map(len, self.checkpoints.values()))
+
+
+def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imports:
+    """The runs at or below `folder`. Raises SpecError when there are none, StorageError.
+
+    `workload` names the workload where a run has no configuration beside it. With `strict`, the first run
+    that cannot be read whole raises SpecError.
     """
-    groups: dict[str, list[Imported]] = {}
+    training: dict[str, list[Imported]] = {}
+    checkpoints: dict[str, list[ImportedCheckpoints]] = {}
+    skipped: dict[str, str] = {}
+    notes: dict[str, list[str]] = {}
     for path in find_runs(folder):
         name = path.relative_to(folder).as_posix() if path != folder else folder.resolve().name
-        run = read_run(path, name)
-        if trains(run):
-            imported = import_run(run, workload)
-            spec = imported.workload
-            key = repr((spec.sample, spec.loader.batch_size, spec.accelerator))
-            groups.setdefault(key, []).append(imported)
-    if not groups:
-        raise SpecError(f"{folder} holds runs of checkpoints alone", "only training runs are imported")
-    named: dict[str, list[Imported]] = {}
+        try:
+            if why := why_no_run(path, name):
+                if strict:
+                    raise SpecError(f"{name}: {why}")
+                skipped[name] = why
+                continue
+            run = read_run(path, name, strict)
+            if not trains(run):
+                written = read_checkpoints(run)
+                key = repr((name.rpartition("/")[0], written.workload["shape"], written.ranks))
+                checkpoints.setdefault(key, []).append(written)
+                notes[name] = [*run.unread]
+                continue
+            try:
+                imported = import_run(run, workload)
+                notes[name] = [*run.unread]
+            except SpecError as error:  # perhaps its logs alone are of no use
+                if strict or not run.logs:
+                    raise
+                imported = import_run(run, workload, with_logs=False)
+                notes[name] = [*run.unread, f"its logs: {error.what.removeprefix(f'{name}: ')}"]
+        except SpecError as error:
+            if strict:
+                raise
+            skipped[name] = str(error).removeprefix(f"{path}/").removeprefix(f"{name}/")
+            continue
+        spec = imported.workload
+        training.setdefault(repr((spec.sample, spec.loader.batch_size, spec.accelerator)), []).append(
+            imported
+        )
+    if not (training or checkpoints):
+        name, why = next(iter(skipped.items()))
+        more = f", and {len(skipped) - 1} more folders like it" if len(skipped) > 1 else ""
+        raise SpecError(f"{folder}: no run could be imported ({name}: {why}{more})")
+    return Imports(
+        training=_named(training, lambda first: first.workload.name),
+        checkpoints=_named(checkpoints, lambda first: str(first.workload["name"])),
+        skipped=skipped,
+        notes={name: reasons for name, reasons in notes.items() if reasons},
+    )
+
+
+def _named(groups: Mapping[str, list[Run]], name_of: Callable[[Run], str]) -> dict[str, list[Run]]:
+    """The groups by names that are parts of a path, a number added where two have the same."""
+    named: dict[str, list[Run]] = {}
     for runs in groups.values():
-        base = name = _NOT_IN_NAMES.sub("-", runs[0].workload.name) or "training"
+        base = name = _NOT_IN_NAMES.sub("-", name_of(runs[0])) or "training"
         number = 1
         while name in named:
             number += 1
@@ -84,33 +149,40 @@ def import_folder(folder: Path, workload: str = "") -> dict[str, list[Imported]]
     return named
 
 
-def import_run(run: RunFolder, workload: str = "") -> Imported:
+def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Imported:
     """What `run` published, recomputed where its logs allow it. Raises SpecError."""
-    published = read_published(run)
-    spec = _workload(run, workload)
-    blocks = read_blocks(run, published.accelerators)
+    spec, most_steps = _workload(run, workload)
+    published = read_published(run, most_steps)
+    blocks = read_blocks(run, published.accelerators) if with_logs else []
+    check_logs(run, published, blocks)
     figures = recompute(run, published, spec, blocks)
     step, batch = spec.accelerator.step_seconds, spec.loader.batch_size
-    rows = step_rows(blocks, step, batch, spec.sample.bytes_mean, figures.skips)
+    rows = step_rows(blocks, step, batch, spec.sample_read.bytes_mean, figures.skips or 0)
     return Imported(run=run, published=published, workload=spec, figures=figures, rows=rows)
 
 
-def _workload(run: RunFolder, wanted: str) -> Workload:
-    """From the configuration beside the run, else the catalogue's that is named. Raises SpecError."""
+def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
+    """From the configuration beside the run, else the catalogue's that is named; and the most steps it takes.
+
+    Raises SpecError.
+    """
     overrides = run.configs.get("overrides.yaml")
     texts = overrides if isinstance(overrides, list) else []
     choices = [text for text in texts if isinstance(text, str) and "workload=" in text[:12]]
     choice = parse_overrides(choices).workload
     table = run.configs.get("config.yaml")
+    if table is None:  # v3.0 keeps it in the metadata, too
+        stated = (value.get("parameters") for value in run.metadata.values() if isinstance(value, Mapping))
+        table = next((value for value in stated if isinstance(value, Mapping)), None)
     if table is not None and not wanted:
         where = f"{run.name}/config.yaml"
         config = Config(where, workload_table(table, where), choice)
         name = _NOT_IN_NAMES.sub("-", choice or config.model("training")).replace("_", "-")
-        return convert(config, name or "training").workload
+        return convert(config, name or "training").workload, config.whole("train.total_training_steps")
     name = wanted or choice.replace("_", "-")
     if not wanted and name not in names("workloads"):
         raise SpecError(f"{run.name} has no configuration beside it", "say what it ran with --workload NAME")
-    return load_workload(name)
+    return load_workload(name), 0
 
 
 def point_of(imported: Imported) -> Point:
@@ -139,16 +211,18 @@ def point_of(imported: Imported) -> Point:
         epochs=epochs,
         steps=steps,
         samples=samples,
-        bytes=round(samples * spec.sample.bytes_mean),
+        bytes=round(samples * spec.sample_read.bytes_mean),
         left_out=published.files * published.samples_per_file % (batch * ranks),
         seconds=loop_seconds(rows)
         if logged
         else sum(epoch_seconds(imported.run, epoch) or math.nan for epoch in range(epochs)),
         samples_per_second=rate,
-        bytes_per_second=rate * spec.sample.bytes_mean,
+        bytes_per_second=rate * spec.sample_read.bytes_mean,
         ideal_samples_per_second=ideal,
         x_ideal=same,
-        au=figures.x_ideal if figures.x_ideal is not None else figures.au_published,
+        au=same,
+        au_published=figures.au_published,
+        samples_per_second_published=sum(published.samples_per_second) / epochs,
         x_ideal_first=every,
         au_first=every,
         wait_share=share_of_time(rows, "wait") if logged else math.nan,
@@ -160,9 +234,9 @@ def point_of(imported: Imported) -> Point:
 
 def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
     """By the host names in the logs; without logs the first by its name, the others by their number."""
-    published, logs = imported.published, imported.run.logs
+    published, logs, rows = imported.published, imported.run.logs, imported.rows
     named = [str(logs[rank].get("hostname", ""))[:80] for rank in sorted(logs)]
-    if len(imported.rows) and all(named):
+    if len(rows) and all(named):
         ranks = {name: named.count(name) for name in dict.fromkeys(named)}
     else:
         hosts = min(published.hosts, published.accelerators)
@@ -170,17 +244,33 @@ def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
         ranks = {name: len(range(n, published.accelerators, hosts)) for n, name in enumerate(numbered)}
     each = samples // published.accelerators
     cores = published.cores or (0,)
+    waits = dict.fromkeys(ranks, math.nan)  # without logs nothing tells
+    if len(rows) and all(named):
+        seconds = np.bincount(rows["rank"], weights=rows["wait"], minlength=len(named))
+        waits = {
+            name: float(sum(s for s, own in zip(seconds, named, strict=True) if own == name))
+            for name in ranks
+        }
     return tuple(
         HostShare(
             host=name,
             ranks=count,
             samples=each * count,
-            bytes=round(each * count * imported.workload.sample.bytes_mean),
+            bytes=round(each * count * imported.workload.sample_read.bytes_mean),
             cpu_seconds=math.nan,
-            cores=cores[min(number, len(cores) - 1)],
+            cores=_logged_cores(logs, named, name) or cores[min(number, len(cores) - 1)],
+            wait_seconds=waits[name],
         )
         for number, (name, count) in enumerate(ranks.items())
     )
+
+
+def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], host: str) -> int:
+    """Cores of a host by the log of its first rank; 0 where it does not say."""
+    if host not in named:
+        return 0
+    cores = logs[sorted(logs)[named.index(host)]].get("host_cpu_count", 0)
+    return cores if isinstance(cores, int) and 0 < cores < 10**6 else 0
 
 
 def result_of(name: str, runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
@@ -191,7 +281,8 @@ def result_of(name: str, runs: Sequence[Imported], command: Sequence[str]) -> tu
     for number, part in enumerate(rows):
         part["point"] = number
     files = max(imported.published.files for imported in runs)
-    size = round(files * runs[0].published.samples_per_file * first.sample.bytes_mean)
+    each = runs[0].published.samples_per_file
+    size = round(files * each * first.sample.bytes_mean)
     memory = max(sum(imported.published.host_memory) for imported in runs)
     small = small_dataset(size, memory) if memory else None
     several = len({point.ranks for point in points}) > 1
@@ -202,6 +293,7 @@ def result_of(name: str, runs: Sequence[Imported], command: Sequence[str]) -> tu
         dataset={
             "path": "",
             "files": files,
+            "samples_per_file": each,
             "bytes": size,
             "format": first.sample.format,
             "recipe": "",
@@ -230,7 +322,11 @@ def _provenance(imported: Imported) -> dict[str, Any]:
         "verdict": figures.verdict,
         "au_published": list(published.au),
         "samples_per_second_published": list(published.samples_per_second),
+        "version": run.version,
         "au_recomputed": figures.x_ideal,
+        "au_recomputed_by_version": dict(zip(("v3.0", "v2.0"), figures.either, strict=True))
+        if figures.either
+        else None,
         "x_ideal": figures.x_ideal,
         "x_ideal_first": figures.x_ideal_first,
         "from_logs": len(imported.rows) > 0,
@@ -240,23 +336,32 @@ def _provenance(imported: Imported) -> dict[str, Any]:
     }
 
 
-def write_imported(
-    groups: Mapping[str, Sequence[Imported]], folders: Mapping[str, Path], command: Sequence[str], force: bool
-) -> None:
-    """Write every group's result to the folder of its name. Raises SpecError, StorageError."""
-    results = {name: result_of(name, runs, command) for name, runs in groups.items()}
-    for name in groups:
-        check_out(folders[name], force)
-    for name, runs in groups.items():
-        result, steps = results[name]
+def write_imports(imports: Imports, out: Path, command: Sequence[str], force: bool) -> dict[str, Path]:
+    """Write every group's result, below `out` where there are several; the folder of each by its name.
+
+    Raises SpecError, StorageError.
+    """
+    results = {name: result_of(name, runs, command) for name, runs in imports.training.items()}
+    sources: dict[str, list[RunFolder]] = {
+        name: [imported.run for imported in runs] for name, runs in imports.training.items()
+    }
+    for name, found in imports.checkpoints.items():
+        name = f"{name}-checkpoints" if name in results else name
+        results[name] = (checkpoint_result(name, found, command), np.zeros(0, STEP))
+        sources[name] = [written.run for written in found]
+    folders = {name: out / name if len(results) > 1 else out for name in results}
+    for path in folders.values():
+        check_out(path, force)
+    for name, (result, steps) in results.items():
         originals = folders[name] / ORIGINALS
         folder = ResultFolder.create(folders[name], result, force=force)
         if originals.is_dir() and not originals.is_symlink():
             with storage_errors("cannot remove an earlier import"):
                 shutil.rmtree(originals)
-        for number, imported in enumerate(runs):
-            write_run(imported.run, originals / f"{number:05d}")
+        for number, run in enumerate(sources[name]):
+            write_run(run, originals / f"{number:05d}")
         folder.complete(steps if len(steps) else None)
+    return folders
 
 
 def read_originals(out: Path, run_names: Sequence[str]) -> list[RunFolder]:
