@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from emulator.analysis.throughput import Floats, drift
 from emulator.config.workload import Workload
 from emulator.record.result import Flag, HostShare, Point
@@ -167,12 +169,22 @@ def small_dataset(dataset_bytes: int, memory_bytes: int) -> Flag | None:
     return Flag(name="small-dataset", value=value, threshold=MEMORY, sentence=sentence)
 
 
+def another_dataset(difference: str) -> Flag | None:
+    """`difference` says how the dataset differs from the workload's; empty: it does not."""
+    if not difference:
+        return None
+    sentence = f"The dataset is not the workload's: {difference}. The figures are not this workload's."
+    return Flag(name="mismatched-dataset", value=1.0, threshold=0.0, sentence=sentence)
+
+
 def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
     """Throughput drifts by more than 5 % over the point, with certainty 99 % (see `drift`)."""
     line = drift(throughput)
     if line is None or abs(line.relative) <= DRIFT or not line.certain():
         return None
-    change = f"{'rose' if line.relative > 0 else 'fell'} by {abs(line.relative):.0%}"
+    middle, half = float(np.mean(throughput)), line.relative / 2
+    begin, end = (max(0.0, middle * (1 + sign * half)) for sign in (-1, 1))
+    change = f"{'rose' if line.relative > 0 else 'fell'} from {begin:.3g} to {end:.3g} samples/s"
     sentence = f"Throughput {change} during the point: it had not settled; run longer."
     return Flag(name="non-stationary", value=abs(line.relative), threshold=DRIFT, sentence=sentence)
 

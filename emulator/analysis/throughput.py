@@ -104,15 +104,21 @@ def loop_seconds(steps: Steps) -> float:
 
 
 def rate_series(steps: Steps, bins: int = 40) -> Floats:
-    """Samples/s of all ranks in `bins` equal spans of the steps' time, shape (bins,).
+    """Samples/s of all ranks in `bins` equal spans of the time in which each had steps; shape (bins,).
 
     A step's samples are spread evenly over its duration, so that steps which cross a border count for
-    both sides.
+    both sides. Where one rank began later or ended earlier than another, nothing rose or fell.
     """
     if not len(steps):
         return np.zeros(0)
     begin, length = steps["begin"], np.maximum(durations(steps), 1e-9)
-    edges = np.linspace(begin.min(), (begin + length).max(), bins + 1)
+    _, rank = np.unique(steps["rank"], return_inverse=True)
+    first, last = np.full(rank.max() + 1, np.inf), np.zeros(rank.max() + 1)
+    np.minimum.at(first, rank, begin)
+    np.maximum.at(last, rank, begin + length)
+    if first.max() >= last.min():
+        return np.zeros(0)
+    edges = np.linspace(first.max(), last.min(), bins + 1)
     # Samples delivered up to each edge: the sum over steps of the share of the step before it.
     before = np.clip((edges[:, None] - begin[None, :]) / length[None, :], 0, 1) @ steps["samples"]
     rates: Floats = np.diff(before) / np.diff(edges)

@@ -59,6 +59,9 @@ StorageText = Annotated[str, typer.Option("--storage", help="posix or shaped:RAT
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the workload; repeatable.")
 ]
+Mismatched = Annotated[
+    bool, typer.Option("--mismatched-dataset", help="Run on a dataset unlike the workload's; results say so.")
+]
 VerifyReads = Annotated[
     bool, typer.Option("--verify-reads", help="Compare every sample with its checksum while reading.")
 ]

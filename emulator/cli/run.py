@@ -24,7 +24,7 @@ from emulator.record.steps import read_steps
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import started_by_mpi, world
 from emulator.run.mpirun import find_launcher, launch
-from emulator.run.point import TrainingJob
+from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.sweep.leader import Leader
 from emulator.sweep.noise import noise_named
@@ -48,6 +48,7 @@ def run(
     storage: options.StorageText = "posix",
     settings: options.Settings = None,
     verify_reads: options.VerifyReads = False,
+    mismatched: options.Mismatched = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
     self_test: Annotated[
@@ -74,7 +75,7 @@ def run(
         force=force,
         command=options.command_line(),
     )
-    _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run)
+    _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run, mismatched)
 
 
 def sweep(
@@ -108,6 +109,7 @@ def sweep(
         ),
     ] = None,
     verify_reads: options.VerifyReads = False,
+    mismatched: options.Mismatched = False,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
@@ -140,7 +142,7 @@ def sweep(
             require_ranks(fixed.counts, size)
             return fixed
 
-        _start(job, ranks, max(fixed.counts), listed, dry_run)
+        _start(job, ranks, max(fixed.counts), listed, dry_run, mismatched)
         return
     seconds = None if budget is None else parse_seconds(budget)
 
@@ -150,18 +152,29 @@ def sweep(
         )
         return Adaptive(search, MonotonicClock(), repeats=repeats, budget=seconds)
 
-    _start(job, ranks, DEFAULT_RANKS, adaptive, dry_run)
+    _start(job, ranks, DEFAULT_RANKS, adaptive, dry_run, mismatched)
 
 
 def _start(
-    job: TrainingJob, ranks: int | None, usual: int, schedule: Callable[[int], Schedule], dry_run: bool
+    job: TrainingJob,
+    ranks: int | None,
+    usual: int,
+    schedule: Callable[[int], Schedule],
+    dry_run: bool,
+    mismatched: bool,
 ) -> None:
     """Measure under the mpirun that started this process, or start one here.
 
     `ranks` is what -n gives, `usual` how many there are without it; `schedule(ranks)` makes the schedule.
     """
+    manifest = read_manifest(job.dataset)
+    if (difference := mismatch(job.workload, manifest)) and not mismatched:
+        raise SpecError(
+            f"the dataset {job.dataset} is not the workload's: {difference}",
+            "generate one with the workload's recipe, choose another workload, or add --mismatched-dataset",
+        )
     if dry_run:
-        for line in _plan_lines(job, read_manifest(job.dataset), schedule(ranks or usual).planned()):
+        for line in _plan_lines(job, manifest, schedule(ranks or usual).planned()):
             typer.echo(line)
         words = [word for word in sys.argv[1:] if word != "--dry-run"]
         try:
@@ -170,7 +183,7 @@ def _start(
             typer.echo(f"command:        {error}")
         return
     if not started_by_mpi():
-        _launch(job, ranks or usual, schedule)
+        _launch(job, manifest, ranks or usual, schedule)
     comm = world(expected=ranks)
     leader = Leader(job, schedule(comm.size))
     result = measure(comm.bcast(job), comm, leader)  # to the ranks in sweep.session.follow
@@ -178,10 +191,12 @@ def _start(
         options.show_result(result, job.out)
 
 
-def _launch(job: TrainingJob, ranks: int, schedule: Callable[[int], Schedule]) -> NoReturn:
+def _launch(
+    job: TrainingJob, manifest: Manifest, ranks: int, schedule: Callable[[int], Schedule]
+) -> NoReturn:
     """Look at what can be seen from here, then start the same command under mpirun, and end as it does."""
     schedule(ranks)
-    job.rank_plan(read_manifest(job.dataset), 0, ranks)
+    job.rank_plan(manifest, 0, ranks)
     if not job.resume:
         check_out(job.out, job.force)
     if job.loader == "torch" and find_spec("torch") is None:

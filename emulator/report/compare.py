@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,10 @@ def compare(
 
 
 def _moves(compared: Sequence[Compared]) -> list[str]:
-    """From the first knee to those of the others that ran the same workload."""
+    """From the first knee to those of the others that ran the same workload.
+
+    A knee moved when the 95 % intervals are apart; where they overlap the runs do not show it.
+    """
     found = []
     for other in compared[1:]:
         first, a, b = compared[0], compared[0].result.knee, other.result.knee
@@ -171,20 +175,37 @@ def _moves(compared: Sequence[Compared]) -> list[str]:
             continue
         noise = other.result.storage.get("noise")
         beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
+        (low, high), (least, most) = _knee_range(first), _knee_range(other)
+        places = f"{_knee_place(first)} and {_knee_place(other)} accelerators"
+        if low <= most and least <= high:
+            found.append(f"{other.name}: knees of {places}{beside}: no difference that these runs can show.")
+            continue
         share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a.n_au and b.n_au else ""
-        where = f"from {_knee_place(first)} to {_knee_place(other)} accelerators"
+        where = f"from {places.replace(' and ', ' to ')}"
         found.append(f"{other.name}: the knee moves {where}{share}{beside}.")
     return found
 
 
+def _knee_range(compared: Compared) -> tuple[float, float]:
+    """Where the knee may be: its 95 % interval, or the side of the counts that it lies on."""
+    knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
+    if knee is not None and knee.n_au is not None:
+        return knee.interval or (0.0, math.inf)
+    return (0.0, min(ranks)) if _knee_below(compared) else (max(ranks), math.inf)
+
+
+def _knee_below(compared: Compared) -> bool:
+    """True when the smallest count already starved, for a result without a knee."""
+    threshold = float(compared.result.workload.get("training", {}).get("au_threshold", 0.9))
+    return min(compared.result.points, key=lambda point: point.ranks).x_ideal < threshold
+
+
 def _knee_place(compared: Compared) -> str:
     """`5.5`, or on which side of the counts the knee is."""
-    knee, points = compared.result.knee, sorted(compared.result.points, key=lambda point: point.ranks)
+    knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
     if knee is not None and knee.n_au is not None:
         return number(knee.n_au, 3)
-    threshold = float(compared.result.workload.get("training", {}).get("au_threshold", 0.9))
-    below = points[0].x_ideal < threshold
-    return f"below {points[0].ranks}" if below else f"beyond {points[-1].ranks}"
+    return f"below {min(ranks)}" if _knee_below(compared) else f"beyond {max(ranks)}"
 
 
 def _own_cautions(compared: Compared) -> list[str]:

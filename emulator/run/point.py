@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from emulator.run.comm import Comm
 from emulator.run.train import train
 from emulator.storage.base import Store, TimedStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
+from emulator.units import show_bytes
 
 SPOOL_SECONDS = 1.0
 """Rows reach the spool at least this often, so that a killed run keeps what it measured."""
@@ -59,6 +61,31 @@ class TrainingJob:
         # A seed of its own for every point: caches behind the mount must not profit from the last point.
         seed = self.workload.training.shuffle_seed + number
         return RankPlan(plan=plan, epochs=self.epochs, steps=self.steps, seed=seed)
+
+
+MEAN_DIFFERENCE = 0.2
+"""Share by which a dataset's mean sample may differ from the workload's, beyond the spread of few samples."""
+
+
+def mismatch(workload: Workload, manifest: Manifest) -> str:
+    """What makes this dataset another one than the workload's; empty when it is like it.
+
+    Compared are the format, whether files hold many samples, and the mean bytes of a sample: those may differ
+    by 20 % and by three standard errors, since a dataset of few samples need not meet the mean.
+    """
+    sample, mean = workload.sample, manifest.total / max(1, manifest.samples)
+    spread = 3 * sample.bytes_sd / math.sqrt(max(1, manifest.samples))
+    if manifest.format.removesuffix("-array") != sample.format:
+        return f"its files are {manifest.format}, the workload {workload.name} reads {sample.format}"
+    if (manifest.samples_per_file > 1) != (sample.samples_per_file > 1):
+        held = "one sample a file" if manifest.samples_per_file == 1 else "many samples a file"
+        return f"it has {held}, the workload {workload.name} reads {sample.samples_per_file} of each"
+    if abs(mean - sample.bytes_mean) > MEAN_DIFFERENCE * sample.bytes_mean + spread:
+        return (
+            f"its mean sample has {show_bytes(mean)}, that of the workload {workload.name} "
+            f"{show_bytes(sample.bytes_mean)}"
+        )
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

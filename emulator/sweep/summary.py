@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.bound import classify
-from emulator.analysis.flags import non_stationary, point_flags, short_run, small_dataset
+from emulator.analysis.flags import another_dataset, non_stationary, point_flags, short_run, small_dataset
 from emulator.analysis.knee import find_knee
 from emulator.analysis.throughput import (
     loop_seconds,
@@ -28,7 +28,7 @@ from emulator.plan import plan_for
 from emulator.record.folder import read_failure, read_result
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import Steps, read_steps
-from emulator.run.point import RankReport, TrainingJob
+from emulator.run.point import RankReport, TrainingJob, mismatch
 
 
 def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequence[RankReport]) -> Point:
@@ -115,6 +115,7 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
     """The result before its first point."""
     memory = int(environment["memory_bytes"]) * len(environment["hosts"])
     small = None if job.storage.emulated else small_dataset(manifest.total, memory)
+    flags = (small, another_dataset(mismatch(job.workload, manifest)))
     return new_result(
         job.kind,
         command=job.command,
@@ -123,7 +124,7 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
         storage=asdict(job.storage),
         loader=job.loader,
         environment=environment,
-        flags=(small,) if small else (),
+        flags=tuple(flag for flag in flags if flag),
     )
 
 

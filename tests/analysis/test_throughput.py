@@ -93,3 +93,11 @@ def test_a_series_of_rates_adds_up_to_the_samples(waits, bins):
 
 def test_a_steady_rank_has_a_flat_series():
     assert np.allclose(rate_series(steps_of(0, [0.0] * 30)), 8.0)
+
+
+def test_a_rank_that_begins_late_does_not_make_the_rate_rise():
+    early, late = steps_of(0, [0.0] * 30), steps_of(1, [0.0] * 30)
+    late["begin"] += 10 * 0.5
+    assert np.allclose(rate_series(np.concatenate([early, late])), 16.0)
+    late["begin"] += 1000.0
+    assert not len(rate_series(np.concatenate([early, late]))), "they were never busy together"

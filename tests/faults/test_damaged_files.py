@@ -52,7 +52,7 @@ class Reader:
         self.commands, self.finds, self.memory = commands, finds, memory
 
 
-PLANNED = "run {X} --workload unet3d-tiny --dry-run -n 2"
+PLANNED = "run {X} --workload unet3d-tiny --dry-run -n 2 --mismatched-dataset"
 GENERATE = "--recipe tiny --files 4 --dry-run"
 READERS = [
     Reader(

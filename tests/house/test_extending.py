@@ -54,7 +54,19 @@ def feedrate(folder: Path, *words: object) -> str:
 
 SMALL = ("--set", "size.bytes_mean=300kB", "--set", "size.bytes_sd=20kB")
 DATA = ("generate", "data", "--recipe", "tiny", "--files", 12, *SMALL)
-RUN = ("run", "data", "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--out", "out")
+RUN = (
+    "run",
+    "data",
+    "--workload",
+    "unet3d-tiny",
+    "--loader",
+    "direct",
+    "--steps",
+    2,
+    "--out",
+    "out",
+    "--mismatched-dataset",
+)
 BOXES = ("--set", "format=boxes")
 USES = {
     "A file format": [(*DATA, *BOXES), ("verify", "data"), (*RUN, "--set", "sample.format=boxes")],

@@ -142,3 +142,25 @@ def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
     assert nothing == ()
     write_picture(nothing, tmp_path / "a.svg", "svg", "Comparison")
     assert "Nothing was measured." in (tmp_path / "a.svg").read_text()
+
+
+def with_knee(n_au: float | None, interval: tuple[float, float] | None) -> RunResult:
+    made = plain_sweep()
+    assert made.knee is not None
+    return replace(made, knee=replace(made.knee, n_au=n_au, interval=interval))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ((10.0, (9.5, 10.5)), (10.8, (10.2, 11.4)), "no difference that these runs can show"),
+        ((10.0, (9.5, 10.5)), (12.0, (11.4, 12.6)), "the knee moves from 10.0 to 12.0 accelerators (+20 %)"),
+        ((10.0, None), (12.0, (11.4, 12.6)), "no difference that these runs can show"),
+        ((10.0, (9.5, 10.5)), (None, None), "the knee moves from 10.0 to beyond"),
+    ],
+)
+def test_a_knee_moves_only_when_the_intervals_are_apart(
+    a: tuple[float, tuple[float, float] | None], b: tuple[float | None, tuple[float, float] | None], said: str
+) -> None:
+    (sentence,) = compare([("a", with_knee(*a)), ("b", with_knee(*b))]).moves
+    assert said in sentence
