@@ -77,7 +77,7 @@ class DatasetPlan:
             size["cases"] = hashlib.sha256(Path(size["cases"]).read_bytes()).hexdigest()
         else:
             size["cases"] = ""
-        about = {
+        facts = {
             "version": BYTES_VERSION,
             "size": size,
             "format": self.recipe.format,
@@ -89,9 +89,9 @@ class DatasetPlan:
             **({"folder": self.folder} if self.folder else {}),
         }
         if self.recipe.format == "parquet":
-            about["columns"] = [dataclasses.asdict(column) for column in self.recipe.columns]
-            about["row_group"] = self.recipe.row_group
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+            facts["columns"] = [dataclasses.asdict(column) for column in self.recipe.columns]
+            facts["row_group"] = self.recipe.row_group
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def shapes(self, indices: Index) -> Index:
         """Voxels per axis of the samples in the files `indices`: shape (n, 3)."""

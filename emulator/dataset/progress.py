@@ -17,15 +17,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.dataset.manifest import HIDDEN
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import Store
+from emulator.storage.base import Closing, Store
 from emulator.storage.folder import FolderStore
 from emulator.units import show_rate, show_seconds
 
@@ -54,7 +52,7 @@ def _whole(size: int) -> int:
     return size // RECORD.itemsize * RECORD.itemsize
 
 
-class Journal:
+class Journal(Closing):
     """Keeps the records of one worker, whose threads may share it. A context manager."""
 
     def __init__(self, store: Store, worker: int) -> None:
@@ -70,14 +68,8 @@ class Journal:
         head += crc.to_bytes(4, "little")
         self._appender.append(head + zlib.crc32(head).to_bytes(4, "little"))
 
-    def __enter__(self) -> Self:
-        self._appender.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._appender.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._appender.close()
 
 
 def read_journals(store: Store) -> Records:
@@ -113,7 +105,6 @@ class Tally:
         self._files = 0
         self._bytes = 0
         self._store = store
-        self._read: dict[str, int] = {}
         self.watch(workers)
 
     def add(self, files: int, size: int) -> None:

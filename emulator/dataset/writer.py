@@ -52,8 +52,6 @@ from emulator.storage.posix import aligned_buffer
 from emulator.units import show_bytes
 
 _READERS = 8
-
-
 _MEASURED_FILES = 16
 
 

@@ -158,7 +158,7 @@ def text(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [empty, two_formats, cut, no_bytes, pickled, text], ids=lambda one: one.__name__
+    "damage", [empty, two_formats, cut, no_bytes, pickled, text], ids=lambda damage: damage.__name__
 )
 def test_what_is_no_dataset_is_refused_and_nothing_written(tmp_path, damage):
     folder = as_dlio(tmp_path / "data")

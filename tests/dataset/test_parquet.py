@@ -130,7 +130,8 @@ def test_a_flipped_bit_is_found_in_the_columns_that_are_read(clicks):
     index, read = index_of(clicks, 450, columns), Read(0, 100, 100, "on")
 
     def pieces(data: bytes) -> list[tuple[Extent, memoryview]]:
-        return [(one, memoryview(data)[one.offset : one.offset + one.size]) for one in index.checked(read)]
+        extents = index.checked(read)
+        return [(part, memoryview(data)[part.offset : sum(part)]) for part in extents]
 
     index.check(read, pieces(clicks))
     broken = bytearray(clicks)

@@ -107,7 +107,7 @@ def test_streams_read_whole_blocks_and_each_of_them_once(forty, cuts, first, len
         for extent in index.extents(Read(0, begin, end - begin, "on" if number else "start"), block)
     ]
     assert all(offset % block == 0 and size for offset, size in read)
-    assert all(one.offset + one.size == two.offset for one, two in pairwise(read))
+    assert all(sum(extent) == behind.offset for extent, behind in pairwise(read))
     each = len(forty) // 40
     assert read[0].offset <= first * each and read[-1].offset + read[-1].size >= last * each
     assert read[0].offset > first * each - block and read[-1].offset < last * each

@@ -35,7 +35,7 @@ Shape = tuple[int, int, int, int]
 """Samples (1 but for formats with many a file), depth, height, width in voxels."""
 
 SLACK = 64
-"""Bytes behind those of a source that it may write over: AES writes whole blocks."""
+"""Bytes that a source may write past the end of what it was asked for: AES works in whole blocks."""
 
 
 # ---- Making files.
@@ -45,10 +45,10 @@ class Source(Protocol):
     """The bytes of an array, one after another."""
 
     crc: int
-    """CRC-32 of what it has given so far."""
+    """CRC-32 of the bytes given so far."""
 
     def into(self, memory: memoryview, size: int) -> None:
-        """Write the next `size` bytes to the head of `memory`, which is best SLACK longer."""
+        """Write the next `size` bytes to the head of `memory`, which should be SLACK bytes longer."""
         ...
 
 
@@ -70,7 +70,7 @@ class MemorySource:
 
 @dataclass(frozen=True, slots=True)
 class ArrayBytes:
-    """A piece of a file: an array, all of it. Its source writes it straight into the buffer."""
+    """A piece of a file: the whole of an array. Its source writes it straight into the buffer."""
 
     key: Key
     size: int
@@ -144,14 +144,14 @@ def write_file(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where an array lies in its file, as it is."""
+    """Where an uncompressed array lies in its file."""
 
     offset: int
     """Bytes before it."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool = False
-    """In Fortran's order. Spans for loaders are in C order."""
+    """In Fortran order. `Format.spans` gives only arrays in C order."""
 
     @property
     def size(self) -> int:
@@ -174,7 +174,7 @@ Pieces = Sequence[tuple[Extent, memoryview]]
 """Extents and their bytes."""
 
 Peek = Callable[[int, int], memoryview]
-"""(offset, length) -> those bytes of a file, which has them."""
+"""(offset, length) -> those bytes of a file. They must lie within it."""
 
 
 class Index(Protocol):
@@ -194,7 +194,7 @@ class Index(Protocol):
 
 
 class Format:
-    """A file format. A subclass says what differs from one file a sample with arrays in C order."""
+    """A file format. The defaults suit one file per sample, with uncompressed arrays in C order."""
 
     records = False
     """True when samples are records of bytes, which no loader crops; False when they are volumes."""
@@ -212,7 +212,7 @@ class Format:
         return (name,)
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
-        """Each file of a sample as pieces, made from `sources`. The files are written one after the other."""
+        """The files of a sample, each as pieces made from `sources`. They are written one after the other."""
         raise NotImplementedError
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:

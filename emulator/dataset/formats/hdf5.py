@@ -164,12 +164,12 @@ class Hdf5(Format):
 T = TypeVar("T")
 
 
-def _each(look: Callable[[Any], T], peek: Peek, size: int, name: str) -> dict[str, T]:
-    """`look` at the datasets x and y of a file of `size` bytes. Raises DatasetError."""
+def _each(read: Callable[[Any], T], peek: Peek, size: int, name: str) -> dict[str, T]:
+    """`read` the datasets x and y of a file of `size` bytes. Raises DatasetError."""
     import h5py
 
     try:
         with h5py.File(PeekFile(peek, size), "r") as store:
-            return {key: look(store[key]) for key in ("x", "y")}
+            return {key: read(store[key]) for key in ("x", "y")}
     except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None
