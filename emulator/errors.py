@@ -18,6 +18,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from emulator.text import masked, printable
+
 
 class FeedrateError(Exception):
     """An error that is the user's to read: one line, no traceback."""
@@ -31,7 +33,7 @@ class FeedrateError(Exception):
 
     def __str__(self) -> str:
         line = f"{self.what}: {self.hint}" if self.hint else self.what
-        return " ".join(line.split())
+        return masked(printable(" ".join(line.split())))
 
 
 class SpecError(FeedrateError):

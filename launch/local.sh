@@ -3,6 +3,7 @@
 #   launch/local.sh /mnt/data 8 --workload unet3d-a100 --counts 1,2,4,8
 set -euo pipefail
 dataset=${1:?usage: launch/local.sh DIR [RANKS] [options of feedrate sweep]}
+case $dataset in -*) dataset=./$dataset ;; esac  # not an option
 ranks=${2:-8}
 shift; shift || true
 options=("$@")

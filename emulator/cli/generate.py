@@ -67,7 +67,9 @@ def generate(
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option("--dask", metavar="ADDRESS", help="A Dask scheduler, or local for processes here."),
+        typer.Option(
+            "--dask", metavar="ADDRESS", help="A Dask scheduler, or local for workers in this process."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,

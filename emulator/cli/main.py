@@ -13,6 +13,7 @@ from emulator import __version__
 from emulator.errors import FeedrateError
 from emulator.registry import VERBS, load
 from emulator.run.comm import rank_hint
+from emulator.text import PrintableStream
 
 
 class Verbs(TyperGroup):
@@ -61,6 +62,7 @@ def _options(
 
 def command() -> int:
     """Run the command line and return its exit status; an error of the user is one line on stderr."""
+    sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
         app(prog_name="feedrate")
     except SystemExit as end:

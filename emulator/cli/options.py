@@ -15,6 +15,7 @@ from emulator.errors import SpecError
 from emulator.record.result import RunResult
 from emulator.registry import LOADERS
 from emulator.report.terminal import print_result
+from emulator.text import masked
 
 
 def one_of(option: str, *choices: str) -> Callable[[str], Any]:
@@ -78,8 +79,8 @@ def default_out(name: str) -> Path:
 
 
 def command_line() -> tuple[str, ...]:
-    """The command line that repeats this measurement, as results keep it."""
-    return ("feedrate", *sys.argv[1:])
+    """The command line that repeats this measurement, as results keep it: without keys."""
+    return ("feedrate", *map(masked, sys.argv[1:]))
 
 
 def show_result(result: RunResult, out: Path) -> None:

@@ -109,6 +109,8 @@ def parse_place(text: str) -> Place:
         examples = " or ".join(known.example for known in OBJECTS.values())
         raise SpecError(f"{kind}:// is not known", f"use a folder, {examples}")
     path, _, query = rest.partition("?")
+    if "@" in path.partition("/")[0]:
+        raise SpecError(f"a {kind}:// URL must not hold keys", "keys go into the environment")
     bucket, _, prefix = path.partition("/")
     parts = prefix.strip("/").split("/")
     if not bucket or any(part in (".", "..") or (not part and len(parts) > 1) for part in parts):
@@ -123,7 +125,7 @@ def parse_place(text: str) -> Place:
                 "use " + ", ".join(known) + "; keys go into the environment",
             )
         if name == "retries" and not value.isdigit():
-            raise SpecError(f"retries={value} is not a whole number", "write it like retries=5")
+            raise SpecError(f"retries={value!r} is not a whole number", "write it like retries=5")
         if name == "endpoint" and "@" in value:
             raise SpecError("the endpoint of a URL must not hold a password", "keys go into the environment")
     place = ObjectURL(kind=kind, bucket=bucket, prefix="/".join(parts), options=tuple(options))

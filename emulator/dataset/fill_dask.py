@@ -41,8 +41,11 @@ def _client(address: str, workers: int) -> Iterator[Any]:
         with client:
             yield client
         return
+    # In this process (inproc://): a scheduler on a port runs the code of whoever connects to it.
     with (
-        LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -56,7 +59,7 @@ def fill_dask(
     options: WriteOptions,
     watch: Callable[[Iterable[int]], None],
 ) -> None:
-    """Make the files `indices` on the cluster at `address`, or on `workers` processes here ("local").
+    """Make the files `indices` on the cluster at `address`, or with `workers` threads here ("local").
 
     The folder must be the same on all workers; where samples are objects, their environment has the
     keys. `watch` gets the numbers of the tasks' journals before they start. Raises StorageError, LaunchError,

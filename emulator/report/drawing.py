@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -12,9 +14,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from emulator.errors import MissingError
+from emulator.errors import FeedrateError, MissingError
 from emulator.files import write_whole
 from emulator.report import figure as fig
+from emulator.run.child import ChildProcess
+from emulator.text import masked, printable
 
 DARK = {
     fig.INK: "#e8ecf1",
@@ -65,22 +69,59 @@ def extra(name: str) -> ModuleType:
 
 
 def svg(figure: fig.Figure, size: Size = WIDE) -> str:
-    """The figure as SVG text on a transparent ground. Raises MissingError."""
+    """As `svgs`, of one figure."""
+    return svgs([(figure, size)])[0]
+
+
+def svgs(figures: Sequence[tuple[fig.Figure, Size]]) -> list[str]:
+    """The figures as SVG text on a transparent ground. Raises MissingError, FeedrateError."""
     with _unchecked():
-        return str(extra("vl_convert").vegalite_to_svg(_spec(chart(figure, size), "transparent")))
+        specs = [_spec(chart(figure, size), "transparent") for figure, size in figures]
+    return [picture.decode() for picture in _rendered("svg", specs)]
 
 
 def write_picture(
     figures: Sequence[fig.Figure], path: Path, kind: str, heading: str, qualified: str = ""
 ) -> None:
-    """Write the figures as one picture on white, `svg` or else `png`. Raises MissingError, StorageError."""
+    """Write the figures as one picture on white, `svg` or else `png`.
+
+    Raises MissingError, StorageError, FeedrateError.
+    """
     with _unchecked():
         spec = _spec(_picture(figures, heading, qualified), fig.PAPER)
+    write_whole(path, _rendered(kind, [spec])[0])
+
+
+RENDER_SECONDS = 300.0
+"""How long the figures of a page may take."""
+
+
+def _rendered(kind: str, specs: Sequence[dict[str, Any]]) -> list[bytes]:
+    """Charts in Vega-Lite as pictures. Raises MissingError, FeedrateError.
+
+    By a process of its own: what vl-convert cannot draw aborts the interpreter.
+    """
+    if not specs:
+        return []
+    extra("vl_convert")
+    renderer = ChildProcess("the renderer", [sys.executable, "-m", "emulator.report.drawing", kind])
+    out, err = renderer.finish(json.dumps(specs), RENDER_SECONDS, "give --html, --svg or --png less")
+    if renderer.returncode:
+        reason = (err.strip().splitlines() or [f"status {renderer.returncode}"])[-1][:200]
+        raise FeedrateError("the figures cannot be drawn", f"vl-convert failed ({reason})")
+    return [base64.b64decode(line) for line in out.splitlines()]
+
+
+def _render(kind: str) -> None:
+    """What the renderer does: specs from stdin, a picture a line to stdout."""
     convert = extra("vl_convert")
-    content = (
-        convert.vegalite_to_svg(spec).encode() if kind == "svg" else convert.vegalite_to_png(spec, scale=2)
-    )
-    write_whole(path, content)
+    for spec in json.load(sys.stdin):
+        picture = (
+            convert.vegalite_to_svg(spec).encode()
+            if kind == "svg"
+            else convert.vegalite_to_png(spec, scale=2)
+        )
+        print(base64.b64encode(picture).decode())
 
 
 def _unchecked() -> AbstractContextManager[None]:
@@ -129,8 +170,17 @@ def _spec(chart: Chart, ground: str) -> dict[str, Any]:
         "axisX": {"grid": False, "domainColor": fig.IDEAL, "tickColor": fig.IDEAL},
         "axisY": {"domain": False, "ticks": False},
     }
-    spec: dict[str, Any] = chart.configure(**config).to_dict(validate=False)
+    spec: dict[str, Any] = _shown(chart.configure(**config).to_dict(validate=False))
     return spec
+
+
+def _shown(value: Any) -> Any:
+    """A tree of plain values without control characters, which vl-convert cannot draw."""
+    if isinstance(value, dict):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    return masked(printable(value)) if isinstance(value, str) else value
 
 
 def _picture(figures: Sequence[fig.Figure], heading: str, qualified: str) -> Chart:
@@ -296,3 +346,7 @@ def _legend(keys: Sequence[fig.Key], width: float) -> Iterator[Chart]:
             yield empty.mark_text(
                 x=x + 24, y=y, text=key.name, align="left", baseline="middle", color=fig.SOFT, fontSize=TEXT
             )
+
+
+if __name__ == "__main__":
+    _render(sys.argv[1])

@@ -21,11 +21,12 @@ from emulator.record.result import RunResult
 from emulator.record.steps import Steps
 from emulator.registry import BESIDE, KINDS, load
 from emulator.report import drawing
-from emulator.report.drawing import DARK, NARROW, WIDE, extra, svg
+from emulator.report.drawing import DARK, NARROW, WIDE, extra, svgs
 from emulator.report.figure import Figure
 from emulator.report.table import NONE, Cell, Table, heading, shortened
 from emulator.report.training import cards
 from emulator.report.view import kind_of, limits, marks, marks_line, notes, title
+from emulator.text import masked, printable
 from emulator.units import show_bytes, show_rate, show_seconds
 
 
@@ -146,7 +147,7 @@ def render(template: str, **values: Any) -> str:
     text: str = environment.get_template(template).render(
         css=extra("markupsafe").Markup(css), version=__version__, **values
     )
-    return text
+    return masked(printable(text))
 
 
 MOST_ROWS = 24
@@ -191,10 +192,11 @@ def _bars(cells: Sequence[Cell]) -> list[str]:
 def plotted(figures: Sequence[Figure]) -> list[dict[str, Any]]:
     """Every figure twice: drawn for a wide page and for a narrow one; CSS shows one of them."""
     found: list[dict[str, Any]] = []
+    drawn = iter(svgs([(figure, size) for figure in figures for size in (WIDE, NARROW)]))
     for figure in figures:
         alike = sum(other.name == figure.name for other in figures[: len(found)])
         name = f"{figure.name}-{alike + 1}" if alike else figure.name
-        wide, narrow = (inline(svg(figure, size), f"{name}-{size.width}") for size in (WIDE, NARROW))
+        wide, narrow = (inline(next(drawn), f"{name}-{size.width}") for size in (WIDE, NARROW))
         found.append({"name": name, "caption": figure.caption, "wide": wide, "narrow": narrow})
     return found
 

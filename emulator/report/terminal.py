@@ -14,6 +14,7 @@ from emulator.record.result import RunResult
 from emulator.report.table import Table, shortened
 from emulator.report.view import kind_of, limits, marks, notes, title
 from emulator.run.comm import started_by_mpi
+from emulator.text import PrintableStream, masked, printable
 
 PLAIN_WIDTH = 100
 """Columns of the text when the output is no terminal."""
@@ -56,7 +57,8 @@ def print_blocks(blocks: Sequence[Text | Table]) -> None:
     # or when feedrate started mpirun and has looked itself.
     terminal = sys.stdout.isatty() and (not started_by_mpi() or "FORCE_COLOR" in os.environ)
     width = shutil.get_terminal_size((80, 24)).columns if terminal else PLAIN_WIDTH
-    sys.stdout.write(render(blocks, width, terminal))
+    stream = sys.stdout.stream if isinstance(sys.stdout, PrintableStream) else sys.stdout
+    stream.write(render(blocks, width, terminal))
 
 
 def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: bool = False) -> str:
@@ -76,11 +78,16 @@ def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: boo
     )
     for block in blocks:
         if isinstance(block, Text):
-            console.print(block.text, style=block.style)
+            console.print(shown(block.text), style=block.style)
         elif block.rows:
-            console.print(f"\n{block.caption}" if block.caption else "")
+            console.print(shown(f"\n{block.caption}") if block.caption else "")
             console.print(_laid_out(block, width))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+
+
+def shown(text: str) -> str:
+    """Text of a file as a terminal may show it."""
+    return masked(printable(text))
 
 
 def _laid_out(table: Table, width: int) -> Any:
@@ -90,15 +97,15 @@ def _laid_out(table: Table, width: int) -> Any:
 
     laid = RichTable(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     texts = table.texts
-    shown = [place for place, column in enumerate(table.columns) if width >= column.room]
-    for place in shown:
+    places = [place for place, column in enumerate(table.columns) if width >= column.room]
+    for place in places:
         column = table.columns[place]
         # a figure stays whole; a long name above it and two figures in one cell may take several lines
         long = max(map(len, column.head.split("\n"))) > 20
         wraps = long or any(" " in row[place] and len(row[place]) > 10 for row in texts)
         folds = column.align == "fold" or (column.align == "right" and wraps)
         laid.add_column(
-            column.head,
+            shown(column.head),
             justify="right" if column.align == "right" else "left",
             overflow="fold" if folds else "ellipsis",
             no_wrap=not folds,
@@ -108,8 +115,8 @@ def _laid_out(table: Table, width: int) -> Any:
     for number in [*head, *tail]:
         if between and number == tail[0]:
             laid.add_row(f"... {between:,} {table.items} between")
-        cells = [texts[number][place] for place in shown]
-        repeats = table.columns[shown[0]].align != "right" and cells[0] == before
+        cells = [shown(texts[number][place]) for place in places]
+        repeats = table.columns[places[0]].align != "right" and cells[0] == before
         before = cells[0]
         first = "" if repeats else cells[0]
         laid.add_row(first, *cells[1:], style="yellow" if number in table.flagged else None)

@@ -192,12 +192,18 @@ def endpoint_of(place: ObjectURL) -> str:
     found = place.option("endpoint") or next((os.environ[name] for name in names if os.environ.get(name)), "")
     scheme, mark, rest = found.partition("://")
     if found and not mark:
-        raise SpecError(f"the endpoint {found!r} is no URL", "write it like http://HOST:PORT")
+        raise SpecError("the endpoint of S3 is no URL", "write it like http://HOST:PORT")
     return f"{scheme}://{rest.rpartition('@')[2]}" if found else ""
 
 
 def _require_keys(endpoint: str) -> None:
-    """Raises SpecError when an endpoint that is not AWS's would be asked without keys."""
+    """Raises SpecError when no keys, or none that can be, are set for an endpoint that is not AWS's."""
+    for name, value in os.environ.items():
+        if name.startswith("AWS_") and re.search(r"[^\x20-\x7e]|^ | $", value):  # obstore would abort
+            raise SpecError(
+                f"{name} holds a line break, a blank at an end, or a character that is not ASCII",
+                "a secret made from a file often ends in a line feed: set it without",
+            )
     known = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
     containers = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
     if endpoint and not any(os.environ.get(name) for name in (*known, *containers)):

@@ -8,6 +8,7 @@ Whatever happens to a command, four things must hold. They are checked here, onc
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import shutil
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,11 +82,28 @@ def feedrate_struck(
     return Struck(Done(process.returncode, out, err, time.monotonic() - begin), calls)
 
 
-def forked(words: list[str], folder: Path, seconds: float = 40.0, memory: int | None = 4 * 2**30) -> Done:
+def load_modules_of(words: list[str], folder: Path) -> None:
+    """Import here what `feedrate WORDS` imports, so that forks need not each do it again."""
+    listing = folder / "modules"
+    done = forked(words, folder, memory=None, modules=listing)
+    assert "Traceback" not in done.err, done.err
+    for name in listing.read_text().split():
+        if name not in sys.modules:
+            with suppress(ImportError):
+                importlib.import_module(name)
+
+
+def forked(
+    words: list[str],
+    folder: Path,
+    seconds: float = 40.0,
+    memory: int | None = 4 * 2**30,
+    modules: Path | None = None,
+) -> Done:
     """`feedrate WORDS` in a fork of this process, which has its modules already: milliseconds, not seconds.
 
     For commands that read files and start nothing. `memory` bounds the address space that it may add, in
-    bytes; None where a library reserves more than it uses.
+    bytes; None where a library reserves more than it uses. The names of all modules go into `modules`.
     """
     out, err = folder / "forked.out", folder / "forked.err"
     begin = time.monotonic()
@@ -105,6 +124,8 @@ def forked(words: list[str], folder: Path, seconds: float = 40.0, memory: int | 
 
             status = command()
             sys.stdout.flush()
+            if modules is not None:
+                modules.write_text("\n".join(sys.modules))
         except BaseException:  # noqa: BLE001 - whatever it is, the parent shall see it
             import traceback
 

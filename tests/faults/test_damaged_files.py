@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 from command import Done, feedrate
-from faults.harness import complaint, forked
+from faults.harness import complaint, forked, load_modules_of
 from faults.mutate import Damage, bytes_damaged, json_damaged, lines_damaged
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,14 +213,26 @@ def case(reader: Reader, specimens: Path, work: Path, seed: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def warm(specimens) -> None:
-    """What forks should not each do again: the modules of all verbs, and the simulator's machine code."""
+def warm(specimens, tmp_path_factory) -> None:
+    """What forks should not each do again: the modules of all commands, and the simulator's machine code."""
     assert feedrate("plan", "--system", "weka-performance").status == 0
-    from emulator.registry import VERBS, load
-
-    for verb in VERBS.values():
-        load(verb.function)
     warnings.simplefilter("ignore", DeprecationWarning)
+    work = tmp_path_factory.mktemp("warm")
+    for reader in READERS:
+        for words in commands(reader, specimens, work / reader.name.replace(" ", "-")):
+            load_modules_of(words, work)
+
+
+def commands(reader: Reader, specimens: Path, work: Path) -> list[list[str]]:
+    """The commands of `reader` on a fresh copy of its specimens in `work`, undamaged."""
+    shutil.rmtree(work, ignore_errors=True)
+    copy = work / "case"
+    shutil.copytree(specimens / reader.folder, copy)
+    victim = sorted(path for path in copy.glob(reader.pattern) if path.is_file())[0]
+    return [
+        [word.format(X=copy, F=victim, O=work / f"out-{number}") for word in words.split()]
+        for number, words in enumerate(reader.commands)
+    ]
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)

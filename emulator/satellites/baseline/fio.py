@@ -47,6 +47,28 @@ class Setting:
     ramp_seconds: float = 0.0
     """Time before it that is not counted."""
 
+    def __post_init__(self) -> None:
+        """Raises SpecError when fio would read something else than what the folder and the engine are."""
+        _value("the folder", str(self.folder.resolve()))
+        _value("--engine", self.engine)
+
+
+def _value(what: str, text: str) -> str:
+    """`text` as the value of an option in a job file. Raises SpecError.
+
+    fio cuts a value at ";" and "#", a line feed begins another option (exec_prerun runs a command), and "$"
+    stands for variables and keywords; nothing escapes them. A colon separates folders and has an escape.
+    """
+    try:
+        text.encode()
+        wrong = re.search(r"[\x00-\x1f\x7f;#$]|\s$", text)
+        found = ascii(wrong[0]) if wrong else ""
+    except UnicodeEncodeError:
+        found = "bytes that are not UTF-8"
+    if found:
+        raise SpecError(f"fio cannot take {what} {text!r}: it holds {found}", "rename it")
+    return text.replace(":", "\\:")
+
 
 def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool = False) -> str:
     """The job file that runs `tasks` at the same time on files that are there; `unlink`: and removes them.
@@ -78,11 +100,11 @@ def layout_file(setting: Setting, files: int) -> str:
 def _global(setting: Setting) -> list[str]:
     return [
         "[global]",
-        f"ioengine={setting.engine}",
+        f"ioengine={_value('--engine', setting.engine)}",
         f"direct={int(setting.direct)}",
         "thread=1",
         "iomem_align=2m",  # whole huge pages, where there are any
-        "directory=" + str(setting.folder.resolve()).replace(":", "\\:"),  # a colon separates folders
+        f"directory={_value('the folder', str(setting.folder.resolve()))}",
         f"size={setting.file_bytes}",
         "group_reporting=1",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,12 @@ class Cluster:
     user: str = ""
     """`client.NAME`; empty: rados chooses, mostly client.admin."""
 
+    def __post_init__(self) -> None:
+        """Raises SpecError for what rados would take for an option or cannot take at all."""
+        for option, text in (("--pool", self.pool), ("--ceph-user", self.user)):
+            if text.startswith("-") or not text.isprintable():
+                raise SpecError(f"{option} {text!r} is no name in Ceph", f"write it like {option} NAME")
+
     def command(self, *words: str) -> list[str]:
         """A call of rados. Raises MissingError."""
         path = shutil.which("rados")
@@ -49,7 +56,7 @@ class Cluster:
             raise MissingError("rados is not installed: Ceph's own limits need it", "apt install ceph-common")
         name = ["--name", self.user] if self.user else []
         mount = f"--client_mount_timeout={CONNECT_SECONDS}"
-        return [path, "--conf", str(self.conf), mount, *name, *words]
+        return [path, "--conf", str(self.conf.absolute()), mount, *name, *words]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +200,7 @@ class RadosPlan:
         benches = self.benches("HOST")
         least = show_seconds(len(benches) * self.seconds)
         yield f"rados bench: pool {self.cluster.pool}, at least {least}"
-        yield from ("  " + " ".join(bench.command(self.cluster)) for bench in benches)
+        yield from ("  " + shlex.join(bench.command(self.cluster)) for bench in benches)
 
     def check(self, clients: int, force: bool) -> None:
         """What can be seen before anything is written. Raises SpecError, StorageError, MissingError."""
@@ -229,7 +236,7 @@ def measure(plan: RadosPlan, comm: Comm, client: str, *, force: bool, say: Say) 
     record = agreed(comm, create)
 
     def run(bench: Bench) -> dict[str, tuple[str, str]]:
-        return {client: (" ".join(bench.command(plan.cluster)) + "\n", run_bench(plan.cluster, bench))}
+        return {client: (shlex.join(bench.command(plan.cluster)) + "\n", run_bench(plan.cluster, bench))}
 
     def corners(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
         return [corner_of(bench, printed, files)]

@@ -142,6 +142,11 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
 
     stats, logs = of_ranks(_STATS, _epochs), of_ranks(_LOG, _object)
     config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
+    inside = folder.resolve()
+    documents = [*(folder / file for file in files), *(config / name for name in _CONFIG_FILES if config)]
+    for path in documents:
+        if not path.resolve().is_relative_to(inside):  # what it shows would be copied into the result
+            raise SpecError(f"{path} is a link out of the folder", "import reads the run's own files alone")
     configs = {}
     if config is not None:
         for file in _CONFIG_FILES:

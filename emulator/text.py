@@ -1,0 +1,39 @@
+"""Text from elsewhere as a terminal, a page or a picture may show it: no control characters, no keys."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TextIO
+
+_UNSEEN = re.compile(
+    # C0 less tab and line feed, DEL, C1; what turns the direction of text; surrogates, non-characters
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_PASSWORD = re.compile(r"(://)[^/?\s'\"]*@")
+_KEY = re.compile(r"(?i)([?&][^=&\s]*(?:key|secret|token|passw|credential|signature)[^=&\s]*=)[^&\s'\"]+")
+
+
+def printable(text: str) -> str:
+    r"""`text` with what a terminal would obey as escapes (`\x1b`). Tabs and line feeds stay."""
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def masked(text: str) -> str:
+    """`text` with `***` in place of passwords and keys in URLs."""
+    return _KEY.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
+
+
+class PrintableStream:
+    """A text stream that shows control characters as escapes and keys as `***`, whoever writes to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        """Where text goes unchanged: for colours that are ours."""
+
+    def write(self, text: str) -> int:
+        """Returns the characters of `text`."""
+        self.stream.write(masked(printable(text)))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)

@@ -1,0 +1,257 @@
+"""Names and texts of others in what another program parses, in files, on a terminal, in a picture."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command import feedrate
+from hypothesis import given
+from hypothesis import strategies as st
+from mlperf.artefacts import Run
+from s3_server import BUCKET
+from synthetic_results import plain_sweep, steps_of
+
+from emulator.config.storage import parse_place
+from emulator.errors import FeedrateError, SpecError
+from emulator.record.folder import ResultFolder
+from emulator.report.page import page, write_picture
+from emulator.report.terminal import Text, render
+from emulator.satellites.baseline.fio import Setting, layout_file, parse_servers, run_fio
+from emulator.satellites.baseline.rados import Cluster
+from emulator.storage import open_store
+from emulator.text import masked, printable
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [
+    "evil\nexec_prerun=touch PWNED", "a\rb", 'quo"te', "quo'te", "co:lon", "c;d", ";c", "#c", "c#d", "$ncpus",
+    "${HOME}", "$(touch PWNED)", "`touch PWNED`", "-ds", "--client=x", "{a,b}", "%s%n", "back\\slash", "\\:",
+    "blank ", " blank", "two words", "tab\there", "\x01", "\x1b[31m", "日本 é", "\udcff", "a=b", "[global]", "*?",
+]  # fmt: skip
+with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+
+
+def files_below(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+@with_fio
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_fio_writes_into_that_folder_or_is_not_started(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "d" / name
+    folder.mkdir(parents=True)
+    try:
+        setting = Setting(folder=folder, file_bytes=2**20, direct=False, engine="psync", seconds=1)
+    except SpecError as error:
+        assert "\n" not in str(error) and "\x1b" not in str(error)
+        assert "fio cannot take" in str(error)
+    else:
+        run_fio(layout_file(setting, 2))
+        assert files_below(folder) == {folder / "job0.dat", folder / "job1.dat"}
+    assert files_below(tmp_path) == files_below(folder)
+
+
+@with_fio
+def test_a_folder_whose_name_is_an_option_of_fio_runs_nothing(tmp_path):
+    folder = tmp_path / "evil\nexec_prerun=touch PWNED" / "ds"
+    folder.mkdir(parents=True)
+    done = feedrate("baseline", folder, "--quick", "--size", "1MiB", "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.status == 2 and "fio cannot take the folder" in done.one_line()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.parent.name] and not any(folder.iterdir())
+    engine = ("--engine", "psync\nexec_prerun=touch PWNED")
+    done = feedrate(
+        "baseline", tmp_path / "plain", "--quick", *engine, "--out", tmp_path / "out", cwd=tmp_path
+    )
+    assert done.status == 2 and "--engine" in done.one_line() and not (tmp_path / "PWNED").exists()
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_servers_are_host_names(name):
+    with pytest.raises(SpecError):
+        parse_servers(name)
+
+
+@pytest.mark.parametrize("name", ["-p", "--conf=/etc/passwd", "a\nb", "\x1b[31m"], ids=ascii)
+def test_names_in_ceph_are_no_options(name, tmp_path):
+    for names in ({"pool": name}, {"pool": "p", "user": name}):
+        with pytest.raises(SpecError, match="is no name in Ceph"):
+            Cluster(conf=tmp_path / "ceph.conf", **names)
+
+
+@pytest.mark.skipif(shutil.which("rados") is None, reason="rados is not installed")
+@pytest.mark.parametrize("name", ["-c", "a b", "ü.conf", "$id", "a;b"], ids=ascii)
+def test_rados_reads_the_conf_that_was_named(name, tmp_path, monkeypatch):
+    """Its complaint names the monitor of the file, or the file."""
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("[global]\nmon_host = 127.0.0.1:1\nauth_client_required = none\n")
+    words = Cluster(pool="p", conf=Path(name)).command("lspools")
+    done = subprocess.run(
+        [*(word.replace("=15", "=1") for word in words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode and "unrecognized" not in done.stderr and "failed to open" not in done.stderr
+
+
+@pytest.mark.parametrize("script", ["local.sh", "slurm.sbatch"])
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_launch_files_hand_a_folder_on_as_it_is(script, name, tmp_path):
+    for program in ("feedrate", "mpirun"):
+        (tmp_path / program).write_text('#!/bin/sh\nprintf "%s\\0" "$@" > words\n')
+        (tmp_path / program).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7"}
+    subprocess.run(["bash", ROOT / "launch" / script, name], check=True, cwd=tmp_path, env=environment)
+    words = (tmp_path / "words").read_bytes().split(b"\0")
+    place = words[words.index(b"sweep") + 1]
+    assert Path(os.fsdecode(place)) == Path(name) and not place.startswith(b"-")
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_dask_local_opens_no_port():
+    script = (
+        "import psutil\nfrom emulator.dataset.fill_dask import _client\n"
+        "if __name__ == '__main__':\n"
+        "    with _client('local', 2) as client:\n"
+        "        assert client.submit(sum, (1, 2)).result() == 3\n"
+        "        me = psutil.Process()\n"
+        "        found = [c for p in [me, *me.children(recursive=True)] for c in p.net_connections('inet')]\n"
+        "        print('open', found)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "open []" in done.stdout
+
+
+def test_import_follows_no_link_out_of_the_run(tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text('{"password": "hunter2"}')
+    for name in ("training_1_metadata.json", "summary.json", "dlio_config/config.yaml"):
+        run = Run().write(tmp_path / name.replace("/", "-"), "v2.0")
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(secret)
+        done = feedrate("import", run, "--out", tmp_path / "out")
+        assert done.status == 2 and "a link out of the folder" in done.one_line()
+        assert not (tmp_path / "out").exists()
+    inner = Run().write(tmp_path / "inner", "v2.0")
+    (inner / "summary.json").rename(inner / "kept.json")
+    (inner / "summary.json").symlink_to("kept.json")
+    assert feedrate("import", inner, "--out", tmp_path / "out").status == 0
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b5m\u202eevil\x00\ufffe\x7f\udc80"
+
+
+@given(st.text(st.characters()))
+def test_printable_text_has_nothing_that_a_terminal_obeys(text):
+    shown = printable(text)
+    assert not any(c in "\x1b\x9b\x07\r\u202e" or (ord(c) < 32 and c not in "\t\n") for c in shown)
+    shown.encode()
+    assert printable(shown) == shown
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    made = plain_sweep()
+    workload = {**made.workload, "title": f"title {HOSTILE}", "name": HOSTILE}
+    flags = [replace(flag, sentence=HOSTILE) for flag in made.flags]
+    return replace(
+        made,
+        workload=workload,
+        reason=HOSTILE,
+        status="incomplete",
+        flags=tuple(flags),
+        command=("feedrate", HOSTILE),
+    )
+
+
+def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
+    text = page(hostile, steps_of(hostile))
+    assert printable(text) == text and r"\x1b[31mred" in text
+    ResultFolder.create(tmp_path / "out", hostile, force=False).complete()
+    done = feedrate("report", tmp_path / "out")
+    assert done.status == 0, done.err
+    assert printable(done.out) == done.out and r"\x1b[31mred" in done.out
+    assert printable(render([Text(HOSTILE)])) == render([Text(HOSTILE)])
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_a_picture_shows_escapes(hostile, kind, tmp_path):
+    write_picture(hostile, steps_of(hostile), tmp_path / "p", kind)
+    content = (tmp_path / "p").read_bytes()
+    if kind == "svg":
+        assert rb"\x1b[31mred" in content and b"\x1b" not in content
+    else:
+        assert content.startswith(b"\x89PNG")
+
+
+def test_a_renderer_that_aborts_is_one_line(monkeypatch):
+    from emulator.report import drawing
+
+    with pytest.raises(FeedrateError, match="the figures cannot be drawn") as error:
+        drawing._rendered("svg", [{"mark": {"type": "text", "text": "\x1b"}, "data": {"values": [{}]}}])
+    assert "\n" not in str(error.value)
+
+
+def test_names_of_files_and_words_reach_no_terminal_raw(tmp_path):
+    place = tmp_path / "evil\x1b[31m\x07"
+    for words in (
+        ("verify", place),
+        ("report", place),
+        ("import", place),
+        ("workloads", str(place) + ".toml"),
+        ("--\x1b[31m",),
+    ):
+        done = feedrate(*words)
+        assert done.status != 0 and printable(done.err + done.out) == done.err + done.out, words
+    place.mkdir()
+    done = feedrate("generate", place / "ds", "--recipe", "tiny", "--files", 2)
+    assert done.status == 0 and printable(done.out) == done.out
+
+
+SECRET = "wJalrXUtnFEMI"
+URLS = [
+    f"s3://AKIA:{SECRET}@bucket/p", f"s3://bucket/p?secret_access_key={SECRET}",
+    f"s3://b/p?aws_session_token={SECRET}", f"s3://b/p?endpoint=http://user:{SECRET}@host:9000",
+    f"https://user:{SECRET}@host/x", f"s3://b//p?x&password={SECRET}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("verb", ["verify", "report", "generate", "run"])
+def test_keys_in_a_url_are_shown_nowhere(url, verb, tmp_path):
+    done = feedrate(verb, url, cwd=tmp_path)
+    assert done.status != 0 and SECRET not in done.out + done.err
+    assert not files_below(tmp_path)
+
+
+def test_keys_are_masked_and_paths_are_not():
+    assert (
+        masked(f"feedrate run s3://u:{SECRET}@h/p?token={SECRET}&a=b")
+        == "feedrate run s3://***@h/p?token=***&a=b"
+    )
+    for plain in ("s3://bucket/a@b", "a@b", "/data/key=3", "x?y=z", "http://host:80/p?endpoint=x"):
+        assert masked(plain) == plain
+
+
+@pytest.mark.parametrize(
+    "name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION"]
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n", " ", "é", "\x1b"], ids=ascii)
+def test_a_key_with_a_line_feed_is_one_line(name, end, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(variable, SECRET)
+    monkeypatch.setenv(name, SECRET + end)
+    with pytest.raises(SpecError, match=name) as error:
+        open_store(parse_place(f"s3://{BUCKET}/x"))
+    assert SECRET not in str(error.value)
