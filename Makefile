@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio
+.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio test-faults
 
 install: $(INSTALLED)
 
@@ -35,6 +35,11 @@ lint: $(INSTALLED)
 # What takes minutes: kills by the dozen, clusters, the wheel beside other packages. CI runs it too.
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long
+
+# The fault campaign: damaged files of every kind for ten minutes; prints the table of cases and failures.
+# FEEDRATE_FAULTS_SEED=N repeats one, FEEDRATE_FAULTS_SECONDS=N runs longer.
+test-faults: $(INSTALLED)
+	$(BIN)/python -m pytest -m faults -s tests/faults
 
 # DLIO 2.0 beside feedrate, in an environment of its own: without DALI, which is a gigabyte and not used here.
 test-dlio: $(INSTALLED)

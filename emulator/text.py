@@ -9,7 +9,7 @@ _UNSEEN = re.compile(
     # C0 less tab and line feed, DEL, C1; what turns the direction of text; surrogates, non-characters
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-_PASSWORD = re.compile(r"(://)[^/?\s'\"]*@")
+_PASSWORD = re.compile(r"(\b[a-zA-Z][a-zA-Z0-9+.-]*:/{1,2})[^/?\s'\"]*@")  # a Path has one slash left
 _KEY = re.compile(r"(?i)([?&][^=&\s]*(?:key|secret|token|passw|credential|signature)[^=&\s]*=)[^&\s'\"]+")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -23,34 +22,6 @@ def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: 
     writer.fill(indices, number, 1, options)
 
 
-@contextmanager
-def _client(address: str, workers: int) -> Iterator[Any]:
-    """A client of the scheduler at `address`, or of a cluster on this machine. Raises LaunchError."""
-    try:
-        from distributed import Client, LocalCluster
-    except ImportError:
-        raise MissingError("--dask needs dask and distributed", "pip install 'feedrate[dask]'") from None
-    if address != "local":
-        try:
-            client = Client(address, timeout="5s")
-        except (OSError, ValueError, TimeoutError) as error:
-            raise LaunchError(
-                f"no Dask scheduler answers at {address} ({type(error).__name__})",
-                "start one with: dask scheduler, and give its address like tcp://host:8786",
-            ) from None
-        with client:
-            yield client
-        return
-    # In this process (inproc://): a scheduler on a port runs the code of whoever connects to it.
-    with (
-        LocalCluster(
-            n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
 def fill_dask(
     writer: DatasetWriter,
     indices: Index,
@@ -67,14 +38,43 @@ def fill_dask(
     """
     if not len(indices):
         return
-    with _client(address, workers) as client:
-        tasks = (len(client.scheduler_info()["workers"]) or 1) * _TASKS_PER_WORKER
-        parts = np.array_split(indices, min(tasks, len(indices)))
+    try:
+        import dask
+        from distributed import Client
+    except ImportError:
+        raise MissingError("--dask needs dask and distributed", "pip install 'feedrate[dask]'") from None
+
+    def tasks(count: int) -> list[tuple[Index, int]]:
+        """What `count` workers have to do: the files and the number of the journal of each task."""
+        parts = np.array_split(indices, min((count or 1) * _TASKS_PER_WORKER, len(indices)))
         numbers = range(_FIRST_JOURNAL, _FIRST_JOURNAL + len(parts))
         watch(numbers)
+        return list(zip(parts, numbers, strict=True))
+
+    if address == "local":
+        # Dask's own threads and no LocalCluster: its scheduler runs the code of whoever connects to its port.
+        make = dask.delayed(_make, pure=False)
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                dask.compute(
+                    *(make(writer, options, part, number) for part, number in tasks(workers)),
+                    scheduler="threads",
+                    pool=pool,
+                )
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return
+    try:
+        client = Client(address, timeout="5s")
+    except (OSError, ValueError, TimeoutError) as error:
+        raise LaunchError(
+            f"no Dask scheduler answers at {address} ({type(error).__name__})",
+            "start one with: dask scheduler, and give its address like tcp://host:8786",
+        ) from None
+    with client:
         futures = [
             client.submit(_make, writer, options, part, number, pure=False)
-            for part, number in zip(parts, numbers, strict=True)
+            for part, number in tasks(len(client.scheduler_info()["workers"]))
         ]
         try:
             client.gather(futures)

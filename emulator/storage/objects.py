@@ -102,7 +102,7 @@ class ObjectStore(Store):
                     ) from None
                 self.stats.add_retry(trouble.kind)
                 # At random, so that the ranks that failed together do not come back together.
-                time.sleep(pause * random.uniform(0.5, 1.0))
+                time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  a pause's jitter, no secret
                 pause = min(pause * _GROWTH, _LONGEST)
         raise AssertionError("the last attempt returns or raises")
 

@@ -22,7 +22,7 @@ from faults.mutate import Damage, bytes_damaged, json_damaged, lines_damaged
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("FEEDRATE_FAULTS_SEED", "20261122"))
-SHORT = 12
+SHORT = int(os.environ.get("FEEDRATE_FAULTS_CASES", "12"))
 """Cases of a class in the default run."""
 LONG_SECONDS = float(os.environ.get("FEEDRATE_FAULTS_SECONDS", "600"))
 FORMATS = ("npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "parquet", "jpeg")
