@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,6 +15,9 @@ from emulator.errors import FeedrateError
 from emulator.registry import VERBS, load
 from emulator.run.comm import rank_hint
 from emulator.text import PrintableStream
+
+DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What a value that no check foresaw ends in. Readers check; this is for what is left."""
 
 
 class Verbs(TyperGroup):
@@ -71,6 +75,16 @@ def command() -> int:
         if rank_hint() == 0:  # what is wrong before ranks meet is wrong on every rank: say it once
             print(f"feedrate: error: {error}", file=sys.stderr)
         return error.exit_code
+    except DAMAGE as error:
+        read = [word for word in sys.argv[1:] if "/" in word or Path(word).exists()]
+        if "FEEDRATE_TRACEBACK" in os.environ or not read:
+            raise  # what was read is feedrate's own
+        line = FeedrateError(
+            f"{', '.join(read)} cannot be used: {type(error).__name__}: {str(error)[:200]}",
+            "a file there is damaged, or this is a bug of feedrate; FEEDRATE_TRACEBACK=1 shows where",
+        )
+        print(f"feedrate: error: {line}", file=sys.stderr)
+        return line.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output is gone
         return 1

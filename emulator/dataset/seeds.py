@@ -99,6 +99,7 @@ def read_volume(path: Path) -> tuple[NDArray[Any], tuple[float, float, float]]:
     """
     import nibabel as nib
     from nibabel.filebasedimages import ImageFileError
+    from nibabel.spatialimages import HeaderDataError, HeaderTypeError
 
     try:
         image = nib.load(path)
@@ -106,8 +107,13 @@ def read_volume(path: Path) -> tuple[NDArray[Any], tuple[float, float, float]]:
         slope, inter = float(image.dataobj.slope), float(image.dataobj.inter)
         spacing = [float(edge) for edge in image.header.get_zooms()[:3]]
         world = nib.orientations.io_orientation(image.affine)[:, 0]
-    except (OSError, ValueError, EOFError, zlib.error, ImageFileError) as error:
+    except (
+        *(OSError, ValueError, TypeError, LookupError, ArithmeticError, EOFError, MemoryError, zlib.error),
+        *(ImageFileError, HeaderDataError, HeaderTypeError, np.linalg.LinAlgError),
+    ) as error:
         raise DatasetError(f"{path} is no readable NIfTI volume", str(error)[:200]) from None
+    if data.dtype.kind not in "iuf":
+        raise DatasetError(f"{path} is no volume: its voxels are {data.dtype}, not numbers")
     if data.ndim != 3 or min(data.shape) < 2 or min(spacing) <= 0 or not np.isfinite(spacing).all():
         raise DatasetError(f"{path} is no volume: shape {data.shape}, spacing {spacing}")
     axes = np.argsort(-world) if sorted(world.tolist()) == [0.0, 1.0, 2.0] else np.array([2, 1, 0])

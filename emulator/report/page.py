@@ -9,12 +9,14 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from emulator import __version__
-from emulator.errors import SpecError
+from emulator.config.reader import read_toml
+from emulator.errors import SpecError, StorageError
 from emulator.files import write_whole
 from emulator.record.folder import RESULT, read_result
 from emulator.record.result import RunResult
@@ -64,8 +66,16 @@ def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gath
     main = max((path for path in held if held[path].kind == leading), key=lambda path: held[path].created)
     for kind in reversed(KINDS):
         others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != main]
-    files = (str(path) for path in sorted(out.glob("*.toml")))
+    files = (str(path) for path in sorted(out.glob("*.toml")) if _is_system(path))
     return Gathered(main=main, others=tuple(others), systems=(*systems, *files))
+
+
+def _is_system(path: Path) -> bool:
+    """True for a TOML file about a storage system: others may lie beside results."""
+    with suppress(SpecError, StorageError):
+        table, _ = read_toml(path)
+        return any(isinstance(table.get(part), Mapping) for part in ("storage", "clients", "hardware"))
+    return False
 
 
 def beside(result: RunResult, found: Gathered) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
@@ -114,7 +124,7 @@ def page(
         dataset=facts(result.dataset),
         workload=facts(
             {key: value for key, value in result.workload.items() if key != "sources"},
-            result.workload.get("sources") or {},
+            result.workload.get("sources"),
         ),
         command=shlex.join(result.command),
     )
@@ -226,7 +236,7 @@ class Fact:
 
 def facts(table: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> list[Fact]:
     """All values of a nested table as rows, in its order; `sources` maps dotted keys to words."""
-    known = sources or {}
+    known = sources if isinstance(sources, Mapping) else {}  # run.json may hold anything there
     return [
         Fact(key=key, value=show(key, value), source=known.get(key, "")) for key, value in _flat(table, "")
     ]

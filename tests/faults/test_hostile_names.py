@@ -18,6 +18,7 @@ from mlperf.artefacts import Run
 from s3_server import BUCKET
 from synthetic_results import plain_sweep, steps_of
 
+from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
 from emulator.errors import FeedrateError, SpecError
@@ -268,3 +269,28 @@ def test_a_key_with_a_line_feed_is_one_line(name, end, monkeypatch):
     with pytest.raises(SpecError, match=name) as error:
         open_store(parse_place(f"s3://{BUCKET}/x"))
     assert SECRET not in str(error.value)
+
+
+def test_a_folder_of_results_may_hold_other_toml(hostile, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(to_plain(hostile)))
+    (tmp_path / "pyproject.toml").write_text("[tool]\nx = 1\n")
+    (tmp_path / "broken.toml").write_bytes(b"\xff = [")
+    shutil.copy(sorted((ROOT / "results" / "systems").glob("*.toml"))[0], tmp_path / "system.toml")
+    done = feedrate("report", tmp_path)
+    assert done.status == 0, done.err
+    assert "accelerators fed" in done.out, "the system file stands beside it"
+
+
+def test_what_no_check_foresaw_is_one_line_with_the_files_name(hostile, tmp_path, monkeypatch):
+    """A reader that a file breaks: the name of the file, and no traceback unless it is asked for."""
+    monkeypatch.setattr("sys.argv", ["feedrate", "report", str(tmp_path)])
+    monkeypatch.setattr("emulator.cli.main.app", lambda **_: {}["missing"])
+    streams = sys.stdout, sys.stderr
+    try:
+        assert command() == 1
+        monkeypatch.setenv("FEEDRATE_TRACEBACK", "1")
+        with pytest.raises(KeyError):
+            command()
+    finally:
+        sys.stdout, sys.stderr = streams

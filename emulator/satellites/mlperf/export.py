@@ -56,7 +56,7 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     check_out(folder, force=False)
     checks = self_check(result, rules)
     version = checks[0].version
-    name = str(result.workload["name"])
+    name = str(result.workload.get("name") or result.kind)
     runs_folder = folder / "results" / "training" / _file_name(_model(name)) / "run"
     if result.kind == "checkpoint":
         runs_folder = folder / "results" / "checkpointing" / _file_name(name)
