@@ -64,6 +64,18 @@ class DeviceError(FeedrateError):
     exit_code = 8
 
 
+DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+"""What a value in a file ends in that no check foresaw. Readers check; this is for what is left."""
+
+
+def damaged(name: str, error: BaseException) -> DatasetError:
+    """`error`, one of DAMAGE, as one line about the file `name`."""
+    return DatasetError(
+        f"{name} cannot be used: {type(error).__name__}: {str(error)[:200]}",
+        "it is damaged, or this is a bug of feedrate; FEEDRATE_TRACEBACK=1 shows where",
+    )
+
+
 def storage_error(error: OSError, doing: str) -> StorageError:
     """`error` as one line: what was being done, what the system said, what to do about it."""
     hints = {

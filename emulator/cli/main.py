@@ -11,13 +11,10 @@ import typer
 from typer.core import TyperGroup
 
 from emulator import __version__
-from emulator.errors import FeedrateError
+from emulator.errors import DAMAGE, FeedrateError, damaged
 from emulator.registry import VERBS, load
 from emulator.run.comm import rank_hint
 from emulator.text import PrintableStream
-
-DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What a value that no check foresaw ends in. Readers check; this is for what is left."""
 
 
 class Verbs(TyperGroup):
@@ -79,10 +76,7 @@ def command() -> int:
         read = [word for word in sys.argv[1:] if "/" in word or Path(word).exists()]
         if "FEEDRATE_TRACEBACK" in os.environ or not read:
             raise  # what was read is feedrate's own
-        line = FeedrateError(
-            f"{', '.join(read)} cannot be used: {type(error).__name__}: {str(error)[:200]}",
-            "a file there is damaged, or this is a bug of feedrate; FEEDRATE_TRACEBACK=1 shows where",
-        )
+        line = damaged(", ".join(read), error)
         print(f"feedrate: error: {line}", file=sys.stderr)
         return line.exit_code
     except BrokenPipeError:

@@ -15,7 +15,6 @@ from itertools import islice
 from queue import SimpleQueue
 
 from emulator.config.workload import LoaderSpec
-from emulator.errors import FeedrateError
 from emulator.loader.base import Batch, DaemonThreads, stalled
 from emulator.loader.reading import WholeReader
 from emulator.plan import Portion, Read
@@ -100,11 +99,8 @@ class DirectLoader:
                 continue
             try:
                 size = self._reader.fetch(read, buffer, slot.is_cancelled)
-            except FeedrateError as error:
+            except BaseException as error:  # noqa: BLE001  the consumer raises it, once, and does not wait for ever
                 self._fail(slot, error)
-            except BaseException as error:
-                self._fail(slot, error)  # a bug: the consumer shall see it, not wait for ever
-                raise
             else:
                 with self._lock:
                     slot.bytes += size

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import Extent, Format, Index
-from emulator.errors import DatasetError, StorageError
+from emulator.errors import DAMAGE, DatasetError, StorageError, damaged
 from emulator.loader.base import SampleList
 from emulator.plan import Read
 from emulator.storage.base import HEAD, Blob, Storage
@@ -250,9 +250,12 @@ class PartReader(WholeReader):
             return request(blob, offset, length, buffer, cancelled)
 
         with self._making[file % len(self._making)]:
-            found = self._known(file) or self.form.index(
-                peek, blob.size, name, self.samples.samples_per_file, self.columns
-            )
+            try:
+                found = self._known(file) or self.form.index(
+                    peek, blob.size, name, self.samples.samples_per_file, self.columns
+                )
+            except DAMAGE as error:
+                raise damaged(name, error) from None
             with self._lock:
                 self._indices[file] = found
                 if len(self._indices) > _INDICES_KEPT:

@@ -11,6 +11,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -19,6 +20,12 @@ import pytest
 from command import Done, feedrate
 from faults.harness import complaint, forked, load_modules_of
 from faults.mutate import Damage, bytes_damaged, json_damaged, lines_damaged
+
+from emulator.config.workload import LoaderSpec
+from emulator.dataset.manifest import open_dataset
+from emulator.errors import DatasetError, StorageError
+from emulator.loader import make_loader
+from emulator.plan import Portion, Read
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("FEEDRATE_FAULTS_SEED", "20261122"))
@@ -240,6 +247,42 @@ def commands(reader: Reader, specimens: Path, work: Path) -> list[list[str]]:
 def test_no_file_breaks_a_command(reader, specimens, warm, tmp_path):
     wrong = [case(reader, specimens, tmp_path / "w", f"{SEED}/{number}") for number in range(SHORT)]
     assert not any(wrong), "\n".join(filter(None, wrong))
+
+
+LOADED = ("npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "parquet", "jpeg")
+
+
+@pytest.mark.parametrize("form", LOADED)
+@pytest.mark.parametrize("verify", [True, False], ids=["verified", "unverified"])
+def test_a_loader_says_what_is_damaged_or_reads_right(form, verify, specimens, tmp_path):
+    """In the process itself: a reader thread has nothing else to give than bytes or an error of ours."""
+    copy = tmp_path / "data"
+    shutil.copytree(specimens / form, copy)
+    dataset = open_dataset(copy)
+    spec = LoaderSpec(
+        batch_size=1, workers=2, prefetch=2, block_bytes=2**16, crop=(8, 8, 8), stall_timeout=20
+    )
+    files = sorted(copy.glob("sample_*"))
+    contents = {path: path.read_bytes() for path in files}
+    for number in range(SHORT):
+        random = Random(f"{SEED}/{form}/{number}")
+        victim = random.choice(files)
+        after = bytes_damaged(contents[victim], random)
+        victim.write_bytes(after)
+        checksums = dataset.rows()["crc"] if verify else None
+        with closing(
+            make_loader("direct", spec, dataset.store, dataset.manifest, checksums=checksums)
+        ) as loader:
+            portions = [Portion(1, (Read(file),)) for file in range(len(dataset.manifest.names))]
+            try:
+                list(loader.read(portions))
+                wrong = verify and after != contents[victim]
+            except (DatasetError, StorageError):
+                wrong = False
+        assert not wrong, (
+            f"FEEDRATE_FAULTS_SEED={SEED}: {form}, case {number}: {victim.name} was read as right"
+        )
+        victim.write_bytes(contents[victim])
 
 
 def each_in_turn(

@@ -288,7 +288,7 @@ def test_what_no_check_foresaw_is_one_line_with_the_files_name(hostile, tmp_path
     monkeypatch.setattr("emulator.cli.main.app", lambda **_: {}["missing"])
     streams = sys.stdout, sys.stderr
     try:
-        assert command() == 1
+        assert command() == 3
         monkeypatch.setenv("FEEDRATE_TRACEBACK", "1")
         with pytest.raises(KeyError):
             command()
