@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -28,7 +28,7 @@ from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.sweep.leader import Leader
 from emulator.sweep.noise import noise_named
-from emulator.sweep.schedule import Adaptive, FixedCounts, Schedule, parse_counts, require_ranks
+from emulator.sweep.schedule import Adaptive, FixedCounts, ForFit, Schedule, parse_counts, require_ranks
 from emulator.sweep.session import measure
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
@@ -97,6 +97,10 @@ def sweep(
         typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share."),
     ] = 0.05,
     max_runs: Annotated[int, typer.Option(min=1, help="At most this many runs.")] = 20,
+    purpose: Annotated[
+        Literal["knee", "fit"],
+        typer.Option("--for", help="What the runs are chosen for: the knee, or few runs for feedrate fit."),
+    ] = "knee",
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
     budget: Annotated[str | None, typer.Option(help="At most this much time, for example 2h.")] = None,
     resume: Annotated[
@@ -114,6 +118,8 @@ def sweep(
     force: options.Force = False,
 ) -> None:
     """Scale the number of ranks and find the knee."""
+    if purpose == "fit" and counts is not None:
+        raise SpecError("--for fit chooses the counts itself", "leave out --counts, or --for fit")
     if resume and out:
         raise SpecError("--resume and --out exclude each other", "a resumed sweep stays in its folder")
     place, spec = parse_place(dataset), load_workload(workload, settings or [])
@@ -143,6 +149,9 @@ def sweep(
             return fixed
 
         _start(job, ranks, max(fixed.counts), listed, dry_run, mismatched)
+        return
+    if purpose == "fit":
+        _start(job, ranks, DEFAULT_RANKS, ForFit, dry_run)
         return
     seconds = None if budget is None else parse_seconds(budget)
 

@@ -21,7 +21,7 @@ from emulator.record.steps import STEP, Steps, read_steps
 from emulator.run.point import RankReport, TrainingJob
 from emulator.run.selftest import self_test
 from emulator.storage.objects import ObjectStore
-from emulator.sweep.schedule import Schedule
+from emulator.sweep.schedule import ForFit, Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
 from emulator.units import show_rate, show_seconds
 
@@ -43,6 +43,8 @@ class Leader:
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest = manifest
+        if isinstance(self._schedule, ForFit):
+            self._schedule.hosts = len(set(hosts))
         points, steps = _reopened(job, manifest) if job.resume else ((), np.zeros(0, dtype=STEP))
         mount = store.describe() if isinstance(store, ObjectStore) else describe_mount(Path(str(store)))
         environment = {
@@ -77,6 +79,11 @@ class Leader:
             self._length = self._job.rank_plan(self._manifest, self.number, count).length
             self._next_progress = time.monotonic() + PROGRESS_SECONDS
         return count
+
+    @property
+    def on_half(self) -> bool:
+        """Whether the next point is measured on half of the hosts."""
+        return isinstance(self._schedule, ForFit) and self._schedule.on_half(self._points)
 
     def progress(self, steps: int) -> None:
         """Say now and then how far the point is: rank 0 has done `steps` steps."""

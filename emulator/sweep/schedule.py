@@ -140,3 +140,53 @@ class Adaptive:
         """Seconds that a run takes, start-up of its loaders included."""
         here = len(points) - (self._started or 0)
         return (self._clock.now() - self._begin) / here if here else points[-1].seconds
+
+
+class ForFit:
+    """The few runs from which `feedrate fit` knows a system: the largest count, one below the limit that it
+    shows, another above, and, where there are more hosts than one, one on half of them.
+
+    A count below tells what a rank loses by itself, two above tell the limit from its noise, and half of the
+    hosts tell a limit of the storage from one of the hosts.
+    """
+
+    BELOW, ABOVE = 0.6, 1.3
+    """Counts as shares of the one whose demand is the limit."""
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self.hosts = 1
+        """Hosts of the world; whoever knows them says so before the first count."""
+
+    def next_count(self, points: Sequence[Point]) -> int | None:
+        counts = self._counts(points)
+        return counts[len(points)] if len(points) < len(counts) else None
+
+    def on_half(self, points: Sequence[Point]) -> bool:
+        """Whether the run after `points` is the one on half of the hosts."""
+        return self.hosts > 1 and bool(points) and len(points) == len(self._counts(points)) - 1
+
+    def outlook(self, points: Sequence[Point]) -> str:
+        half = " on half of the hosts" if self.on_half(points) else ""
+        return f"run {len(points) + 1} for a fit{half}"
+
+    def verdict(self, points: Sequence[Point]) -> str:
+        if self.next_count(points) is not None:
+            return ""
+        if self._full(points) >= self._maximum:
+            return f"no limit up to {self._maximum} processes: a fit will know only a least bandwidth"
+        return "feedrate fit has what it needs"
+
+    def planned(self) -> Sequence[int]:
+        return (self._maximum,)
+
+    def _full(self, points: Sequence[Point]) -> float:
+        """Processes whose demand is what the largest count got."""
+        return observe(points[0]).efficiency * points[0].ranks
+
+    def _counts(self, points: Sequence[Point]) -> tuple[int, ...]:
+        if not points:
+            return (self._maximum,)
+        full, most = self._full(points), self._maximum
+        below, above = (min(most, max(1, round(share * full))) for share in (self.BELOW, self.ABOVE))
+        return (most, below, above, *((max(1, min(above, most // 2)),) if self.hosts > 1 else ()))

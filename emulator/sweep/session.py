@@ -45,7 +45,8 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         number = world.bcast(leader.number if leader else 0)
         with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
             while (count := world.bcast(leader.next_count() if leader else None)) is not None:
-                active = world.rank in order[:count]
+                on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
+                active = world.rank in on[:count]
                 group = world.split(0 if active else 1)
                 if active:
                     progress = leader.progress if leader else lambda steps: None
@@ -69,3 +70,10 @@ def activation_order(hosts: Sequence[str]) -> list[int]:
         slots.append((seen[host], rank))
         seen[host] += 1
     return [rank for _, rank in sorted(slots)]
+
+
+def half_of(hosts: Sequence[str], order: Sequence[int]) -> list[int]:
+    """The part of `order` on the first half of the hosts; world rank 0 is always in it."""
+    names = list(dict.fromkeys(hosts))
+    kept = names[: (len(names) + 1) // 2]
+    return [rank for rank in order if hosts[rank] in kept]
