@@ -133,7 +133,9 @@ def test_a_host_that_is_slower_than_another_is_refused(slow, refused):
     assert ideal > 0
     result = replace(result, points=(replace(point, hosts=hosts),))
     if refused:
-        with pytest.raises(SpecError, match="b kept its ranks busy 60 %"):
+        with pytest.raises(
+            SpecError, match="b kept its accelerators busy 60 % of the time and hosts with as many 100 %"
+        ):
             seen_in(result, steps)
     else:
         assert len(seen_in(result, steps)) == 1

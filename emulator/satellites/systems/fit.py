@@ -48,7 +48,7 @@ ALONE = 0.995
 """Efficiency of the smallest count from which on a rank loses nothing by itself."""
 HUGE, NOISY = 0.30, 0.15
 """Largest |ln measured - ln played| of a count, and deviation of a run, that still describe a system."""
-SLOW_HOST = 0.05
+SLOW_HOST = 0.10
 """Share of accelerators' time by which one host may serve its ranks worse than another."""
 SOFTNESS = (SOFT, 20.0)
 
@@ -123,7 +123,6 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
         shape = (point.ranks, point.steps)
         if point not in used or not math.prod(shape) or len(rows) != math.prod(shape):
             continue
-        _require_equal_hosts(point)
         drift = _drift(rows)
         rows = np.sort(rows, order=("rank", "epoch", "step")).reshape(shape).T
         ends_epoch = rows["step"][:, 0] + 1 == plan_for(workload, samples, point.ranks).steps
@@ -142,6 +141,7 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
                 drift=drift,
             )
         )
+    _require_equal_hosts(used)
     if not found:
         raise SpecError(
             "the result has no point with all of its steps", "run it to its end, or give another OUT"
@@ -149,24 +149,28 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
     return found
 
 
-def _require_equal_hosts(point: Point) -> None:
-    """Raises SpecError when a host served its ranks worse than a host with as many: no one system is both."""
-    seconds = point.ideal_samples_per_second / point.ranks  # samples/s of one rank that never waits
-    served = {
-        host: (host.samples / seconds) / (host.samples / seconds + host.wait_seconds)
-        for host in point.hosts
-        if host.samples
-    }
-    if len(served) < 2:
-        return
-    best = max(served, key=lambda host: served[host])
-    for host, share in served.items():
-        if host.ranks <= best.ranks and share < served[best] - SLOW_HOST:
+def _require_equal_hosts(points: Sequence[Point]) -> None:
+    """Raises SpecError when a host served its ranks worse than hosts with as many: no one system is both.
+
+    How busy a host's accelerators were, barriers left out, is compared with the best host of the same point
+    that has no fewer of them, and averaged over points: once may be chance.
+    """
+    shares: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        alone = point.ideal_samples_per_second / point.ranks  # samples/s of a rank that never waits
+        found = [host for host in point.hosts if host.samples]
+        busy = {host.host: 1 / (1 + host.wait_seconds * alone / host.samples) for host in found}
+        for host in found:
+            best = max(busy[other.host] for other in found if other.ranks >= host.ranks)
+            if len(found) > 1:
+                shares.setdefault(host.host, []).append((busy[host.host], best))
+    for name, pairs in shares.items():
+        own, best = (float(np.mean(column)) for column in zip(*pairs, strict=True))
+        if own < best - SLOW_HOST:
             raise SpecError(
-                f"at {point.ranks} ranks, {host.host} kept its ranks busy {100 * share:.0f} % of the time "
-                f"and {best.host}, with as many, {100 * served[best]:.0f} %: one system does not "
-                f"describe both hosts",
-                f"find out what slows {host.host}, or fit runs without it",
+                f"{name} kept its accelerators busy {100 * own:.0f} % of the time and hosts with as many "
+                f"{100 * best:.0f} %: one system does not describe both",
+                f"find out what slows {name}, or fit runs without it",
             )
 
 
@@ -236,7 +240,8 @@ class _Model:
             host=bandwidth if parameters.hosted else math.inf,
             rank=limits(trial, self.workload).rank,
         )
-        bound = soft_limits(hard, demand(self.workload), count.ranks, hosts, parameters.softness)
+        asked = count.rate / count.efficiency / count.ranks if count.efficiency else demand(self.workload)
+        bound = soft_limits(hard, asked, count.ranks, hosts, parameters.softness)
         scene = Scene(
             size=count.size,
             compute=count.compute,
