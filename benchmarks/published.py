@@ -178,11 +178,8 @@ def main() -> int:
             errors = pooled.setdefault(row.network, {"twin": [], "constant": [], "cap": []})
             lines.append(line(row, others, statistics.mean(peers), errors, inside))
         if lines:
-            print(
-                f"## {group}\n\n| workload | accelerators | hosts | AU % | twin % | error % | 95 % interval |",
-                end="",
-            )
-            print(" constant: error % | cap: % |\n|---|---|---|---|---|---|---|---|---|")
+            print(f"## {group}\n\n| workload | accelerators | hosts | AU % | twin % | error % ", end="")
+            print("| 95 % interval | constant: error % | cap: % |\n|---|---|---|---|---|---|---|---|---|")
             print("\n".join(lines) + "\n", flush=True)
     print("## All\n")
     every = {
