@@ -151,7 +151,7 @@ def sweep(
         _start(job, ranks, max(fixed.counts), listed, dry_run, mismatched)
         return
     if purpose == "fit":
-        _start(job, ranks, DEFAULT_RANKS, ForFit, dry_run)
+        _start(job, ranks, DEFAULT_RANKS, ForFit, dry_run, mismatched)
         return
     seconds = None if budget is None else parse_seconds(budget)
 
