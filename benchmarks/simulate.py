@@ -56,7 +56,7 @@ def measure(name: str) -> dict[str, float]:
     if engine == "simpy":
         scene = set_scene(simulation, rank_plan_of(simulation, ranks, 0))
         ready, events = simpy_oracle.play(scene)
-        played = Played(scene=scene, ready=ready, end=ready + scene.compute)
+        played = Played(scene=scene, ready=ready)
         au = throughput(played.totals(simulation.workload.loader.batch_size)[1]).au
     else:
         found = predict(simulation, ranks)

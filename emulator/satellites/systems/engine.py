@@ -445,9 +445,9 @@ def play(scene: Scene) -> tuple[Floats, int]:
     ready = np.zeros((scene.steps, count))
     state = np.zeros(count, RANK)
     state["admitted"] = min(scene.steps, scene.prefetch)
-    # Always the same types and layouts: another one would be compiled anew. To the engine, what a step costs
-    # beside its compute is the same as compute.
-    size = np.ascontiguousarray(scene.size, np.float64)
+    # Always the same layouts, and one of two types: others would be compiled anew. To the engine, what a step
+    # costs beside its compute is the same as compute.
+    size = np.ascontiguousarray(scene.size, np.float32 if scene.size.dtype == np.float32 else np.float64)
     compute = np.ascontiguousarray(scene.compute + scene.step_cost, np.float64)
     ranks = Ranks(
         size=size,

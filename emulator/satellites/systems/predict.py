@@ -102,9 +102,10 @@ def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
     orders would take longer than simulating, the first epochs' batches come again, moved on by some ranks.
     """
     plan, length = rank_plan.plan, rank_plan.length
+    kind = np.float32 if length * plan.ranks > DRAWN_SAMPLES else np.float64
     if sizes.min() == sizes.max():  # any order gives the same batches
-        return np.full((length, plan.ranks), plan.batch_size * sizes[0])
-    size = np.empty((length, plan.ranks))
+        return np.full((length, plan.ranks), plan.batch_size * sizes[0], kind)
+    size = np.empty((length, plan.ranks), kind)
     step_samples = plan.ranks * plan.batch_size
     drawn = min(length, max(plan.steps, DRAWN_SAMPLES // step_samples))
     for first in range(0, drawn, plan.steps):
@@ -165,7 +166,7 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
     played = play(set_scene(simulation, rank_plan))
     every, steady = played.totals(plan.batch_size)
     all_steps, lasting = throughput(every), throughput(steady)
-    seconds = float(played.end[-1].max())
+    seconds = float(played.end(slice(None), slice(-1, None)).max())
     ideal = ranks * workload.ideal_samples_per_second
     point = Point(
         ranks=ranks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 
 import numpy as np
@@ -30,7 +31,7 @@ class Scene:
     """
 
     size: Floats
-    """Bytes of each batch, shape (steps, ranks)."""
+    """Bytes of each batch, shape (steps, ranks); single precision where there are many."""
     compute: Floats
     """Seconds of compute of each step, shape (steps, ranks); (1, 1) when it is constant."""
     gates: Bools
@@ -60,21 +61,36 @@ class Scene:
         return int(self.size.shape[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Played:
     """What happened in a scene."""
 
     scene: Scene
     ready: Floats
     """Second at which each step's compute began, shape (steps, ranks)."""
-    end: Floats
-    """Second at which each step ended, its barrier included, shape (steps, ranks)."""
     events: int = 0
     """Events that the engine went through."""
 
+    @cached_property
+    def released(self) -> Floats:
+        """Second at which all ranks went on after each step, shape (steps, 1); -1 where none waited."""
+        found = np.full((self.scene.steps, 1), -1.0)
+        compute = np.broadcast_to(self.scene.compute, self.ready.shape)
+        for step in np.flatnonzero(self.scene.gates):
+            found[step] = (self.ready[step] + compute[step]).max()
+        return found
+
+    def end(self, ranks: slice | NDArray[np.int64], steps: slice = slice(None)) -> Floats:
+        """Second at which each step of these ranks ended, its barrier included, shape (steps, ranks).
+
+        Made for some ranks at a time: for a million, all of them would be as large as `ready`.
+        """
+        compute = np.broadcast_to(self.scene.compute, self.ready.shape)[steps, ranks]
+        return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
+
     def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
         """Columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0."""
-        ready, end, size = self.ready[:, ranks], self.end[:, ranks], self.scene.size
+        ready, end, size = self.ready[:, ranks], self.end(ranks), self.scene.size
         compute = np.broadcast_to(self.scene.compute, size.shape)[:, ranks]
         begin = np.concatenate([np.zeros((1, ready.shape[1])), end[:-1]])
         return {
@@ -103,12 +119,13 @@ class Played:
         """
         ranks = self.scene.ranks
         every, lasting = np.zeros(ranks, STEP), np.zeros(ranks, STEP)
-        first_end = self.end[-1].min()
+        first_end = self.end(slice(None), slice(-1, None)).min()
         for start in range(0, ranks, RANKS_AT_ONCE):
             part = slice(start, start + RANKS_AT_ONCE)
-            later = np.ones(self.end[:, part].shape, dtype=np.bool_)
+            end = self.end(part)
+            later = np.ones(end.shape, dtype=np.bool_)
             later[0] = False
-            steady = later & (self.end[:, part] <= first_end + 1e-9)
+            steady = later & (end <= first_end + 1e-9)
             for choice in (later, np.ones_like(later)):
                 missing = ~steady.any(axis=0)
                 steady[:, missing] = choice[:, missing]
@@ -127,7 +144,4 @@ def play(scene: Scene) -> Played:
         raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
     ready, events = load("satellites.systems.engine:play")(scene)
     ready += scene.start + scene.step_cost
-    end = ready + scene.compute
-    for step in np.flatnonzero(scene.gates):
-        end[step] = end[step].max()
-    return Played(scene=scene, ready=ready, end=end, events=events)
+    return Played(scene=scene, ready=ready, events=events)
