@@ -15,8 +15,11 @@ A message says what is wrong and where; the hint says what to do. Together they 
 from __future__ import annotations
 
 import errno
+import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from emulator.text import masked, printable
 
@@ -99,3 +102,17 @@ def storage_errors(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_error(error, doing) from None
+
+
+def unexpected(error: BaseException) -> str:
+    """One line on an error that nobody foresaw, a bug; its traceback too where FEEDRATE_TRACEBACK is set."""
+    if os.environ.get("FEEDRATE_TRACEBACK"):
+        traceback.print_exception(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if f"{os.sep}emulator{os.sep}" in frame.filename] or frames
+    where = f" ({'/'.join(Path(ours[-1].filename).parts[-2:])}:{ours[-1].lineno})" if ours else ""
+    said = " ".join(str(error).split())[:300]
+    return (
+        f"an internal error, {type(error).__name__}: {said}{where}: please report it, "
+        "with what FEEDRATE_TRACEBACK=1 shows"
+    )

@@ -72,9 +72,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+SCRATCH_VARIABLE = "FEEDRATE_SCRATCH"
+"""Environment variable: the folder in memory that the launcher shares with its ranks, and removes."""
+
+
 def memory_folder() -> str | None:
     """A folder whose files lie in memory; None, which tempfile takes for its own, where there is none."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    shared = os.environ.get(SCRATCH_VARIABLE)
+    return shared or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

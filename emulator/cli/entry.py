@@ -8,6 +8,7 @@ from contextlib import suppress
 from emulator.errors import FeedrateError, LaunchError
 from emulator.registry import load
 from emulator.run.comm import rank_hint, started_by_mpi, world
+from emulator.run.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, watch_rank
 
 TOGETHER = ("run", "sweep")
 """The commands whose ranks after the first follow rank 0 (sweep.session)."""
@@ -16,6 +17,14 @@ TOGETHER = ("run", "sweep")
 def entry() -> None:
     """Run the command, or as a rank after the first follow rank 0."""
     together = len(sys.argv) > 1 and sys.argv[1] in TOGETHER and started_by_mpi()
+    try:
+        timeout = storage_timeout(sys.argv[1:])
+    except FeedrateError:
+        timeout = DEFAULT_TIMEOUT  # the command line says what is wrong with it
+    if started_by_mpi():
+        watch_rank(rank_hint(), timeout)
+    else:
+        supervised(timeout)
     try:
         if together and rank_hint() > 0:
             comm = world()  # before any import

@@ -5,16 +5,33 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from emulator import __version__
-from emulator.errors import DAMAGE, FeedrateError, damaged
+from emulator.errors import DAMAGE, FeedrateError, damaged, unexpected
 from emulator.registry import VERBS, load
 from emulator.run.comm import rank_hint
+from emulator.run.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
 from emulator.text import PrintableStream
+from emulator.units import show_seconds
+
+
+def _of_every_verb(
+    storage_timeout: Annotated[
+        str,
+        typer.Option(
+            OPTION,
+            metavar="TIME",
+            expose_value=False,
+            callback=lambda: storage_timeout(sys.argv[1:]),  # run.watch looks for it before anything else
+            help="End when a call into the storage has not returned for so long.",
+        ),
+    ] = show_seconds(DEFAULT_TIMEOUT),
+) -> None:
+    """Options of every verb."""
 
 
 class Verbs(TyperGroup):
@@ -28,7 +45,11 @@ class Verbs(TyperGroup):
             return None
         verb = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         verb.command(cmd_name)(load(VERBS[cmd_name].function))
-        return typer.main.get_command(verb)
+        common = typer.Typer(add_completion=False)
+        common.command()(_of_every_verb)
+        command: Any = typer.main.get_command(verb)
+        command.params += typer.main.get_command(common).params
+        return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
@@ -74,15 +95,21 @@ def command() -> int:
         return error.exit_code
     except DAMAGE as error:
         read = [word for word in sys.argv[1:] if "/" in word or Path(word).exists()]
-        if "FEEDRATE_TRACEBACK" in os.environ or not read:
-            raise  # what was read is feedrate's own
-        line = damaged(", ".join(read), error)
-        print(f"feedrate: error: {line}", file=sys.stderr)
-        return line.exit_code
+        if "FEEDRATE_TRACEBACK" in os.environ:
+            raise
+        if read:
+            line = damaged(", ".join(read), error)
+            print(f"feedrate: error: {line}", file=sys.stderr)
+            return line.exit_code
+        print(f"feedrate: error: {unexpected(error)}", file=sys.stderr)  # what was read is feedrate's own
+        return FeedrateError.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output is gone
         return 1
     except KeyboardInterrupt:
         print("feedrate: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:  # noqa: BLE001  a bug
+        print(f"feedrate: error: {unexpected(error)}", file=sys.stderr)
+        return FeedrateError.exit_code
     return 0

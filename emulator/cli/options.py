@@ -83,6 +83,11 @@ def command_line() -> tuple[str, ...]:
     return ("feedrate", *map(masked, sys.argv[1:]))
 
 
+def words_with(out: Path) -> list[str]:
+    """The words of the command line with `--out`, before what may follow a `--`."""
+    return [sys.argv[1], "--out", str(out), *sys.argv[2:]]
+
+
 def show_result(result: RunResult, out: Path) -> None:
     """Print the table of `result`, and where it is."""
     print_result(result)

@@ -212,7 +212,7 @@ def _launch(
         raise MissingError(
             "--loader torch needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
-    status = launch(ranks, [*sys.argv[1:], *([] if job.resume else ["--out", str(job.out)])])
+    status = launch(ranks, sys.argv[1:] if job.resume else options.words_with(job.out), job.out)
     if status and (job.out / RESULT).is_file() and len(read_steps(job.out)):
         print(f"feedrate: kept what was measured until then: feedrate report {job.out}", file=sys.stderr)
     raise typer.Exit(status)

@@ -396,8 +396,15 @@ class _Processes:
         assert self._loader is not None
         self._batches.keys = keys
         before = multiprocessing.active_children()
-        with _quiet():
-            self._iterator = iter(self._loader)
+        try:
+            with _quiet():
+                self._iterator = iter(self._loader)
+        except (
+            RuntimeError,
+            OSError,
+            EOFError,
+        ):  # what starting workers raises when one or its server is gone
+            raise _worker_died() from None
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
         for _ in keys:
             # Through a thread: DataLoader's own timeout would notice a dead worker no sooner than a hung one.
@@ -409,7 +416,7 @@ class _Processes:
             except (RuntimeError, OSError, EOFError):  # as torch or its queues notice it
                 if not connection.wait([worker.sentinel for worker in self._workers], _DEATH_SECONDS):
                     raise
-                raise RankError("a DataLoader worker died", "was memory short? see the system log") from None
+                raise _worker_died() from None
             del future
 
     def abandon(self, epoch: int) -> None:
@@ -430,6 +437,10 @@ class _Processes:
         self._iterator = None
         self._loader = None
         gc.collect()  # both are in cycles, and their semaphores have names that the system keeps
+
+
+def _worker_died() -> RankError:
+    return RankError("a DataLoader worker died", "was memory short? see the system log")
 
 
 @contextmanager

@@ -300,6 +300,16 @@ def claim_failure(path: Path, line: str) -> bool:
     return True
 
 
+def replace_failure(path: Path, line: str) -> None:
+    """Write `line` to OUT/failure.txt, where a rank has said less: the launcher knows why ranks died.
+
+    Does nothing where there is no result, or where it cannot be written.
+    """
+    if (path / RESULT).is_file():
+        with suppress(StorageError):
+            write_whole(path / FAILURE, line + "\n")
+
+
 def read_failure(path: Path) -> str:
     """Why the run ended early; empty when no rank left a reason."""
     try:

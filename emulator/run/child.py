@@ -104,8 +104,13 @@ class ChildProcess(subprocess.Popen[str]):
 
 @contextmanager
 def signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call `handler` while the body runs."""
-    previous = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    """Let SIGTERM, SIGINT and SIGHUP call `handler` while the body runs; an ignored one stays so (nohup)."""
+    heeded = [
+        number
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    ]
+    previous = {number: signal.signal(number, handler) for number in heeded}
     try:
         yield
     finally:

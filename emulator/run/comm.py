@@ -14,16 +14,17 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from emulator.errors import FeedrateError, LaunchError, RankError
+from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.record.folder import claim_failure
 from emulator.run.child import signals_to
+from emulator.run.watch import before_end, end_with
 
 STEP_POLL = 0.001
 """Longest sleep between two polls of a barrier within a step, seconds."""
@@ -209,6 +210,7 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not break the flush
         raise Stopped(f"ended by {signal.Signals(number).name}")
 
+    before_end(partial(claim_failure, out))
     with signals_to(stop):  # raised, so that spools are flushed on the way out
         try:
             yield
@@ -217,16 +219,22 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
         except FeedrateError as error:
             _down(comm, out, str(error), error.exit_code)
         except Stopped as stopped:
-            _down(comm, out, str(stopped), RankError.exit_code, silent=True)
-        except Exception:  # noqa: BLE001  a bug: its traceback is what we need, and no rank may hang
-            traceback.print_exc()
-            _down(comm, out, "an internal error ended a rank", RankError.exit_code)
+            # Whoever is ended is not to blame: a launcher of ours says who is.
+            claim_failure(out, f"{stopped}, by somebody or because another rank was killed")
+            _end(comm, RankError.exit_code)
+        except Exception as error:  # noqa: BLE001  a bug: no rank may hang
+            _down(comm, out, unexpected(error), RankError.exit_code)
 
 
-def _down(comm: Comm, out: Path, line: str, code: int, silent: bool = False) -> NoReturn:
+def _down(comm: Comm, out: Path, line: str, code: int) -> NoReturn:
     where = f"rank {comm.rank}: " if comm.size > 1 else ""
-    if claim_failure(out, where + line) and not silent:
+    first = end_with(where + line)
+    if claim_failure(out, where + line) and first:
         print(f"feedrate: error: {where}{line}", file=sys.stderr, flush=True)
+    _end(comm, code)
+
+
+def _end(comm: Comm, code: int) -> NoReturn:
     sys.stdout.flush()
     comm.abort(code)
     os._exit(code)  # a thread blocked in a hung mount would keep the interpreter from ending

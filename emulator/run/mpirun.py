@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
-from emulator.errors import LaunchError
-from emulator.files import memory_folder
-from emulator.loader.base import PREFIX_VARIABLE
+from emulator.errors import LaunchError, RankError
+from emulator.record.folder import replace_failure
 from emulator.run.child import ChildProcess, signals_to
+from emulator.run.scratch import scratch
+from emulator.run.watch import REASON, briefly, process_state, short_of_memory, storage_timeout
+from emulator.units import show_seconds
 
 Flavour = Literal["openmpi", "mpich"]
 
@@ -80,51 +86,233 @@ def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**_ENVIRONMENT, **base}
 
 
-def launch(ranks: int, argv: Sequence[str]) -> int:
-    """Run `feedrate ARGV` as `ranks` ranks and return its exit status.
+def launch(ranks: int, words: Sequence[str], out: Path) -> int:
+    """Run `feedrate WORDS` as `ranks` ranks and return its exit status.
 
-    Raises LaunchError when there is no mpirun. SIGINT and SIGTERM go on to the ranks.
+    A run that a signal, a rank's death or a rank that no longer answers ends early has the reason in
+    OUT/failure.txt, and on stderr as one line. Raises LaunchError when there is no mpirun, or when limits of
+    this machine are too low. SIGINT, SIGTERM and SIGHUP end the ranks.
     """
-    command = find_launcher().command(ranks, argv)
-    terminal = {}  # what ranks cannot see of our terminal
+    if ":" in words:
+        raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
+    require_limits(ranks)
+    command = find_launcher().command(ranks, words)
+    look = {}  # what ranks cannot see of our terminal
     if sys.stdout.isatty():
-        terminal = {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
+        look = {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
+    timeout = storage_timeout(words)
     with (
-        _scratch() as scratch,
-        # In our session, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
+        scratch() as (folder, variables),
+        # A process group of its own: Ctrl-C in a terminal reaches it through this process alone. Its session
+        # is ours, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
         ChildProcess(
             "mpirun",
             command,
-            on_death=signal.SIGTERM,
             start_new_session=False,
+            process_group=0,
             restore_signals=True,
             stdin=subprocess.DEVNULL,
             stdout=None,
-            env={**environment(), **terminal, **scratch},
+            env={**environment(), **look, **variables},
         ) as mpirun,
-        signals_to(lambda number, _: mpirun.send_signal(number)),
     ):
-        assert mpirun.stderr is not None
-        for line in without_banners(mpirun.stderr):
+        run = _Run(mpirun, folder, ranks)
+        status = run.watch(timeout)
+        if run.reason:
+            briefly(partial(replace_failure, out, run.reason))
+        return status
+
+
+class _Run:
+    """What happens while mpirun runs, and why it ended."""
+
+    def __init__(self, mpirun: ChildProcess, folder: Path, ranks: int) -> None:
+        """`folder` is the scratch folder, where a rank's file says that it runs."""
+        self.reason = ""
+        """Why the run ended, where its ranks could not say so themselves."""
+        self._mpirun = mpirun
+        self._folder = folder
+        self._ranks = ranks
+        self._said = False
+        self._hidden: list[str] = []
+        self._signal = 0
+        self._dead: list[int] = []
+        """Ranks that are no more, in the order in which they went."""
+
+    def watch(self, timeout: float) -> int:
+        """Wait for the end; the exit status. Says in one line what no rank could say."""
+        reader = threading.Thread(target=self._show, name="words of mpirun", daemon=True)
+        reader.start()
+        deadline, before, stopped = math.inf, time.monotonic(), False
+        began, ended_at = time.time(), math.inf
+
+        def stop(number: int, frame: object) -> None:
+            self._signal = self._signal or number
+
+        with signals_to(stop):
+            while True:
+                reader.join(_LOOK_SECONDS)
+                if not reader.is_alive() or self._mpirun.poll() is not None:
+                    break
+                now = time.monotonic()
+                if now - before > timeout / 2:
+                    began = time.time()  # this process was stopped itself
+                before = now
+                if self._signal and not stopped:
+                    self.reason = _ENDED_BY.get(self._signal, "ended")
+                elif not stopped and (late_rank := self._silent(timeout, began)):
+                    self.reason = late_rank
+                if self.reason and not stopped:
+                    stopped, deadline = True, now + _GRACE_SECONDS
+                    self._mpirun.send_signal(signal.SIGTERM)  # so that ranks keep what they measured
+                if ended_at == math.inf and (self._folder / REASON).exists():
+                    ended_at, deadline = now, min(deadline, now + _GRACE_SECONDS)
+                if now > deadline:
+                    break
+                self._note_dead()
+        status = self._end()
+        reader.join(1.0)
+        return self._conclude(status)
+
+    def _show(self) -> None:
+        assert self._mpirun.stderr is not None
+        for line in without_banners(self._mpirun.stderr, self._hidden):
+            self._said |= line.startswith("feedrate: error:")
+            if self._signal and "interrupted" in line:
+                continue
             sys.stderr.write(line)
             sys.stderr.flush()
-        return mpirun.wait()
 
+    def _pids(self) -> dict[int, tuple[int, str]]:
+        """Process and host of each rank on this host that has begun."""
+        found = {}
+        for file in self._folder.glob("rank-*"):
+            with suppress(OSError, ValueError):
+                pid, host = file.read_text().split()
+                found[int(file.name.removeprefix("rank-"))] = (int(pid), host)
+        return found
 
-@contextmanager
-def _scratch() -> Iterator[dict[str, str]]:
-    """An environment in which killed ranks leave everything in one folder, which is removed after them.
+    def _silent(self, timeout: float, began: float) -> str:
+        """What to say of a rank that has not shown for `timeout` seconds that it runs; empty: of none."""
+        for rank, (pid, host) in self._pids().items():
+            with suppress(OSError):
+                last = max(began, (self._folder / f"rank-{rank}").stat().st_mtime)
+                state = process_state(pid)
+                if time.time() - last > timeout and state not in ("", "Z", "X"):
+                    what = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
+                    return (
+                        f"rank {rank} on {host} has not reported for {show_seconds(time.time() - last)}: "
+                        f"{what.get(state, 'it does not run')} (process {pid}, state {state})"
+                    )
+        return ""
 
-    That is MPI's shared memory and the sockets of DataLoader workers; semaphores of workers share a prefix.
-    """
-    # In memory, with a short path: those of sockets have a limit.
-    with TemporaryDirectory(prefix="feedrate-", dir=memory_folder(), ignore_cleanup_errors=True) as folder:
-        prefix = Path(folder).name
+    def _note_dead(self) -> None:
+        for rank, (pid, _) in self._pids().items():
+            if rank not in self._dead and process_state(pid) in ("", "Z", "X"):
+                self._dead.append(rank)
+
+    def _end(self) -> int:
+        """End mpirun and what ranks are left; the status of mpirun. What cannot be killed is named."""
         try:
-            yield {"TMPDIR": folder, "OMPI_MCA_btl_sm_backing_directory": folder, PREFIX_VARIABLE: prefix}
-        finally:
-            for semaphore in Path("/dev/shm").glob(f"sem.{prefix}-*"):
-                semaphore.unlink(missing_ok=True)
+            status = self._mpirun.wait(timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._mpirun.kill()
+            status = self._mpirun.wait()
+        ours = {pid: rank for rank, (pid, _) in self._pids().items()}
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while ours and time.monotonic() < deadline:
+            for pid in list(ours):
+                if process_state(pid) in ("", "Z", "X") and not _has_threads(pid):
+                    del ours[pid]
+                else:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        for pid, rank in ours.items():
+            say = f"feedrate: rank {rank} (process {pid}) is left behind: it ends when the storage answers"
+            print(say, file=sys.stderr)
+        return status
+
+    def _conclude(self, status: int) -> int:
+        """The exit status, after one line on what ended the run, where nobody has said it."""
+        if self._signal:
+            print(f"feedrate: {self.reason}", file=sys.stderr)
+            return 128 + self._signal
+        words = " ".join(" ".join(self._hidden).split())
+        death = re.search(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)", words)
+        if not self.reason and not self._said and death is not None:
+            rank, _, host, number = death.groups()
+            name = signal.Signals(int(number)).name
+            self.reason = f"rank {rank} on {host} was killed by {name}{short_of_memory(int(number))}"
+        if (
+            not self.reason
+            and not self._said
+            and status
+            and self._dead
+            and not (self._folder / REASON).exists()
+        ):
+            self.reason = f"rank {self._dead[0]} ended without a word"
+        if not self.reason and not self._said and status:
+            last = next((line for line in reversed(words.split("  ")) if line.strip("- ")), "")
+            hint = f": {last}" if last else ""
+            print(f"feedrate: error: mpirun ended with status {status}{hint}", file=sys.stderr)
+            return LaunchError.exit_code
+        if self.reason:
+            print(f"feedrate: error: {self.reason}", file=sys.stderr)
+            return RankError.exit_code
+        return status
+
+
+_LOOK_SECONDS = 0.25
+_GRACE_SECONDS = 4.0
+"""How long ranks that are told to end may take to keep what they measured."""
+_EXIT_SECONDS = 2.0
+_ENDED_BY: dict[int, str] = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "ended by SIGTERM",
+    signal.SIGHUP: "ended by SIGHUP",
+}
+
+
+def _has_threads(pid: int) -> bool:
+    """True for a process that has ended but for threads that the kernel cannot end."""
+    try:
+        return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+    except OSError:
+        return False
+
+
+_FILES_OF_MPIRUN, _FILES_A_RANK = 32, 4
+"""Open files of mpirun. With 2, 8 and 16 ranks prterun had 26, 44 and 68 in /proc/PID/fd."""
+_PROCESSES_A_RANK = 12
+"""Threads of a rank: so many in /proc/PID/task with the torch loader and four workers."""
+
+
+def require_limits(ranks: int) -> None:
+    """Raises LaunchError when `ulimit` is too low for `ranks` ranks: mpirun itself says so in pages."""
+    files = _FILES_OF_MPIRUN + _FILES_A_RANK * ranks
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        raise LaunchError(
+            f"{ranks} ranks need {files} open files, and {soft} are allowed", f"ulimit -n {files}"
+        )
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root is not held to it
+        return
+    used = sum(_threads_of_user(Path(entry.path)) for entry in os.scandir("/proc") if entry.name.isdigit())
+    needed = used + 20 + _PROCESSES_A_RANK * ranks
+    if soft < needed:
+        raise LaunchError(
+            f"{ranks} ranks need {needed} processes and threads, and {soft} are allowed",
+            f"ulimit -u {needed}",
+        )
+
+
+def _threads_of_user(process: Path) -> int:
+    try:
+        return len(list((process / "task").iterdir())) if process.stat().st_uid == os.getuid() else 0
+    except OSError:
+        return 0
 
 
 _BANNERS = (
@@ -133,20 +321,37 @@ _BANNERS = (
     "BAD TERMINATION",
     "noticed that process rank",
     "has exited due to process rank",
+    "PMIx",
+    "PMIX",
+    "PRTE",
+    "prterun",
+    "mpirun",
+    "Open MPI",
 )
-"""mpirun's own words on a rank that ended: our error line says it better."""
+"""Words of mpirun's own banners: our line says it better."""
+_NOISE = re.compile(
+    r"\[[^\]]*:\d+\] (PMIX|PRTE|OPAL|ORTE|OMPI|\*\*\*|\[ ?\d+\])|\[warn\]|Abort is in progress|"
+    r"(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|.*hit ctrl-c again|\s*\*\*\* "
+)
+"""Lines that Open MPI, PMIx and libevent write by themselves."""
 
 
-def without_banners(lines: Iterable[str]) -> Iterator[str]:
+def without_banners(lines: Iterable[str], hidden: list[str] | None = None) -> Iterator[str]:
     """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s.
 
-    And less the NUL bytes that it now and then forwards when a rank ends.
+    And less lines of its own, and the NUL bytes that it now and then forwards when a rank ends. What is left
+    out is appended to `hidden`.
     """
+    hidden = [] if hidden is None else hidden
     block: list[str] = []
     dropped = False
     for line in (line.replace("\0", "") for line in lines):
         rule = re.fullmatch(r"(-{60,}|={60,})\s*", line) is not None
         if not block and not rule:
+            if _NOISE.match(line):
+                hidden.append(line)
+                dropped = True
+                continue
             if line.strip() or not dropped:  # the empty line after a banner belongs to it
                 yield line
             dropped = False
@@ -154,10 +359,14 @@ def without_banners(lines: Iterable[str]) -> Iterator[str]:
         block.append(line)
         if rule and len(block) > 1:
             dropped = _is_banner(block)
-            if not dropped:
+            if dropped:
+                hidden += block
+            else:
                 yield from block
             block = []
-    if not _is_banner(block):
+    if _is_banner(block):
+        hidden += block
+    else:
         yield from block
 
 

@@ -94,7 +94,7 @@ def checkpoint(
     else:
         # Look at what can be seen from here, start the same command under mpirun, sweep up after it.
         check(job, needed, force)
-        status = launch(needed, [*sys.argv[1:], "--out", str(job.out)])
+        status = launch(needed, options.words_with(job.out), job.out)
         if status:
             for line in sweep_up(job):
                 print(f"feedrate: {line}", file=sys.stderr)

@@ -1,0 +1,197 @@
+"""What ends a run from outside is named once; nothing outlives its launcher or stays in memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+
+from emulator.record.folder import read_failure
+from emulator.record.steps import read_steps
+
+pytestmark = pytest.mark.mpi
+
+NOISE = re.compile(
+    r"PMIX|PRTE|prterun|mpirun|Abort is in progress|\[warn\]|Traceback|MPI_ABORT", re.IGNORECASE
+)
+
+
+class Run:
+    """A long run of three ranks, and what it says."""
+
+    def __init__(self, data: Path, folder: Path, *more: object) -> None:
+        self.out, self._err = folder / "out", folder / "err"
+        words = ("run", data, "-w", "unet3d-tiny", "--loader", "direct", "-n", 3, "--epochs", 5000)
+        with self._err.open("w") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "emulator", *map(str, (*words, "--out", self.out, *more))],
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
+            )
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def ranks(self) -> list[psutil.Process]:
+        """In rank order."""
+        found = {}
+        for process in self.family():
+            try:
+                variables = process.environ()
+            except psutil.Error:
+                continue
+            if "OMPI_COMM_WORLD_RANK" in variables:
+                found[int(variables["OMPI_COMM_WORLD_RANK"])] = process
+        return [found[rank] for rank in sorted(found)]
+
+    def wait_for_steps(self) -> None:
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            if self.out.is_dir() and len(read_steps(self.out)) > 30:
+                return
+            assert self.process.poll() is None, self.err
+            time.sleep(0.1)
+        pytest.fail("no steps within 90 s")
+
+    def scratch(self) -> Path:
+        """Its folder in memory."""
+        (place,) = {Path(rank.environ()["TMPDIR"]) for rank in self.ranks()}
+        return place
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    """True when all end within 5 s; one that nobody collects has ended as well."""
+    deadline = time.monotonic() + 5
+    left = processes
+    while left and time.monotonic() < deadline:
+        left = [process for process in left if is_alive(process)]
+        time.sleep(0.05)
+    return not left
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def run(tiny: Path, tmp_path: Path) -> Iterator[Run]:
+    run = Run(tiny, tmp_path, "--storage-timeout", "4s")
+    family: list[psutil.Process] = []
+    try:
+        run.wait_for_steps()
+        family = run.family()
+        yield run
+    finally:
+        for process in [*family, psutil.Process(run.process.pid)] if run.process.poll() is None else family:
+            if process.is_running():
+                process.kill()
+        run.process.wait()
+
+
+def test_a_killed_rank_is_named_with_its_host_and_its_signal(run):
+    place, rank = run.scratch(), run.ranks()[1]
+    family = run.family()
+    rank.kill()
+    assert run.process.wait(15) == 6
+    (line,) = run.err.splitlines()[:1]
+    assert re.search(r"rank 1 on \S+ was killed by SIGKILL: .*(memory|system log)", line), run.err
+    assert run.err.count("feedrate: error:") == 1 and not NOISE.search(run.err), run.err
+    assert "rank 1" in read_failure(run.out) and "SIGKILL" in read_failure(run.out)
+    shown = feedrate("report", run.out)
+    assert "rank 1" in shown.out and "SIGTERM" not in shown.out
+    assert gone(family)
+    assert not place.exists()
+
+
+def test_a_stopped_rank_ends_the_run(run):
+    place, rank = run.scratch(), run.ranks()[2]
+    begin = time.monotonic()
+    rank.suspend()
+    assert run.process.wait(30) == 6
+    assert time.monotonic() - begin < 20
+    assert re.search(r"rank 2 on \S+ has not reported for \S+ s: it is stopped", run.err), run.err
+    assert run.err.count("feedrate: error:") == 1 and not NOISE.search(run.err)
+    assert "has not reported" in read_failure(run.out)
+    assert len(read_steps(run.out)) > 30
+    assert gone([rank]) and not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        pytest.param(signal.SIGTERM, 143, "ended by SIGTERM", marks=pytest.mark.long),
+        (signal.SIGHUP, 129, "ended by SIGHUP"),
+    ],
+)
+def test_a_run_that_a_signal_ends_says_so_once(run, number, status, said):
+    place, family = run.scratch(), run.family()
+    os.killpg(run.process.pid, number)  # as a terminal does: every process in its foreground gets it
+    assert run.process.wait(15) == status
+    assert run.err.splitlines()[0] == f"feedrate: {said}" and not NOISE.search(run.err), run.err
+    assert read_failure(run.out) == said
+    assert gone(family)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("whom", ["command", pytest.param("launcher", marks=pytest.mark.long)])
+def test_nothing_outlives_its_launcher_and_the_next_start_tidies_up(run, tiny, tmp_path, whom):
+    place, family = run.scratch(), run.family()
+    launcher = family[0] if whom == "launcher" else psutil.Process(run.process.pid)
+    launcher.kill()
+    assert gone(family)
+    run.process.wait()
+    done = feedrate(
+        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--out", tmp_path / "b"
+    )
+    assert done.status == 0, done.err
+    assert not place.exists()
+
+
+def test_what_is_in_memory_is_the_users_alone(run):
+    place = run.scratch()
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert re.fullmatch(r"feedrate-[0-9a-f]{8}-\d+-[0-9a-f]{16}", place.name)
+
+
+def test_words_after_two_dashes_are_no_options_of_the_launcher(tiny, tmp_path):
+    """A dataset whose name begins with a dash."""
+    (tmp_path / "-ds").symlink_to(tiny)
+    words = ("run", "-w", "unet3d-tiny", "--loader", "direct", "-n", 2, "--steps", 2)
+    done = feedrate(*words, "--", "-ds", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert list((tmp_path / "feedrate-results").iterdir())
+
+
+def test_too_few_open_files_are_one_line(tiny, tmp_path):
+    words = ("run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "-n", 8, "--out", tmp_path / "out")
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 60; exec "$@"', "-", sys.executable, "-m", "emulator", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 5
+    assert re.fullmatch(
+        r"feedrate: error: 8 ranks need \d+ open files, and 60 are allowed: ulimit -n \d+\n", done.stderr
+    )
