@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -294,3 +295,14 @@ def test_what_no_check_foresaw_is_one_line_with_the_files_name(hostile, tmp_path
             command()
     finally:
         sys.stdout, sys.stderr = streams
+
+
+@pytest.mark.parametrize(("key", "what"), [("layers", "layers"), ("tensor", "tensor x pipeline x data")])
+def test_a_model_without_end_is_refused(key, what, tmp_path):
+    model = (ROOT / "workloads" / "checkpoints" / "llama3-8b.toml").read_text()
+    file = tmp_path / "model.toml"
+    file.write_text(re.sub(rf"(?m)^{key} = \d+", f"{key} = {10**18}", model))
+    done = feedrate("checkpoint", tmp_path / "o", "--model", file, "--dry-run", "--subset", timeout=30)
+    assert (
+        done.status == 2 and f"{what} must be at most" in done.one_line() and "model.toml" in done.one_line()
+    )

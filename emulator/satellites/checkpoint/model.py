@@ -26,6 +26,9 @@ from emulator.config.reader import Bytes, Seconds, at_least, build, positive, re
 from emulator.errors import SpecError
 from emulator.units import BLOCK_BYTES
 
+MOST_LAYERS, MOST_RANKS = 100_000, 10_000_000
+"""Every layer and every rank is counted: more is a slip, and would not end."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape:
@@ -45,6 +48,8 @@ class TransformerShape:
 
     def __post_init__(self) -> None:
         at_least(1, self, "hidden", "ffn", "heads", "kv_heads", "layers", "vocabulary")
+        if self.layers > MOST_LAYERS:
+            raise SpecError(f"layers must be at most {MOST_LAYERS}, not {self.layers}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,8 @@ class Parallelism:
 
     def __post_init__(self) -> None:
         at_least(1, self, "tensor", "pipeline", "data")
+        if self.ranks > MOST_RANKS:
+            raise SpecError(f"tensor x pipeline x data must be at most {MOST_RANKS}, not {self.ranks}")
         if self.zero not in (0, 1, 2, 3):
             raise SpecError(f"zero must be a ZeRO stage from 0 to 3, not {self.zero}")
         if self.zero == 3 and self.pipeline > 1:
