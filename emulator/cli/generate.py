@@ -164,7 +164,7 @@ def generate(
         manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
     say_repeated(comm, store, as_json)
     if manifest:
-        _say_done(store, manifest, made, as_json)
+        _say_done(store, manifest, made, begun, as_json)
 
 
 def _show_json(state: State) -> None:
@@ -199,8 +199,8 @@ def _say_plan(store: Store, plan: DatasetPlan, as_json: bool) -> None:
         print(f"free:   {show_bytes(free)}" + ("" if free >= expected.total else ", NOT ENOUGH"))
 
 
-def _say_done(store: Store, manifest: Manifest, made: State, as_json: bool) -> None:
-    """What there is now, and what of it this command made."""
+def _say_done(store: Store, manifest: Manifest, made: State, begun: bool, as_json: bool) -> None:
+    """What there is now, and what of it this command made; `begun`: it wrote the manifest, at least."""
     measured = manifest.measured
     if as_json:
         event = {
@@ -226,7 +226,11 @@ def _say_done(store: Store, manifest: Manifest, made: State, as_json: bool) -> N
             f"{show_rate(made.bytes_per_second)}"
         )
     else:
-        print("complete already: nothing was made")
+        print(
+            "all files were there: only the manifest was made"
+            if begun
+            else "complete already: nothing was made"
+        )
     if measured:
         print(
             f"zstd-3 ratio {measured['zstd_ratio']:.2f}, {measured['unique_blocks']:.1%} of 4 KiB blocks "
