@@ -9,16 +9,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import psutil
 import typer
 
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.adopt import adopt_samples, find_samples
-from emulator.dataset.manifest import open_dataset
+from emulator.dataset.manifest import MANIFEST, Dataset, open_dataset
 from emulator.dataset.progress import State, Tally, show_on_terminal, shown
 from emulator.dataset.sizes import needed_data
 from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
+from emulator.dataset.writer import repair
 from emulator.errors import DatasetError
 from emulator.run.comm import Comm, agreed, world
 from emulator.storage.base import Store
@@ -29,6 +31,7 @@ def verify(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://...")],
     sample: Annotated[int | None, typer.Option(min=1, help="Check so many files, evenly spread.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Readers of a process; default: cores.")] = None,
+    repair_: Annotated[bool, typer.Option("--repair", help="Make wrong files again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Faults and result as lines of JSON.")] = False,
 ) -> None:
     """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any."""
@@ -54,11 +57,26 @@ def verify(
             print(json.dumps(done))
         else:
             print(f"{folder}: {len(indices)} of {files} files checked, {len(faults)} faults")
+            if not dataset.checked:
+                print(f"{folder}/{MANIFEST} has no checksum of its own: an older feedrate wrote it")
+    if faults and repair_:
+        faults = comm.bcast(agreed(comm, lambda: _repaired(dataset, faults, threads) if first else []))
     if faults:
         raise DatasetError(
             f"{len(faults)} files of {folder} are wrong",
-            "the feedrate generate command that made it, with --paranoid, makes them again",
+            "feedrate verify --repair makes them again, where feedrate made them",
         )
+
+
+def _repaired(dataset: Dataset, faults: list[Fault], threads: int | None) -> list[Fault]:
+    """Make the files of these faults again; the faults that are left. Raises DatasetError, StorageError."""
+    names = [fault.name for fault in faults]
+    repair(dataset, names, threads or _cores())
+    rows, known = dataset.rows(), {name: index for index, name in enumerate(dataset.manifest.names)}
+    indices = np.array([known[name] for name in names if name in known], np.int64)
+    left = check_files(dataset, rows, indices, threads or _cores(), lambda files, size: None)
+    print(f"{dataset.store}: {len(indices) - len(left)} files made again")
+    return left + [fault for fault in faults if fault.name not in known]
 
 
 def _cores() -> int:

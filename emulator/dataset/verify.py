@@ -19,8 +19,9 @@ from emulator.dataset.manifest import ADOPTED, Dataset, Table
 from emulator.dataset.owned import is_record
 from emulator.dataset.progress import Done
 from emulator.dataset.sizes import Index
-from emulator.errors import DatasetError
+from emulator.errors import DatasetError, StorageError
 from emulator.storage.base import HEAD, Store
+from emulator.storage.folder import FolderStore
 from emulator.units import BLOCK_BYTES
 
 
@@ -32,6 +33,9 @@ def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> 
     total = 0
     head = memoryview(bytearray(HEAD))
     for name in parts:
+        odd = store.oddity(name)
+        if odd:
+            return f"{name}: {odd}"
         length = store.size(name)
         if length is None:
             return f"{name}: missing"
@@ -82,7 +86,20 @@ def evenly_spread(files: int, wanted: int | None) -> Index:
 
 
 def check_file(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> Fault | None:
-    """What is wrong with file `index`, if anything. Raises StorageError when the storage fails."""
+    """What is wrong with file `index`, if anything. Raises StorageError when an object store fails.
+
+    A file that cannot be read is a fault of that file; adopted ones may be links.
+    """
+    try:
+        return _fault(dataset, rows, index, buffer)
+    except StorageError as error:
+        if not isinstance(dataset.store, FolderStore):
+            raise
+        return Fault(dataset.manifest.names[index], error.what)
+
+
+def _fault(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> Fault | None:
+    """What is wrong with file `index`, if anything. Raises StorageError."""
     form = format_named(dataset.manifest.format)
     name = dataset.manifest.names[index]
     parts = form.parts(name)
@@ -94,6 +111,9 @@ def check_file(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> 
         value = sums(dataset.store, parts, memoryview(buffer))
     except DatasetError as error:
         return Fault(name, error.what)
+    odd = next(filter(None, (dataset.store.oddity(part, strict=True) for part in parts)), "")
+    if odd and dataset.manifest.recipe != ADOPTED:
+        return Fault(name, odd)
     if value != crc:
         return Fault(name, f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written")
     return None

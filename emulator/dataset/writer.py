@@ -24,7 +24,16 @@ import numpy as np
 from emulator.dataset.checksum import crc32_join
 from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
-from emulator.dataset.manifest import HIDDEN, ROW, VALIDATION, Manifest, Names, open_dataset, write_manifest
+from emulator.dataset.manifest import (
+    HIDDEN,
+    ROW,
+    VALIDATION,
+    Dataset,
+    Manifest,
+    Names,
+    open_dataset,
+    write_manifest,
+)
 from emulator.dataset.owned import (
     LOCK,
     PLAN,
@@ -399,3 +408,36 @@ class DatasetWriter:
         name = holding.begun.table if holding.begun is not None else ""
         data = self.store.get(name) if name else None
         return name if data is not None and zlib.crc32(data) == int(name[8:16], 16) else ""
+
+
+def repair(dataset: Dataset, names: Sequence[str], threads: int) -> None:
+    """Make these files of a dataset again, from the recipe that its manifest holds.
+
+    Raises DatasetError when feedrate did not make them, or files of others are in the way; StorageError.
+    """
+    manifest, store = dataset.manifest, dataset.store
+    found = manifest.names
+    if manifest.made is None or not isinstance(found, Names):
+        raise DatasetError(
+            f"the manifest of {store} does not say how its files were made",
+            "the feedrate generate command that made it, with --paranoid, makes them again",
+        )
+    plan = DatasetPlan(
+        recipe=manifest.made,
+        seed=manifest.seed,
+        files=len(found),
+        subfolders=manifest.subfolders,
+        folder=found.folder,
+        seeds=manifest.seeds,
+    )
+    if plan.identity != manifest.identity:
+        raise DatasetError(
+            f"this feedrate would make other bytes than are in {store}", "use the version that made it"
+        )
+    wanted = set(names)
+    indices = np.array([index for index, name in enumerate(found) if name in wanted], np.int64)
+    with exclusive(store) as (holding, before):
+        writer = DatasetWriter(store, plan)
+        writer.begin(holding, writer.check(holding), before)
+        writer.fill(indices, 0, threads, WriteOptions())
+        writer.finish()

@@ -57,7 +57,7 @@ def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gath
             raise SpecError(f"{path} is no baseline but a {result.kind}", "feedrate baseline makes one")
         others.append((path.name, result))
     if not out.is_dir() or (out / RESULT).is_file():
-        main = out.parent if out.suffix == ".json" else out
+        main = out.parent if out.name == RESULT else out
         return Gathered(main=main, others=tuple(others), systems=tuple(systems))
     held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
     if not held:

@@ -298,6 +298,10 @@ class Store(Storage):
     def size(self, name: str) -> int | None:
         """Bytes of `name`; None: it is not there."""
 
+    def oddity(self, name: str, strict: bool = False) -> str:
+        """What `name` is, when it is no plain file that can be read; `strict`: of this place alone, too."""
+        return ""
+
     @abstractmethod
     def get(self, name: str) -> bytes | None:
         """The whole of something small; None: it is not there."""

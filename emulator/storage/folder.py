@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ REQUEST = 16 << 20
 """Bytes of one write request."""
 
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -62,6 +64,19 @@ class FolderStore(PosixStorage, Store):
         with storage_errors("cannot look at a file"), suppress(*_ABSENT):
             return (self.root / name).stat().st_size
         return None
+
+    def oddity(self, name: str, strict: bool = False) -> str:
+        """Strict: links out of the folder and files with a second name, too."""
+        path = self.root / name
+        with storage_errors("cannot look at a file"), suppress(*_ABSENT):
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                return f"is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no plain file')}"
+            if strict and not path.resolve().is_relative_to(self.root.resolve()):
+                return f"leads out of the dataset, to {path.resolve()}"
+            if strict and found.st_nlink > 1:
+                return f"has {found.st_nlink} names (hard links): whoever writes to another one changes it"
+        return ""
 
     def get(self, name: str) -> bytes | None:
         with storage_errors("cannot read a file"), suppress(*_ABSENT):
@@ -192,7 +207,11 @@ class FileDraft(Draft):
             os.close(descriptor)
 
     def publish(self) -> None:
-        self._temporary.replace(self._path)
+        try:
+            self._temporary.replace(self._path)
+        except IsADirectoryError:  # an empty one is in nobody's way
+            self._path.rmdir()
+            self._temporary.replace(self._path)
         self._published = True
 
     def close(self) -> None:

@@ -140,5 +140,12 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
             raise SpecError(
                 f"the sweep in {job.out} is of another {name}", "resume with the options it was started with"
             )
+    for number, point in enumerate(result.points):
+        length = job.rank_plan(manifest, number, point.ranks).length
+        if length != point.steps:
+            raise SpecError(
+                f"the points in {job.out} have {point.steps} steps a rank, these options give {length}",
+                "resume with the --epochs and --steps that it was started with",
+            )
     steps = read_steps(job.out)
     return result.points, steps[steps["point"] < len(result.points)]

@@ -27,7 +27,7 @@ from emulator.dataset.manifest import Manifest
 from emulator.plan import plan_for
 from emulator.record.folder import read_failure, read_result
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
-from emulator.record.steps import Steps, read_steps
+from emulator.record.steps import STEP, Steps, read_steps
 from emulator.run.point import RankReport, TrainingJob, mismatch
 
 
@@ -152,6 +152,7 @@ def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
         "format": manifest.format,
         "recipe": manifest.recipe,
         "seed": manifest.seed,
+        "identity": manifest.identity,
     }
 
 
@@ -160,6 +161,8 @@ def recovered(out: Path) -> tuple[RunResult, Steps]:
 
     Raises StorageError, SpecError.
     """
+    if out.is_file():  # a result under another name: the step log beside it is of run.json
+        return read_result(out), np.zeros(0, STEP)
     result, steps = read_result(out), read_steps(out)
     if result.status == "complete":
         return result, steps

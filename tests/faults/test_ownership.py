@@ -28,6 +28,8 @@ from emulator.files import Lock, Owner, temporary_name
 from emulator.record.folder import LOCK, ResultFolder, read_result
 from emulator.record.result import new_result
 from emulator.registry import VERBS, load
+from emulator.satellites.checkpoint.folder import begin, clean, remove
+from emulator.satellites.mlperf.folder import RunFolder, own_runs, write_run
 from emulator.storage.folder import FolderStore
 
 TINY = ("--files", "3", "--no-fsync", "--threads", "1", "--set", "size.bytes_mean=300kB",
@@ -109,6 +111,8 @@ from emulator.config.recipe import load_recipe
 from emulator.dataset.owned import Begun, PLAN
 from emulator.dataset.progress import Journal
 from emulator.files import temporary_name
+from emulator.satellites.checkpoint.folder import begin, clean, remove
+from emulator.satellites.mlperf.folder import RunFolder, own_runs, write_run
 from emulator.storage.folder import FolderStore
 store = FolderStore(Path({str(data)!r}))
 store.put(PLAN, Begun(identity={plan.dataset.manifest.identity!r}, files=3, recipe="tiny", format="npz",
@@ -395,3 +399,35 @@ def test_any_tree_of_others_is_the_same_after_any_command(tmp_path_factory, file
 def test_a_manifest_says_itself_whether_it_was_changed(data: Path) -> None:
     text = json.loads((data / MANIFEST).read_bytes())
     assert open_dataset(data).checked and text["checksum"]
+
+
+# ---- Satellites.
+
+
+def test_import_again_leaves_documents_of_others(tmp_path: Path) -> None:
+    run_folder = RunFolder(name="a", layout="v1.0", summary={"a": 1})
+    write_run(run_folder, tmp_path / "out/mlperf/00000")
+    assert len(own_runs(tmp_path / "out/mlperf")) == 2
+    for name in ("00000/notes.txt", "notes.txt", "00001/summary.json"):
+        theirs = put(tmp_path / "out/mlperf" / name, '{"a":1}')
+        with pytest.raises(SpecError, match=theirs.name):
+            own_runs(tmp_path / "out/mlperf")
+        theirs.unlink()
+    put(tmp_path / "out/mlperf/00000/summary.json", '{"a":1}')
+    with pytest.raises(SpecError, match="not what feedrate import wrote"):
+        own_runs(tmp_path / "out/mlperf")
+
+
+def test_checkpoints_of_others_stay(tmp_path: Path) -> None:
+    ours = begin(tmp_path, 1, "0123abcd")
+    put(ours / "all-mp_000-model")
+    theirs = [
+        put(tmp_path / "checkpoint-000002.0123abcd.part/notes.txt"),
+        put(tmp_path / "checkpoint-mine.part/all-mp_000-model"),
+        put(begin(tmp_path, 3, "7") / "sub/all-mp_000-model"),
+        put(tmp_path / "checkpoint-000004/checkpoint.json", "{}"),
+    ]
+    before = tree(tmp_path)
+    assert clean(tmp_path) == [ours.name] and not ours.exists()
+    remove(tmp_path / "checkpoint-000004")
+    assert {**before, **tree(tmp_path)} == before and all(path.exists() for path in theirs)

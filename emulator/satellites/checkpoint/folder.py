@@ -20,7 +20,6 @@ import hashlib
 import json
 import queue
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,7 +33,7 @@ from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
-from emulator.files import Lock, sync_folder, write_whole
+from emulator.files import Lock, Owner, sync_folder, write_whole
 from emulator.satellites.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft
@@ -47,6 +46,9 @@ MARKER = "checkpoint.json"
 PART = ".part"
 _LOCK = ".lock"
 _COMPLETE = re.compile(r"checkpoint-(\d{6,})")
+_UNFINISHED = re.compile(rf"checkpoint-\d{{6,}}\.[\w-]+{re.escape(PART)}")
+_OWNER = "owner.json"
+"""Who writes an unfinished checkpoint: without it, its folder is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,7 @@ def complete(root: Path) -> list[int]:
 
 def unfinished(root: Path) -> list[Path]:
     """Folders that killed runs left behind. Raises StorageError."""
-    return [root / name for name in _names(root) if name.startswith("checkpoint-") and name.endswith(PART)]
+    return [root / name for name in _names(root) if _UNFINISHED.fullmatch(name)]
 
 
 def _names(root: Path) -> list[str]:
@@ -130,6 +132,7 @@ def begin(root: Path, number: int, run: str) -> Path:
     part = root / f"{name_of(number)}.{run}{PART}"
     with storage_errors("cannot begin a checkpoint"):
         part.mkdir()
+        (part / _OWNER).write_bytes(Owner.me().line())
     sync_folder(root)
     return part
 
@@ -141,6 +144,7 @@ def commit(part: Path, number: int, marker: Marker) -> None:
     """
     write_whole(part / MARKER, json.dumps(to_plain(marker)) + "\n")
     with storage_errors("cannot complete the checkpoint"):
+        (part / _OWNER).unlink(missing_ok=True)
         part.rename(part.parent / name_of(number))
     sync_folder(part.parent)
 
@@ -159,15 +163,42 @@ def read_marker(root: Path, number: int) -> Marker:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, complete or not; it stops looking complete first. Raises StorageError."""
+    """Remove a checkpoint, complete or not; it stops looking complete first.
+
+    It stays when something in it is not ours: when it says neither what it holds nor who writes it, or holds
+    other things than files. Raises StorageError.
+    """
     with storage_errors("cannot remove a checkpoint"):
         try:
+            held = _own(path)
+            if held is None:
+                return
             if not path.name.endswith(PART):
+                (path / _OWNER).write_bytes(Owner.me().line())  # for when this is cut off
                 path = path.rename(path.with_name(f"{path.name}.removed{PART}"))
                 sync_folder(path.parent)
-            shutil.rmtree(path)
+            for name in held:
+                (path / name).unlink(missing_ok=True)
+            (path / _OWNER).unlink(missing_ok=True)
+            path.rmdir()
         except FileNotFoundError:
             return
+
+
+def _own(path: Path) -> list[str] | None:
+    """The files in the folder of a checkpoint; None when not all of them are ours. Raises OSError."""
+    files = list(path.iterdir())
+    if not all(file.is_file() and not file.is_symlink() for file in files):
+        return None
+    names = {file.name for file in files} - {_OWNER}
+    if (path / _OWNER).is_file() and Owner.read((path / _OWNER).read_bytes()) is not None:
+        return sorted(names)
+    try:
+        marker = build(Marker, read_json(path / MARKER))
+    except (SpecError, StorageError):
+        return None
+    named = {file.name for files in marker.files for file in files}
+    return sorted(names) if names <= {*named, MARKER} else None
 
 
 def clean(root: Path) -> list[str]:
@@ -175,7 +206,7 @@ def clean(root: Path) -> list[str]:
     found = unfinished(root)
     for path in found:
         remove(path)
-    return [path.name for path in found]
+    return [path.name for path in found if not path.exists()]
 
 
 def leave(root: Path) -> None:

@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from emulator.errors import SpecError, storage_errors
+from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
 from emulator.satellites.mlperf.bounded import read_json, read_yaml, yaml_text
 
@@ -187,22 +188,57 @@ def _object(path: Path) -> dict[str, Any]:
 
 def write_run(run: RunFolder, folder: Path) -> None:
     """The run as files in a new folder, each whole or not at all. Raises StorageError."""
-    config = folder / _CONFIG_FOLDERS[0 if run.layout == "v2.0" else 1]
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True)
         if run.configs or run.layout == "v2.0":
-            config.mkdir()
-    for rank, log in run.logs.items():
-        write_json(folder / f"{rank}_output.json", log)
-    for rank_name, stats in run.epochs.items():
-        write_json(folder / f"{rank_name}{'_' if rank_name else ''}per_epoch_stats.json", stats)
-    for name, value in run.configs.items():
-        write_whole(config / name, yaml_text(value))
-    for name, value in run.metadata.items():
-        write_json(folder / name, value)
-    write_json(folder / SUMMARY, run.summary)
+            _config_of(run, folder).mkdir()
+    for path, text in _texts(run, folder).items():
+        write_whole(path, text)
+
+
+def _config_of(run: RunFolder, folder: Path) -> Path:
+    return folder / _CONFIG_FOLDERS[0 if run.layout == "v2.0" else 1]
+
+
+def _texts(run: RunFolder, folder: Path) -> dict[Path, str]:
+    """The files that `write_run` writes."""
+    return {
+        **{folder / f"{rank}_output.json": _json(log) for rank, log in run.logs.items()},
+        **{
+            folder / f"{rank}{'_' if rank else ''}per_epoch_stats.json": _json(stats)
+            for rank, stats in run.epochs.items()
+        },
+        **{_config_of(run, folder) / name: yaml_text(value) for name, value in run.configs.items()},
+        **{folder / name: _json(value) for name, value in run.metadata.items()},
+        folder / SUMMARY: _json(run.summary),
+    }
+
+
+def own_runs(folder: Path) -> list[Path]:
+    """All below `folder`, the deepest first: the files of runs just as `write_run` writes them.
+
+    Raises SpecError when there is anything else, StorageError.
+    """
+    with storage_errors("cannot list the folder"):
+        found = sorted(folder.rglob("*"), reverse=True)
+        ours: dict[Path, str] = {}
+        for run in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
+            if run.is_dir() and not run.is_symlink():
+                with suppress(SpecError, StorageError):
+                    ours |= _texts(read_run(run), run)
+        for path in found:
+            folders = path.is_dir() and not path.is_symlink()
+            if not folders and (path.is_symlink() or path not in ours or path.read_text() != ours[path]):
+                raise SpecError(
+                    f"{path} is not what feedrate import wrote", "move it away, or choose another --out"
+                )
+    return found
 
 
 def write_json(path: Path, value: Any) -> None:
     """`value` as DLIO formats its JSON, whole or not at all. Raises StorageError."""
-    write_whole(path, json.dumps(value, indent=4, allow_nan=False) + "\n")
+    write_whole(path, _json(value))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=4, allow_nan=False) + "\n"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_t
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError, storage_errors
-from emulator.record.folder import ResultFolder, check_out
+from emulator.record.folder import ResultFolder, check_out, read_result
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import STEP, Steps
 from emulator.satellites.mlperf.checkpoints import ImportedCheckpoints, checkpoint_result, read_checkpoints
@@ -43,7 +42,7 @@ from emulator.satellites.mlperf.figures import (
     step_rows,
     trains,
 )
-from emulator.satellites.mlperf.folder import RunFolder, find_runs, read_run, why_no_run, write_run
+from emulator.satellites.mlperf.folder import RunFolder, find_runs, own_runs, read_run, why_no_run, write_run
 from emulator.satellites.mlperf.workload import convert
 
 ORIGINALS = "mlperf"
@@ -350,14 +349,18 @@ def write_imports(imports: Imports, out: Path, command: Sequence[str], force: bo
         results[name] = (checkpoint_result(name, found, command), np.zeros(0, STEP))
         sources[name] = [written.run for written in found]
     folders = {name: out / name if len(results) > 1 else out for name in results}
-    for path in folders.values():
+    earlier: dict[str, list[Path]] = {}
+    for name, path in folders.items():
         check_out(path, force)
+        earlier[name] = own_runs(path / ORIGINALS) if force else []
+        if earlier[name] and read_result(path).kind not in ("imported", "checkpoint"):
+            raise SpecError(f"{path / ORIGINALS} is not of an import", "choose another --out")
     for name, (result, steps) in results.items():
         originals = folders[name] / ORIGINALS
         folder = ResultFolder.create(folders[name], result, force=force)
-        if originals.is_dir() and not originals.is_symlink():
-            with storage_errors("cannot remove an earlier import"):
-                shutil.rmtree(originals)
+        with storage_errors("cannot remove an earlier import"):
+            for path in earlier[name]:
+                path.rmdir() if path.is_dir() else path.unlink()
         for number, run in enumerate(sources[name]):
             write_run(run, originals / f"{number:05d}")
         folder.complete(steps if len(steps) else None)

@@ -1,0 +1,206 @@
+"""A dataset that something happened to: verify lists all of it, and --repair makes it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command import Done
+from faults.harness import build_shim, feedrate_struck, forked
+
+from emulator.dataset.formats import format_named
+from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
+from emulator.errors import DatasetError
+from emulator.record.folder import RESULT, write_result
+from emulator.record.result import new_result
+from emulator.registry import VERBS, load
+
+SIZES = ("size.bytes_mean=300kB", "size.bytes_sd=20kB", "size.bytes_min=200kB")
+WORDS = ("--files", "8", "--subfolders", "2", "--threads", "1", *(f"--set={size}" for size in SIZES))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """What forks should not each do again."""
+    for verb in VERBS.values():
+        load(verb.function)
+    format_named("npz")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "data"
+    done = run(folder.parent, "generate", folder, *WORDS)
+    assert done.status == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "data"))
+
+
+def run(work: Path, *words: object) -> Done:
+    return forked([str(word) for word in words], work)
+
+
+def sample(data: Path, index: int) -> Path:
+    return data / f"{index % 2:04d}/sample_{index:07d}.npz"
+
+
+def harm(data: Path) -> dict[int, str]:
+    """Each kind of fault, once; what verify should say of the sample of that index."""
+    for index in range(7):
+        sample(data, index).unlink()
+    sample(data, 1).mkdir()
+    os.mkfifo(sample(data, 2))
+    outside = data.parent / "outside.npz"
+    shutil.copy(sample(data, 7), outside)
+    sample(data, 3).symlink_to(outside)
+    sample(data, 4).hardlink_to(sample(data, 7))
+    sample(data, 5).symlink_to(data.parent / "nowhere")
+    sample(data, 6).write_bytes(b"")
+    return {0: "missing", 1: "is a directory", 2: "is a pipe", 3: "sample_0000003", 4: "sample_0000004",
+            5: "missing", 6: "sample_0000006", 7: "2 names"}  # fmt: skip
+
+
+def test_verify_lists_all_and_repair_makes_them_again(made: Path, data: Path, tmp_path: Path) -> None:
+    said = harm(data)
+    done = run(tmp_path, "verify", data)
+    assert done.status == 3 and f"{len(said)} files of" in done.one_line()
+    lines = {int(line.split("sample_")[1][:7]): line for line in done.out.splitlines() if "sample_" in line}
+    assert lines.keys() == said.keys() and all(said[index] in line for index, line in lines.items()), done.out
+    done = run(tmp_path, "verify", data, "--repair")
+    assert done.status == 0 and "8 files made again" in done.out, done.err
+    assert run(tmp_path, "verify", data).status == 0
+    assert all(sample(data, index).read_bytes() == sample(made, index).read_bytes() for index in range(8))
+    assert (tmp_path / "outside.npz").read_bytes() == sample(made, 7).read_bytes()
+
+
+def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path) -> None:
+    for index in (3, 4):
+        shutil.copy(sample(data, index), tmp_path / str(index))
+        sample(data, index).unlink()
+    sample(data, 3).symlink_to(tmp_path / "3")
+    sample(data, 4).hardlink_to(tmp_path / "4")
+    done = run(tmp_path, "verify", data)
+    assert done.status == 3 and "leads out of the dataset" in done.out and "hard links" in done.out
+
+
+def test_paranoid_takes_an_empty_folder_away_and_names_a_full_one(data: Path, tmp_path: Path) -> None:
+    sample(data, 1).unlink()
+    sample(data, 1).mkdir()
+    done = run(tmp_path, "generate", data, *WORDS, "--paranoid")
+    assert done.status == 0 and "made 1 files" in done.out, done.err
+    sample(data, 1).unlink()
+    sample(data, 1).mkdir()
+    (sample(data, 1) / "mine").write_text("mine")
+    for words in (("generate", data, *WORDS, "--paranoid"), ("verify", data, "--repair")):
+        assert "sample_0000001.npz/mine" in run(tmp_path, *words).one_line()
+    assert (sample(data, 1) / "mine").read_text() == "mine"
+
+
+def test_a_file_that_cannot_be_read_is_one_fault_among_others(data: Path, tmp_path: Path) -> None:
+    sample(data, 6).unlink()
+    struck = feedrate_struck(
+        build_shim(tmp_path), "path=sample_0000002 calls=read mode=errno:EIO times=0", "verify", data
+    )
+    assert struck.calls and struck.done.status == 3 and "2 files of" in struck.done.one_line(), struck.done
+
+
+CHANGES = {
+    "payload": "ratio=2", "seed": 1, "recipe": "kits19", "identity": "0" * 64, "samples_per_file": 2,
+    "bytes": 1, "files": 7, "subfolders": 3, "suffix": "_x.npy", "format": "raw", "table_crc32": 5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", CHANGES)
+def test_a_manifest_that_was_changed_is_found(data: Path, tmp_path: Path, key: str) -> None:
+    head = json.loads((data / MANIFEST).read_bytes())
+    (data / MANIFEST).write_text(json.dumps({**head, key: CHANGES[key]}))
+    done = run(tmp_path, "verify", data)
+    assert done.status == 3 and "corrupt" in done.one_line()
+    assert run(tmp_path, "generate", data, *WORDS).status == 0
+    assert run(tmp_path, "verify", data).status == 0
+
+
+def test_every_flipped_bit_that_changes_the_meaning_is_found(data: Path) -> None:
+    text = (data / MANIFEST).read_bytes()
+    meaning = json.loads(text)
+    for at in range(0, len(text), 3):
+        flipped = bytearray(text)
+        flipped[at] ^= 1 << at % 7
+        (data / MANIFEST).write_bytes(flipped)
+        try:
+            same = json.loads(flipped) == meaning
+        except ValueError:
+            same = False
+        if not same:
+            with pytest.raises(DatasetError):
+                open_dataset(data)
+
+
+def test_an_older_manifest_opens_and_verify_says_that_it_has_no_checksum(data: Path, tmp_path: Path) -> None:
+    head = json.loads((data / MANIFEST).read_bytes())
+    del head["checksum"], head["made"]
+    (data / MANIFEST).write_text(json.dumps(head))
+    done = run(tmp_path, "verify", data)
+    assert done.status == 0 and "no checksum of its own" in done.out
+    sample(data, 3).unlink()
+    assert "does not say how" in run(tmp_path, "verify", data, "--repair").one_line()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"suffix": "/../../etc/hostname"}, {"suffix": "x\0.npz"}, {"samples_per_file": 1e-320},
+        {"samples_per_file": 10**30}, {"seed": float("inf")}, {"seed": -1}, {"subfolders": -1},
+        {"names": ["../../etc/passwd"] * 8}, {"names": ["/etc/passwd"] * 8}, {"names": ["a\0b"] * 8},
+        {"names": ["\ud800"] * 8}, {"names": [""] * 8}, {"names": ["a.npz"] * 8}, {"names": {"a": 1}},
+        {"measured": {"bytes": float("inf")}}, {"measured": {"files": 1}}, {"seeds": 7}, {"folder": "../.."},
+        {"table": "samples-00000000.npy/../x"}, {"format": "\x1b[31m"}, {"made": {"name": 1}},
+        {"files": 10**18},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_hostile_values_are_one_line(data: Path, tmp_path: Path, change: dict[str, object]) -> None:
+    """With a checksum that is right: whoever writes such a manifest can write that, too."""
+    head = {**json.loads((data / MANIFEST).read_bytes()), **change}
+    (data / MANIFEST).write_text(json.dumps({**head, "checksum": checksum_of(head)}))
+    with pytest.raises(DatasetError):
+        open_dataset(data)
+    assert run(tmp_path, "verify", data).one_line()
+
+
+@pytest.mark.parametrize(
+    "header", [b"{'shape': (999999999999,)", b"{'shape': (", b"__import__('os')", b"{'shape': (8,), 'x': 1}"]
+)
+def test_a_hostile_table_is_one_line_and_allocates_nothing(data: Path, tmp_path: Path, header: bytes) -> None:
+    import zlib
+
+    head = json.loads((data / MANIFEST).read_bytes())
+    table = bytearray((data / head["table"]).read_bytes())
+    table[10 : 10 + len(header)] = header
+    crc = zlib.crc32(table)
+    (data / f"samples-{crc:08x}.npy").write_bytes(table)
+    head |= {"table": f"samples-{crc:08x}.npy", "table_crc32": crc}
+    (data / MANIFEST).write_text(json.dumps({**head, "checksum": checksum_of(head)}))
+    done = forked(["verify", str(data)], tmp_path, memory=2**29)
+    assert "wrong layout" in done.one_line()
+
+
+def test_report_shows_the_file_that_it_is_given(tmp_path: Path) -> None:
+    def result(reason: str) -> None:
+        tables = {name: {} for name in ("workload", "dataset", "storage", "environment")}
+        made = new_result("run", command=("feedrate",), loader="direct", **tables)
+        write_result(tmp_path, replace(made, reason=reason))
+
+    result("the-old-one")
+    (tmp_path / RESULT).rename(tmp_path / "old.json")
+    result("the-new-one")
+    assert "the-old-one" in run(tmp_path, "report", tmp_path / "old.json").out
+    assert "the-new-one" in run(tmp_path, "report", tmp_path / RESULT).out
