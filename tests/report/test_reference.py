@@ -16,14 +16,23 @@ from emulator.report.reference import (
     reference_files,
 )
 
-TABLES = ("ceph2023", "mlperf_storage_v1_0", "noisy2023", "weka2020", "weka2023", "weka_mlperf2023")
+TABLES = (
+    "ceph2023",
+    "mlperf_storage_v1_0",
+    "mlperf_storage_v3_0",
+    "noisy2023",
+    "weka2020",
+    "weka2023",
+    "weka_mlperf2023",
+)
 
 
 def test_the_published_tables_are_there() -> None:
     assert tuple(reference_files()) == TABLES
     submissions, figures = load_references(["all"])
-    assert len(submissions) == 96
+    assert len(submissions) == 98
     assert {row.workload for row in submissions} <= set(WORKLOADS)
+    assert sorted({row.version for row in submissions}) == ["v1.0", "v3.0"]
     assert {figure.kind for figure in figures} == {"published", "recomputed"}
 
 

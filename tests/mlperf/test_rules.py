@@ -1,0 +1,105 @@
+"""The self-check's answers, from what was run: by version, and for results that claim more than happened."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from emulator.config.workload import load_workload
+from emulator.record.result import HostShare, Point, RunResult, new_result
+from emulator.satellites.mlperf.rules import VERSIONS, self_check, version_for
+
+FILES = 7 * 2 * 600
+MEMORY = 24 * 10**9
+
+
+def swept(name: str = "unet3d-h100", command: tuple[str, ...] = ("feedrate",), **changes: Any) -> RunResult:
+    """Six runs of two accelerators that meet every rule, but for `changes` of each point."""
+    workload = load_workload(name)
+    epochs, batch = workload.training.epochs, workload.loader.batch_size
+    steps = FILES // (7 * 2) * epochs
+    samples = steps * batch * 2
+    host = HostShare(host="a", ranks=2, bytes=0, samples=0, cpu_seconds=1.0, cores=8)
+    point = Point(
+        ranks=2,
+        hosts=(host,),
+        epochs=epochs,
+        steps=steps,
+        samples=samples,
+        bytes=samples * workload.sample_read.bytes_mean,
+        left_out=0,
+        seconds=1000.0,
+        samples_per_second=40.0,
+        bytes_per_second=40.0 * workload.sample_read.bytes_mean,
+        ideal_samples_per_second=41.0,
+        x_ideal=0.97,
+        au=0.97,
+        x_ideal_first=0.97,
+        au_first=0.97,
+        wait_share=0.0,
+        barrier_share=0.0,
+        overshoot_p99=0.0,
+    )
+    return new_result(
+        "sweep",
+        command=command,
+        workload={**asdict(workload), "name": name},
+        dataset={
+            "files": FILES * batch // 7,
+            "samples": FILES * batch // 7,
+            "bytes": FILES * 146_600_628,
+            "format": workload.sample.format,
+        },
+        storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
+        loader="torch",
+        environment={"hosts": ["a"], "memory_bytes": MEMORY},
+        points=(replace(point, **changes),) * 6,
+    )
+
+
+def broken(result: RunResult, version: str = "") -> list[str]:
+    """Names of the rules that are not known to be met."""
+    (check,) = self_check(result, version)
+    return [rule.name for rule in check.rules if not rule.met]
+
+
+def test_the_right_data_meet_every_rule():
+    (check,) = self_check(swept())
+    assert check.version == "v2.0" and check.open and check.closed
+    assert all(rule.number for rule in check.rules if rule.name != "storage")
+
+
+SAMPLES = swept().points[0].samples
+
+
+@pytest.mark.parametrize(
+    ("result", "names"),
+    [
+        (swept(bytes=SAMPLES * 1_000_000), ["samples that were read"]),
+        (swept(epochs=1, steps=600), ["epochs that were run"]),
+        (swept(epochs=5, steps=5 * 40), ["steps an epoch", "epochs that were run"]),
+        (swept(command=("feedrate", "sweep", "--resume")), ["runs"]),
+        (replace(swept(), loader="direct"), ["data loader"]),
+        (replace(swept(), storage={"shaped_rate": 4e8}), ["storage"]),
+        (replace(swept(), dataset={**swept().dataset, "format": "hdf5"}), ["samples that were read"]),
+        (
+            replace(swept(), points=swept().points[:4]),
+            ["runs", "warm-up run before them", "spread of the runs' throughput"],
+        ),
+    ],
+    ids=["other sizes", "one epoch", "40 steps", "resumed", "direct", "shaped", "format", "four runs"],
+)
+def test_what_did_not_happen_is_not_met(result, names):
+    assert broken(result) == names
+
+
+def test_versions_have_workloads_of_their_own():
+    assert version_for(swept("unet3d-b200")) == "v3.0" and broken(swept("unet3d-b200")) == []
+    assert broken(swept("unet3d-h100"), "v3.0") == ["workload and accelerator"]
+    assert broken(swept("unet3d-b200"), "v1.0") == ["workload and accelerator"]
+    (check,) = self_check(swept("dlrm-b200"))
+    (rule,) = [rule for rule in check.rules if rule.name == "workload and accelerator"]
+    assert check.version == "v3.0" and rule.met is False and "withdrawn" in rule.value
+    assert version_for(swept("unet3d-tiny")) == max(VERSIONS)

@@ -1,0 +1,106 @@
+"""MLPerf's own reportgen and submission checker on exports: `make test-mlperf MLPERF_STORAGE=DIR`.
+
+v2.0 or newer. DIR is a checkout of mlcommons/storage. What its tools print is shown with -s.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import feedrate
+from test_export_checkpoints import run as checkpoint_result
+
+from emulator.record.folder import write_result
+from emulator.satellites.mlperf.export import export_result
+
+CHECKOUT = Path(os.environ.get("MLPERF_STORAGE", "."))
+PACKAGE = next((name for name in ("mlpstorage_py", "mlpstorage") if (CHECKOUT / name).is_dir()), "")
+pytestmark = [
+    pytest.mark.mlperf,
+    pytest.mark.skipif(not PACKAGE, reason="MLPERF_STORAGE is no checkout of mlcommons/storage"),
+]
+
+
+def theirs(home: Path, *args: object) -> str:
+    """What a module of theirs prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, args)],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HOME": str(home)},
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    shown = done.stdout + done.stderr
+    print(shown)
+    assert "Traceback" not in shown
+    return shown
+
+
+def reportgen(home: Path, results: Path) -> str:
+    system = []
+    if PACKAGE == "mlpstorage_py":  # v3.0 wants to have made the folder
+        made = home / "theirs"
+        theirs(home, f"{PACKAGE}.main", "init", "feedrate", made)
+        shutil.copytree(results, made, dirs_exist_ok=True)
+        results, system = made, ["--systemname", "feedrate"]
+    return theirs(home, f"{PACKAGE}.main", "reports", "reportgen", "--results-dir", results, *system)
+
+
+@pytest.fixture
+def exported(tiny, tmp_path):
+    out = tmp_path / "out"
+    settings = ["accelerator.step_seconds=0.02", "loader.batch_size=1", "accelerator.step_batch_size=1"]
+    options = [option for setting in settings for option in ("--set", setting)]
+    done = feedrate(
+        "run",
+        tiny,
+        "-w",
+        "unet3d-h100",
+        "--loader",
+        "direct",
+        "-n",
+        2,
+        "--cache",
+        "warm",
+        "--mismatched-dataset",
+        *options,
+        "--out",
+        out,
+    )
+    assert done.status == 0, done.err
+    export_result(out, tmp_path / "exported")
+    return tmp_path / "exported" / "results"
+
+
+def test_reportgen_reads_a_training(exported, tmp_path):
+    shown = reportgen(tmp_path, exported)
+    assert "unet3d" in shown and "training" in shown.lower()
+    assert "INVALID" in shown, "a toy dataset must not pass"
+    assert "reader.batch_size" in shown and "dataset.record_length_bytes" in shown
+    assert "failed with error" not in shown
+    assert list(tmp_path.rglob("results.json"))
+
+
+def test_reportgen_reads_checkpoints(tmp_path):
+    (tmp_path / "out").mkdir()
+    write_result(tmp_path / "out", checkpoint_result())
+    export_result(tmp_path / "out", tmp_path / "exported")
+    shown = reportgen(tmp_path, tmp_path / "exported" / "results")
+    assert "checkpointing" in shown and "8b" in shown
+    assert "CLOSED" in shown and "[INVALID]" not in shown and "failed with error" not in shown
+
+
+def test_their_submission_checker_says_what_is_no_submission(exported, tmp_path):
+    if PACKAGE == "mlpstorage":
+        pytest.skip("v2.0 has no submission checker")
+    shown = theirs(
+        tmp_path, f"{PACKAGE}.submission_checker", "--input", exported.parent, "--skip-output-file"
+    )
+    assert "2.1.2" in shown, "an export has no closed or open: it is no submission"
