@@ -74,9 +74,17 @@ def _is_dead(folder: Path) -> bool:
             return True
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its owner lives, wherever it is
         # Of a living owner that has not got its lock yet: the folder is seconds old.
-        return not Path(f"/proc/{name[2]}").exists() or time.time() - folder.lstat().st_mtime > _OLD_SECONDS
+        return not _lives(name[2]) or time.time() - folder.lstat().st_mtime > _OLD_SECONDS
     finally:
         os.close(held)
+
+
+def _lives(pid: str) -> bool:
+    """Whether that process runs; one that is dead and was not waited for (a zombie) does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _remove(folder: Path) -> None:

@@ -104,7 +104,7 @@ def test_there_is_nothing_to_read(job, capsys):
 
 def test_leftovers_are_swept_up_and_said(job):
     run(replace(job, keep=True))
-    (job.root / "checkpoint-000009.x.part").mkdir()
+    place.begin(job.root, 9, "x")
     lines = sweep_up(job)
     assert lines[0] == "removed checkpoint-000009.x.part, which was unfinished"
     assert lines[1].startswith("1 complete checkpoint is in")

@@ -149,7 +149,7 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_pa
     root = tmp_path / "data" / place.FOLDER
     rounds(started, root, 1, random.Random())
     before = len(verified(root))
-    (root / "checkpoint-999998.dead.part").mkdir()  # whatever the kill above left, and this
+    place.begin(root, 999998, "dead")  # whatever the kill above left, and this
     said: list[str] = []
     measure(alone(tmp_path / "data", tmp_path / "next"), Comm(), force=False, say=said.append)
     assert "removed checkpoint-999998.dead.part: an earlier run left it unfinished" in said

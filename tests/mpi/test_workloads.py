@@ -46,6 +46,7 @@ def test_from_generate_to_a_verified_run(recipe, tmp_path):
         "--out",
         out,
         "--verify-reads",
+        "--mismatched-dataset",
         *quick,
     )
     assert done.status == 0, done.err
