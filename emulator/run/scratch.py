@@ -22,6 +22,7 @@ from pathlib import Path
 from emulator.errors import storage_errors
 from emulator.files import SCRATCH_VARIABLE
 from emulator.loader.base import PREFIX_VARIABLE
+from emulator.run.watch import process_state
 
 MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
@@ -74,17 +75,10 @@ def _is_dead(folder: Path) -> bool:
             return True
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its owner lives, wherever it is
         # Of a living owner that has not got its lock yet: the folder is seconds old.
-        return not _lives(name[2]) or time.time() - folder.lstat().st_mtime > _OLD_SECONDS
+        ended = process_state(int(name[2])) in ("", "Z")  # a zombie has ended, too
+        return ended or time.time() - folder.lstat().st_mtime > _OLD_SECONDS
     finally:
         os.close(held)
-
-
-def _lives(pid: str) -> bool:
-    """Whether that process runs; one that is dead and was not waited for (a zombie) does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def _remove(folder: Path) -> None:
