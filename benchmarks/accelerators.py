@@ -1,6 +1,6 @@
 """How many emulated accelerators this machine holds when storage costs nothing but a copy.
 
-    python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--torch 16,24] [--cold 0.8] [--out FILE]
+    python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--threads 16,24] [--cold 0.8] [--out FILE]
 
 One NVIDIA A100 at 1/16 of the sample size: 7 samples of 9.2 MB (image and label) every 0.636 s, 101 MB/s,
 warm in the page cache. With --cold the direct loader is also run cold, with as many as ask for that share
@@ -81,7 +81,7 @@ class Held:
 
 def main() -> None:
     options = _options()
-    counts = {kind: _counts(getattr(options, kind)) for kind in ("direct", "torch")}
+    counts = {kind: _counts(getattr(options, kind)) for kind in ("direct", "threads")}
     files = _files(options.folder, BATCH * max((n for some in counts.values() for n in some), default=32))
     files.warm()
     runs, fio = [], []
@@ -106,7 +106,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--direct", default="64,96,104,112,128", help="counts of the direct loader, or none")
-    parser.add_argument("--torch", default="16,24,32,40", help="counts of the torch loader, or none")
+    parser.add_argument("--threads", default="16,24,32,40", help="counts of the threads loader, or none")
     parser.add_argument("--cold", type=float, help="share of fio's best that cold ranks ask for")
     parser.add_argument("--steps", type=int, default=30, help="steps of a rank")
     parser.add_argument("--repeats", type=int, default=1)
@@ -184,7 +184,7 @@ def _report(options: argparse.Namespace, files: Files, runs: Sequence[Held], fio
     good = [run for run in runs if run.cache == "warm" and run.point.au >= 0.9]
     held = {
         kind: max((run.point.ranks for run in good if run.loader == kind), default=0)
-        for kind in ("direct", "torch")
+        for kind in ("direct", "threads")
     }
     cold = [
         f"Cold: as many as ask for {options.cold:.0%} of fio's {best / 1e9:.2f} GB/s.\n\n" for best in fio
@@ -193,7 +193,7 @@ def _report(options: argparse.Namespace, files: Files, runs: Sequence[Held], fio
         f"# Accelerators on one machine, {time.strftime('%Y-%m-%d')}\n\n"
         f"`python {' '.join(sys.argv)}`\n\n{len(files.paths)} files of "
         f"{files.total / len(files.paths) / 1e6:.2f} MB; {options.steps} steps.\n{machine()}\n\n"
-        f"Most that held AU >= 90 %: {held['direct']} with the direct loader, {held['torch']} with torch.\n\n"
+        f"Most that held AU >= 90 %: {held['direct']} with direct, {held['threads']} with threads.\n\n"
         + "".join(cold)
         + _HEAD
         + "\n".join(_row(run) for run in runs)

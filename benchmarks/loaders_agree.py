@@ -35,7 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.folder / "manifest.json").is_file():
         _feedrate("generate", options.folder, "--recipe", "tiny", "--files", max(96, 8 * options.ranks))
-    points: dict[str, list[Point]] = {"direct": [], "torch": []}
+    points: dict[str, list[Point]] = {"direct": [], "threads": []}
     for _ in range(options.repeats):
         for loader, taken in points.items():
             taken.append(_point(options, loader))
@@ -68,8 +68,8 @@ def _verdict(points: dict[str, list[Point]]) -> tuple[bool, str]:
     rates = {loader: [point.samples_per_second for point in taken] for loader, taken in points.items()}
     aus = {loader: [point.au for point in taken] for loader, taken in points.items()}
     middle = statistics.median
-    rate_gap = middle(rates["torch"]) / middle(rates["direct"]) - 1
-    au_gap = middle(aus["torch"]) - middle(aus["direct"])
+    rate_gap = middle(rates["threads"]) / middle(rates["direct"]) - 1
+    au_gap = middle(aus["threads"]) - middle(aus["direct"])
     rows = [
         f"| {loader} | {middle(rates[loader]):.3f} [{min(rates[loader]):.3f}-{max(rates[loader]):.3f}] "
         f"| {100 * middle(aus[loader]):.2f} [{100 * min(aus[loader]):.2f}-{100 * max(aus[loader]):.2f}] |\n"
@@ -79,7 +79,7 @@ def _verdict(points: dict[str, list[Point]]) -> tuple[bool, str]:
     return agree, (
         "| loader | samples/s | AU % |\n|---|---|---|\n"
         + "".join(rows)
-        + f"\ntorch against direct: samples/s {100 * rate_gap:+.2f} % (at most 1), "
+        + f"\nthreads against direct: samples/s {100 * rate_gap:+.2f} % (at most 1), "
         f"AU {100 * au_gap:+.2f} points (at most 0.5): {'they agree' if agree else 'they differ'}\n"
     )
 

@@ -99,8 +99,8 @@ def _contestants(options: argparse.Namespace, files: Files) -> list[Contestant]:
             found.append(Contestant(f"fio {engine} {how}", cache, fio, f"fio {how} {cache}"))
         found.append(_ours(options, files, "feedrate direct " + how, "direct", cache, direct=direct))
     for cache in ("cold", "warm"):
-        for kind in ("thread", "process"):
-            found.append(_ours(options, files, f"feedrate torch, {kind}", "torch", cache, worker_kind=kind))
+        for kind in ("threads", "torch"):
+            found.append(_ours(options, files, f"feedrate {kind}", kind, cache))
         if os.environ.get("DLIO_PYTHON"):
             found.append(Contestant("DLIO npz", cache, lambda c=cache: dlio_turn(files, options, c)))  # type: ignore[misc]
     return [one for one in found if re.search(options.only, one.name)]
@@ -108,12 +108,12 @@ def _contestants(options: argparse.Namespace, files: Files) -> list[Contestant]:
 
 def _ours(
     options: argparse.Namespace, files: Files, name: str, kind: str, cache: str, *,
-    direct: bool = False, worker_kind: str = "thread",
+    direct: bool = False,
 ) -> Contestant:  # fmt: skip
     """feedrate's loader `kind` in a process of its own."""
     request = {
         "folder": str(files.folder), "names": [path.name for path in files.paths], "sizes": files.sizes,
-        "kind": kind, "worker_kind": worker_kind, "cache": cache, "direct": direct, "batch": options.batch,
+        "kind": kind, "cache": cache, "direct": direct, "batch": options.batch,
         "workers": options.depth, "block": options.block, "crop": options.crop,
     }  # fmt: skip
 

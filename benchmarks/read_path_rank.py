@@ -29,7 +29,7 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     batch = request["batch"]
     spec = LoaderSpec(
-        batch_size=batch, workers=request["workers"], worker_kind=request["worker_kind"],
+        batch_size=batch, workers=request["workers"],
         prefetch=2 * request["workers"], block_bytes=request["block"], crop=(request["crop"],) * 3,
     )  # fmt: skip
     storage = TimedStorage(

@@ -1,3 +1,26 @@
-"""feedrate: how many accelerators can this storage feed?"""
+"""feedrate: how many accelerators can this storage feed?
+
+For notebooks and scripts: `read`, `find_knee`, `figures`, `simulate` (emulator/api.py), imported when they
+are used, so that a rank imports nothing of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from emulator.api import Picture, Result, figures, find_knee, read, simulate
 
 __version__ = "0.1.0"
+__all__ = ["Picture", "Result", "__version__", "figures", "find_knee", "read", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("emulator.api"), name)
+    raise AttributeError(f"module 'emulator' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

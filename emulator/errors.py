@@ -7,7 +7,11 @@
     ├── LaunchError     no MPI, no mpirun, a rank count that cannot be           exit 5
     ├── RankError       a rank died or raised; what was measured is kept         exit 6
     ├── MissingError    an optional package or tool is not installed             exit 7
-    └── DeviceError     an accelerator is absent, out of memory or throttled     exit 8
+    ├── DeviceError     an accelerator is absent, out of memory or throttled     exit 8
+    └── Inconclusive    the client was the limit: nothing is known of storage    exit 9
+
+A sweep whose knee is at least something, or not identifiable, is no error: it keeps and shows what it found,
+and ends with 9 as well, so that a script does not take it for an answer.
 
 A message says what is wrong and where; the hint says what to do. Together they are one line.
 """
@@ -65,6 +69,26 @@ class MissingError(FeedrateError):
 
 class DeviceError(FeedrateError):
     exit_code = 8
+
+
+class Inconclusive(FeedrateError):
+    exit_code = 9
+
+
+EXIT_STATUS = {
+    0: "done",
+    1: "an error that nobody foresaw, doctor misses something, or nobody reads the output any more",
+    SpecError.exit_code: "an option, workload, recipe or system file is wrong",
+    DatasetError.exit_code: "a dataset is missing, truncated or corrupt, or verify found faults",
+    StorageError.exit_code: "storage refused: full, read-only, hung, not there",
+    LaunchError.exit_code: "no MPI, no mpirun, or a rank count that cannot be",
+    RankError.exit_code: "a rank died; what was measured is kept",
+    MissingError.exit_code: "an optional package or tool is not installed",
+    DeviceError.exit_code: "an accelerator is absent, out of memory or throttled",
+    Inconclusive.exit_code: "the runs do not answer the question",
+    130: "interrupted (Ctrl-C); 128 + N: ended by signal N",
+}
+"""Exit status of the command -> what it means."""
 
 
 DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)

@@ -29,6 +29,8 @@ TEMPORARY = ".part"
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of `os.open` for a temporary file. The mode is 0o666 less the umask."""
 
+_APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
 _TEMPORARY = re.compile(rf"(.+)\.([\w.-]*)-(\d+)-[0-9a-f]{{16}}{re.escape(TEMPORARY)}", re.DOTALL)
 
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
@@ -86,6 +88,20 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """`content`, text as UTF-8, in place of what was in the file `path`. Raises StorageError."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def require_writable(path: Path) -> None:
+    """Try whether the file `path` can be written, before work is put into it. Raises StorageError."""
+    probe = temporary_name(path)
+    with storage_errors(f"cannot write {path}"):
+        try:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            os.close(os.open(probe, NEW_FILE, 0o600))
+            probe.unlink()
+        except OSError as error:
+            error.filename = None  # the message names `path`
+            raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -213,7 +229,7 @@ class Lock:
                 locks = False
             if not os.fstat(self._descriptor).st_nlink:
                 return False
-            found = os.pread(self._descriptor, BLOCK, 0)
+            found = os.pread(self._descriptor, BLOCK, 0).strip(b"\0")  # a power cut may leave zeros
             self.before = Owner.read(found)
             if found and self.before is None:
                 raise FileExistsError(errno.EEXIST, "it is no lock of feedrate; move it away", str(self.path))
@@ -224,6 +240,7 @@ class Lock:
             line = Owner.me().line()
             os.pwrite(self._descriptor, line, 0)
             os.ftruncate(self._descriptor, len(line))
+            os.fsync(self._descriptor)  # whose temporary files may be removed is known after a power cut, too
         except BaseException:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -265,7 +282,7 @@ class RecordFile:
 
     def __init__(self, path: Path, unit: int) -> None:
         """Open the file, make it if need be, and cut off a torn last record. Raises OSError."""
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(path, _APPENDED, 0o666)
         size = os.fstat(self._descriptor).st_size
         if size % unit:
             os.ftruncate(self._descriptor, size - size % unit)

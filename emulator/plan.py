@@ -27,9 +27,6 @@ from numpy.typing import NDArray
 from emulator.config.workload import AccessSpec, Workload
 from emulator.errors import DatasetError
 
-MOST_SHUFFLED = 2**28
-"""Samples whose order a rank can hold: 2 GiB."""
-
 How = Literal["alone", "start", "on"]
 """Which bytes a read takes beside those of its samples.
 
@@ -84,17 +81,12 @@ class EpochPlan:
         return self.samples - self.steps * self.batch_size * self.ranks
 
     def require_a_step(self) -> None:
-        """Raises DatasetError when the dataset is too small for one step of all ranks, or too large."""
+        """Raises DatasetError when the dataset is too small for one step of all ranks."""
         if self.steps < 1:
             needed = -(-self.batch_size * self.ranks // self.samples_per_file)
             raise DatasetError(
                 f"{self.samples} samples are too few for {self.ranks} ranks at batch size {self.batch_size}",
                 f"generate at least {needed} files, or use fewer ranks",
-            )
-        if self.access.pattern == "random" and self.samples > MOST_SHUFFLED:
-            raise DatasetError(
-                f"{self.samples} samples are more than a shuffle of single samples holds ({MOST_SHUFFLED})",
-                "--set access.pattern=sequential",
             )
 
 
@@ -109,10 +101,65 @@ def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int
     )
 
 
-def epoch_order(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """A permutation of 0 ... samples - 1, the same for the same (seed, epoch) on every machine."""
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)))
-    return generator.permutation(samples)
+class EpochOrder:
+    """A permutation of 0 ... samples - 1 any part of which is computed by itself, however many they are.
+
+    The same for the same (samples, seed, epoch) on every machine. A Feistel network permutes the numbers of
+    so many bits, and a number that is none of ours, at most every second one, is permuted again until it is:
+    cycle walking, as Black and Rogaway describe it (Ciphers with Arbitrary Finite Domains, 2002). The order
+    of few samples is a table: a network of few bits mixes badly.
+    """
+
+    def __init__(self, samples: int, seed: int, epoch: int) -> None:
+        philox = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64))
+        self._table = np.random.Generator(philox).permutation(samples) if samples <= MOST_IN_TABLE else None
+        self._samples = np.uint64(samples)
+        bits = samples.bit_length()
+        self._widths = bits - bits // 2, bits // 2
+        # Raw words: NumPy promises that these stay the same in all its versions.
+        self._keys = philox.random_raw(_ROUNDS)
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What stands at these places of the order; the same shape."""
+        if self._table is not None:
+            return self._table[places]
+        found = self._permuted(places.astype(np.uint64).ravel())
+        outside = np.flatnonzero(found >= self._samples)
+        while len(outside):
+            again = self._permuted(found[outside])
+            found[outside] = again
+            outside = outside[again >= self._samples]
+        return found.astype(np.int64).reshape(places.shape)
+
+    def head(self, count: int) -> NDArray[np.int64]:
+        """The first `count`; shape (count,)."""
+        return self.at(np.arange(count))
+
+    def _permuted(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        wide, narrow = self._widths
+        left, right = numbers >> np.uint64(narrow), numbers & np.uint64((1 << narrow) - 1)
+        for key in self._keys:
+            # The half that is replaced is as wide as `wide` says now: the halves change places each round.
+            left, right = right, left ^ (_mixed(right ^ key) >> np.uint64(64 - wide))
+            wide, narrow = narrow, wide
+        return (left << np.uint64(narrow)) | right
+
+
+_ROUNDS = 8
+"""An even number, so that the halves are as wide in the end as in the beginning."""
+MOST_IN_TABLE = 2**16
+"""Samples whose order is a table: half a megabyte."""
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A hash of 64 bits whose every bit depends on every bit: the finalizer of SplitMix64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+_AT_ONCE = 4096
+"""Places of an order that are computed together: less than a millisecond, and 100 kB."""
 
 
 def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple[int, ...]]:
@@ -120,16 +167,18 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
     size = plan.batch_size
     if plan.access.pattern == "sequential":
         each, starts = plan.samples_per_file, _stream_starts(plan, rank)
-        order = epoch_order(plan.samples // each, seed, epoch)
+        order = EpochOrder(plan.samples // each, seed, epoch)
         draws = drawn(plan.steps * size, plan.access.shuffle_buffer, seed, epoch, rank)
         turn, stream = np.divmod(draws, len(starts))
         place, first = np.divmod(starts[stream] + turn, each)
-        yield from map(tuple, (order[place] * each + first).reshape(plan.steps, size).tolist())
+        yield from map(tuple, (order.at(place) * each + first).reshape(plan.steps, size).tolist())
         return
-    order = epoch_order(plan.samples, seed, epoch)
-    for step in range(plan.steps):
-        start = (step * plan.ranks + rank) * size
-        yield tuple(order[start : start + size].tolist())
+    order = EpochOrder(plan.samples, seed, epoch)
+    together = max(1, _AT_ONCE // size)
+    for begin in range(0, plan.steps, together):
+        steps = np.arange(begin, min(plan.steps, begin + together))
+        places = (steps[:, None] * plan.ranks + rank) * size + np.arange(size)
+        yield from map(tuple, order.at(places).tolist())
 
 
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:
@@ -139,8 +188,11 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
         for batch in batches(plan, rank, seed, epoch):
             yield Portion(len(batch), tuple([Read(*divmod(index, each)) for index in batch]))
         return
-    order = epoch_order(plan.samples // each, seed, epoch)
+    order = EpochOrder(plan.samples // each, seed, epoch)
     starts = _stream_starts(plan, rank).tolist()
+    files = [_in_order(order, start // each, plan.samples // each) for start in starts]
+    at = [-1] * len(starts)  # the file that each stream is in: its place in the order, and its number
+    number = [-1] * len(starts)
     taken = [0] * len(starts)
     for step in range(plan.steps):
         ahead = (step + 1) * plan.batch_size + max(plan.access.shuffle_buffer - 1, 0)
@@ -152,10 +204,22 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
             taken[stream] = max(0, -(-(needed - stream) // len(starts)))  # every len(starts)-th is its own
             while begin < start + taken[stream]:
                 place, first = divmod(begin, each)
+                if place != at[stream]:
+                    at[stream], number[stream] = place, next(files[stream])
                 length = min(each - first, start + taken[stream] - begin)
-                reads.append(Read(int(order[place]), first, length, how))
+                reads.append(Read(number[stream], first, length, how))
                 begin, how = begin + length, "on"
         yield Portion(plan.batch_size, tuple(reads))
+
+
+def _in_order(order: EpochOrder, begin: int, end: int) -> Iterator[int]:
+    """What stands at the places from `begin` on, one after the other."""
+    for first in range(begin, end, _AHEAD):
+        yield from order.at(np.arange(first, min(end, first + _AHEAD))).tolist()
+
+
+_AHEAD = 64
+"""Files of a stream whose numbers are computed together."""
 
 
 def _stream_starts(plan: EpochPlan, rank: int) -> NDArray[np.int64]:
@@ -216,6 +280,13 @@ class RankPlan:
         """The same steps as storage sees them."""
         endless = (portion for epoch in count() for portion in portions(self.plan, rank, self.seed, epoch))
         return islice(endless, self.length)
+
+    def stretches(self, rank: int) -> Iterator[Iterator[Portion]]:
+        """The same steps, divided where the loader begins with nothing read ahead (`access.refill`)."""
+        steps = self.portions(rank)
+        length = self.length if self.plan.access.refill == "never" else self.plan.steps
+        for begin in range(0, self.length, length):
+            yield islice(steps, min(length, self.length - begin))
 
     def place(self, number: int) -> tuple[int, int]:
         """(epoch, step within it) of a rank's step `number`, counted from 0 over all epochs."""

@@ -45,13 +45,45 @@ VERBS = {
     "calibrate": Verb(
         "satellites.calibrate.cli:calibrate", "Measure the step time of this machine's accelerator."
     ),
-    "import": Verb("satellites.mlperf.cli:import_", "Read DLIO's YAML and MLPerf Storage's result folders."),
+    "record": Verb("satellites.recorder.cli:record", "Record a PyTorch job as a workload to replay."),
+    "import": Verb(
+        "satellites.mlperf.cli:import_",
+        "Read DLIO's YAML, MLPerf Storage's result folders, profilers' traces.",
+    ),
     "export": Verb("satellites.mlperf.cli:export", "Write a result in MLPerf Storage's layout."),
+    "config": Verb("cli.config:config", "Say which defaults of feedrate.toml hold."),
     "doctor": Verb("cli.doctor:doctor", "Say what is missing on this machine, and how to get it."),
 }
 """In the order of `feedrate --help`."""
 
-LOADERS = {"torch": "loader.torch:TorchLoader", "direct": "loader.direct:DirectLoader"}
+
+@dataclass(frozen=True, slots=True)
+class LoaderKind:
+    """A way in which a rank reads."""
+
+    owner: str
+    """`module:class` below `emulator`, made of a LoaderSpec, a reader, a seed and the workload's refill."""
+    summary: str
+    """What `--help` says of it."""
+    tensors: bool = False
+    """It makes tensors of samples, cropped where the workload says so: it needs PyTorch."""
+
+
+LOADERS = {
+    "torch": LoaderKind(
+        "loader.torch:ProcessLoader",
+        "DataLoader and its worker processes, as a training has them",
+        tensors=True,
+    ),
+    "threads": LoaderKind(
+        "loader.torch:ThreadLoader",
+        "DataLoader over threads: the same reads and crops at less CPU, as on a host with cores to spare",
+        tensors=True,
+    ),
+    "direct": LoaderKind(
+        "loader.direct:DirectLoader", "every byte is read and none kept: many accelerators on few cores"
+    ),
+}
 """What `--loader` may be; the first is the default."""
 
 
@@ -89,6 +121,10 @@ NOISE = {"fio": "satellites.baseline.noise", "checkpoint": "satellites.checkpoin
 """What may run beside a sweep: the module with its `require`, `begin` and `line`."""
 
 
+TRACES = dict.fromkeys((".json", ".json.gz", ".darshan"), "satellites.recorder.traces:import_trace")
+"""What `feedrate import` reads beside MLPerf's files: end of a name -> import_trace."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileFormat:
     """A format of sample files."""
@@ -115,6 +151,7 @@ FORMATS = {
     "tfrecord": FileFormat("dataset.formats.tfrecord:TfRecord", ".tfrecord", many=True),
     "jpeg": FileFormat("dataset.formats.jpeg:Jpeg", ".jpeg", ".jpg"),
     "parquet": FileFormat("dataset.formats.parquet:Parquet", ".parquet", many=True),
+    "bytes": FileFormat("dataset.formats.bytes:Bytes", ".bytes", many=True),
     "npy-array": FileFormat("dataset.formats.numpy_files:NpyArray", ".npy", written=False),
 }
 """File formats by the name that recipes and manifests give them."""

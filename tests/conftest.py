@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from command import feedrate
 
-OPT_IN = ("long", "multihost", "sharedfs", "slurm", "device", "ceph", "dlio", "mlperf", "faults")
+OPT_IN = ("long", "multihost", "sharedfs", "slurm", "device", "ceph", "dlio", "mlperf", "faults", "record")
 """Markers of tests that run only when `-m` names them: see the Makefile."""
 
 

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from command import ROOT_AND_OVERSUBSCRIBED
@@ -13,6 +14,14 @@ LAB = Path(__file__).parent / "lab"
 AGENT = "/run/feedrate-hosts/agent"
 
 
+MISSES_HOSTS_SOON = {
+    "PRTE_MCA_oob_tcp_keepalive_time": "2",
+    "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
+    "PRTE_MCA_oob_tcp_keepalive_probes": "4",
+}
+"""As launch/README.md has it: mpirun itself would wait eight minutes for a host that is gone."""
+
+
 def lab(script: str, *words: object) -> None:
     """Run a script of tests/lab; it must succeed."""
     subprocess.run([LAB / script, *map(str, words)], check=True, stdout=subprocess.DEVNULL)
@@ -20,6 +29,16 @@ def lab(script: str, *words: object) -> None:
 
 def on_hosts(per_host: int, *words: object) -> subprocess.CompletedProcess[str]:
     """`feedrate WORDS` under an mpirun on the first host, `per_host` ranks on each."""
+    run = start_on_hosts(per_host, *words)
+    try:
+        out, errors = run.communicate(timeout=170)
+    finally:
+        run.kill()
+    return subprocess.CompletedProcess(run.args, run.returncode, out, errors)
+
+
+def start_on_hosts(per_host: int, *words: object) -> subprocess.Popen[str]:
+    """The same, while it runs."""
     mpirun = Path(sys.executable).parent / "mpirun"
     command = [
         mpirun, "--prtemca", "plm_ssh_agent", AGENT, "--prtemca", "prte_if_include", "eth0",
@@ -28,9 +47,21 @@ def on_hosts(per_host: int, *words: object) -> subprocess.CompletedProcess[str]:
         "--map-by", "slot:oversubscribe", "--bind-to", "none", "-n", per_host * len(HOSTS),
         sys.executable, "-m", "emulator", *words,
     ]  # fmt: skip
-    environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
+    environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED, **MISSES_HOSTS_SOON}
     environment.pop("PRTE_MCA_rmaps_default_mapping_policy")  # --map-by says it
-    return subprocess.run(
+    return subprocess.Popen(
         [AGENT, HOSTS[0], shlex.join(map(str, command))],
-        capture_output=True, text=True, timeout=170, check=False, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
+
+
+def pids_on(host: str, word: str = "") -> list[int]:
+    """Processes in the network namespace of `host`, those with `word` in their command line."""
+    listed = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True, check=True)
+    found = []
+    for pid in map(int, listed.stdout.split()):
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if not word or (word.encode() in words and b"mpirun" not in b" ".join(words)):
+                found.append(pid)
+    return found

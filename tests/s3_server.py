@@ -235,11 +235,11 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def s3_server() -> Iterator[Endpoint]:
-    """A running endpoint with an empty bucket."""
+def s3_server(host: str = "127.0.0.1") -> Iterator[Endpoint]:
+    """A running endpoint with an empty bucket, on an address of this machine."""
     handler = type("Handler", (_Handler,), {})
-    server = _Server(("127.0.0.1", 0), handler)
-    endpoint = handler.endpoint = Endpoint(f"http://127.0.0.1:{server.server_address[1]}")  # type: ignore[attr-defined]
+    server = _Server((host, 0), handler)
+    endpoint = handler.endpoint = Endpoint(f"http://{host}:{server.server_address[1]}")  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

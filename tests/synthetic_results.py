@@ -113,6 +113,8 @@ def steps_of(made: RunResult, ranks: int = 4) -> Steps:
         rows["overshoot"] = rng.normal(0, 0.001, len(rows))
         rows["wait"] = rng.gamma(4, max(at.wait_share * mean, 1e-9) / 4, len(rows))
         rows["barrier"] = rng.gamma(2, max(at.barrier_share * mean, 1e-9) / 2, len(rows))
+        seconds = sum(rows[part] for part in ("wait", "compute", "overshoot", "barrier")).reshape(used, -1)
+        rows["begin"] = (np.cumsum(seconds, axis=1) - seconds).reshape(-1)
         parts.append(rows)
     return np.concatenate(parts) if parts else np.zeros(0, dtype=STEP)
 

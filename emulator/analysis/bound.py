@@ -1,15 +1,18 @@
-"""What bounds a point: client CPU, client network or device, shared storage, the emulator, or compute.
+"""What limits a point: the storage, this client's CPU, quota, link or loader, or nothing: compute.
 
-One function a cause, asked in the order in which one explains away the next (`classify`).
+From what starved the accelerators (`Point.starved`, the kernel's books) where that is known. Results of
+earlier versions and imports have none; for these one function a cause is asked, in the order in which one
+explains away the next (`from_load`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from emulator.analysis.flags import OVERSHOOT, UNEVEN, slowest_host, wait_share
-from emulator.record.result import Bound, HostShare, Point
-from emulator.units import show_rate
+from emulator.record.result import CLIENT, Bound, BoundKind, HostShare, Point, Starved
+from emulator.units import show_rate, show_seconds
 
 FED = 0.95
 """Throughput / ideal from which compute is the limit."""
@@ -19,31 +22,202 @@ HALF = 0.5
 """Share of what a rank reads from memory from which its own reading is the limit."""
 SAME = 0.90
 """Two rates closer than this ratio count as the same."""
+CROWDED = 0.25
+"""Seconds without a core for each on one, from which no core is left over."""
+WORTH = 0.05
+"""Share of the lost time from which a cause is worth a sentence."""
+
+NAMES = {
+    "storage": "storage",
+    "link": "the link of a host",
+    "cores": "waiting for a core",
+    "quota": "CPU quota",
+    "work": "working on a core",
+    "loader": "the loader",
+    "barrier": "steps of other ranks",
+}
+"""Shares of Starved, for people."""
 
 
-def classify(point: Point, references: Sequence[Point] = (), from_memory: float | None = None) -> Bound:
-    """The bound class of a point; `references` are other points of the sweep, better with than without.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What emulated storage was configured to."""
+
+    rate: float
+    """Bytes per second that the ranks of a host share."""
+    request_seconds: float
+    """A request by itself."""
+
+
+def limited_by_client(point: Point) -> bool:
+    """Whether the client was the limit of a point: its throughput is then the least that storage delivers.
+
+    Not where the storage fed all accelerators and the client alone is late: that says what storage can do.
+    """
+    return point.bound is not None and point.bound.kind in CLIENT and point.x_ideal < FED
+
+
+def classify(
+    point: Point,
+    references: Sequence[Point] = (),
+    from_memory: float | None = None,
+    shape: Shape | None = None,
+) -> Bound:
+    """What limits a point; `references` are other points of the sweep, better with than without.
 
     `from_memory` is what one rank reads from RAM in bytes per second (the self-test); None: not known.
 
+    1. compute: throughput >= 95 % of ideal, in the processes' time as well.
+    2. storage: it is emulated, and delivered what it is shaped to.
+    3. emulator: what its own barriers take is at least half of the loss.
+    4. The largest share of what starved the accelerators: `from_books`.
+    5. Where that is not known: `from_load`.
+    """
+    return (
+        compute(point)
+        or at_cap(point, shape)
+        or own_barriers(point)
+        or from_books(point, references, shape)
+        or from_load(point, references, from_memory)
+    )
+
+
+def at_cap(point: Point, shape: Shape | None) -> Bound | None:
+    """Emulated storage delivers the rate that it is shaped to."""
+    hosts = max(1, len(point.hosts))
+    if shape is None or point.x_ideal >= FED or point.bytes_per_second < SAME * shape.rate * hosts:
+        return None
+    each = "" if hosts == 1 else f" on each of {hosts} hosts"
+    delivered = f"delivered {show_rate(point.bytes_per_second)} of the {show_rate(shape.rate)}{each}"
+    return Bound(kind="storage", evidence=(f"it {delivered} that it is shaped to", *_shares(point)))
+
+
+def from_books(point: Point, references: Sequence[Point], shape: Shape | None) -> Bound | None:
+    """The largest share of what starved the accelerators; None where it is not known.
+
+    Time on a core is the client's CPU where no core was left over, else the loader's: more workers would
+    have used more cores. Storage that answers each request as fast as it ever does is not what limits, but
+    how few requests are under way at the same time.
+    """
+    lost = point.starved
+    if lost is None or lost.seconds <= 0:
+        return None
+    kind, host = _kind(point, lost), ""
+    evidence = [*_shares(point), *counterfactual(point), *_about_hosts(point)]
+    if kind == "storage":
+        link = client_link(point, references)
+        if link is not None:
+            return Bound(kind="client-link", evidence=(*evidence, *link.evidence))
+        few = answers_at_once(point, shape) or starved_alone(point, references)
+        if few is not None:
+            return Bound(kind="loader", evidence=(*few.evidence, *evidence))
+        evidence += _seen(point, references)
+    elif kind != "compute":
+        host = _only_host(point, kind)
+    return Bound(kind=kind, evidence=tuple(evidence), host=host)
+
+
+def _kind(point: Point, lost: Starved) -> BoundKind:
+    """The name of the largest share; the storage's only where it outweighs all that is the client's."""
+    if lost.barrier > 0.5:
+        return "compute"
+    crowded = any(_crowded(point, host) for host in point.hosts)
+    groups: dict[BoundKind, float] = {
+        "client-cpu": lost.cores,
+        "cpu-quota": lost.quota,
+        "client-link": lost.link,
+        "loader": lost.loader,
+    }
+    mine: BoundKind = "cpu-quota" if lost.quota > lost.cores else "client-cpu"
+    groups[mine if crowded else "loader"] += lost.work
+    if lost.storage > sum(groups.values()):
+        return "storage"
+    return max(groups, key=lambda kind: groups[kind])
+
+
+def _crowded(point: Point, host: HostShare) -> bool:
+    """Whether no core was left over on a host. How busy others keep it says nothing: they may give way."""
+    lost = host.starved
+    if lost is not None and lost.cores + lost.quota > CROWDED * lost.work:
+        return True
+    return host.cpu_seconds >= BUSY * host.cores * point.seconds
+
+
+def _only_host(point: Point, kind: BoundKind) -> str:
+    """The host that is limited by `kind`, when the others are not."""
+    if len(point.hosts) < 2:
+        return ""
+    found = [host for host in point.hosts if host.starved and _kind(point, host.starved) == kind]
+    if kind == "client-link":
+        found = [host for host in found if host.starved and host.starved.link > WORTH]
+    return found[0].host if len(found) == 1 else ""
+
+
+def _shares(point: Point) -> tuple[str, ...]:
+    """What starved the accelerators, in one sentence."""
+    lost = point.starved
+    if lost is None or lost.seconds <= 0:
+        return ()
+    shares = sorted(((getattr(lost, name), words) for name, words in NAMES.items()), reverse=True)
+    parts = [f"{words} {share:.0%}" for share, words in shares if share >= WORTH]
+    return (f"of the time in which accelerators starved: {', '.join(parts)}",)
+
+
+def counterfactual(point: Point) -> tuple[str, ...]:
+    """What the point would have been had nobody waited for a core; () where that is little."""
+    lost = point.starved
+    here = point.au if point.au_here is None else point.au_here
+    if lost is None or lost.cores + lost.quota < WORTH or not point.seconds or not here:
+        return ()
+    step = point.seconds / max(1, point.steps) * point.au / here
+    less = (1 - min(1.0, here)) * (lost.cores + lost.quota)
+    return (
+        f"without waiting for a core the same requests would have taken {show_seconds(step * (1 - less))} "
+        f"a step, not {show_seconds(step)}: about {point.ranks * here / (1 - less):.3g} accelerators",
+    )
+
+
+def _about_hosts(point: Point) -> tuple[str, ...]:
+    """What the hosts themselves say about CPU, for those that are short of it."""
+    return tuple(evidence for host in point.hosts if (evidence := short_of_cpu(point, host)))
+
+
+def answers_at_once(point: Point, shape: Shape | None) -> Bound | None:
+    """Emulated storage that has a latency answers each request as fast as if there were no other."""
+    requests = sum(point.read_latency.values())
+    if shape is None or not requests:
+        return None
+    # A bucket of the histogram is a third of its upper edge wide.
+    mean = sum(float(edge) * 0.87e-6 * count for edge, count in point.read_latency.items()) / requests
+    if mean > 1.25 * shape.request_seconds:
+        return None
+    evidence = (
+        f"a request took {show_seconds(mean)}, as long as one by itself, and the storage delivered "
+        f"{point.bytes_per_second / (shape.rate * max(1, len(point.hosts))):.0%} of what it is shaped to",
+        "more requests at the same time would read faster: give the loader more workers or prefetch",
+    )
+    return Bound(kind="loader", evidence=evidence)
+
+
+def from_load(point: Point, references: Sequence[Point], from_memory: float | None) -> Bound:
+    """What limits a point of which nobody knows what starved it, by the load of its hosts.
+
     The first that holds, in the order in which one explains away the next:
 
-    1. compute: throughput >= 95 % of ideal.
-    2. client-link of one host: its ranks wait longer than the median host's by 10 % of the time, and CPU is
+    1. client-link of one host: its ranks wait longer than the median host's by 10 % of the time, and CPU is
        no scarcer there than elsewhere.
-    3. client-cpu: on some host busy share >= 90 %, or the ranks' CPU seconds >= 90 % of cores x seconds, or
+    2. client-cpu: on some host busy share >= 90 %, or the ranks' CPU seconds >= 90 % of cores x seconds, or
        runnable threads > cores while it is at least half busy.
-    4. emulator: overshoot p99 > 1 % of a step, and waiting and barriers explain less than half of the loss;
+    3. loader: overshoot p99 > 1 % of a step, and waiting and barriers explain less than half of the loss;
        or each rank reads at more than half of what it reads from RAM; or a rank starves just as much at half
        the ranks per host, so that nothing shared limits.
-    5. client-link: every host reads as fast (>= 90 %) as the fastest single host whose ranks starved alone.
-    6. storage: what is left; with the fall of the rate per host as hosts were added, when that was seen.
+    4. client-link: every host reads as fast (>= 90 %) as the fastest single host whose ranks starved alone.
+    5. storage: what is left; with the fall of the rate per host as hosts were added, when that was seen.
 
     Utilisation first, then saturation of the next resource: Gregg's USE method (2013).
     """
     return (
-        compute(point)
-        or slow_host(point)
+        slow_host(point)
         or client_cpu(point)
         or late_ranks(point)
         or own_reading(point, from_memory)
@@ -54,8 +228,9 @@ def classify(point: Point, references: Sequence[Point] = (), from_memory: float 
 
 
 def compute(point: Point) -> Bound | None:
-    """The accelerators are fed."""
-    if point.x_ideal < FED:
+    """The accelerators are fed, and what the storage feeds them is what trains here."""
+    here = point.au if point.au_here is None or point.starved is None else point.au_here
+    if point.x_ideal < FED or here < FED - WORTH:
         return None
     evidence = (
         f"throughput is {point.x_ideal:.1%} of ideal",
@@ -116,7 +291,16 @@ def late_ranks(point: Point) -> Bound | None:
         f"one step in a hundred ended late by {point.overshoot_p99:.1%} of a step or more",
         f"waiting and barriers explain {explained:.1%} of {lost:.1%} lost",
     )
-    return Bound(kind="emulator", evidence=evidence)
+    return Bound(kind="client-cpu", evidence=evidence)
+
+
+def own_barriers(point: Point) -> Bound | None:
+    """The emulator loses time because its ranks learn late that all others are there."""
+    flag = next((flag for flag in point.flags if flag.name == "barrier"), None)
+    lost = 1 - point.x_ideal
+    if flag is None or flag.value < 0.5 * lost:
+        return None
+    return Bound(kind="emulator", evidence=(flag.sentence, f"{lost:.1%} of the throughput is lost"))
 
 
 def own_reading(point: Point, from_memory: float | None) -> Bound | None:
@@ -128,7 +312,7 @@ def own_reading(point: Point, from_memory: float | None) -> Bound | None:
         f"a rank read {show_rate(rate)}, and {show_rate(from_memory)} from memory (self-test)",
         "the loader itself is the limit: more workers, or --loader direct",
     )
-    return Bound(kind="emulator", evidence=evidence)
+    return Bound(kind="loader", evidence=evidence)
 
 
 def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
@@ -148,7 +332,7 @@ def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
         f"and {least.x_ideal:.1%} among {least.ranks}",
         "nothing that ranks share limits it: give the loader more workers or prefetch",
     )
-    return Bound(kind="emulator", evidence=evidence)
+    return Bound(kind="loader", evidence=evidence)
 
 
 def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
@@ -169,17 +353,20 @@ def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
 
 def storage(point: Point, references: Sequence[Point]) -> Bound:
     """What is left when nothing else limits."""
-    evidence = [f"ranks waited {point.wait_share:.0%} of the time and no client was short of CPU"]
+    waited = f"ranks waited {point.wait_share:.0%} of the time and no client was short of CPU"
+    return Bound(kind="storage", evidence=(waited, *_seen(point, references)))
+
+
+def _seen(point: Point, references: Sequence[Point]) -> list[str]:
+    """What else is known of storage that limits: where the bytes came from, what a host read among fewer."""
     here = max((host.bytes / point.seconds for host in point.hosts), default=0.0)
     fewer = [other for other in references if 0 < len(other.hosts) < len(point.hosts)]
     best = max((host.bytes / other.seconds for other in fewer for host in other.hosts), default=0.0)
     if here < SAME * best:
-        evidence.append(f"a host read {show_rate(here)}, and {show_rate(best)} when there were fewer hosts")
-    elif len(point.hosts) == 1:
-        evidence.append(_source(point.hosts[0]))
-    else:
-        evidence.append("no point with fewer hosts shows that a host could read faster")
-    return Bound(kind="storage", evidence=tuple(evidence))
+        return [f"a host read {show_rate(here)}, and {show_rate(best)} when there were fewer hosts"]
+    if len(point.hosts) == 1:
+        return [_source(point.hosts[0])]
+    return ["no point with fewer hosts shows that a host could read faster"]
 
 
 def _source(host: HostShare) -> str:

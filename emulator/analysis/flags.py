@@ -1,6 +1,8 @@
 """Validity flags: reasons not to trust a number, each with its value, its threshold and a sentence.
 
-One function a flag: it returns the flag, or None where nothing is wrong or the evidence was not measured.
+The value of a point's flag is the share by which it may have moved the point's throughput, and it is raised
+where that is more than the precision of a knee: a flag that is always on is none. One function a flag: it
+returns the flag, or None where nothing is wrong or the evidence was not measured.
 """
 
 from __future__ import annotations
@@ -12,24 +14,20 @@ import numpy as np
 from emulator.analysis.throughput import Floats, drift
 from emulator.config.workload import Workload
 from emulator.record.result import Flag, HostShare, Point
-from emulator.units import show_bytes
+from emulator.units import show_bytes, show_seconds
 
+PRECISION = 0.025
+"""Share by which throughput may be moved without a flag: half of the 5 % that a knee's interval is wide."""
 OVERSHOOT = 0.01
 """Share of a step by which a rank may be late at its end, 99th percentile."""
-STEAL = 0.02
-"""Share of CPU time that a hypervisor may take away from a host."""
-RUNQUEUE = 1.0
-"""Runnable threads per core, mean of a point."""
-RESIDENT = 0.01
-"""Share of pages that may be in the page cache before they are read."""
 MEMORY = 5.0
 """Times client memory that the dataset should be, as MLPerf Storage asks for."""
 UNEVEN = 0.10
 """Share of the point's time by which one host's ranks may wait longer than those of the median host."""
 LONG = 5
 """Times the batches of read-ahead that a point should have steps."""
-DRIFT = 0.05
-"""Relative change of throughput over a point, when it is certain at 99 %."""
+BARRIER = 0.01
+"""Share of the point's time that the emulator's own barriers may take."""
 FROM_MEMORY = 0.05
 """Value of the flag `page-cache` from which it invalidates: more than the precision of a knee."""
 
@@ -37,19 +35,10 @@ FROM_MEMORY = 0.05
 def invalid(point: Point) -> bool:
     """Whether a flag says that the throughput is not the storage's: more than 5 % of it came from memory.
 
-    All other flags inform. Late wake-ups, stolen CPU or a crowded run queue need not show in throughput:
-    points at a device's cap stay there while 6 % of the CPU is stolen, and a knee without them is worse.
+    All other flags inform: points at a device's cap stay there while 6 % of the CPU is stolen, and a knee
+    without them is worse.
     """
     return any(flag.name == "page-cache" and flag.value > FROM_MEMORY for flag in point.flags)
-
-
-def usable(points: Sequence[Point]) -> list[Point]:
-    """The points that a knee, its curve and a fitted system are made from, in their order.
-
-    Those that are not `invalid`; all of them where fewer than two process counts would be left.
-    """
-    valid = [point for point in points if not invalid(point)]
-    return valid if len({point.ranks for point in valid}) > 1 else list(points)
 
 
 def point_flags(point: Point) -> tuple[Flag, ...]:
@@ -59,85 +48,94 @@ def point_flags(point: Point) -> tuple[Flag, ...]:
 
 
 def overshoot(point: Point) -> Flag | None:
-    """Lateness at the end of a step > 1 % of the step time (p99): processes do not keep time."""
-    value = point.overshoot_p99
-    if value <= OVERSHOOT:
+    """Accelerators were held up for > 2.5 % of the time by processes that came more than a step late."""
+    value = point.overshoot_share
+    if value <= PRECISION:
         return None
     sentence = (
-        f"One step in a hundred ended late, by {value:.1%} of the step time or more: the ranks were not "
-        "scheduled in time; use fewer ranks per host."
+        f"Accelerators were held up for {value:.1%} of the time by their own processes, which came more than "
+        "a step late: throughput is lower by as much; use fewer ranks per host."
     )
-    return Flag(name="overshoot", value=value, threshold=OVERSHOOT, sentence=sentence)
+    return Flag(name="overshoot", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def steal(point: Point) -> Flag | None:
-    """Steal time / CPU time > 2 % on some host (Linux, /proc/stat): a hypervisor ran somebody else."""
-    known = [(host.steal_share, host.host) for host in point.hosts if host.steal_share is not None]
-    value, name = max(known, default=(0.0, ""))
-    if value <= STEAL:
+    """A hypervisor ran somebody else (Linux, /proc/stat) while accelerators starved for want of a core."""
+    known = [
+        (min(1.0, host.steal_share / host.busy_share), host.steal_share, host.host)
+        for host in point.hosts
+        if host.steal_share is not None and host.busy_share
+    ]
+    taken, share, name = max(known, default=(0.0, 0.0, ""))
+    lost = max(0.0, 1 - point.x_ideal)
+    if point.starved is not None:
+        lost *= point.starved.cores + point.starved.work
+    value = lost * taken
+    if value <= PRECISION:
         return None
     sentence = (
-        f"A hypervisor took {value:.1%} of the CPU time of {name} away: part of the waiting is not the "
-        "storage's."
+        f"A hypervisor took {share:.1%} of the CPU time of {name} away while ranks had work to do: "
+        f"throughput may be lower by up to {value:.1%}, which is not the storage's."
     )
-    return Flag(name="steal", value=value, threshold=STEAL, sentence=sentence)
-
-
-def runqueue(point: Point) -> Flag | None:
-    """Mean runnable threads / cores > 1 on some host: threads waited for a core, not for storage."""
-    known = [(host.runqueue / host.cores, host) for host in point.hosts if host.runqueue is not None]
-    value, host = max(known, key=lambda pair: pair[0], default=(0.0, None))
-    if host is None or value <= RUNQUEUE:
-        return None
-    cores = "1 core" if host.cores == 1 else f"{host.cores} cores"
-    sentence = (
-        f"{host.runqueue:.1f} threads wanted the {cores} of {host.host}: ranks waited for CPU; use more "
-        "hosts or fewer ranks per host."
-    )
-    return Flag(name="runqueue", value=value, threshold=RUNQUEUE, sentence=sentence)
+    return Flag(name="steal", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def page_cache(point: Point) -> Flag | None:
-    """Sampled pages in the page cache before they were read > 1 %: memory answered, not storage."""
+    """Sampled pages in the page cache before they were read > 2.5 %: memory answered, not storage."""
     value = point.resident_share
-    if value is None or value <= RESIDENT:
+    if value is None or value <= PRECISION:
         return None
     sentence = (
-        f"{value:.1%} of the pages were in memory before they were read: part of the throughput is the page "
-        "cache's."
+        f"{value:.1%} of the pages were in memory before they were read: as much of the throughput is the "
+        "page cache's, not the storage's."
     )
-    return Flag(name="page-cache", value=value, threshold=RESIDENT, sentence=sentence)
+    return Flag(name="page-cache", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def retried(point: Point) -> Flag | None:
-    """Repeated requests / requests > 0: an object store failed, and reading went on all the same."""
+    """Repeated requests / requests > 2.5 %, or any that timed out: an object store failed now and then."""
     count = sum(point.read_retries.values())
-    if not count:
-        return None
     reads = max(sum(point.read_latency.values()), 1)
+    value = count / reads
+    if not count or (value <= PRECISION and not point.read_retries.get("timeout")):
+        return None
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in point.read_retries.items())
     sentence = (
         f"{count:,} requests for {reads:,} reads had to be repeated ({kinds}): the object store failed now "
-        "and then, and the time that this took is in the throughput."
+        f"and then, which lowered throughput by about {value:.1%}, and by more where requests timed out."
     )
-    return Flag(name="retries", value=count / reads, threshold=0.0, sentence=sentence)
+    return Flag(name="retries", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def uneven_hosts(point: Point) -> Flag | None:
-    """Wait per rank of one host - that of the median host > 10 % of the point's time: one host is slower."""
+    """One host is slower: its ranks wait > 10 % of the time longer than the median host's, which all feel."""
     if len(point.hosts) < 2:
         return None
-    value, slow = slowest_host(point)
-    if value <= UNEVEN:
+    extra, slow = slowest_host(point)
+    # At barriers everybody waits for the slow host; without, its own ranks are late alone.
+    value = extra if point.barrier_share > extra / 2 else extra * slow.ranks / point.ranks
+    if extra <= UNEVEN or value <= PRECISION:
         return None
     sentence = (
-        f"Ranks on {slow.host} waited {value:.0%} of the time longer than those of the median host: look at "
-        "that host's network and load."
+        f"Ranks on {slow.host} waited {extra:.0%} of the time longer than those of the median host, which "
+        f"lowers throughput by up to {value:.1%}: look at that host's network and load."
     )
-    return Flag(name="uneven-hosts", value=value, threshold=UNEVEN, sentence=sentence)
+    return Flag(name="uneven-hosts", value=value, threshold=PRECISION, sentence=sentence)
 
 
-POINT_FLAGS = (overshoot, steal, runqueue, page_cache, retried, uneven_hosts)
+def client_behind(point: Point) -> Flag | None:
+    """AU - AU here > 2.5 points: what a training on these clients loses, and the storage has no part in."""
+    if point.au_here is None or not point.au - point.au_here > PRECISION:
+        return None
+    sentence = (
+        f"The storage keeps accelerators busy {point.au:.1%} of the time, these clients only "
+        f"{point.au_here:.1%}: their processes get batches and wake up late. The knee is the storage's; a "
+        "training needs more cores or hosts."
+    )
+    return Flag(name="client", value=point.au - point.au_here, threshold=PRECISION, sentence=sentence)
+
+
+POINT_FLAGS = (client_behind, overshoot, steal, page_cache, retried, uneven_hosts)
 """The flags that follow from a point alone; a new one is a function here."""
 
 
@@ -178,15 +176,20 @@ def another_dataset(difference: str) -> Flag | None:
 
 
 def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
-    """Throughput drifts by more than 5 % over the point, with certainty 99 % (see `drift`)."""
+    """Throughput drifts by more than 5 % over the point, with certainty 99 % (see `drift`).
+
+    Its mean then differs from where it was going by half of that.
+    """
     line = drift(throughput)
-    if line is None or abs(line.relative) <= DRIFT or not line.certain():
+    if line is None or abs(line.relative) / 2 <= PRECISION or not line.certain():
         return None
     middle, half = float(np.mean(throughput)), line.relative / 2
-    begin, end = (max(0.0, middle * (1 + sign * half)) for sign in (-1, 1))
-    change = f"{'rose' if line.relative > 0 else 'fell'} from {begin:.3g} to {end:.3g} samples/s"
-    sentence = f"Throughput {change} during the point: it had not settled; run longer."
-    return Flag(name="non-stationary", value=abs(line.relative), threshold=DRIFT, sentence=sentence)
+    # A line runs past what was ever seen where throughput breaks down rather than drifts.
+    begin, end = np.clip([middle * (1 - half), middle * (1 + half)], np.min(throughput), np.max(throughput))
+    much = f" by {abs(end / begin - 1):.0%}" if begin > 0 else ""
+    change = f"{'rose' if line.relative > 0 else 'fell'}{much}, from {begin:.3g} to {end:.3g} samples/s"
+    sentence = f"Throughput {change}, during the point: it had not settled; run longer."
+    return Flag(name="non-stationary", value=min(1.0, abs(half)), threshold=PRECISION, sentence=sentence)
 
 
 def short_run(point: Point, workload: Workload) -> Flag | None:
@@ -204,3 +207,22 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
         f"step makes throughput look higher; use --steps {enough}."
     )
     return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
+
+
+def costly_barrier(point: Point, workload: Workload, *, polled: bool) -> Flag | None:
+    """What the emulator's own barriers take / the point's time > 1 %: hosts far apart, or too few cores.
+
+    Moments go through sockets with the barrier, so that only what it takes beyond a step holds anybody up;
+    where MPI is `polled` between hosts, all of it does.
+    """
+    count = {"step": point.steps, "epoch": point.epochs, "none": 0}[workload.training.sync]
+    cost, step = point.barrier_seconds or 0.0, workload.accelerator.step_seconds
+    value = count * (cost if polled else max(0.0, cost - step)) / max(1e-9, point.seconds)
+    if value <= BARRIER:
+        return None
+    advice = "let hosts reach each other's TCP ports" if polled else "use fewer ranks per core"
+    sentence = (
+        f"The barrier of a step takes {show_seconds(cost)} when all ranks come at once, beside a step of "
+        f"{show_seconds(step)}: {value:.1%} of the time is the emulator's; {advice}."
+    )
+    return Flag(name="barrier", value=value, threshold=BARRIER, sentence=sentence)

@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.analysis.flags import invalid, usable
-from emulator.analysis.search import Belief, Search, believe, observe
-from emulator.record.result import Knee, Point
+from emulator.analysis.evidence import held, left_out, usable
+from emulator.analysis.search import CERTAIN, Belief, Observation, Search, believe, observe
+from emulator.record.result import Knee, KneeKind, Point
 from emulator.units import show_rate
 
 Floats = NDArray[np.float64]
-Where = Literal["inside", "below", "beyond"]
 
 ONSET = 0.98
 """Efficiency at which throughput per process visibly begins to fall."""
 PRIOR_NOISE = 0.01
 """Relative standard deviation of one run when no count was repeated (published runs: p90 1.2 %)."""
+BEYOND_DOUBT = 0.998
+"""Probability that one run alone cannot have, since it may have stalled."""
+WIDE = 3.0
+"""Ratio of the ends of an interval from which it is no answer."""
+NARROW = 1.1
+"""Ratio up to which an interval that reaches beyond the largest count is one."""
+INCONCLUSIVE: tuple[KneeKind, ...] = ("at-least", "not-identifiable")
+"""The kinds that do not say what the storage feeds."""
 
 NO_KNEE = Knee(
     n_au=None,
@@ -85,88 +92,164 @@ def peak(ranks: Sequence[float], throughput: Sequence[float], noise: float) -> f
 
 
 def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "This storage") -> Knee:
-    """The knee of a sweep, with a sentence for people. Repeats of a count are several points.
+    """The knee of a sweep, with a sentence for people. Repeats of a count are several points, in their order.
 
     N_AU, N_98 and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
-    interval, so it stands for one run per count too. A number is None when it lies outside the counts that
-    were run; N* also when no point is saturated (`saturated`). Points that a flag invalidates are left out
-    (`emulator.analysis.flags.usable`), and the sentence says so. A workload without compute has no knee.
+    interval, so it stands for one run per count too. What kind of answer the runs carry is decided by
+    `_kind`, and only a `knee` has numbers; N* also has none when no point is saturated (`saturated`), and is
+    never above what a point measured. Points that say nothing about the storage are left out
+    (`emulator.analysis.evidence`), and the sentence says so. A workload without compute has no knee.
     Raises ValueError when `points` is empty.
     """
     if not points:
         raise ValueError("no point to find a knee in")
-    used = usable(points)
-    if not all(0 < point.ideal_samples_per_second < math.inf for point in used):
+    if not all(0 < point.ideal_samples_per_second < math.inf for point in points):
         return NO_KNEE
+    used, behind = usable(points), [point for point in points if held(point)]
+    if not used:
+        at_least = max((point.ranks for point in behind if _share(point) >= threshold), default=None)
+        found = replace(NO_KNEE, kind="at-least", fed=at_least)
+        return replace(found, sentence=_sentence(found, points, threshold, subject))
     runs = [observe(point) for point in used]
     ranks = [run.ranks for run in runs]
     now = believe(runs, Search(maximum=max(ranks), threshold=threshold))
+    kind, fed, starved = _kind(now, ranks, behind, threshold)
+    known = kind == "knee"
+    flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.noise)
     onset = now.posterior.quantiles(now.posterior.log_crossing(ONSET), (0.5,))[0]
-    flat = saturated(ranks, [run.efficiency for run in runs], now.noise)
-    limit = now.n_saturation[1] if flat else None
-    where = _where(now.n_au[1], ranks)
-    return Knee(
-        n_au=now.n_au[1] if where == "inside" else None,
-        n_98=onset if _where(onset, ranks) == "inside" else None,
-        n_saturation=limit,
+    between = (float(fed), float(starved)) if kind == "not-identifiable" and fed and starved else None
+    found = Knee(
+        kind=kind,
+        n_au=now.n_au[1] if known else None,
+        n_98=onset if known and min(ranks) <= onset <= max(ranks) else None,
+        n_saturation=min(now.n_saturation[1], _most(runs, now.noise)) if flat else None,
         peak_samples_per_second=peak(ranks, [point.samples_per_second for point in used], now.noise),
-        interval=(now.n_au[0], now.n_au[2]) if where == "inside" else None,
-        sentence=_sentence(used, points, now, limit, threshold, subject),
+        interval=(now.n_au[0], now.n_au[2]) if known else between,
+        fed=fed,
+        starved=starved,
+        sentence="",
     )
+    return replace(found, sentence=_sentence(found, points, threshold, subject))
 
 
-def _where(count: float, ranks: Sequence[int]) -> Where:
-    """Whether `count` lies among the counts that were run; a knee at 1.0 may come out a hair below."""
-    if count < min(ranks) * 0.995:
-        return "below"
-    return "beyond" if count > max(ranks) else "inside"
+def asked(points: Sequence[Point]) -> float:
+    """Bytes/s that one process asks for when it never waits, with the mean sample of these points."""
+    size = sum(point.bytes for point in points) / max(1, sum(point.samples for point in points))
+    return points[0].ideal_samples_per_second / points[0].ranks * size
 
 
-def _sentence(
-    used: Sequence[Point],
-    every: Sequence[Point],
-    now: Belief,
-    limit: float | None,
-    threshold: float,
-    subject: str,
-) -> str:
-    """What the knee says of `subject`, and which of `every` run was flagged or not `used`."""
+def _share(point: Point) -> float:
+    """Throughput / ideal."""
+    return point.samples_per_second / point.ideal_samples_per_second
 
-    def accelerators(count: int) -> str:
-        return "1 accelerator" if count == 1 else f"{count} accelerators"
 
-    def count(value: float) -> str:
-        return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+def _most(runs: Sequence[Observation], noise: float) -> float:
+    """Largest throughput of a count, in units of one process's demand, and two standard errors."""
+    count, mean, times = means([run.ranks for run in runs], [run.efficiency for run in runs])
+    return float((count * mean * (1 + 2 * noise / np.sqrt(times))).max())
 
-    def delivered(point: Point) -> str:
-        share = point.samples_per_second / point.ideal_samples_per_second
-        return f"{100 * share:.3g} % of ideal throughput there"
 
+def _kind(
+    now: Belief, ranks: Sequence[int], behind: Sequence[Point], threshold: float
+) -> tuple[KneeKind, int | None, int | None]:
+    """Which kind of answer the runs carry, and the counts between which they show the knee to be.
+
+    `behind` are the points that the client held back: what they were fed, the storage feeds; that they
+    starved says nothing. The fit is held against the counts that were run: where it denies what they show
+    again and again, or leaves more than WIDE open, there is no number.
+    """
+    bare = now.posterior.crossings
+    assert bare is not None, "there are runs"
+    counts = np.rint(np.exp(bare.log_counts)).astype(int)
+    lifted = [point.ranks for point in behind if _share(point) >= threshold]
+
+    def those(sure: float, is_fed: bool) -> list[int]:
+        probability = bare.fed if is_fed else 1 - bare.fed
+        return [*counts[probability >= sure].tolist(), *(lifted if is_fed else ())]
+
+    # A single run may have stalled; what is denied again and again is not noise.
+    gap, top = min(those(BEYOND_DOUBT, False), default=math.inf), max(those(BEYOND_DOUBT, True), default=0)
     low, middle, high = now.n_au
-    least, most = (pick(used, key=lambda point: point.ranks) for pick in (min, max))
-    where = _where(middle, [point.ranks for point in used])
-    demand = f"{100 * threshold:.3g} % of their demand"
-    if where == "beyond":
-        subject = subject[0].lower() + subject[1:]
-        text = f"No knee up to {most.ranks} processes: {subject} still delivers {delivered(most)}"
-    elif where == "below":
-        text = f"{subject} does not feed {accelerators(least.ranks)} at {demand}: {delivered(least)}"
+    least, most = min(ranks), max(ranks)
+    denied = gap < top or top > high * 1.01 or gap < low * 0.99
+    fed = max((n for n in those(CERTAIN, True) if n < gap and (denied or n <= high)), default=None)
+    above = max(top, fed or 0)
+    starved = min((n for n in those(CERTAIN, False) if n > above and (denied or n >= low)), default=None)
+    if denied:
+        kind: KneeKind = "not-identifiable"
+    elif high < least and not lifted:
+        return "below", None, least
+    elif low >= most or (middle >= most and high / low > NARROW):
+        kind = "beyond"
     else:
-        whole = math.floor(1.005 * middle)  # 4.98 is 5: the curve is known no better
-        interval = f"knee at {count(middle)}, 95 % interval {count(low)} to {count(high)}"
-        text = f"{subject} feeds {accelerators(whole)} at {demand} ({interval})"
-    if limit is not None:
-        size = sum(point.bytes for point in used) / max(1, sum(point.samples for point in used))
-        each = used[0].ideal_samples_per_second / used[0].ranks
-        text += f"; throughput saturates at {show_rate(limit * each * size)}"
+        kind = "knee" if high / low <= WIDE else "not-identifiable"
+    starving = [point.ranks for point in behind if _share(point) < threshold]
+    if starved is None and starving and kind != "knee":
+        fed = max([*lifted, *([most] if kind == "beyond" else [fed or 0])]) or None
+        if max(starving) > (fed or 0):
+            return "at-least", fed, None
+    if kind == "beyond":
+        fed = max([most, *lifted])
+    return kind, fed, starved
+
+
+def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: str) -> str:
+    """What `knee` says of `subject`, and which of `points` were flagged or left out."""
+    used = usable(points)
+    demand, fed, starved = f"{100 * threshold:.3g} % of their demand", knee.fed, knee.starved
+    inner = subject[0].lower() + subject[1:]
+    least, most = (pick((point.ranks for point in used), default=0) for pick in (min, max))
+    if knee.kind == "at-least":
+        text = _at_least(knee, points, threshold, inner)
+    elif knee.kind == "beyond":
+        text = f"No knee up to {most} processes: {inner} still delivers {_delivered(used, most)}"
+    elif knee.kind == "below":
+        text = f"{subject} does not feed {_accelerators(least)} at {demand}: {_delivered(used, least)}"
+    elif knee.kind == "not-identifiable":
+        text = f"The knee is not identifiable: {_between(fed, starved)} at {demand}"
+        text += ", since runs contradict each other or are too few"
+    else:
+        assert knee.n_au is not None and knee.interval is not None
+        whole = math.floor(1.005 * knee.n_au)  # 4.98 is 5: the curve is known no better
+        low, high = (_count(end) for end in knee.interval)
+        interval = f"knee at {_count(knee.n_au)}, 95 % interval {low} to {high}"
+        text = f"{subject} feeds {_accelerators(whole)} at {demand} ({interval})"
+    if knee.n_saturation is not None:
+        text += f"; throughput saturates at {show_rate(knee.n_saturation * asked(used))}"
     raised = [point for point in used if point.flags]
     if raised:
-        text += f"; flagged runs: {len(raised)} of {len(every)} ({_names(raised)})"
-    if len(used) < len(every):
-        dropped = [point for point in every if invalid(point)]
-        text += f"; runs left out: {len(dropped)} of {len(every)} ({_names(dropped)})"
+        names = ", ".join(sorted({flag.name for point in raised for flag in point.flags}))
+        text += f"; flagged, but used: {len(raised)} of {len(points)} runs ({names})"
+    if dropped := left_out(points):
+        text += f"; left out: {', '.join(dropped)}"
     return f"{text}."
 
 
-def _names(points: Sequence[Point]) -> str:
-    return ", ".join(sorted({flag.name for point in points for flag in point.flags}))
+def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str) -> str:
+    """What is known where the client was the limit."""
+    starving = [point for point in points if held(point) and _share(point) < threshold]
+    where = ", ".join(map(str, sorted({point.ranks for point in starving or points})))
+    why = " and ".join(sorted({point.bound.kind for point in starving if point.bound is not None}))
+    limit = f"the client ({why}), not {inner}, was the limit at {where} processes; use more hosts"
+    if knee.fed is None:
+        return f"Nothing is known of {inner}: {limit}"
+    return f"At least {_accelerators(knee.fed)} at {100 * threshold:.3g} % of their demand: {limit}"
+
+
+def _between(fed: int | None, starved: int | None) -> str:
+    if fed and starved:
+        return f"between {fed} (fed) and {starved} (not)"
+    return f"beyond {fed} (fed)" if fed else f"below {starved} (not fed)" if starved else "anywhere"
+
+
+def _accelerators(count: int) -> str:
+    return "1 accelerator" if count == 1 else f"{count} accelerators"
+
+
+def _count(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _delivered(points: Sequence[Point], ranks: int) -> str:
+    share = [_share(point) for point in points if point.ranks == ranks]
+    return f"{100 * sum(share) / len(share):.3g} % of ideal throughput there"

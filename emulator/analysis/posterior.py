@@ -11,27 +11,32 @@ with contention q and coherency 1 - q. d is what a process loses even when alone
 Everything depends on N / K alone, so knee, onset and saturation of a shape are constants times K.
 
 A hypothesis is a scale K, log-uniform, and a shape. With y = ln(measured efficiency), m = ln(efficiency of
-the hypothesis) and N_AU its knee, a run at N has the likelihood
+the hypothesis) and N_AU its knee, the runs are, in the order in which they were run,
 
-    y - m ~ sqrt(s^2 + (DISCREPANCY ln(N / N_AU))^2) x Student t with FREEDOM degrees of freedom
+    y - m = noise of the run (`emulator.analysis.noise`) + DISCREPANCY ln(N / N_AU) x something normal
 
-s, the noise of a run, is averaged over a grid, so nobody has to state it: repeats of a count teach it, since
-no hypothesis explains their scatter. The second term says that no real system is a member of a family: a
-curve fits near its knee and only roughly far away, so far runs count less (model discrepancy, Kennedy and
-O'Hagan 2001). Student t: one stalled run must not move the knee (Lange, Little and Taylor 1989).
+The second term says that no real system is a member of a family: a curve fits near its knee and only roughly
+far away, so far runs count less (model discrepancy, Kennedy and O'Hagan 2001).
+
+Where no family describes the runs (a cliff, a limit that is met twice), their best fit is wrong and narrow.
+`emulator.analysis.crossing` therefore stands beside them, whose only claim is that efficiency crosses the
+threshold once. Either is weighted by how well it foretold the runs (its evidence): curves where they fit,
+since they need fewer runs; the bare crossing where runs contradict all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from emulator.analysis.crossing import Crossings, crossings
+from emulator.analysis.noise import DRIFTS, NOISE, SHOWN, Floats, Singles, likelihood
+
 Numbers = NDArray[np.intp]
 
 SHARPNESS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0, 20.0, 60.0)
@@ -44,21 +49,19 @@ OVERHEAD = (0.0, 0.01, 0.025, 0.05, 0.08, 0.15)
 """d of both."""
 LOWEST, HIGHEST = -12.0, 9.0
 """ln(N / K) that is looked at."""
+TABLE = 0.005
+"""Step of ln(N / K) in which curves are tabulated."""
 
-NOISE = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
-"""Relative standard deviations of one run that are considered."""
-LOG_NOISE_PRIOR = -0.5 * (np.log(NOISE / 0.015) / 1.2) ** 2
-"""Lognormal about 1.5 %: published runs scatter by 0.3 % (p90 1.2 %), shared machines by several times
-that. A smaller centre would stop searches on a few runs that agree by luck."""
-FREEDOM = 6.0
-"""Degrees of freedom of the Student t of a run's error."""
 DISCREPANCY = 0.03
 """Relative error of the families per e-fold away from the knee, up to two e-folds."""
-SCALES = 120
+SCALES = 96
 """Values of K per pass; each pass looks closer at what the last one left."""
-PASSES = 5
-KEEP = 14.0
-"""Hypotheses whose rough log posterior is lower than the best by more are dropped (e^-14 = 10^-6)."""
+KEEP = 9.0
+"""Hypotheses whose rough log posterior is lower than the best by more are dropped (e^-9 = 10^-4)."""
+CLIP = 0.15
+"""How far a run may be off, in logarithms, to count in what decides on that."""
+CURVELESS = 0.05
+"""Probability, before any run, that no family describes the system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ class Shapes:
     overhead: Floats
     """d."""
     log_prior: Floats
-    """Unnormalised. A decline is half as likely as none; overhead is less likely the larger, exp(-d / 0.025):
+    """A decline is half as likely as none; overhead is less likely the larger, exp(-d / 0.025):
     a process alone is expected to come near its ideal rate."""
 
     def __len__(self) -> int:
@@ -88,31 +91,57 @@ def shapes() -> Shapes:
     rows = [(*row, d) for row in soft + usl for d in OVERHEAD]  # overhead runs fastest
     kind, power, decline, overhead = (np.array(column) for column in zip(*rows, strict=True))
     prior = -math.log(2) * (decline > 0) - overhead / 0.025
+    prior -= math.log(np.exp(prior).sum())
     return Shapes(soft=kind.astype(bool), power=power, decline=decline, overhead=overhead, log_prior=prior)
 
 
-def log_efficiency(ratio: Floats, shape: Numbers) -> Floats:
-    """ln efficiency at ratio = ln(N / K) for the numbered shapes; `ratio` broadcasts against `shape`."""
-    grid = shapes()
-    soft, power = grid.soft[shape], grid.power[shape]
-    u = np.minimum(ratio, HIGHEST)
+def _log_bare(u: Floats, curve: Numbers) -> Floats:
+    """ln efficiency at u = ln(N / K) of shapes without overhead; the first of each OVERHEAD are numbered."""
+    grid, first = shapes(), curve * len(OVERHEAD)
+    soft, power = grid.soft[first], grid.power[first]
     x = np.exp(u)
     p = np.where(soft, power, 1.0)
     q = np.where(soft, 0.0, power)
     steep = p * u
     bend = np.where(steep > 30, steep, np.log1p(np.exp(np.minimum(steep, 30.0)))) / p
-    bend += np.log1p(grid.decline[shape] * np.maximum(0.0, x - 1))
-    bend = np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x)))
-    return np.asarray(np.log1p(-grid.overhead[shape]) - bend)
+    bend += np.log1p(grid.decline[first] * np.maximum(0.0, x - 1))
+    return np.asarray(-np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x))))
+
+
+@cache
+def _table() -> tuple[Floats, Floats]:
+    """Curves without overhead, shape (ln(N / K) in steps of TABLE, curves), and their differences.
+
+    Straight lines between its rows are off by less than 10^-4, and several times faster than the functions.
+    """
+    u = np.arange(LOWEST, HIGHEST + TABLE, TABLE)
+    rows = _log_bare(u[:, None], np.arange(len(shapes()) // len(OVERHEAD))[None, :])
+    return rows, np.diff(rows, axis=0, append=rows[-1:])
+
+
+def _place(u: Floats) -> tuple[Numbers, Floats]:
+    """Row of the table before u = ln(N / K), and the part of the way to the next row."""
+    place = (np.clip(u, LOWEST, HIGHEST) - LOWEST) / TABLE
+    row = place.astype(np.intp)
+    return row, place - row
+
+
+def log_efficiency(ratio: Floats, shape: Numbers) -> Floats:
+    """ln efficiency at ratio = ln(N / K) for the numbered shapes; `ratio` broadcasts against `shape`."""
+    rows, steps = _table()
+    (row, part), curve = _place(ratio), shape // len(OVERHEAD)
+    return np.asarray(rows[row, curve] + part * steps[row, curve] + np.log1p(-shapes().overhead[shape]))
 
 
 def grid_log_efficiency(log_n: float, log_scales: Floats, which: Numbers) -> Floats:
     """ln efficiency at one count for every scale x shape, flat, the shape running fastest.
 
-    Shapes that differ only in overhead share one curve: computed once, a sixth of the work.
+    Shapes that differ only in overhead share one curve: looked up once, a sixth of the work.
     """
+    rows, steps = _table()
+    row, part = _place(log_n - log_scales)
     first, member = np.unique(which // len(OVERHEAD), return_inverse=True)
-    curve = log_efficiency(log_n - log_scales[:, None], first[None, :] * len(OVERHEAD))  # overhead 0
+    curve = rows[row[:, None], first] + part[:, None] * steps[row[:, None], first]
     loss = np.log1p(-shapes().overhead[which])
     return np.asarray(curve[:, member] + loss).ravel()
 
@@ -141,18 +170,42 @@ def saturation_ratios() -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How likely each row of a posterior is, and what is thought of noise and drift; arrays of rows."""
+
+    weight: Floats
+    """Sums to 1."""
+    ahead: Floats
+    """How far the next run will be off by drift, in logarithms, if the row holds; mean over noises."""
+    loose: Floats
+    """Variance of that."""
+    noise: float
+    """Relative standard deviation of one run, mean."""
+    drift: float
+    """Relative standard deviation of what runs after each other are off together, mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Hypotheses that are left, one per row, with their weights."""
+    """Hypotheses that are left, one per row, with their weights: curves, then bare crossings."""
 
     threshold: float
     """Efficiency that defines N_AU."""
     log_scale: Floats
-    """ln K."""
+    """ln K of the curves."""
     shape: Numbers
-    weight: Floats
-    """Sums to 1."""
-    noise: float
-    """Relative standard deviation of one run, posterior mean."""
+    """Shapes of the curves."""
+    crossings: Crossings | None
+    """None before the first run."""
+    cautious: Weights
+    """The machine drifts, unless runs deny it (`noise.DRIFTS`): for intervals."""
+    shown: Weights
+    """It does not, unless runs show it (`noise.SHOWN`): for middles, and for what to run next."""
+
+    @property
+    def weight(self) -> Floats:
+        """The cautious weights."""
+        return self.cautious.weight
 
     @property
     def log_n_au(self) -> Floats:
@@ -161,27 +214,45 @@ class Posterior:
 
     def log_crossing(self, threshold: float) -> Floats:
         """ln of the count where each hypothesis falls through `threshold` (0 to 1)."""
-        return self.log_scale + crossing_ratios(threshold)[self.shape]
+        curves = self.log_scale + crossing_ratios(threshold)[self.shape]
+        if self.crossings is None:
+            return curves
+        bare = self.crossings
+        known = bare.log_knee if threshold == self.threshold else bare.log_crossing(threshold)
+        return np.concatenate([curves, known])
 
     @property
     def log_n_saturation(self) -> Floats:
         """ln N* = ln(C / r)."""
-        return self.log_scale + saturation_ratios()[self.shape]
+        curves = self.log_scale + saturation_ratios()[self.shape]
+        bare = self.crossings
+        seen = np.full(len(self.weight) - len(curves), bare.log_n_saturation if bare else 0.0)
+        return np.concatenate([curves, seen])
 
     def quantiles(self, values: Floats, levels: Sequence[float]) -> tuple[float, ...]:
-        """exp of the weighted quantiles of `values`, one per hypothesis: for example (0.025, 0.5, 0.975)."""
-        return tuple(float(x) for x in np.exp(weighted_quantiles(values, self.weight, levels)))
+        """exp of the quantiles of `values`, one per hypothesis: for example (0.025, 0.5, 0.975).
+
+        The middle, 0.5, is that of the `shown` weights, all others are of the `cautious` ones.
+        """
+        found = np.exp(weighted_quantiles(values, self.cautious.weight, levels))
+        middle = np.exp(weighted_quantiles(values, self.shown.weight, (0.5,)))
+        return tuple(sorted(float(x) for x in np.where(np.equal(levels, 0.5), middle, found)))
 
     def band(self, counts: Sequence[float], levels: Sequence[float]) -> Floats:
         """Quantiles of the fitted efficiency, shape (levels, counts): a curve and its band, for plots."""
-        curves = self.curves(counts)
-        columns = [weighted_quantiles(curve, self.weight, levels) for curve in curves]
-        return np.asarray(np.exp(np.array(columns).T))
+        return np.array([self.quantiles(curve, levels) for curve in self.curves(counts)]).T
 
-    def curves(self, counts: Sequence[float], which: Numbers | slice = slice(None)) -> Floats:
+    def curves(self, counts: Sequence[float], which: Numbers | None = None) -> Floats:
         """ln efficiency, shape (counts, hypotheses), of some hypotheses or all."""
-        log_counts = np.log(np.asarray(counts, dtype=np.float64))[:, None]
-        return log_efficiency(log_counts - self.log_scale[which], self.shape[which])
+        log_counts = np.log(np.asarray(counts, dtype=np.float64))
+        rows = np.arange(len(self.weight)) if which is None else which
+        drawn = rows < len(self.shape)
+        found = np.empty((len(log_counts), len(rows)))
+        curve = rows[drawn]
+        found[:, drawn] = log_efficiency(log_counts[:, None] - self.log_scale[curve], self.shape[curve])
+        if self.crossings is not None and not drawn.all():
+            found[:, ~drawn] = self.crossings.curves(log_counts)[:, rows[~drawn] - len(self.shape)]
+        return found
 
 
 def weighted_quantiles(values: Floats, weight: Floats, levels: Sequence[float]) -> Floats:
@@ -193,75 +264,144 @@ def weighted_quantiles(values: Floats, weight: Floats, levels: Sequence[float]) 
 
 
 def posterior(
-    ranks: Sequence[float], efficiency: Sequence[float], threshold: float = 0.9, maximum: int = 4096
+    ranks: Sequence[float],
+    efficiency: Sequence[float],
+    threshold: float = 0.9,
+    maximum: int = 4096,
+    slack: Sequence[float] = (),
 ) -> Posterior:
     """The posterior after these runs (none: the prior). Repeats of a count are several runs.
 
-    Formula and sources at the head of the module. K is between 1/2 and 4 x `maximum`, the largest count that
-    could be run. The grid is refined around what is left until it is finer than the answer. Deterministic.
+    `slack`: how much higher each efficiency may have been, at most; none: it is what it is. Taken as half of
+    it, with half of it as its standard deviation.
+
+    Runs are in the order in which they were run, since machines drift. Formula and sources at the head of the
+    module. K is between 1/2 and 4 x `maximum`, the largest count that could be run. The grid is refined
+    around what is left until it is finer than the answer. Deterministic.
     """
     log_n = np.log(np.asarray(ranks, dtype=np.float64))
-    log_y = np.log(np.maximum(np.asarray(efficiency, dtype=np.float64), 1e-6))
-    low, high = math.log(0.5), math.log(4 * maximum)
-    which = np.arange(len(shapes()))
-    for _ in range(PASSES):
-        found, step = _weigh(log_n, log_y, threshold, np.linspace(low, high, SCALES), which)
-        near = weighted_quantiles(found.log_scale, found.weight, (5e-4, 1 - 5e-4))
-        begin, end = max(low, near[0] - 2 * step), min(high, near[1] + 2 * step)
-        if end - begin > 0.6 * (high - low):
-            break
-        low, high = begin, end
+    half = np.asarray(slack, dtype=np.float64) / 2 if len(slack) else np.zeros(len(log_n))
+    middle = np.maximum(np.asarray(efficiency, dtype=np.float64), 1e-6) + half
+    log_y, loose = np.log(middle), (half / middle) ** 2
+    bounds = math.log(0.5), math.log(4 * maximum)
+    scales, which = np.linspace(*bounds, SCALES), np.arange(len(shapes()))
+    for weigh in (_roughly, _fully, _fully, _fully):
+        found, evidence = weigh(log_n, log_y, loose, threshold, scales, which)
+        scales = _closer(found, scales, bounds)
         mass = np.bincount(found.shape, weights=found.weight, minlength=len(shapes()))
         which = np.flatnonzero(mass > 1e-5)
-    return found
+    if not len(log_n):
+        return found
+    bare = crossings(log_n, log_y, loose, threshold, bounds, found.shown.drift)
+    span = bounds[1] - bounds[0]
+    odds = bare.log_evidence - evidence + math.log(span * CURVELESS / (1 - CURVELESS))
+    share = 1 / (1 + math.exp(min(-odds, 500.0)))
+
+    def both(curves: Weights) -> Weights:
+        rest = np.zeros(len(bare.weight))
+        return replace(
+            curves,
+            weight=np.concatenate([(1 - share) * curves.weight, share * bare.weight]),
+            ahead=np.concatenate([curves.ahead, rest]),
+            loose=np.concatenate([curves.loose, rest + curves.drift**2]),
+        )
+
+    return replace(found, crossings=bare, cautious=both(found.cautious), shown=both(found.shown))
 
 
-def _weigh(
-    log_n: Floats, log_y: Floats, threshold: float, scales: Floats, which: Numbers
+def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Floats:
+    """Values of ln K for the next pass: some where anything is left, as many again where most of it is."""
+    near = weighted_quantiles(found.log_scale, found.cautious.weight, (5e-4, 1 - 5e-4))
+    core = weighted_quantiles(found.log_scale, found.shown.weight, (0.01, 0.99))
+    grids = []
+    for ends in (near, core):
+        at = np.searchsorted(scales, ends)
+        low, high = scales[max(0, at[0] - 2)], scales[min(len(scales) - 1, at[1] + 1)]
+        grids.append(np.linspace(max(low, bounds[0]), min(high, bounds[1]), SCALES // 3))
+    return np.unique(np.concatenate(grids))
+
+
+def _roughly(
+    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Numbers
 ) -> tuple[Posterior, float]:
-    """The posterior on scales x shapes, and the step of ln K."""
+    """Where the posterior will be, on scales x shapes; its noise and evidence are not worked out."""
     log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
-    off, far = _misfit(log_n, log_y, threshold, scales, which)
+    prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
+    rough = _rough(*_misfit(log_n, log_y, loose, threshold, scales, which), prior)
+    weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
+    unknown = np.zeros_like(weight)
+    weights = Weights(
+        weight=weight / weight.sum(), ahead=unknown, loose=unknown, noise=math.nan, drift=math.nan
+    )
+    found = Posterior(
+        threshold=threshold, log_scale=log_scale, shape=shape, crossings=None, cautious=weights, shown=weights
+    )
+    return found, math.nan
 
-    # A cheap posterior first, Gaussian with noise about 1 % (two degrees of freedom) integrated out: most
-    # hypotheses are far too unlikely to be weighed with every noise.
-    variance = 1e-4 + far
-    squares = (off / variance).sum(axis=0)
-    fit = 0.5 * (2 + len(off)) * np.log(2 + squares) + 0.5 * np.log(variance).sum(axis=0)
-    rough = shapes().log_prior[shape] - fit
-    keep = rough > rough.max() - KEEP
-    log_scale, shape, off, far = log_scale[keep], shape[keep], off[:, keep], far[:, keep]
 
-    joint = np.empty((len(NOISE), len(shape)))
-    for i, noise in enumerate(NOISE):
-        variance = noise**2 + far
-        tails = np.log1p(off / (FREEDOM * variance)).sum(axis=0)
-        joint[i] = LOG_NOISE_PRIOR[i] - 0.5 * np.log(variance).sum(axis=0) - 0.5 * (FREEDOM + 1) * tails
-    joint += shapes().log_prior[shape]
-    joint = np.exp(joint - joint.max())
-    joint /= joint.sum()
+def _fully(
+    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Numbers
+) -> tuple[Posterior, float]:
+    """The posterior on scales x shapes, and its log evidence: the likelihood integrated over ln K."""
+    log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
+    prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
+    off, far = _misfit(log_n, log_y, loose, threshold, scales, which)
+    rough = _rough(off, far, prior)
+    keep = (rough > rough.max(axis=1, keepdims=True) - KEEP).any(axis=0)
+    log_scale, shape = log_scale[keep], shape[keep]
+    runs = likelihood(off[:, keep], far[:, keep])
+    joint = runs.log + prior[keep]
+    most = float(joint.max())
+    joint = np.exp(joint - most)
+    evidence = most + math.log(joint.sum())
+
+    def weights(joint: Floats) -> Weights:
+        joint = joint / joint.sum()
+        weight = joint.sum(axis=0)
+        noise, drift = joint.sum(axis=1) @ runs.noises
+        share = joint / np.maximum(weight, 1e-300)
+        ahead = (share * runs.ahead).sum(axis=0)
+        loose = (share * (runs.loose + runs.ahead**2)).sum(axis=0) - ahead**2
+        return Weights(weight=weight, ahead=ahead, loose=loose, noise=float(noise), drift=float(drift))
+
+    less = SHOWN / (1 - SHOWN) * (1 - DRIFTS) / DRIFTS
     found = Posterior(
         threshold=threshold,
         log_scale=log_scale,
         shape=shape,
-        weight=joint.sum(axis=0),
-        noise=float(joint.sum(axis=1) @ NOISE),
+        crossings=None,
+        cautious=weights(joint),
+        shown=weights(joint * np.repeat([1.0, less], [len(NOISE), len(joint) - len(NOISE)])[:, None]),
     )
-    return found, float(scales[1] - scales[0])
+    return found, evidence
+
+
+def _rough(off: Singles, far: Singles, log_prior: Floats) -> Floats:
+    """A cheap log posterior, since most hypotheses are too unlikely to be weighed with every noise.
+
+    Two rows: Gaussian with noise about 1 % (two degrees of freedom) integrated out; and the same with what
+    all runs are off together forgiven, since drift explains it. More than CLIP is forgiven a run in both.
+    """
+    off = np.clip(off, -CLIP, CLIP)
+    variance = 1e-4 + far
+    squares, shared = (off * off / variance).sum(axis=0), (off / variance).sum(axis=0)
+    together = squares - shared**2 / ((1 / variance).sum(axis=0) + 1 / CLIP**2)
+    fit = 0.5 * (2 + len(off)) * np.log(2 + np.maximum(np.array([squares, together]), 0.0))
+    return np.asarray(log_prior - fit - 0.5 * np.log(variance).sum(axis=0))
 
 
 def _misfit(
-    log_n: Floats, log_y: Floats, threshold: float, scales: Floats, which: Numbers
-) -> tuple[Floats, Floats]:
-    """Squared residual and discrepancy variance, each of shape (runs, scales x shapes)."""
+    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Numbers
+) -> tuple[Singles, Singles]:
+    """Residuals and the variance of the discrepancy, each of shape (runs, scales x shapes)."""
     ratio = crossing_ratios(threshold)[which]
     knee = (scales[:, None] + np.where(ratio > LOWEST, ratio, 0.0)).ravel()
-    off, far = np.empty((len(log_n), len(knee))), np.empty((len(log_n), len(knee)))
+    off, far = (np.empty((len(log_n), len(knee)), dtype=np.float32) for _ in range(2))
     counts, index = np.unique(log_n, return_inverse=True)
     for i, n in enumerate(counts):
         curve = grid_log_efficiency(float(n), scales, which)
         away = (DISCREPANCY * np.minimum(np.abs(n - knee), 2.0)) ** 2
         for run in np.flatnonzero(index == i):
-            off[run] = (log_y[run] - curve) ** 2
-            far[run] = away
+            off[run] = log_y[run] - curve
+            far[run] = away + loose[run]
     return off, far

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.analysis.posterior import DISCREPANCY, Floats, Numbers, Posterior, posterior, weighted_quantiles
+from emulator.analysis.noise import Floats
+from emulator.analysis.posterior import (
+    DISCREPANCY,
+    Numbers,
+    Posterior,
+    Weights,
+    posterior,
+    weighted_quantiles,
+)
 from emulator.record.result import Point
 
 CERTAIN = 0.975
@@ -17,6 +25,8 @@ INTERVAL = (0.025, 0.5, 0.975)
 """Quantiles of a 95 % interval and its middle."""
 CANDIDATES = 60
 """Counts that are considered for the next run."""
+RETURN = 5
+"""One run in so many is chosen as if the machine drifted: such a run goes back to a count that is known."""
 DRAWS = 2000
 """Hypotheses that the gain of a count is estimated from."""
 
@@ -28,6 +38,8 @@ class Observation:
     ranks: int
     efficiency: float
     """throughput / (ranks x ideal rate of one process)."""
+    slack: float = 0.0
+    """How much more it may have been without what the client lost: at most this."""
 
 
 Cost = Callable[[int, float], float]
@@ -51,6 +63,10 @@ def step_cost(ranks: int, efficiency: float) -> float:
     return 1.0 + 1.0 / efficiency
 
 
+BUT_DRIFT = "and wider by the drift that may be there unseen"
+"""The interval that is shown allows for drift that runs so near in time cannot show (`Belief.width`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """What to look for and how far to go."""
@@ -62,7 +78,7 @@ class Search:
     precision: float = 0.05
     """Stop when the 95 % interval of N_AU is narrower than this share of it."""
     max_runs: int = 20
-    min_runs: int = 5
+    min_runs: int = 6
     """Runs before a narrow interval is believed."""
     cost: Cost = run_cost
 
@@ -92,26 +108,40 @@ class Belief:
 
     @property
     def noise(self) -> float:
-        """Relative standard deviation of one run."""
-        return self.posterior.noise
+        """Relative standard deviation of one run, drift included."""
+        return math.hypot(self.posterior.shown.noise, self.posterior.shown.drift)
 
     @property
     def width(self) -> float:
-        """Width of the 95 % interval of N_AU as a share of its median."""
-        return (self.n_au[2] - self.n_au[0]) / self.n_au[1]
+        """Width of the 95 % interval of N_AU as a share of its median, as far as more runs narrow it.
+
+        Without the drift that runs do not show: only time does.
+        """
+        found = self.posterior
+        low, middle, high = np.exp(weighted_quantiles(found.log_n_au, found.shown.weight, INTERVAL))
+        return float((high - low) / middle)
 
 
 def observe(point: Point) -> Observation:
-    """A point as the search sees it: throughput / ideal, the first step of each epoch left out."""
-    return Observation(
-        ranks=point.ranks, efficiency=point.samples_per_second / point.ideal_samples_per_second
-    )
+    """A point as the search sees it: throughput / ideal, the first step of each epoch left out.
+
+    Where the client took part in starving the accelerators, the storage may have delivered more than it was
+    seen to, up to the time that the client lost. It need not: others may have read meanwhile.
+    """
+    efficiency, lost = point.samples_per_second / point.ideal_samples_per_second, point.starved
+    client = 0.0 if lost is None else lost.link + lost.cores + lost.quota + lost.work + lost.loader
+    share = 0.0 if lost is None else client * lost.seconds / max(1e-9, point.ranks * point.seconds)
+    return Observation(ranks=point.ranks, efficiency=efficiency, slack=max(0.0, min(share, 1 - efficiency)))
 
 
 def believe(history: Sequence[Observation], search: Search) -> Belief:
     """The posterior after these runs (`emulator.analysis.posterior`) and its 95 % intervals."""
     found = posterior(
-        [run.ranks for run in history], [run.efficiency for run in history], search.threshold, search.maximum
+        [run.ranks for run in history],
+        [run.efficiency for run in history],
+        search.threshold,
+        search.maximum,
+        [run.slack for run in history],
     )
     log_knee = found.log_n_au
     low, middle, high = found.quantiles(log_knee, INTERVAL)
@@ -143,7 +173,8 @@ def next_count(history: Sequence[Observation], search: Search, now: Belief | Non
         return search.maximum
     if now.below >= CERTAIN:
         return 1
-    counts, gain, _ = _gains(search, now)
+    returns = len(history) % RETURN == RETURN - 1
+    counts, gain, _ = _gains(search, now, now.posterior.cautious if returns else now.posterior.shown)
     return int(counts[int(np.argmax(gain))])
 
 
@@ -151,7 +182,7 @@ def runs_left(history: Sequence[Observation], search: Search, now: Belief) -> in
     """How many more runs `next_count` may ask for, if each shrinks the variance as the best one now would."""
     if isinstance(_stop(history, search, now), Stop):
         return 0
-    _, _, shrink = _gains(search, now)
+    _, _, shrink = _gains(search, now, now.posterior.shown)
     most = search.max_runs - len(history)
     least = max(1, search.min_runs - len(history))
     if shrink >= 1 or now.width <= search.precision:
@@ -169,19 +200,20 @@ def _stop(history: Sequence[Observation], search: Search, now: Belief) -> Stop |
         return Stop(reason=f"even one process gets less than {share} of its demand", precise=True)
     if len(history) >= search.min_runs and now.width < search.precision:
         width = f"{100 * now.width:.1f} %"
-        return Stop(reason=f"the 95 % interval of the knee is {width} wide", precise=True)
+        return Stop(reason=f"the 95 % interval of the knee is {width} wide, {BUT_DRIFT}", precise=True)
     if len(history) >= search.max_runs:
         width = f"{100 * now.width:.0f} %"
-        return Stop(reason=f"{search.max_runs} runs; the 95 % interval is still {width} wide", precise=False)
+        reason = f"{search.max_runs} runs; the 95 % interval is still {width} wide, {BUT_DRIFT}"
+        return Stop(reason=reason, precise=False)
     return None
 
 
-def _gains(search: Search, now: Belief) -> tuple[Numbers, Floats, float]:
+def _gains(search: Search, now: Belief, weights: Weights) -> tuple[Numbers, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
     found = now.posterior
     # each hypothesis as often as its weight says: systematic resampling without chance
     wanted = (np.arange(DRAWS) + 0.5) / DRAWS
-    keep = np.searchsorted(np.cumsum(found.weight), wanted).clip(max=len(found.weight) - 1)
+    keep = np.searchsorted(np.cumsum(weights.weight), wanted).clip(max=len(weights.weight) - 1)
     # beyond the maximum or below one process it does not matter where the knee is
     knee = np.clip(found.log_n_au[keep], math.log(0.8), math.log(1.1 * search.maximum))
 
@@ -193,10 +225,12 @@ def _gains(search: Search, now: Belief) -> tuple[Numbers, Floats, float]:
 
     curves = found.curves(counts.tolist(), keep)
     mean = curves.mean(axis=1)
+    curves = curves + weights.ahead[keep]
     off = knee - knee.mean()
     common = curves @ off / len(off)
+    noise = weights.noise**2 + float(weights.loose[keep].mean())
     far = DISCREPANCY * np.minimum(np.abs(np.log(counts) - knee.mean()), 2.0)
-    gain = common**2 / (curves.var(axis=1) + found.noise**2 + far**2)
+    gain = common**2 / (curves.var(axis=1) + noise + far**2)
     cost = np.array([search.cost(int(n), math.exp(e)) for n, e in zip(counts, mean, strict=True)])
     best = int(np.argmax(gain / cost))
     return counts, gain / cost, 1 - float(gain[best]) / max(float(knee.var()), 1e-12)

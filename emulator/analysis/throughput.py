@@ -1,13 +1,17 @@
 """From the steps of a point to its throughput and accelerator utilisation; whether a series has settled.
 
-For one rank, over its steady steps:
+For one rank, over its steps while all were busy:
 
     T  = sum of wait + compute + overshoot + barrier      seconds
-    X  = samples / T                                      samples/s, summed over ranks
-    AU = nominal compute / T                              averaged over ranks
+    X  = samples / T                                      samples/s consumed, summed over ranks
+    AU = nominal compute / T                              averaged over ranks, first steps of epochs left out
 
-as MLPerf Storage defines AU (rules v2.0: the first step is left out of both). Compute is nominal, never
-measured: a rank that wakes up late must not look busy.
+as MLPerf Storage defines AU (rules v2.0). Compute is nominal, never measured: a rank that wakes up late must
+not look busy.
+
+What is consumed in a while need not have been read in it: at its beginning, batches are there that were read
+before. So the throughput of a point is what was consumed, or what arrived, whichever is less (`sustained`):
+the one cannot exceed what the accelerators ask for, the other what the storage can give.
 """
 
 from __future__ import annotations
@@ -28,11 +32,17 @@ WINDOWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
+class Rates:
     """Rates of all ranks of a point together."""
 
     samples_per_second: float
     bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput(Rates):
+    """Rates, and how well they keep the accelerators busy."""
+
     au: float
     """Accelerator utilisation, 0 to 1."""
 
@@ -44,21 +54,36 @@ def durations(steps: Steps) -> Floats:
 
 
 def steady(steps: Steps) -> Steps:
-    """The steps of a point while all of its ranks were busy: X and AU are taken over these.
+    """The steps that AU is taken over: those of `busy` without the first step of each epoch.
 
-    Without the first step of each rank, which waits for a pipeline that is still empty (MLPerf Storage
-    leaves it out too), and without what slower ranks did after the first rank had ended, when they had
-    the storage for themselves. A rank of which nothing would be left keeps its later steps, or its only one.
+    MLPerf Storage leaves that step out of compute and of time (DLIO's statscounter), since it waits for a
+    pipeline that is still empty. Where epochs have no other step, as `busy`.
     """
+    return _chosen(steps, steps["step"] > 0)
+
+
+def busy(steps: Steps) -> Steps:
+    """The steps of a point while all of its ranks were busy: X is taken over these, borders of epochs too.
+
+    Without the first step of each rank, and without what slower ranks did after the first rank had ended,
+    when they had the storage for themselves. A rank of which nothing would be left keeps its later steps, or
+    its only one.
+    """
+    return _chosen(steps, (steps["epoch"] > 0) | (steps["step"] > 0))
+
+
+def _chosen(steps: Steps, wanted: NDArray[np.bool_]) -> Steps:
+    """The `wanted` steps that ended before the first rank did; of a rank without any, its next best."""
     if not len(steps):
         return steps
     ends = steps["begin"] + durations(steps)
     ranks, rank = np.unique(steps["rank"], return_inverse=True)
     last = np.zeros(len(ranks))
     np.maximum.at(last, rank, ends)
+    together = ends <= last.min() + 1e-9
     later = (steps["epoch"] > 0) | (steps["step"] > 0)
-    kept = later & (ends <= last.min() + 1e-9)
-    for choice in (later, np.ones_like(later)):
+    kept = wanted & together
+    for choice in (later & together, later, np.ones_like(later)):
         missing = np.bincount(rank, weights=kept, minlength=len(ranks)) == 0
         kept |= missing[rank] & choice
     chosen: Steps = steps[kept]
@@ -79,6 +104,57 @@ def throughput(steps: Steps) -> Throughput:
         bytes_per_second=float(np.sum(size / seconds)),
         au=float(np.mean(compute / seconds)),
     )
+
+
+def arrived(steps: Steps) -> Rates | None:
+    """What arrived from the moment that all ranks were reading until one of them had read everything.
+
+    Of a batch whose reading, from `requested` to `arrived`, reaches out of that time, a share counts: as if
+    ranks that read at the same time had got equal parts, since each gets more where fewer read. Where ranks
+    were never reading together: from the first one's beginning to the last one's end. None: the log lacks the
+    moments.
+    """
+    read = steps[steps["bytes"] > 0]
+    if not len(read) or np.isnan(read["arrived"]).any():
+        return None
+    ranks, rank = np.unique(read["rank"], return_inverse=True)
+    start = np.where(np.isnan(read["requested"]), read["arrived"], read["requested"])
+    first, last = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
+    np.minimum.at(first, rank, start)
+    np.maximum.at(last, rank, read["arrived"])
+    begin, end = first.max(), last.min()
+    if end <= begin:  # one had read everything before another began
+        begin, end = first.min(), last.max()
+    if end <= begin:
+        return None
+    moments = np.unique([*first, *last])
+    reading = np.searchsorted(np.sort(first), moments[:-1], "right")
+    reading -= np.searchsorted(np.sort(last), moments[:-1], "right")
+    part = np.append(0.0, np.cumsum(np.diff(moments) / np.maximum(reading, 1)))  # of one rank, up to a moment
+
+    def got(moment: Floats) -> Floats:
+        found: Floats = np.interp(moment, moments, part)
+        return found
+
+    whole = np.maximum(got(read["arrived"]) - got(start), 1e-12)
+    inside = got(np.minimum(read["arrived"], end)) - got(np.maximum(start, begin))
+    share = np.where(
+        read["arrived"] > start, np.clip(inside / whole, 0.0, 1.0), (begin < start) & (start <= end)
+    )
+    return Rates(
+        samples_per_second=float(share @ read["samples"]) / (end - begin),
+        bytes_per_second=float(share @ read["bytes"]) / (end - begin),
+    )
+
+
+def sustained(steps: Steps) -> Rates:
+    """The throughput of a point: what was consumed while all ranks were busy, or what arrived if that is
+    less."""
+    consumed = throughput(busy(steps))
+    found = arrived(steps)
+    if found is None or found.bytes_per_second >= consumed.bytes_per_second:
+        return consumed
+    return found
 
 
 def overshoot_p99(steps: Steps, step_seconds: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -13,15 +12,16 @@ import numpy as np
 import psutil
 import typer
 
+from emulator import live
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.adopt import adopt_samples, find_samples
 from emulator.dataset.manifest import MANIFEST, Dataset, open_dataset
-from emulator.dataset.progress import State, Tally, show_on_terminal, shown
+from emulator.dataset.progress import Tally, shown
 from emulator.dataset.sizes import needed_data
 from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
-from emulator.dataset.writer import repair
-from emulator.errors import DatasetError
+from emulator.dataset.writer import repair, repair_was_cut_off
+from emulator.errors import DatasetError, SpecError
 from emulator.run.comm import Comm, agreed, world
 from emulator.storage.base import Store
 from emulator.units import parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
@@ -32,7 +32,6 @@ def verify(
     sample: Annotated[int | None, typer.Option(min=1, help="Check so many files, evenly spread.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Readers of a process; default: cores.")] = None,
     repair_: Annotated[bool, typer.Option("--repair", help="Make wrong files again.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Faults and result as lines of JSON.")] = False,
 ) -> None:
     """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any."""
     comm = world()
@@ -43,23 +42,30 @@ def verify(
     indices = evenly_spread(files, sample)
     mine = indices[comm.rank :: comm.size]
     tally, size = Tally(), int(rows["bytes"][mine].sum())
-    with shown(tally, len(mine), size, show_on_terminal if first else show_nothing):
+    with shown("verify", tally, len(mine), size):
         found = agreed(comm, lambda: check_files(dataset, rows, mine, threads or _cores(), tally.add))
         found += agreed(comm, lambda: extra_files(dataset) if first else [])
-    faults: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
-    say_repeated(comm, dataset.store, as_json)
+    said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
+    faults = [fault for fault in said if not fault.note]
+    repeated = repeats_of(comm, dataset.store)
     if first:
-        for fault in faults:
-            event = {"event": "fault", "file": fault.name, "what": fault.what}
-            print(json.dumps(event) if as_json else f"{fault.name}: {fault.what}")
-        if as_json:
-            done = {"event": "done", "checked": len(indices), "files": files, "faults": len(faults)}
-            print(json.dumps(done))
-        else:
-            print(f"{folder}: {len(indices)} of {files} files checked, {len(faults)} faults")
-            if not dataset.checked:
-                print(f"{folder}/{MANIFEST} has no checksum of its own: an older feedrate wrote it")
-    if faults and repair_:
+        for fault in said:
+            print(f"{fault.name}: {'note: ' if fault.note else ''}{fault.what}")
+        print(f"{folder}: {len(indices)} of {files} files checked, {len(faults)} faults")
+        if not dataset.checked:
+            print(f"{folder}/{MANIFEST} has no checksum of its own: an older feedrate wrote it")
+        if live.for_programs():
+            live.answer(
+                {
+                    "folder": folder,
+                    "checked": len(indices),
+                    "files": files,
+                    "faults": [{"file": fault.name, "what": fault.what} for fault in faults],
+                    "notes": [{"file": fault.name, "what": fault.what} for fault in said if fault.note],
+                    "repeated": repeated,
+                }
+            )
+    if repair_ and comm.bcast(agreed(comm, lambda: first and (bool(faults) or repair_was_cut_off(dataset)))):
         faults = comm.bcast(agreed(comm, lambda: _repaired(dataset, faults, threads) if first else []))
     if faults:
         raise DatasetError(
@@ -74,7 +80,8 @@ def _repaired(dataset: Dataset, faults: list[Fault], threads: int | None) -> lis
     repair(dataset, names, threads or _cores())
     rows, known = dataset.rows(), {name: index for index, name in enumerate(dataset.manifest.names)}
     indices = np.array([known[name] for name in names if name in known], np.int64)
-    left = check_files(dataset, rows, indices, threads or _cores(), lambda files, size: None)
+    checked = check_files(dataset, rows, indices, threads or _cores(), lambda files, size: None)
+    left = [fault for fault in checked if not fault.note]
     print(f"{dataset.store}: {len(indices) - len(left)} files made again")
     return left + [fault for fault in faults if fault.name not in known]
 
@@ -83,22 +90,15 @@ def _cores() -> int:
     return min(16, len(os.sched_getaffinity(0)))
 
 
-def show_nothing(state: State) -> None:
-    """What ranks after the first show of their progress."""
-
-
-def say_repeated(comm: Comm, store: Store, as_json: bool) -> None:
-    """One line on requests that had to be repeated, of all ranks together, if any. Collective."""
+def repeats_of(comm: Comm, store: Store) -> dict[str, int]:
+    """Why requests were repeated -> how many, of all ranks together; rank 0 says so. Collective."""
     counts: Counter[str] = Counter()
     for part in comm.gather(store.stats.snapshot().retries):
         counts.update(part)
-    if not counts or comm.rank:
-        return
-    if as_json:
-        print(json.dumps({"event": "repeated", **counts}), flush=True)
-    else:
+    if counts and comm.rank == 0:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items()))
         print(f"{sum(counts.values()):,} requests had to be repeated ({kinds})")
+    return dict(counts)
 
 
 def adopt(
@@ -115,12 +115,15 @@ def adopt(
     """Write a manifest for files without one (DLIO's, anyone's), so that run, sweep and verify take them."""
     found = find_samples(folder, form or "", force)
     tally = Tally()
-    with shown(tally, len(found.names), found.bytes, show_on_terminal):
+    with shown("adopt", tally, len(found.names), found.bytes):
         adopt_samples(found, samples_per_file, threads or _cores(), tally.add)
     typer.echo(
         f"{folder}: adopted {len(found.names)} {found.format} files, {show_bytes(found.bytes)}"
         + (f"; {found.left} other files are left alone" if found.left else "")
     )
+    if live.for_programs():
+        counts = {"files": len(found.names), "bytes": found.bytes, "left": found.left}
+        live.answer({"folder": str(folder), "format": found.format, **counts})
 
 
 def datasize(
@@ -131,15 +134,16 @@ def datasize(
         str | None, typer.Option(help="Memory of one host, like 256GiB; default: this machine's.")
     ] = None,
     rate: Annotated[str, typer.Option(help="Rate of writing, for the time that it takes.")] = "1GB/s",
-    as_json: Annotated[bool, typer.Option("--json", help="As one line of JSON.")] = False,
 ) -> None:
     """Files and bytes by MLPerf Storage's rule: 5 x the hosts' memory, and 500 steps an epoch."""
+    if host_memory is not None and host_memory.strip().isdecimal():
+        raise SpecError(f"--host-memory {host_memory} has no unit", f"write {host_memory.strip()}GiB")
     memory = parse_bytes(host_memory) if host_memory else int(psutil.virtual_memory().total)
     spec = load_workload(workload)
     size = needed_data(spec, accelerators, hosts, memory)
     speed = parse_rate(rate)
-    if as_json:
-        print(json.dumps({**dataclasses.asdict(size), "seconds": size.bytes / speed}))
+    if live.for_programs():
+        live.answer({**dataclasses.asdict(size), "seconds": size.bytes / speed})
         return
     unit = "files" if size.samples == size.files else "samples"
     each = "" if unit == "files" else f" of {spec.sample.samples_per_file} samples"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from emulator import live
 from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import FeedrateError, LaunchError, MissingError
 from emulator.record.machine import cores, describe_mount, memory_bytes
 from emulator.registry import OBJECTS, load
+from emulator.run.comm import mpi_library
 from emulator.run.mpirun import Launcher, environment, find_launcher
 from emulator.storage import open_store
 from emulator.storage.posix import probe_direct
@@ -42,6 +47,8 @@ def doctor(
         _rados_binding(),
         _tool("rados", "baseline rados needs it: apt install ceph-common"),
     ]
+    if live.for_programs():
+        live.answer([asdict(finding) for finding in findings])
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
         mark = "ok     " if finding.good else ("MISSING" if finding.required else "note   ")
@@ -72,7 +79,22 @@ def _mpi() -> Iterator[Finding]:
         yield Finding("ranks", False, " ".join(str(error).split()), required=True)
         return
     yield Finding("mpirun", True, f"{launcher.flavour} {launcher.version}, {launcher.path}")
+    yield _library(launcher)
     yield _ranks(launcher)
+
+
+def _library(launcher: Launcher) -> Finding:
+    """Which MPI library mpi4py finds: of this launcher's family, or of another."""
+    try:
+        found = mpi_library()
+    except LaunchError as error:
+        return Finding("MPI library", False, error.what, error.hint, required=True)
+    same = found.family is None or found.family.replace(" ", "").lower() == launcher.flavour
+    advice = (
+        f"mpirun is {launcher.flavour}'s; MPI4PY_MPIABI={launcher.flavour} has mpi4py look for its library, "
+        "and launch/README.md has which pairs work"
+    )
+    return Finding("MPI library", same, f"mpi4py uses {found}", advice)
 
 
 def _ranks(launcher: Launcher) -> Finding:
@@ -120,7 +142,10 @@ def _folder(folder: Path) -> Iterator[Finding]:
         where = f"{mount.get('type', '?')} on {mount.get('mount', '?')}" if mount else str(folder)
         yield Finding("storage", True, f"{where}, {show_bytes(free)} free")
     else:
-        yield Finding("storage", False, f"there is no folder {folder}", "mount it", required=True)
+        what = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        advice = "give the folder that it is in" if folder.exists() else "mount it, or check the path"
+        yield Finding("storage", False, what, advice, required=True)
+        return
     try:
         direct = probe_direct(folder)
     except (FeedrateError, OSError) as error:
@@ -128,6 +153,45 @@ def _folder(folder: Path) -> Iterator[Finding]:
         return
     found = "works" if direct else "not on this file system"
     yield Finding("O_DIRECT", direct, found, "cold reads use posix_fadvise instead, at a higher cost in CPU")
+    yield _others("others", folder)
+    if not folder.samefile("."):
+        yield _others("others at OUT", Path())
+
+
+def _others(what: str, folder: Path) -> Finding:
+    """Whether other users could change what is in `folder`, as far as modes and owners tell."""
+    try:
+        who = who_else_writes(folder.resolve())
+    except OSError as error:
+        who = f"cannot see the rights of {folder} ({error.strerror})"
+    advice = "who can write there can change samples and results: chmod go-w, or a folder of your own"
+    return Finding(what, not who, who or f"only you can write to {folder}", advice)
+
+
+def who_else_writes(folder: Path) -> str:
+    """Who else may write to `folder`, to what is in it, or above it, in words; empty: nobody. Raises OSError.
+
+    The user root may do anything and is not counted. Files count that lie in the folder itself.
+    """
+    me = os.geteuid()
+    inside = [Path(entry.path) for entry in islice(os.scandir(folder), _ENTRIES)]
+    for path in (folder, *folder.parents, *inside):
+        info = path.lstat()
+        sticky = info.st_mode & stat.S_ISVTX and path in folder.parents  # there each may rename his own only
+        if stat.S_ISLNK(info.st_mode) or sticky:
+            continue
+        mode = f"{path} (mode {stat.S_IMODE(info.st_mode):o})"
+        if info.st_mode & stat.S_IWOTH:
+            return f"every user may write to {mode}"
+        if info.st_mode & stat.S_IWGRP and info.st_gid not in (0, os.getegid()):
+            return f"the group {info.st_gid} may write to {mode}"
+        if info.st_uid not in (0, me):
+            return f"user {info.st_uid} owns {mode}"
+    return ""
+
+
+_ENTRIES = 10_000
+"""Files of a folder that are looked at."""
 
 
 def _objects(place: ObjectURL) -> Finding:

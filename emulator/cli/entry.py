@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import suppress
 
 from emulator.errors import FeedrateError, LaunchError
 from emulator.registry import load
-from emulator.run.comm import rank_hint, started_by_mpi, world
+from emulator.run.comm import world
+from emulator.run.launched import rank_hint, started_by_mpi
 from emulator.run.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, watch_rank
 
+_LAST_WORDS_SECONDS = 2.0
+"""How long ranks after the first stay when MPI does not start: a launcher ends all when one has ended."""
 TOGETHER = ("run", "sweep")
 """The commands whose ranks after the first follow rank 0 (sweep.session)."""
+ALONE = ("record",)
+"""The commands whose time is a job's of the user: it may hang, and signals are for it."""
 
 
 def entry() -> None:
@@ -21,21 +27,26 @@ def entry() -> None:
         timeout = storage_timeout(sys.argv[1:])
     except FeedrateError:
         timeout = DEFAULT_TIMEOUT  # the command line says what is wrong with it
-    if started_by_mpi():
-        watch_rank(rank_hint(), timeout)
-    else:
-        supervised(timeout)
+    if len(sys.argv) < 2 or sys.argv[1] not in ALONE:
+        if started_by_mpi():
+            watch_rank(rank_hint(), timeout)
+        else:
+            supervised(timeout)
     try:
         if together and rank_hint() > 0:
             comm = world()  # before any import
             raise SystemExit(load("sweep.session:follow")(comm))
-    except FeedrateError as error:  # rank 0 has met it too, and said so
+    except FeedrateError as error:  # rank 0 has met it too, and says so
+        time.sleep(_LAST_WORDS_SECONDS)
         raise SystemExit(error.exit_code) from None
     if together:
         # MPI first: until the last rank has initialised it, the others poll in there and take the CPU that
-        # the last one needs. Afterwards they wait politely. Where there is no MPI, the command says so.
-        with suppress(LaunchError):
+        # the last one needs. Afterwards they wait politely.
+        try:
             world()
+        except LaunchError as error:
+            print(f"feedrate: error: {error}", file=sys.stderr, flush=True)
+            raise SystemExit(error.exit_code) from None
     status = 1
     try:
         status = load("cli.main:command")()

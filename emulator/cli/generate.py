@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+import shlex
 import sys
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from emulator.cli.datasets import say_repeated, show_nothing
+from emulator import live
+from emulator.cli.datasets import repeats_of
+from emulator.config.catalog import names
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
+from emulator.dataset.like import Likeness, look_at
 from emulator.dataset.manifest import TRAINING, Manifest
 from emulator.dataset.owned import Holding, removable
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
-from emulator.dataset.progress import State, Tally, show_on_terminal, shown
+from emulator.dataset.progress import State, Tally, shown
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
 from emulator.registry import WRITTEN_FORMATS, load
@@ -27,6 +31,7 @@ from emulator.run.comm import agreed, world
 from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
+from emulator.text import masked
 from emulator.units import parse_bytes, show_bytes, show_rate, show_seconds
 
 _SMALL = 8 << 20
@@ -37,8 +42,19 @@ def generate(
         str, typer.Argument(metavar="DIR", help="Folder of the dataset to be, or s3://BUCKET/PREFIX.")
     ],
     recipe: Annotated[
-        str, typer.Option("--recipe", "-r", help="tiny, kits19, resnet50, ..., or a path.")
-    ] = "tiny",
+        str | None,
+        typer.Option(
+            "--recipe", "-r", help="What to make: kits19, resnet50, ..., tiny for a first look, or a path."
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            "--like",
+            metavar="FOLDER",
+            help="Instead of --recipe: as many files of such sizes in such a tree.",
+        ),
+    ] = None,
     files: Annotated[int | None, typer.Option("--files", min=1, help="Files; default: the recipe's.")] = None,
     size: Annotated[
         str | None, typer.Option("--size", help="Instead of --files: at least so much, like 2TB.")
@@ -46,7 +62,8 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Other seeds, other bytes.")] = 0,
     form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(WRITTEN_FORMATS)}.")] = None,
     payload: Annotated[
-        str | None, typer.Option("--payload", help="incompressible, ct-realistic or ratio=R.")
+        str | None,
+        typer.Option("--payload", help="incompressible, ct-realistic or ratio=R; --like: ratio=measured."),
     ] = None,
     seeds: Annotated[
         Path | None,
@@ -55,8 +72,8 @@ def generate(
         ),
     ] = None,
     subfolders: Annotated[
-        int, typer.Option("--subfolders", min=0, help="Deal the files to so many sub-folders.")
-    ] = 0,
+        int | None, typer.Option("--subfolders", min=0, help="Deal the files to so many sub-folders.")
+    ] = None,
     layout: Annotated[
         str,
         typer.Option("--layout", help="flat, or dlio: in train/ beside an empty valid/, as DLIO reads them."),
@@ -86,30 +103,45 @@ def generate(
     ] = True,
     paranoid: Annotated[bool, typer.Option("--paranoid", help="Resuming: compare checksums too.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Progress and result as lines of JSON.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the dataset in DIR.")] = False,
 ) -> None:
     """Make a dataset; the same command again resumes, and gives the same bytes however it was run."""
-    chosen = [f"{key}={value}" for key, value in (("format", form), ("payload", payload)) if value]
-    if seeds and not payload:
-        chosen.append("payload=ct-realistic")
-    spec = load_recipe(recipe, [*(settings or []), *chosen])
     if files and size:
         raise SpecError("--files and --size were both given", "leave one of them out")
+    tree = (subfolders or 0, 1)
+    if like is not None:
+        if recipe or form or seeds or settings:
+            raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
+        likeness = _likeness(like, payload)
+        spec = likeness.recipe(_payload_like(payload, likeness))
+        if subfolders is None:
+            tree = (likeness.folders, likeness.depth)
+    elif recipe is None:
+        raise SpecError(
+            "generate needs a recipe",
+            "--recipe kits19 --size 2TB is 3D U-Net's dataset, --recipe tiny a first look; there are also "
+            + ", ".join(name for name in names("datasets") if name not in ("kits19", "tiny")),
+        )
+    else:
+        chosen = [f"{key}={value}" for key, value in (("format", form), ("payload", payload)) if value]
+        if seeds and not payload:
+            chosen.append("payload=ct-realistic")
+        spec = load_recipe(recipe, [*(settings or []), *chosen])
     if layout not in ("flat", "dlio"):
         raise SpecError(f"--layout {layout!r} is not known", "use flat or dlio")
     plan = DatasetPlan(
         recipe=spec,
         seed=seed,
         files=files or spec.files,
-        subfolders=subfolders,
+        subfolders=tree[0],
+        depth=tree[1],
         folder=TRAINING if layout == "dlio" else "",
     )
     if size:
         plan = dataclasses.replace(plan, files=files_for(plan, parse_bytes(size)))
     store = open_store(parse_place(folder))
     if dry_run:
-        _say_plan(store, plan, as_json)
+        _say_plan(store, plan)
         return
 
     comm = world()
@@ -144,8 +176,10 @@ def generate(
         tally = Tally(store, range(1, comm.size) if first else ())
         options = WriteOptions(direct=direct, sync=fsync)
         cores = len(os.sched_getaffinity(0))
-        show = _show_json if as_json else show_on_terminal
-        with shown(tally, files_left, bytes_left, show if first else show_nothing) as state:
+        with (
+            _kept_if_interrupted(folder, tally, files_left),
+            shown("generate", tally, files_left, bytes_left) as state,
+        ):
             if dask:
                 fill_dask = load("dataset.fill_dask:fill_dask")
                 fill_dask(writer, mine, dask, threads or cores, options, tally.watch)
@@ -162,30 +196,55 @@ def generate(
             comm.barrier()
             made = state()
         manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
-    say_repeated(comm, store, as_json)
+    repeated = repeats_of(comm, store)
     if manifest:
-        _say_done(store, manifest, made, begun, as_json)
+        _say_done(store, manifest, made, begun, repeated)
 
 
-def _show_json(state: State) -> None:
-    event = {
-        "event": "progress",
-        "files": state.files,
-        "files_all": state.files_all,
-        "bytes": state.bytes,
-        "bytes_all": state.bytes_all,
-        "bytes_per_second": state.bytes_per_second,
-        "eta_seconds": state.eta_seconds if state.bytes else None,
-    }
-    print(json.dumps(event), flush=True)
+def _likeness(folder: Path, payload: str | None) -> Likeness:
+    """What `folder` is like; a line on the terminal counts its files meanwhile. Raises DatasetError."""
+
+    def counted(files: int, size: int) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{folder}: {files} files, {show_bytes(size)}", end="", file=sys.stderr, flush=True)
+
+    try:
+        found = look_at(folder, content=payload == "ratio=measured", progress=counted)
+    finally:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    if found.empty and world().rank == 0:
+        print(f"{folder}: {found.empty} empty files are left out", file=sys.stderr)
+    return found
 
 
-def _say_plan(store: Store, plan: DatasetPlan, as_json: bool) -> None:
+def _payload_like(payload: str | None, likeness: Likeness) -> str:
+    if payload == "ratio=measured" and likeness.ratio is not None:
+        return "incompressible" if likeness.ratio < 1.02 else f"ratio={min(64.0, likeness.ratio):.2f}"
+    return payload or "incompressible"
+
+
+@contextmanager
+def _kept_if_interrupted(folder: str, tally: Tally, files: int) -> Iterator[None]:
+    """Ctrl-C says what there is and how to go on: files that are whole stay."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done, size = tally.now()
+        again = shlex.join(["feedrate", *(masked(word) for word in sys.argv[1:])])
+        print(
+            f"feedrate: interrupted: {done} of {files} files ({show_bytes(size)}) were made and stay in "
+            f"{folder}; the same command goes on: {again}",
+            file=sys.stderr,
+        )
+        raise SystemExit(130) from None
+
+
+def _say_plan(store: Store, plan: DatasetPlan) -> None:
     expected = outlook(plan)
     free = store.free()
-    if as_json:
-        event = {"event": "plan", "folder": str(store), "free": free, **dataclasses.asdict(expected)}
-        print(json.dumps(event), flush=True)
+    if live.for_programs():
+        live.answer({"folder": str(store), "free": free, **dataclasses.asdict(expected)})
         return
     recipe = plan.recipe
     print(
@@ -199,12 +258,13 @@ def _say_plan(store: Store, plan: DatasetPlan, as_json: bool) -> None:
         print(f"free:   {show_bytes(free)}" + ("" if free >= expected.total else ", NOT ENOUGH"))
 
 
-def _say_done(store: Store, manifest: Manifest, made: State, begun: bool, as_json: bool) -> None:
+def _say_done(
+    store: Store, manifest: Manifest, made: State, begun: bool, repeated: Mapping[str, int]
+) -> None:
     """What there is now, and what of it this command made; `begun`: it wrote the manifest, at least."""
     measured = manifest.measured
-    if as_json:
-        event = {
-            "event": "done",
+    if live.for_programs():
+        done = {
             "folder": str(store),
             "files": len(manifest.names),
             "bytes": manifest.total,
@@ -213,8 +273,9 @@ def _say_done(store: Store, manifest: Manifest, made: State, begun: bool, as_jso
             "seconds": made.seconds,
             "cpu_seconds": made.cpu_seconds,
             "measured": dict(measured),
+            "repeated": dict(repeated),
         }
-        print(json.dumps(event), flush=True)
+        live.answer(done)
         return
     print(
         f"{store}: {len(manifest.names)} files, {show_bytes(manifest.total)} "

@@ -8,30 +8,65 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from emulator import __version__
-from emulator.errors import DAMAGE, FeedrateError, damaged, unexpected
+from emulator import __version__, live
+from emulator.cli.defaults import with_defaults
+from emulator.errors import DAMAGE, EXIT_STATUS, FeedrateError, damaged, unexpected
 from emulator.registry import VERBS, load
-from emulator.run.comm import rank_hint
+from emulator.run.launched import rank_hint, started_by_mpi
 from emulator.run.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
 from emulator.text import PrintableStream
 from emulator.units import show_seconds
 
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Settings of every command's context."""
+
 
 def _of_every_verb(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The answer as a line of JSON on stdout, all else on stderr.")
+    ] = False,
+    live: Annotated[
+        str,
+        typer.Option(
+            "--live",
+            metavar="HOW",
+            help="How far it is: lines, json (an object a second, to stdout), json:FILE or off. "
+            "Default: a view on a terminal, else lines.",
+        ),
+    ] = "auto",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer, and errors.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also what is started, with which options.")
+    ] = False,
     storage_timeout: Annotated[
         str,
         typer.Option(
             OPTION,
             metavar="TIME",
-            expose_value=False,
             callback=lambda: storage_timeout(sys.argv[1:]),  # run.watch looks for it before anything else
             help="End when a call into the storage has not returned for so long.",
         ),
     ] = show_seconds(DEFAULT_TIMEOUT),
 ) -> None:
     """Options of every verb."""
+
+
+class VerbCommand(TyperCommand):
+    """A verb with the options of every verb."""
+
+    def invoke(self, ctx: Any) -> Any:
+        given = {name: ctx.params.pop(name) for name in ("as_json", "live", "quiet", "verbose")}
+        ctx.params.pop("storage_timeout")
+        live.speak(
+            live=given["live"],
+            answer_json=given["as_json"],
+            quiet=given["quiet"],
+            verbose=given["verbose"],
+            rank=rank_hint() if started_by_mpi() else None,
+        )
+        return super().invoke(ctx)
 
 
 class Verbs(TyperGroup):
@@ -44,7 +79,9 @@ class Verbs(TyperGroup):
         if cmd_name not in VERBS:
             return None
         verb = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        verb.command(cmd_name)(load(VERBS[cmd_name].function))
+        epilog = "Exit status: see feedrate --help."
+        made = verb.command(cmd_name, cls=VerbCommand, context_settings=HELP, epilog=epilog)
+        made(load(VERBS[cmd_name].function))
         common = typer.Typer(add_completion=False)
         common.command()(_of_every_verb)
         command: Any = typer.main.get_command(verb)
@@ -55,13 +92,17 @@ class Verbs(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(status), meaning) for status, meaning in EXIT_STATUS.items()])
+
 
 app = typer.Typer(
     name="feedrate",
     help="How many accelerators can this storage feed?",
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings=HELP,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -82,10 +123,17 @@ def _options(
     pass
 
 
+def verb_command(name: str) -> Any:
+    """The click command of a verb; None for a word that is none."""
+    group: Any = typer.main.get_command(app)
+    return group.get_command(None, name)
+
+
 def command() -> int:
     """Run the command line and return its exit status; an error of the user is one line on stderr."""
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
+        sys.argv[1:] = with_defaults(sys.argv[1:], verb_command)
         app(prog_name="feedrate")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

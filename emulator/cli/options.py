@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -10,11 +11,14 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from emulator import live
+from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
 from emulator.errors import SpecError
 from emulator.record.result import RunResult
 from emulator.registry import LOADERS
 from emulator.report.terminal import print_result
+from emulator.report.view import kind_of
 from emulator.text import masked
 
 
@@ -34,6 +38,9 @@ OptionalDataset = Annotated[
     str | None, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")
 ]
 WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")]
+OptionalWorkload = Annotated[
+    str | None, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")
+]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]
 LoaderName = Annotated[
@@ -42,7 +49,7 @@ LoaderName = Annotated[
         "--loader",
         parser=one_of("--loader", *LOADERS),
         metavar="|".join(LOADERS),
-        help="PyTorch's DataLoader, or direct reads for a fraction of the CPU.",
+        help=". ".join(f"{name}: {kind.summary}" for name, kind in LOADERS.items()) + ".",
     ),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, help="At most this many epochs a point.")]
@@ -73,6 +80,9 @@ Ranks = Annotated[
 ]
 
 
+Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the result, for people.")]
+
+
 def default_out(name: str) -> Path:
     """The folder of a result for which no --out was given."""
     return Path("feedrate-results") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -89,6 +99,22 @@ def words_with(out: Path) -> list[str]:
 
 
 def show_result(result: RunResult, out: Path) -> None:
-    """Print the table of `result`, and where it is."""
+    """Print the table of `result` and where it is; for programs the whole result.
+
+    A rank that feedrate launched leaves it to the launcher.
+    """
+    if live.launched():
+        return
+    if live.for_programs():
+        live.answer(answer_of(result, out))
+        if live.quiet():
+            return
     print_result(result)
-    typer.echo(f"\nresult: {out}   (feedrate report {out} --html page.html)")
+    page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
+    typer.echo(f"\nresult: {out}   ({page})")
+
+
+def answer_of(result: RunResult, out: Path) -> dict[str, Any]:
+    """A result for programs: run.json's fields, where it is, and its answer as a sentence."""
+    plain: dict[str, Any] = to_plain(result)
+    return {"out": str(out), "answer": kind_of(result).answer(result), **plain}

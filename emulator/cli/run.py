@@ -6,26 +6,32 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from emulator import live
+from emulator.analysis.knee import INCONCLUSIVE
 from emulator.analysis.search import Search
 from emulator.cli import options
 from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
-from emulator.errors import LaunchError, MissingError, SpecError
-from emulator.record.folder import RESULT, check_out
+from emulator.errors import FeedrateError, Inconclusive, LaunchError, MissingError, SpecError
+from emulator.record.folder import RESULT, check_out, read_result
 from emulator.record.steps import read_steps
+from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
-from emulator.run.comm import started_by_mpi, world
+from emulator.run.comm import world
+from emulator.run.launched import started_by_mpi
 from emulator.run.mpirun import find_launcher, launch
 from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
+from emulator.run.watch import briefly
 from emulator.sweep.leader import Leader
 from emulator.sweep.noise import noise_named
 from emulator.sweep.schedule import Adaptive, FixedCounts, ForFit, Schedule, parse_counts, require_ranks
@@ -41,6 +47,7 @@ def run(
     dataset: options.OptionalDataset = None,
     ranks: options.Ranks = None,
     out: options.Out = None,
+    label: options.Label = "",
     loader: options.LoaderName = "torch",
     epochs: options.Epochs = None,
     steps: options.Steps = None,
@@ -74,18 +81,20 @@ def run(
         out=out or options.default_out(spec.name),
         force=force,
         command=options.command_line(),
+        label=label,
     )
     _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run, mismatched)
 
 
 def sweep(
-    dataset: options.Dataset,
-    workload: options.WorkloadName,
+    dataset: options.OptionalDataset = None,
+    workload: options.OptionalWorkload = None,
     counts: Annotated[
         str | None, typer.Option(help="Fixed process counts: 1,2,4,8 or 1-8. Default: look for the knee.")
     ] = None,
     ranks: options.Ranks = None,
     out: options.Out = None,
+    label: options.Label = "",
     loader: options.LoaderName = "torch",
     epochs: options.Epochs = None,
     steps: options.Steps = None,
@@ -104,7 +113,8 @@ def sweep(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
     budget: Annotated[str | None, typer.Option(help="At most this much time, for example 2h.")] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="OUT", help="Continue the sweep in this folder.")
+        Path | None,
+        typer.Option(metavar="OUT", help="Continue the sweep in this folder; it knows DIR and the options."),
     ] = None,
     noise: Annotated[
         str | None,
@@ -122,6 +132,11 @@ def sweep(
         raise SpecError("--for fit chooses the counts itself", "leave out --counts, or --for fit")
     if resume and out:
         raise SpecError("--resume and --out exclude each other", "a resumed sweep stays in its folder")
+    if dataset is None or workload is None:
+        missing = "DIR" if dataset is None else "--workload"
+        raise SpecError(
+            f"sweep needs {missing}", "feedrate sweep DIR --workload NAME; feedrate workloads lists names"
+        )
     place, spec = parse_place(dataset), load_workload(workload, settings or [])
     if noise is not None:
         if not isinstance(place, Path):
@@ -140,6 +155,7 @@ def sweep(
         force=force,
         resume=resume is not None,
         command=options.command_line(),
+        label=label,
     )
     if counts is not None:
         fixed = FixedCounts(tuple(count for count in parse_counts(counts) for _ in range(repeats)))
@@ -183,21 +199,20 @@ def _start(
             "generate one with the workload's recipe, choose another workload, or add --mismatched-dataset",
         )
     if dry_run:
-        for line in _plan_lines(job, manifest, schedule(ranks or usual).planned()):
-            typer.echo(line)
-        words = [word for word in sys.argv[1:] if word != "--dry-run"]
-        try:
-            typer.echo("command:        " + shlex.join(find_launcher().command(ranks or usual, words)))
-        except LaunchError as error:
-            typer.echo(f"command:        {error}")
+        _show_plan(job, manifest, schedule(ranks or usual), ranks or usual)
         return
     if not started_by_mpi():
         _launch(job, manifest, ranks or usual, schedule)
     comm = world(expected=ranks)
-    leader = Leader(job, schedule(comm.size))
-    result = measure(comm.bcast(job), comm, leader)  # to the ranks in sweep.session.follow
+    asked = schedule(comm.size)
+    leader = Leader(job, asked)
+    with live.telling(leader.now):
+        result = measure(comm.bcast(job), comm, leader)  # to the ranks in sweep.session.follow
     if result is not None:
         options.show_result(result, job.out)
+        wants_knee = job.kind == "sweep" and not isinstance(asked, ForFit)
+        if wants_knee and result.knee is not None and result.knee.kind in INCONCLUSIVE:
+            raise typer.Exit(Inconclusive.exit_code)
 
 
 def _launch(
@@ -208,13 +223,25 @@ def _launch(
     job.rank_plan(manifest, 0, ranks)
     if not job.resume:
         check_out(job.out, job.force)
-    if job.loader == "torch" and find_spec("torch") is None:
+    if LOADERS[job.loader].tensors and find_spec("torch") is None:
         raise MissingError(
-            "--loader torch needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
+            f"--loader {job.loader} needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
     status = launch(ranks, sys.argv[1:] if job.resume else options.words_with(job.out), job.out)
-    if status and (job.out / RESULT).is_file() and len(read_steps(job.out)):
-        print(f"feedrate: kept what was measured until then: feedrate report {job.out}", file=sys.stderr)
+    if status in (0, Inconclusive.exit_code):
+        options.show_result(read_result(job.out), job.out)
+        raise typer.Exit(status)
+    kept: list[bool] = []
+
+    def look() -> None:
+        with suppress(FeedrateError, OSError):
+            kept.append((job.out / RESULT).is_file() and len(read_steps(job.out)) > 0)
+
+    if briefly(look) and any(kept):  # OUT may be what hangs
+        hint = shlex.join(["feedrate", "report", str(job.out)])
+        if job.kind == "sweep":
+            hint += "; " + shlex.join(["feedrate", "sweep", "--resume", str(job.out)]) + " goes on"
+        print(f"feedrate: kept what was measured until then: {hint}", file=sys.stderr)
     raise typer.Exit(status)
 
 
@@ -223,20 +250,83 @@ def _launch(
 TORCH_BYTES = 350e6
 """Resident bytes of a rank with PyTorch imported, before it reads anything (measured, torch 2.13 CPU)."""
 
+WORKER_BYTES = 60e6
+"""Bytes of a DataLoader worker that it shares with no other, before it reads anything (measured)."""
+
 DIRECT_BYTES = 60e6
 """Resident bytes of a rank with the direct loader, before it reads anything."""
 
 
-def _plan_lines(job: TrainingJob, manifest: Manifest, counts: Sequence[int]) -> list[str]:
-    """The plan for people: bytes, steps, expected seconds, memory per rank. Raises DatasetError."""
+def _show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: int) -> None:
+    """What would be done, with the command that starts it. Raises DatasetError."""
+    runs = _runs(job, manifest, schedule)
+    words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
+    try:
+        command = shlex.join(find_launcher().command(ranks, words))
+    except LaunchError as error:
+        command = str(error)
+    if live.for_programs():
+        live.answer(
+            {
+                "dataset": str(job.dataset),
+                "workload": job.workload.name,
+                "ranks": ranks,
+                "assumption": schedule.assumption,
+                "runs": [asdict(run) for run in runs],
+                "bytes": sum(run.bytes for run in runs),
+                "seconds_at_least": sum(run.seconds for run in runs),
+                "command": command,
+            }
+        )
+        return
+    for line in _plan_lines(job, manifest, runs, schedule):
+        typer.echo(line)
+    typer.echo(f"command:        {command}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of a process count that is not yet measured."""
+
+    ranks: int
+    steps: int
+    bytes: float
+    seconds: float
+    """At least: without start-up, and on storage that is fast enough but for what shapes it."""
+
+
+def _runs(job: TrainingJob, manifest: Manifest, schedule: Schedule) -> list[PlannedRun]:
+    """What the schedule would run. Raises DatasetError."""
+    workload = job.workload
+    shaped, size = job.storage.shaped_rate or math.inf, _mean_read(job, manifest)
+    found = []
+    for ranks in schedule.planned(shaped / (workload.ideal_samples_per_second * size)):
+        steps = job.rank_plan(manifest, 0, ranks).length
+        read = ranks * steps * workload.loader.batch_size * size
+        seconds = max(steps * workload.accelerator.step_seconds, read / shaped)
+        found.append(PlannedRun(ranks=ranks, steps=steps, bytes=read, seconds=seconds))
+    return found
+
+
+def _mean_read(job: TrainingJob, manifest: Manifest) -> float:
+    """Bytes that a sample of the dataset takes to read, mean."""
+    sample = job.workload.sample_read.bytes_mean / job.workload.sample.bytes_mean
+    return manifest.total / manifest.samples * sample
+
+
+def _plan_lines(
+    job: TrainingJob, manifest: Manifest, runs: Sequence[PlannedRun], schedule: Schedule
+) -> list[str]:
+    """The plan for people: bytes, steps, expected seconds, memory per rank."""
     workload, loader = job.workload, job.workload.loader
-    mean = manifest.total / manifest.samples * workload.sample_read.bytes_mean / workload.sample.bytes_mean
-    if job.loader == "direct":
+    mean = _mean_read(job, manifest)
+    if not LOADERS[job.loader].tensors:
         memory = DIRECT_BYTES + loader.workers * loader.block_bytes
     else:
         voxel_bytes = 5  # float32 image and uint8 label
         kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean
         memory = TORCH_BYTES + loader.workers * mean + (loader.prefetch + 1) * loader.batch_size * kept
+        memory += WORKER_BYTES * loader.workers if job.loader == "torch" else 0.0
     lines = [
         f"workload:       {workload.name}: {workload.title}",
         f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
@@ -246,18 +336,27 @@ def _plan_lines(job: TrainingJob, manifest: Manifest, counts: Sequence[int]) -> 
         "",
         "ranks  steps  bytes read  seconds at least",
     ]
-    total = 0.0
-    for ranks in counts:
-        steps = job.rank_plan(manifest, 0, ranks).length
-        read = ranks * steps * loader.batch_size * mean
-        seconds = max(steps * workload.accelerator.step_seconds, read / (job.storage.shaped_rate or math.inf))
-        total += seconds
-        lines.append(f"{ranks:5d}  {steps:5d}  {show_bytes(read):>10}  {show_seconds(seconds):>16}")
-    return [*lines, "", f"expected time:  {show_seconds(total)} or more, without start-up"]
+    lines += [
+        f"{run.ranks:5d}  {run.steps:5d}  {show_bytes(run.bytes):>10}  {show_seconds(run.seconds):>16}"
+        for run in runs
+    ]
+    total = show_seconds(sum(run.seconds for run in runs))
+    read = show_bytes(sum(run.bytes for run in runs))
+    if not schedule.assumption:
+        return [*lines, "", f"expected time:  {total} or more, without start-up"]
+    return [
+        *lines,
+        "",
+        f"expected:       about {len(runs)} runs, {read}, {total} or more, without start-up",
+        f"                counts and their number follow what is measured: {schedule.assumption}",
+    ]
 
 
 def _self_test(workload: Workload, loader: str) -> None:
     cost = measure_overhead(loader, workload)
+    if live.for_programs():
+        live.answer({"loader": loader, "workload": workload.name, **asdict(cost)})
+        return
     typer.echo(f"loader {loader}, {workload.loader.workers} workers, one rank, files in RAM, no compute")
     typer.echo(f"loop of a step      {show_seconds(cost.step_seconds)}, without reading")
     typer.echo(f"CPU                 {cost.cpu_seconds_per_gb:.3f} s per GB, reading")

@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
-from emulator.config.catalog import names
+from emulator import live
+from emulator.config.catalog import find, names
+from emulator.config.reader import to_plain
 from emulator.config.workload import load_workload
+from emulator.errors import SpecError
 from emulator.units import show_rate, show_seconds
 
 _SILENT = (
@@ -22,8 +25,17 @@ _SILENT = (
 
 def workloads(
     name: Annotated[str | None, typer.Argument(help="Name or path of one workload.")] = None,
+    toml: Annotated[bool, typer.Option("--toml", help="Print its file, to write one of your own.")] = False,
 ) -> None:
     """List the workloads, or show one with the source of every number."""
+    if toml and name is None:
+        raise SpecError("--toml prints the file of one workload", "name it: feedrate workloads NAME --toml")
+    if toml and name is not None:
+        typer.echo(find("workloads", name).read_text(), nl=False)
+        return
+    if name is None and live.for_programs():
+        live.answer([to_plain(load_workload(known)) for known in names("workloads")])
+        return
     if name is None:
         typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
         for known in names("workloads"):
@@ -36,6 +48,9 @@ def workloads(
             )
         return
     spec = load_workload(name)
+    if live.for_programs():
+        live.answer(to_plain(spec))
+        return
     typer.echo(f"{spec.name}: {spec.title}")
     if spec.accelerator.provenance == "scaled":
         typer.echo("NOTE: the step time was scaled from another accelerator, not measured.")

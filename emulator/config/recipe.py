@@ -11,7 +11,7 @@ from emulator.config.reader import Bytes, at_least, build, positive, read_toml
 from emulator.errors import SpecError
 from emulator.registry import FORMATS, WRITTEN_FORMATS
 
-Distribution = Literal["lognormal", "mlperf", "empirical", "fixed"]
+Distribution = Literal["lognormal", "mlperf", "empirical", "quantiles", "fixed"]
 
 _DTYPE_BYTES = {"float16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1}
 
@@ -25,7 +25,7 @@ class SizeSpec:
 
     distribution: Distribution = "lognormal"
     """lognormal, mlperf (normal): drawn again when outside [bytes_min, bytes_max]. empirical: the shapes of
-    real cases. fixed: bytes_mean."""
+    real cases. quantiles: as listed. fixed: bytes_mean."""
     bytes_mean: Bytes
     """Mean bytes of a sample, after drawing again."""
     bytes_sd: Bytes = 0
@@ -42,6 +42,8 @@ class SizeSpec:
     """Median of height / depth in voxels; the width is the height."""
     aspect_sigma: float = 0.0
     """Standard deviation of ln(height / depth)."""
+    quantiles: tuple[int, ...] = ()
+    """quantiles: bytes of the smallest sample, of evenly spaced ones between, of the largest; ascending."""
     cases: str = ""
     """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv; a path from the recipe's folder."""
 
@@ -61,6 +63,17 @@ class SizeSpec:
             )
         if self.distribution in ("lognormal", "mlperf") and not self.bytes_min:
             raise SpecError("bytes_min must be given for this distribution")
+        if self.distribution == "quantiles":
+            if (
+                len(self.quantiles) < 2
+                or list(self.quantiles) != sorted(self.quantiles)
+                or self.quantiles[0] < 1
+            ):
+                raise SpecError("quantiles must be two sizes or more, positive and ascending")
+            if self.quantiles[-1] > self.bytes_max:
+                raise SpecError(f"quantiles go beyond bytes_max, {self.bytes_max}")
+        elif self.quantiles:
+            raise SpecError("quantiles need distribution = 'quantiles'")
         if self.distribution == "empirical" and not self.cases:
             raise SpecError("cases must name the CSV file of an empirical distribution")
 

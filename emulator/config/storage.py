@@ -5,6 +5,7 @@ A dataset lies in a folder, or it is objects below a prefix of an S3 bucket or a
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -103,6 +104,11 @@ Place = Path | ObjectURL
 def parse_place(text: str) -> Place:
     """A folder, `s3://BUCKET/PREFIX` or `rados://POOL/PREFIX`, with ?option=value. Raises SpecError."""
     kind, mark, rest = text.partition("://")
+    typo = re.match(r"([a-z0-9]+):/*(.*)", text)
+    if not mark and typo and typo[1] in OBJECTS and not Path(text).exists():
+        raise SpecError(
+            f"{text} is no folder", f"write {typo[1]}://{typo[2]}; a folder of that name is ./{text}"
+        )
     if not mark:
         return Path(text)
     if kind not in OBJECTS:

@@ -23,8 +23,9 @@ from emulator.config.reader import (
 from emulator.errors import SpecError
 from emulator.units import BLOCK_BYTES
 
-Provenance = Literal["published", "scaled", "measured", "chosen"]
+Provenance = Literal["published", "scaled", "measured", "recorded", "bound", "chosen"]
 Compute = Literal["constant", "empirical"]
+Refill = Literal["epoch", "persistent", "never"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +61,18 @@ class AccessSpec:
     columns: tuple[str, ...] = ()
     """Parquet: columns that are read; empty: all."""
     bytes_read: Bytes = 0
-    """Bytes of a sample in these columns; 0: all of it."""
+    """Bytes of a sample that are read: those of these columns, or pieces of its bytes; 0: all of it."""
+    pieces: int = 1
+    """Format bytes: places that `bytes_read` lie at, spread over the sample."""
     chunk_bytes: Bytes = 0
     """Mean bytes of a column chunk of a row group, one request each; 0: requests are the loader's blocks."""
+    refill: Refill = "epoch"
+    """What is read ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
+    in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in
+    DLIO. never: reading goes on over the border."""
 
     def __post_init__(self) -> None:
-        at_least(1, self, "streams")
+        at_least(1, self, "streams", "pieces")
         at_least(0, self, "shuffle_buffer", "bytes_read", "chunk_bytes")
         if self.pattern == "random" and (self.streams > 1 or self.shuffle_buffer):
             raise SpecError(
@@ -81,9 +88,7 @@ class LoaderSpec:
     batch_size: int
     """Samples per step of one accelerator."""
     workers: int = 4
-    """Samples that a rank reads at the same time: by DataLoader workers, or by reader threads."""
-    worker_kind: Literal["thread", "process"] = "thread"
-    """Torch loader only: reader threads inside the rank, or DataLoader worker processes."""
+    """DataLoader workers (`--loader torch`), or samples that a rank reads at the same time (the others)."""
     prefetch: int = 8
     """Batches read ahead of the accelerator, at most (PyTorch: workers x prefetch_factor)."""
     block_bytes: Bytes = 4 * 2**20
@@ -116,7 +121,8 @@ class AcceleratorSpec:
     step_batch_size: int
     """Batch size that `step_seconds` was taken at; the loader must have the same."""
     provenance: Provenance
-    """Where the time comes from: published, scaled (from another accelerator), measured, or chosen."""
+    """Where the time comes from: published, scaled (from another accelerator), measured, recorded from a job,
+    bound (of a job that waited for data throughout: it takes so long or less), or chosen."""
     compute: Compute = "constant"
     """constant: every step takes `step_seconds`; empirical: step times are drawn from `quantiles`."""
     profile: str = ""
@@ -214,6 +220,18 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
     if isinstance(accelerator, Mapping) and "profile" in accelerator:
         table = _with_profile(table, source, path.parent)
     return build(Workload, table, source)
+
+
+def stored_workload(table: Mapping[str, Any]) -> Workload:
+    """The workload of a result, which an earlier version may have made. Raises SpecError.
+
+    Those read over the borders of epochs, and had a setting for what is `--loader torch` or `threads` now.
+    """
+    loader, access = table.get("loader"), table.get("access", {})
+    if isinstance(loader, Mapping) and isinstance(access, Mapping):
+        loader = {key: value for key, value in loader.items() if key != "worker_kind"}
+        table = {**table, "loader": loader, "access": {"refill": "never", **access}}
+    return build(Workload, table, path=("workload",))
 
 
 def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:

@@ -37,6 +37,8 @@ _SUFFIXES = {
 """End of a name -> format; empty for the second file of a sample."""
 _ENDS = sorted(_SUFFIXES.items(), key=lambda end: -len(end[0]))
 """The longest first: .nii.gz before .gz, _x.npy before .npy."""
+ANY = "bytes"
+"""The format that any file is of, whatever its name ends in; only when it is asked for."""
 _IGNORED = ("lost+found", ".feedrate")
 
 
@@ -74,6 +76,8 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     with storage_errors("cannot list the folder"):
         files = dict(_files(folder / inside, f"{inside}/" if inside else ""))
     formats = {name: next((form for end, form in _ENDS if name.endswith(end)), "") for name in files}
+    if wanted == ANY:
+        formats = dict.fromkeys(files, ANY)
     chosen = _the_format(folder, Counter(formats.values()), wanted)
     form = format_named(chosen)
     names = sorted((name for name in files if formats[name] == chosen), key=_by_number)

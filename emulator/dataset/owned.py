@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import (
     HIDDEN,
     MANIFEST,
+    MOST_DEPTH,
     TABLE,
     TRAINING,
     VALIDATION,
@@ -45,7 +46,7 @@ LOCK = f"{HIDDEN}/lock"
 """Who is making it."""
 _SEEDS = re.compile(rf"{HIDDEN}/seeds/[0-9a-f]{{16}}/(seeds\.json|\d{{4}}_[xy]\.npy)")
 _JOURNAL = re.compile(rf"{JOURNALS}\d{{6}}(\.\d{{6}})?")
-_SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)?sample_(\d{{7,}})[^/]*")
+_SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)*sample_(\d{{7,}})[^/]*")
 _LISTED = 5
 
 
@@ -66,6 +67,7 @@ class Begun:
     seed: int
     subfolders: int
     folder: str = ""
+    depth: int = 1
     table: str = ""
     """The table of the dataset that is being extended or repaired."""
     feedrate: Literal["plan"] = "plan"
@@ -77,9 +79,13 @@ class Begun:
         at_least(1, self, "files")
         if self.format not in WRITTEN_FORMATS or not re.fullmatch("[0-9a-f]{64}", self.identity):
             raise SpecError("it is no plan")
-        if self.folder not in ("", TRAINING) or (self.table and not TABLE.fullmatch(self.table)):
+        if (
+            not 1 <= self.depth <= MOST_DEPTH
+            or self.folder not in ("", TRAINING)
+            or (self.table and not TABLE.fullmatch(self.table))
+        ):
             raise SpecError("it is no plan")
-        if self.checksum and self.checksum != checksum_of(asdict(self)):
+        if self.checksum and self.checksum != checksum_of(self._content()):
             raise SpecError("its own checksum is wrong")
 
     @classmethod
@@ -87,17 +93,35 @@ class Begun:
         """As if the dataset of `head`, whose table is lost, were being made; None: its files were adopted."""
         if head.names is not None:
             return None
-        same = ("identity", "files", "recipe", "format", "payload", "seed", "subfolders", "folder", "table")
+        same = (
+            "identity",
+            "files",
+            "recipe",
+            "format",
+            "payload",
+            "seed",
+            "subfolders",
+            "folder",
+            "depth",
+            "table",
+        )
         return cls(**{name: getattr(head, name) for name in same})
 
     @property
     def names(self) -> Names:
         """Of its files, by index."""
-        return Names(self.files, FORMATS[self.format].suffix, self.subfolders, self.folder)
+        return Names(self.files, FORMATS[self.format].suffix, self.subfolders, self.folder, self.depth)
 
     def text(self) -> bytes:
         """As it is written."""
-        return json.dumps({**asdict(self), "checksum": checksum_of(asdict(self))}).encode()
+        content = self._content()
+        return json.dumps({**content, "checksum": checksum_of(content)}).encode()
+
+    def _content(self) -> dict[str, Any]:
+        content = asdict(self)
+        if self.depth == 1:  # plans of before have no such key
+            del content["depth"]
+        return content
 
 
 def index_of(names: Names, form: str, name: str) -> int | None:

@@ -43,6 +43,8 @@ class DatasetPlan:
     subfolders: int = 0
     folder: str = ""
     """Folder that all files lie in, below the dataset's: `train` for DLIO."""
+    depth: int = 1
+    """Levels of folders that the sub-folders make."""
     seeds: Sequence[Mapping[str, str]] = ()
     """name and sha256 of the seed volumes that samples are grown from; none for synthetic payloads."""
 
@@ -60,7 +62,7 @@ class DatasetPlan:
     @property
     def names(self) -> Names:
         """File names by index."""
-        return Names(self.files, self.form.suffix, self.subfolders, self.folder)
+        return Names(self.files, self.form.suffix, self.subfolders, self.folder, self.depth)
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -73,6 +75,8 @@ class DatasetPlan:
         size = {
             key: value for key, value in dataclasses.asdict(self.recipe.size).items() if value != "volume"
         }
+        if not self.recipe.size.quantiles:
+            size.pop("quantiles")  # datasets that were made before keep their identity
         if self.recipe.size.distribution == "empirical":
             size["cases"] = hashlib.sha256(Path(size["cases"]).read_bytes()).hexdigest()
         else:
@@ -87,6 +91,7 @@ class DatasetPlan:
             "subfolders": self.subfolders,
             "seeds": [dict(seed) for seed in self.seeds],
             **({"folder": self.folder} if self.folder else {}),
+            **({"depth": self.depth} if self.depth > 1 else {}),
         }
         if self.recipe.format == "parquet":
             facts["columns"] = [dataclasses.asdict(column) for column in self.recipe.columns]

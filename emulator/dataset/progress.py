@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import time
 import zlib
@@ -21,11 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator import live
 from emulator.dataset.manifest import HIDDEN
 from emulator.errors import DatasetError, StorageError
+from emulator.live import Now
 from emulator.storage.base import Closing, Store
 from emulator.storage.folder import FolderStore
-from emulator.units import show_rate, show_seconds
+from emulator.units import show_bytes
 
 Done = Callable[[int, int], None]
 """Called with the (files, bytes) that were just finished; from many threads."""
@@ -166,15 +167,12 @@ class State:
 
 
 @contextmanager
-def shown(
-    tally: Tally, files: int, size: int, show: Callable[[State], None], every: float = 1.0
-) -> Iterator[Callable[[], State]]:
-    """Call `show` every so many seconds while the block runs; gives a function for the state now.
+def shown(verb: str, tally: Tally, files: int, size: int) -> Iterator[Callable[[], State]]:
+    """Show how far `verb` is while the block runs; gives a function for the state now.
 
-    `files` and `size` are those of the whole job. A line on the terminal is removed at the end.
+    `files` and `size` are those of the whole job.
     """
     start, cpu = time.monotonic(), time.process_time()
-    over = threading.Event()
 
     def state() -> State:
         done_files, done_bytes = tally.now()
@@ -187,27 +185,19 @@ def shown(
             cpu_seconds=time.process_time() - cpu,
         )
 
-    def watch() -> None:
-        while not over.wait(every):
-            show(state())
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
+    with live.telling(lambda: _now(verb, state())):
         yield state
-    finally:
-        over.set()
-        thread.join()
-        if show is show_on_terminal and sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def show_on_terminal(state: State) -> None:
-    """One line on stderr that is written over, when stderr is a terminal."""
-    if sys.stderr.isatty():
-        share = state.bytes / state.bytes_all if state.bytes_all else 1.0
-        line = (
-            f"{state.files}/{state.files_all} files, {share:4.0%}, {show_rate(state.bytes_per_second)}, "
-            f"{show_seconds(state.eta_seconds)} left"
-        )
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+def _now(verb: str, state: State) -> Now:
+    return Now(
+        verb=verb,
+        doing=f"{show_bytes(state.bytes)} of {show_bytes(state.bytes_all)}",
+        unit="file",
+        part=state.files,
+        parts=state.files_all,
+        share=state.bytes / state.bytes_all if state.bytes_all else 1.0,
+        seconds=state.seconds,
+        eta_seconds=state.eta_seconds if state.bytes else None,
+        bytes_per_second=state.bytes_per_second,
+    )

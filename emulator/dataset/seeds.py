@@ -27,7 +27,7 @@ from emulator.config.recipe import SizeSpec
 from emulator.dataset.formats.nifti import SPACING
 from emulator.dataset.sizes import HEADER_BYTES, shapes_from_bytes
 from emulator.errors import DatasetError, storage_errors
-from emulator.files import write_whole
+from emulator.files import replacing, write_whole
 
 SEEDS_VERSION = 1
 PHANTOMS = 2
@@ -295,6 +295,7 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
         place.mkdir(parents=True, exist_ok=True)
         seeds = _kept(place, key)
         if seeds is None:
+            _begin(place, key)
             seeds = []
             for k, (name, make) in enumerate(makers):
                 volume = make()
@@ -302,10 +303,26 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
                 for part, array in (("x", volume.x), ("y", volume.y)):
                     data = np.ascontiguousarray(array)
                     digest.update(data.data)
-                    np.save(place / f"{k:04d}_{part}.npy", data, allow_pickle=False)
+                    with replacing(place / f"{k:04d}_{part}.npy") as file:
+                        np.save(file, data, allow_pickle=False)
                 seeds.append({"name": name, "sha256": digest.hexdigest()})
             write_whole(place / "seeds.json", json.dumps({"key": key, "seeds": seeds}, indent=1).encode())
     return seeds
+
+
+def _begin(place: Path, key: str) -> None:
+    """Say that the files in `place` are ours, before any is written.
+
+    Raises DatasetError, StorageError, OSError.
+    """
+    told = place / "seeds.json"
+    try:
+        ours = not told.is_symlink() and json.loads(told.read_bytes())["key"] == key
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        ours = False
+    if not ours and any(place.iterdir()):
+        raise DatasetError(f"{place} holds files that feedrate did not make", "move it away")
+    write_whole(told, json.dumps({"key": key, "seeds": None}))
 
 
 def _stamp(case: Case) -> str:
@@ -317,10 +334,10 @@ def _kept(place: Path, key: str = "") -> list[dict[str, str]] | None:
     """The seeds that are whole in `place`; with `key`, when they were made from the source of that key."""
     try:
         found = json.loads((place / "seeds.json").read_bytes())
-        seeds: list[dict[str, str]] = found["seeds"]
+        seeds: list[dict[str, str]] | None = found["seeds"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if key and found.get("key") != key:
+    if seeds is None or (key and found.get("key") != key):
         return None
     whole = all((place / f"{k:04d}_{part}.npy").is_file() for k in range(len(seeds)) for part in "xy")
     return seeds if whole else None

@@ -62,6 +62,9 @@ def size_table(spec: SizeSpec) -> Table:
     Draws outside [bytes_min, bytes_max] are drawn again, which shifts mean and standard deviation; so those
     of the parent, a normal or lognormal, are solved for what the recipe states. Raises SpecError.
     """
+    if spec.distribution == "quantiles":
+        known = np.asarray(spec.quantiles, np.float64)
+        return np.interp(np.linspace(0, 1, _STEPS + 1), np.linspace(0, 1, len(known)), known)
     if spec.bytes_sd == 0 or spec.distribution == "fixed":
         return np.full(_STEPS + 1, float(spec.bytes_mean))
     log = spec.distribution == "lognormal"

@@ -71,11 +71,13 @@ def sums_right(store: Store, parts: Sequence[str], crc: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A file that is not what it should be."""
+    """A file that is not what it should be, or may soon not be."""
 
     name: str
     """Relative to the dataset folder."""
     what: str
+    note: bool = False
+    """Its bytes are right: nothing has to be made again."""
 
 
 def evenly_spread(files: int, wanted: int | None) -> Index:
@@ -111,11 +113,16 @@ def _fault(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> Faul
         value = sums(dataset.store, parts, memoryview(buffer))
     except DatasetError as error:
         return Fault(name, error.what)
+    adopted = dataset.manifest.recipe == ADOPTED
     odd = next(filter(None, (dataset.store.oddity(part, strict=True) for part in parts)), "")
-    if odd and dataset.manifest.recipe != ADOPTED:
+    if odd and not adopted:
         return Fault(name, odd)
     if value != crc:
         return Fault(name, f"its bytes have changed: CRC-32 {value:08x}, {crc:08x} was written")
+    links = max(map(dataset.store.names_of, parts))
+    if links > 1 and not adopted:
+        how = f"has {links} names (hard links): whoever writes to another one changes it"
+        return Fault(name, how, note=True)
     return None
 
 

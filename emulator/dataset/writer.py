@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -111,7 +111,9 @@ def _give_up(store: Store) -> None:
 def folders_of(names: Names) -> list[str]:
     """The folders that samples lie in, the outer ones first; and the empty one beside DLIO's."""
     inside = names.folder
-    dealt = [f"{number:04d}" for number in range(min(names.subfolders, names.files))]
+    leaves = [PurePosixPath(names.leaf(number)) for number in range(min(names.subfolders, names.files))]
+    dealt = [path for leaf in leaves for path in (*map(str, reversed(leaf.parents[:-1])), str(leaf))]
+    dealt = sorted(set(dealt), key=lambda path: (path.count("/"), path))
     return [inside, VALIDATION, *(f"{inside}/{name}" for name in dealt)] if inside else dealt
 
 
@@ -198,10 +200,19 @@ class DatasetWriter:
             seed=plan.seed,
             subfolders=plan.subfolders,
             folder=plan.folder,
-            table="" if self.force or holding.dataset is None else holding.dataset.table[0],
+            depth=plan.depth,
+            table=self._table_before(holding),
         )
         self.store.put(PLAN, begun.text())
         self.store.arrange(self._folders)
+
+    def _table_before(self, holding: Holding) -> str:
+        """The table that the new one replaces; empty: none. One whose removal was cut off is still known."""
+        if self.force:
+            return ""
+        if holding.begun is not None and holding.begun.table:
+            return holding.begun.table
+        return "" if holding.dataset is None else holding.dataset.table[0]
 
     def _recorded(self) -> Records:
         """Files that are said to be done: by the manifest and by the journals. Raises StorageError."""
@@ -410,6 +421,13 @@ class DatasetWriter:
         return name if data is not None and zlib.crc32(data) == int(name[8:16], 16) else ""
 
 
+def repair_was_cut_off(dataset: Dataset) -> bool:
+    """Whether files of it were being made again when that was killed. Raises DatasetError, StorageError."""
+    begun = look(dataset.store).begun
+    manifest = dataset.manifest
+    return begun is not None and (begun.identity, begun.files) == (manifest.identity, len(manifest.names))
+
+
 def repair(dataset: Dataset, names: Sequence[str], threads: int) -> None:
     """Make these files of a dataset again, from the recipe that its manifest holds.
 
@@ -428,6 +446,7 @@ def repair(dataset: Dataset, names: Sequence[str], threads: int) -> None:
         files=len(found),
         subfolders=manifest.subfolders,
         folder=found.folder,
+        depth=found.depth,
         seeds=manifest.seeds,
     )
     if plan.identity != manifest.identity:

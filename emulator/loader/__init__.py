@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from emulator.config.workload import LoaderSpec
+from emulator.config.workload import AccessSpec, LoaderSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import ADOPTED
 from emulator.errors import DatasetError
@@ -12,6 +10,9 @@ from emulator.loader.base import Loader, SampleList
 from emulator.loader.reading import Checksums, PartReader, WholeReader
 from emulator.registry import LOADERS, load
 from emulator.storage.base import Storage
+
+ALL = AccessSpec()
+"""Samples in random order, and all of each."""
 
 
 def make_loader(
@@ -22,28 +23,29 @@ def make_loader(
     *,
     seed: int = 0,
     checksums: Checksums | None = None,
-    columns: Sequence[str] = (),
+    access: AccessSpec = ALL,
 ) -> Loader:
     """The loader `kind`, a key of `registry.LOADERS`, of one rank over `samples` in `storage`.
 
     `seed` is that of the random crops. With `checksums` every sample is summed as it is read, and one that
-    differs is a DatasetError. `columns` are those that are read of formats that have any; none: all. Raises
-    DatasetError for a format that is not known or does not fit the workload, MissingError without PyTorch.
+    differs is a DatasetError. `access` says which columns, or pieces, of a sample are read, and what becomes
+    of the loader's workers between two calls of its `read`. Raises DatasetError for a format that is not
+    known or does not fit the workload, MissingError without PyTorch.
     """
-    form = format_named(samples.format)
-    crops = kind == "torch" and bool(spec.crop)
-    many = samples.samples_per_file > 1 or bool(columns)
+    form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS[kind]
+    # Arrays of a file that feedrate did not make have any shape and make no batch: their bytes are kept.
+    foreign = getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
+    crops = owner.tensors and bool(spec.crop) and not foreign
+    many = samples.samples_per_file > 1 or bool(columns) or form.partial
     if many and crops:
         raise DatasetError(
             f"crops of samples are not read out of files of {samples.samples_per_file}",
             "--set loader.crop=[] keeps all bytes of a sample, or use --loader direct",
         )
-    # Arrays of a file that feedrate did not make have any shape and make no batch: their bytes are kept.
-    foreign = getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
     reader: WholeReader
-    if many or (kind == "torch" and not crops and (form.records or foreign)):
+    if many or (owner.tensors and not crops and (form.records or foreign)):
         reader = PartReader(storage, samples, form, spec.block_bytes, checksums, columns)
     else:
         reader = WholeReader(storage, samples, form, spec.block_bytes, checksums)
-    loader: Loader = load(LOADERS[kind])(spec, reader, seed)
+    loader: Loader = load(owner.owner)(spec, reader, seed, access.refill)
     return loader

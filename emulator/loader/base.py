@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import StorageError
 from emulator.plan import Portion
+from emulator.record.books import Stretch
 from emulator.units import show_seconds
 
 PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
@@ -21,6 +23,17 @@ PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
 
 _CLOSE_SECONDS = 1.0
 """How long `DaemonThreads.close` waits for work that is under way; what hangs longer is left to the exit."""
+
+
+class Made(NamedTuple):
+    """How a worker process came by a batch."""
+
+    stretch: Stretch
+    """What the time went into from its begin until it was ready."""
+    idle: float
+    """Seconds before its begin in which the worker had nothing to do."""
+    others: Stretch
+    """What threads of the worker that do not read did since its last batch: they hand batches over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,10 @@ class Batch:
     """Bytes that were read for it."""
     ready: float = field(compare=False)
     """When the last of them had arrived, in seconds of time.monotonic: maybe long before anybody looked."""
+    began: float = field(default=math.nan, compare=False)
+    """When reading for it began, in seconds of time.monotonic; NaN: nothing was read, or nobody noted it."""
+    made: Made | None = field(default=None, compare=False)
+    """None: threads of this process have read it."""
 
 
 class SampleList(Protocol):

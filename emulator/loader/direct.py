@@ -7,6 +7,7 @@ samples' size. The queue depth that the storage sees is `workers`.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from queue import SimpleQueue
 
-from emulator.config.workload import LoaderSpec
+from emulator.config.workload import LoaderSpec, Refill
 from emulator.loader.base import Batch, DaemonThreads, stalled
 from emulator.loader.reading import WholeReader
 from emulator.plan import Portion, Read
@@ -29,12 +30,13 @@ class _Slot:
     condition variable for every batch.
     """
 
-    __slots__ = ("bytes", "cancelled", "complete", "error", "left", "ready", "samples")
+    __slots__ = ("began", "bytes", "cancelled", "complete", "error", "left", "ready", "samples")
 
     def __init__(self, samples: int, reads: int) -> None:
         self.samples = samples
         self.left = reads
         self.bytes = 0
+        self.began = math.nan
         self.ready = time.monotonic()
         self.error: BaseException | None = None
         self.cancelled = False
@@ -50,8 +52,10 @@ class _Slot:
 class DirectLoader:
     """See the module's docstring. Data are discarded as soon as they have arrived."""
 
-    def __init__(self, spec: LoaderSpec, reader: WholeReader, seed: int = 0) -> None:
-        """`seed` has no meaning here: nothing is cropped."""
+    def __init__(
+        self, spec: LoaderSpec, reader: WholeReader, seed: int = 0, refill: Refill = "never"
+    ) -> None:
+        """`seed` and `refill` have no meaning here: nothing is cropped, and there are no workers to start."""
         self._spec = spec
         self._reader = reader
         self._lock = threading.Lock()  # guards the counts of all slots
@@ -79,7 +83,7 @@ class DirectLoader:
                 # Before the batch is handed over: the readers must not idle while the rank computes on it.
                 for portion in islice(portions, 1):
                     window.append(self._admit(portion))
-                yield Batch(slot.samples, slot.bytes, slot.ready)
+                yield Batch(slot.samples, slot.bytes, slot.ready, slot.began)
         finally:
             for slot in window:
                 slot.cancelled = True
@@ -97,6 +101,8 @@ class DirectLoader:
             slot, read = task
             if slot.cancelled:
                 continue
+            if math.isnan(slot.began):
+                slot.began = time.monotonic()
             try:
                 size = self._reader.fetch(read, buffer, slot.is_cancelled)
             except BaseException as error:  # noqa: BLE001  the consumer raises it, once, and does not wait for ever

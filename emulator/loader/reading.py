@@ -204,7 +204,7 @@ class PartReader(WholeReader):
     def pieces(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
-        if self.samples.samples_per_file == 1 and not self.columns:
+        if self.samples.samples_per_file == 1 and not self.columns and not self.form.partial:
             yield from super().pieces(read, buffer, cancelled, keep)
             return
         known = self._known(read.file)

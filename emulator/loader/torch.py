@@ -1,8 +1,9 @@
 """PyTorch's DataLoader, as a training job reads: whole samples, random crops, collated batches.
 
 The DataLoader is asked for steps, each as one batch of its own: a batch sampler hands it `[(epoch,
-portion)]`, and the dataset returns the batch put together. Either threads of this process read (`_Threads`),
-or worker processes do (`_Processes`).
+portion)]`, and the dataset returns the batch put together. Worker processes read, as in a training
+(`ProcessLoader`), or threads of this process do (`ThreadLoader`): the same files at the same time for one
+interpreter instead of five, so that few cores stand for a host that has enough.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from emulator.config.workload import LoaderSpec
+from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, StorageError
-from emulator.loader.base import PREFIX_VARIABLE, Batch, DaemonThreads, stalled
+from emulator.loader.base import PREFIX_VARIABLE, Batch, DaemonThreads, Made, stalled
 from emulator.loader.crop import CropReader
 from emulator.loader.reading import PartReader, WholeReader
 from emulator.plan import Portion, Read
-from emulator.storage.base import ReadCounts
+from emulator.record.books import Books, Page
+from emulator.registry import load
+from emulator.storage.base import ReadCounts, Storage
 from emulator.storage.posix import aligned_buffer
 
 os.environ.setdefault(
@@ -54,6 +57,8 @@ T = TypeVar("T")
 
 _END_SECONDS = 2.0
 """How long worker processes have to end by themselves."""
+_GLANCE_SECONDS = 5.0
+"""How often a rank that waits for a batch looks whether its workers live, as DataLoader does by itself."""
 _DEATH_SECONDS = 1.0
 """How long after its connections have closed a dead worker is known to be dead, at most."""
 
@@ -68,6 +73,13 @@ Tensors = tuple[torch.Tensor, ...]
 their bytes, all in one."""
 
 
+class Task(Future[T]):
+    """A call that a thread will run."""
+
+    began: float = math.nan
+    """When a thread began with it, in seconds of time.monotonic."""
+
+
 class DaemonPool(DaemonThreads):
     """Daemon threads that run calls in the order in which they were handed in."""
 
@@ -75,9 +87,9 @@ class DaemonPool(DaemonThreads):
         self._closed = False
         super().__init__(threads, name, _run_tasks)
 
-    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Task[T]:
         """`call(*args)`, later, by one of the threads; cancelled when the pool is closed."""
-        future: Future[T] = Future()
+        future: Task[T] = Task()
         self.tasks.put((future, partial(call, *args, **kwargs)))
         if self._closed:  # looked at after the put: `close` sets it before it empties the queue
             future.cancel()
@@ -94,15 +106,16 @@ class DaemonPool(DaemonThreads):
         super().close()
 
 
-def _run_tasks(tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
+def _run_tasks(tasks: SimpleQueue[tuple[Task[Any], Callable[[], Any]] | None]) -> None:
     while (task := tasks.get()) is not None:
         _run(*task)
         del task  # or it would keep its arguments and its result until the next one comes
 
 
-def _run(future: Future[Any], call: Callable[[], Any]) -> None:
+def _run(future: Task[Any], call: Callable[[], Any]) -> None:
     if not future.set_running_or_notify_cancel():
         return
+    future.began = time.monotonic()
     try:
         result = call()
     except BaseException as error:  # noqa: BLE001 - whoever waits for the future shall see it
@@ -143,22 +156,23 @@ class SampleReader:
         assert tensors is not None
         return tensors
 
-    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int]:
-        """The tensors of a step and the bytes that were read for them, by the pool's threads or this one.
+    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int, float]:
+        """The tensors of a step, the bytes that were read for them, and when that began (time.monotonic).
 
-        Raises DatasetError, StorageError, CancelledError.
+        By the pool's threads or this one. Raises DatasetError, StorageError, CancelledError.
         """
         epoch, portion = request
+        began = time.monotonic()
         keys = [(epoch, read.file) for read in portion.reads]
         size = sum(self.whole.size(file) for _, file in keys)
         if pool is None:  # a worker process: default_collate puts the batch into shared memory
-            return _stacked([self(key) for key in keys]), size
+            return _stacked([self(key) for key in keys]), size, began
         # Samples are read into their places in the batch, so that nothing has to be copied to collate them.
         batch = _empty((len(keys), 1, *self.crop)) if self.crop else None
         places: Iterable[Tensors | None] = zip(*batch, strict=True) if batch else [None] * len(keys)
         futures = [pool.submit(self, *pair) for pair in zip(keys, places, strict=True)]
         samples = [future.result() for future in futures]
-        return batch or _stacked(samples), size
+        return batch or _stacked(samples), size, min(future.began for future in futures)
 
 
 def _empty(shape: tuple[int, ...]) -> Tensors:
@@ -195,15 +209,18 @@ class RecordReader:
             data += piece
         return torch.from_numpy(np.frombuffer(data, np.uint8))
 
-    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int]:
+    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int, float]:
+        """As SampleReader.batch; NaN where nothing had to be read."""
         epoch, portion = request
+        began = time.monotonic() if portion.reads else math.nan
         if pool is None:
             parts = [self(epoch, read) for read in portion.reads]
         else:
             futures = [pool.submit(self, epoch, read) for read in portion.reads]
             parts = [future.result() for future in futures]
+            began = min((future.began for future in futures), default=began)
         joined = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
-        return (joined,), joined.numel()
+        return (joined,), joined.numel(), began
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +231,18 @@ class Collated:
     samples: int
     bytes: int
     """Bytes that were read."""
+    began: float
+    """When reading them began, in seconds of time.monotonic, which all processes of a machine share."""
+    ready: float
+    """When it was over and the batch put together: before it was handed to the rank."""
     worker: int
     """Process that made it."""
     cpu_seconds: float
     """User + system seconds of that process so far."""
     counts: ReadCounts | None
     """What its reads cost since the last batch, from a process of its own."""
+    made: Made | None
+    """What its time went into, from a process of its own."""
 
 
 class StepDataset(Dataset[Tensors]):
@@ -232,21 +255,48 @@ class StepDataset(Dataset[Tensors]):
         self.reader = reader
         self.pool = pool
         self._home = os.getpid()
+        self._diary: _Diary | None = None
 
     def __getitems__(self, requests: Sequence[Request]) -> Collated | FeedrateError:
         """What a step takes, read by the pool's threads or in this one. `requests` is one, in a list."""
         (request,) = requests
+        at_home = os.getpid() == self._home
+        if not at_home and self._diary is None:
+            self._diary = _Diary(self.reader.whole.storage)
+        before = None if self._diary is None else self._diary.begin()
         try:
-            tensors, size = self.reader.batch(request, self.pool)
+            tensors, size, began = self.reader.batch(request, self.pool)
         except FeedrateError as error:
             return error
         except CancelledError:
             return StorageError("the loader is closed")
-        pid, samples = os.getpid(), request[1].samples
-        if pid == self._home:
-            return Collated(tensors, samples, size, pid, 0.0, None)
+        made = partial(Collated, tensors, request[1].samples, size, began, time.monotonic(), os.getpid())
+        if self._diary is None or before is None:
+            return made(0.0, None, None)
         counts = self.reader.whole.storage.stats.drain()
-        return Collated(tensors, samples, size, pid, time.process_time(), counts)
+        return made(time.process_time(), counts, self._diary.end(before))
+
+
+class _Diary:
+    """What a worker process does with its time, batch by batch."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._last: Page | None = None
+        info = torch.utils.data.get_worker_info()
+        workers = info.num_workers if info is not None and storage.turns else 1
+        self._books = Books(storage.stats.tallies, together=workers)
+
+    def begin(self) -> Page:
+        """Begin with a batch."""
+        return self._books.look()
+
+    def end(self, before: Page) -> Made | None:
+        """The batch that was begun with `before` is ready; None where the kernel keeps no books."""
+        page = self._books.look()
+        idle = math.inf if self._last is None else before.time - self._last.time
+        others = self._books.others(self._last or before, page)
+        self._last = page
+        return Made(self._books.reading(before, page), idle, others) if self._books.kept else None
 
 
 def as_it_is(collated: Any) -> Any:
@@ -254,20 +304,21 @@ def as_it_is(collated: Any) -> Any:
     return collated
 
 
-Fetched = tuple[Collated | FeedrateError, float]
-"""What the DataLoader delivered, and when it did, in seconds of time.monotonic."""
+Fetched = Collated | FeedrateError
+"""What the DataLoader delivers."""
 
 
-def _fetch(iterator: Iterator[Any]) -> tuple[Any, float]:
-    """The next batch, as in Fetched; None instead of it after the last one."""
-    return next(iterator, None), time.monotonic()
+def _fetch(iterator: Iterator[Any]) -> Any:
+    """The next batch; None after the last one."""
+    return next(iterator, None)
 
 
 class TorchLoader:
-    """Batches of one rank through torch.utils.data.DataLoader, by threads or by worker processes."""
+    """Batches of one rank through torch.utils.data.DataLoader. Those who read are the subclass's."""
 
-    def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int) -> None:
-        """`seed` is that of the random crops."""
+    def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int, refill: Refill = "never") -> None:
+        """`seed` is that of the random crops; workers are started anew by each `read` for `refill` =
+        epoch."""
         torch.set_num_threads(1)  # ranks share the cores: a pool of theirs each would only fight
         self._storage = whole.storage
         self._epoch = 0
@@ -277,8 +328,12 @@ class TorchLoader:
         reader = (
             RecordReader(whole) if isinstance(whole, PartReader) else SampleReader(whole, spec.crop, seed)
         )
-        engine = _Threads if spec.worker_kind == "thread" else _Processes
-        self._engine: _Threads | _Processes = engine(spec, reader)
+        self._engine = self._readers(spec, reader, refill)
+
+    def _readers(
+        self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill
+    ) -> _Threads | _Processes:
+        raise NotImplementedError
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """As Loader.read. The tensors are dropped when the next batch is asked for."""
@@ -287,8 +342,7 @@ class TorchLoader:
         self._engine.abandon(number)
         return map(self._batch, self._engine.read(keys))
 
-    def _batch(self, fetched: Fetched) -> Batch:
-        collated, ready = fetched
+    def _batch(self, collated: Fetched) -> Batch:
         if isinstance(collated, FeedrateError):
             raise collated
         if collated.counts is not None:
@@ -296,7 +350,7 @@ class TorchLoader:
             self._helper_cpu[collated.worker] = collated.cpu_seconds
         if self._take is not None:
             self._take(collated.tensors)
-        return Batch(collated.samples, collated.bytes, ready)
+        return Batch(collated.samples, collated.bytes, collated.ready, collated.began, collated.made)
 
     def helper_cpu_seconds(self) -> float:
         """User + system seconds of the worker processes, up to the batches they delivered."""
@@ -309,6 +363,24 @@ class TorchLoader:
     def hand_over(self, take: Callable[[Tensors], None]) -> None:
         """Give the tensors of every batch to `take` before the batch is returned: for a job that trains."""
         self._take = take
+
+
+class ProcessLoader(TorchLoader):
+    """`--loader torch`."""
+
+    def _readers(
+        self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill
+    ) -> _Threads | _Processes:
+        return _Processes(spec, reader, refill)
+
+
+class ThreadLoader(TorchLoader):
+    """`--loader threads`."""
+
+    def _readers(
+        self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill
+    ) -> _Threads | _Processes:
+        return _Threads(spec, reader)
 
 
 class _Threads:
@@ -371,7 +443,7 @@ class _Processes:
     to be, and MPI does not survive one everywhere. The server imports this module once for all of them.
     """
 
-    def __init__(self, spec: LoaderSpec, reader: SampleReader | RecordReader) -> None:
+    def __init__(self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill) -> None:
         self._spec = spec
         self._batches = _Batches()
         self._workers: list[Any] = []
@@ -379,7 +451,11 @@ class _Processes:
         name_semaphores()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["emulator.loader.torch"])
-        self._fetcher = DaemonPool(1, "fetcher")
+        self._hung, self._tell = context.Pipe(duplex=False)
+        """The error of a worker that hung in the storage, and ended for it."""
+        ready = context.Process(target=_nothing)
+        ready.start()  # now, and not in the first step: before its first child the server imports PyTorch
+        ready.join()
         self._closer = DaemonPool(1, "closer")
         with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
@@ -388,8 +464,10 @@ class _Processes:
                 collate_fn=as_it_is,
                 num_workers=spec.workers,
                 multiprocessing_context=context,
-                persistent_workers=True,
+                persistent_workers=refill != "epoch",
                 prefetch_factor=math.ceil(spec.prefetch / spec.workers),
+                timeout=min(_GLANCE_SECONDS, spec.stall_timeout),
+                worker_init_fn=partial(_watched, self._tell),
             )
 
     def read(self, keys: Sequence[list[Request]]) -> Iterator[Fetched]:
@@ -404,20 +482,39 @@ class _Processes:
             OSError,
             EOFError,
         ):  # what starting workers raises when one or its server is gone
-            raise _worker_died() from None
+            raise self._worker_died() from None
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
         for _ in keys:
-            # Through a thread: DataLoader's own timeout would notice a dead worker no sooner than a hung one.
-            future = self._fetcher.submit(_fetch, self._iterator)
+            yield self._next()
+        self._next()  # as a for loop over a DataLoader ends: this is where workers end that do not stay
+        self._workers = [worker for worker in self._workers if worker.is_alive()]
+
+    def _next(self) -> Any:
+        """The next batch, taken by this very thread as a training takes it; None after the last one.
+
+        A thread that waited in its place would have to be woken, and wake this one: on busy cores that is
+        paid for in each step.
+        """
+        deadline = time.monotonic() + self._spec.stall_timeout
+        while True:
             try:
-                yield future.result(self._spec.stall_timeout)
-            except TimeoutError:
-                raise stalled(self._spec.stall_timeout) from None
-            except (RuntimeError, OSError, EOFError):  # as torch or its queues notice it
-                if not connection.wait([worker.sentinel for worker in self._workers], _DEATH_SECONDS):
+                return next(self._iterator, None)
+            except (RuntimeError, OSError, EOFError) as error:  # as torch or its queues notice a dead worker
+                if connection.wait([worker.sentinel for worker in self._workers], 0):
+                    raise self._worker_died() from None
+                if "timed out" in str(error):  # DataLoader's glance at its workers, who live
+                    if time.monotonic() >= deadline:
+                        raise stalled(self._spec.stall_timeout) from None
+                elif connection.wait([worker.sentinel for worker in self._workers], _DEATH_SECONDS):
+                    raise self._worker_died() from None
+                else:
                     raise
-                raise _worker_died() from None
-            del future
+
+    def _worker_died(self) -> FeedrateError:
+        if self._hung.poll():
+            error: FeedrateError = self._hung.recv()
+            return error
+        return RankError("a DataLoader worker died", "was memory short? see the system log")
 
     def abandon(self, epoch: int) -> None:
         """Nothing: the workers finish what they were given before they take the next epoch's."""
@@ -432,15 +529,26 @@ class _Processes:
             worker.join(max(0.0, deadline - time.monotonic()))
             worker.kill()  # one that hangs in a read does not listen to anything else
         self._closer.close()
-        self._fetcher.close()
+        self._hung.close()
+        self._tell.close()
         self._workers.clear()  # each holds two open files
         self._iterator = None
         self._loader = None
         gc.collect()  # both are in cycles, and their semaphores have names that the system keeps
 
 
-def _worker_died() -> RankError:
-    return RankError("a DataLoader worker died", "was memory short? see the system log")
+def _watched(hung: Any, number: int) -> None:
+    """In a worker process: its calls into the storage have a deadline, as those of a rank have."""
+
+    def end(error: StorageError) -> None:
+        hung.send(error)
+        os._exit(error.exit_code)
+
+    load("run.watch:watch_worker")(end)
+
+
+def _nothing() -> None:
+    """What a process does that only shows that the server is there."""
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -84,8 +85,8 @@ class ResultFolder:
             path.mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
         try:
-            prepare_out(path, force, held=True)
             _tidy(path, lock.before)
+            prepare_out(path, force, held=True)
             folder = cls(path, result, lock)
             folder.update(status="incomplete", reason=UNFINISHED)
         except BaseException:
@@ -147,23 +148,24 @@ def _locked(path: Path) -> Lock:
             raise SpecError(f"{path} is in use: {error.strerror}", "choose another --out") from None
 
 
-def check_out(path: Path, force: bool, held: bool = False) -> None:
+def check_out(
+    path: Path, force: bool, held: bool = False, hint: str = "choose another --out, or add --force"
+) -> None:
     """Refuse an OUT that holds files, with `force` files that are not ours to replace; changes nothing.
 
     One that another process fills is refused too; `held`: this process has its lock.
     Raises SpecError, StorageError.
     """
     with storage_errors(f"cannot look into the folder {path}"):
-        used = path.exists() and any(entry.name != LOCK for entry in path.iterdir())
         holder = in_use(path / LOCK) if path.is_dir() and not held else ""
+        left = {LOCK, *(file.name for file in _left_by(path, _left_lock(path)))}
+        used = path.exists() and any(entry.name not in left for entry in path.iterdir())
     if holder:
         raise SpecError(f"{path} is in use: {holder}", "choose another --out")
     if used and not force:
-        raise SpecError(
-            f"{path} is not empty", "results are never overwritten: choose another --out, or add --force"
-        )
+        raise SpecError(f"{path} is not empty", f"results are never overwritten: {hint}")
     if used:
-        _own_files(path)
+        _own_files(path, left)
 
 
 def prepare_out(path: Path, force: bool, held: bool = False) -> None:
@@ -193,22 +195,32 @@ def prepare_out(path: Path, force: bool, held: bool = False) -> None:
 
 def _tidy(path: Path, before: Owner | None) -> None:
     """Remove the temporary files of the process that was killed here. Raises StorageError."""
-    if before is None:
-        return
     with storage_errors(f"cannot write to {path}"):
-        for file in path.iterdir():
-            writer = written_by(file.name)
-            if writer in [(name, before.host[:32], before.pid) for name in (RESULT, STEPS, _PROBE)]:
-                file.unlink(missing_ok=True)
+        for file in _left_by(path, before):
+            file.unlink(missing_ok=True)
 
 
-def _own_files(path: Path) -> list[Path]:
-    """The files in OUT that its run.json says are ours.
+def _left_lock(path: Path) -> Owner | None:
+    """Who has left the lock in OUT behind, or holds it. Raises OSError."""
+    lock = path / LOCK
+    return Owner.read(lock.read_bytes()) if _is_file(lock) else None
+
+
+def _left_by(path: Path, before: Owner | None) -> list[Path]:
+    """The temporary files in OUT of the process `before`. Raises OSError."""
+    if before is None:
+        return []
+    writers = [(name, before.host[:32], before.pid) for name in (RESULT, STEPS, _PROBE)]
+    return [file for file in path.iterdir() if written_by(file.name) in writers and _is_file(file)]
+
+
+def _own_files(path: Path, left: Collection[str] = (LOCK,)) -> list[Path]:
+    """The files in OUT that its run.json says are ours; `left` are names that count for nothing.
 
     Raises SpecError when there is none that is intact, or when files of others have such names.
     """
     with storage_errors(f"cannot look into the folder {path}"):
-        if not any(entry.name != LOCK for entry in path.iterdir()):
+        if all(entry.name in left for entry in path.iterdir()):
             return []
     try:
         result = read_result(path)
@@ -288,9 +300,12 @@ def read_result(path: Path) -> RunResult:
 def claim_failure(path: Path, line: str) -> bool:
     """Write `line` to OUT/failure.txt; False when another rank has already said why.
 
-    True also when the folder cannot be written: then the caller had better print the line.
+    True also when there is no result to say it of (the file would be in the way of the next run), or when
+    the folder cannot be written: then the caller had better print the line.
     """
     try:
+        if not (path / RESULT).is_file():
+            return True
         with (path / FAILURE).open("x", encoding="utf-8") as file:
             file.write(line + "\n")
     except FileExistsError:
@@ -305,9 +320,10 @@ def replace_failure(path: Path, line: str) -> None:
 
     Does nothing where there is no result, or where it cannot be written.
     """
-    if (path / RESULT).is_file():
-        with suppress(StorageError):
-            write_whole(path / FAILURE, line + "\n")
+    with suppress(OSError):
+        if (path / RESULT).is_file():
+            (path / FAILURE).unlink(missing_ok=True)
+    claim_failure(path, line)
 
 
 def read_failure(path: Path) -> str:

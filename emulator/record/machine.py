@@ -56,6 +56,33 @@ def describe_mount(folder: Path) -> dict[str, str]:
     return {} if best is None else dict(zip(("mount", "source", "type"), best, strict=True))
 
 
+def cgroup_files(controller: str, name: str) -> list[Path]:
+    """The file `name` of the cgroup that this process is in, then of those around it, where it is there.
+
+    Of cgroups v2, and of those v1 that have `controller`; within a container as far as it can look.
+    """
+    groups = {}
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            groups["cgroup" if controllers else "cgroup2"] = path
+    found: list[Path] = []
+    for line in _read("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        root, target = left.split()[3:5]
+        kind, _, options = right.split()[:3]
+        if kind not in groups or (kind == "cgroup" and controller not in options.split(",")):
+            continue
+        mount, inside = Path(target), Path(groups[kind])
+        group = mount / inside.relative_to(root) if inside.is_relative_to(root) else mount
+        if ".." in group.parts or not group.is_dir():  # a cgroup outside of what this namespace shows
+            group = mount
+        while group.is_relative_to(mount):
+            found += [group / name] if (group / name).is_file() else []
+            group = group.parent
+    return found
+
+
 def _cpu_model() -> str:
     for line in _read("/proc/cpuinfo").splitlines():
         if line.startswith("model name"):
@@ -84,6 +111,11 @@ class HostActivity:
     """Bytes received, loopback left out."""
     device_bytes: int | None
     """Bytes read from block devices."""
+    pressure: dict[str, float]
+    """`cpu`, `io`, `memory` -> share of the time in which some thread waited for it (PSI).
+
+    `cgroup cpu` and so on -> the same of this process's cgroup. Empty where the kernel does not tell.
+    """
 
 
 class HostProbe:
@@ -99,13 +131,15 @@ class HostProbe:
 
     def start(self) -> None:
         self._ticks, self._nic, self._device = _proc_stat("cpu"), _nic_bytes(), _device_bytes()
+        self._began, self._stalled = time.monotonic(), _stalled()
         self._thread.start()
 
     def stop(self) -> HostActivity:
         """What the host did since `start()`."""
         self._done.set()
         self._thread.join()
-        nic, device = _nic_bytes(), _device_bytes()
+        nic, device, stalled = _nic_bytes(), _device_bytes(), _stalled()
+        seconds = max(1e-9, time.monotonic() - self._began)
         # Ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal, ...
         spent = [after - before for after, before in zip(_proc_stat("cpu"), self._ticks, strict=False)]
         total = sum(spent[:8])
@@ -115,6 +149,7 @@ class HostProbe:
             runqueue=sum(self._queue) / len(self._queue) if self._queue else None,
             nic_bytes=None if nic is None or self._nic is None else nic - self._nic,
             device_bytes=None if device is None or self._device is None else device - self._device,
+            pressure={name: (stalled[name] - was) / seconds for name, was in self._stalled.items()},
         )
 
     def _watch(self) -> None:
@@ -130,6 +165,25 @@ def _proc_stat(name: str) -> list[int]:
         if line.startswith(name + " "):
             return [int(part) for part in line.split()[1:]]
     return []
+
+
+def _stalled() -> dict[str, float]:
+    """Seconds in which some thread waited for a resource, as in HostActivity.pressure (Linux PSI)."""
+    found = {}
+    for name in ("cpu", "io", "memory"):
+        files = {name: Path("/proc/pressure") / name}
+        own = [
+            file for file in cgroup_files("", f"{name}.pressure") if (file.parent / "cgroup.type").is_file()
+        ]
+        if own:  # not the root, whose pressure is the host's
+            files[f"cgroup {name}"] = own[0]
+        for key, file in files.items():
+            words = (
+                _read(str(file)).partition("\n")[0].split()
+            )  # some avg10=... avg60=... avg300=... total=MICROSECONDS
+            if words[:1] == ["some"]:
+                found[key] = int(words[-1].removeprefix("total=")) / 1e6
+    return found
 
 
 def _nic_bytes() -> int | None:

@@ -36,7 +36,10 @@ class Flag:
     """What it means, for people."""
 
 
-BoundKind = Literal["compute", "client-cpu", "client-link", "storage", "emulator"]
+BoundKind = Literal["compute", "storage", "client-cpu", "cpu-quota", "client-link", "loader", "emulator"]
+
+CLIENT: tuple[BoundKind, ...] = ("client-cpu", "cpu-quota", "client-link", "loader", "emulator")
+"""The kinds that say that the client was the limit, not the storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +47,38 @@ class Bound:
     """What limits a point, and the evidence for it."""
 
     kind: BoundKind
-    """`client-link` is the network or the device of a client host."""
+    """`client-link` is the network or the device of a client host; `emulator` its barriers between hosts,
+    in old results also late processes and slow loaders."""
     evidence: tuple[str, ...]
     """Measurements that show it, one sentence each."""
     host: str = ""
     """The host that is limited, when the others are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starved:
+    """Where the time went in which accelerators had nothing to do: shares of it that sum to 1.
+
+    From the kernel's books on the threads that read (/proc/PID/task/TID/schedstat) and from how long their
+    requests took. What a rank waited for another at a barrier counts as what held the other one up.
+    """
+
+    seconds: float
+    """Seconds of all ranks together, the first step of each left out."""
+    storage: float = 0.0
+    """A request was under way, its thread asleep."""
+    link: float = 0.0
+    """As `storage`, for longer than on the median host: the network or the device of one host."""
+    cores: float = 0.0
+    """A thread had something to do, and no core to do it on."""
+    quota: float = 0.0
+    """As `cores`, because the CPU quota of its cgroup was used up."""
+    work: float = 0.0
+    """A thread was on a core: copying, unpacking, Python."""
+    loader: float = 0.0
+    """Nothing was under way, though batches were due: too few workers, a small window, Python's lock."""
+    barrier: float = 0.0
+    """Other ranks computed for longer: nothing held them up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +107,13 @@ class HostShare:
     """Bytes read from block devices."""
     wait_seconds: float = 0.0
     """Seconds that its ranks were blocked on the loader, summed."""
+    starved: Starved | None = None
+    """Where the time went that its accelerators starved."""
+    pressure: Mapping[str, float] = field(default_factory=dict)
+    """`cpu`, `io`, `memory` -> share of the time in which some thread waited for it (PSI).
+
+    `cgroup cpu` and so on -> the same of the ranks' own cgroup.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,23 +143,36 @@ class Point:
     x_ideal: float
     """samples_per_second / ideal_samples_per_second."""
     au: float
-    """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute."""
+    """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute, in the
+    accelerators' time, which no late process holds up: what the storage feeds."""
     x_ideal_first: float
     """As x_ideal, over all steps, the first one included."""
     au_first: float
-    """As au, over all steps, the first one included."""
+    """As au, over all steps, the first ones included."""
     wait_share: float
     """Share of the ranks' loop time in which accelerators waited for batches."""
     barrier_share: float
     """Share of the ranks' loop time waiting for other ranks."""
+    barrier_seconds: float | None = None
+    """What the barrier of a step takes when all ranks come at once, before the loop; None: not measured."""
     overshoot_p99: float
     """99th percentile over steps of how late the process was at the end, as a share of the step time."""
+    overshoot_share: float = 0.0
+    """Share of the ranks' loop time that accelerators were held up by their own processes."""
     resident_share: float | None = None
     """Share of sampled pages that were in the page cache just before they were read (0 to 1)."""
     read_latency: Mapping[str, int] = field(default_factory=dict)
     """Histogram of read requests: upper edge in microseconds -> requests, all ranks."""
+    read_latency_max: float | None = None
+    """Seconds of the longest read request, as measured; None: not known."""
     read_retries: Mapping[str, int] = field(default_factory=dict)
     """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
+    starved: Starved | None = None
+    """Where the time went that accelerators starved, all hosts together."""
+    au_here: float | None = None
+    """As au, in the processes' time: what a training on these clients gets. None: not in the log."""
+    au_here_first: float | None = None
+    """As au_here, over all steps, the first ones included."""
     bound: Bound | None = None
     """What limits the point; None: not examined."""
     au_published: float | None = None
@@ -132,9 +182,18 @@ class Point:
     flags: tuple[Flag, ...] = ()
 
 
+KneeKind = Literal["knee", "beyond", "below", "at-least", "not-identifiable"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
     """Where adding processes stops paying. None: not observed within the counts that were run."""
+
+    kind: KneeKind | None = None
+    """`knee`: `n_au` with its interval. `beyond` the largest count, or `below` the smallest. `at-least`: the
+    client was the limit where processes starved, so the storage feeds `fed` or more. `not-identifiable`: the
+    runs contradict each other or say too little; the knee is between `fed` and `starved`. null: the workload
+    does not compute, or an older version wrote it."""
 
     n_au: float | None
     """Largest number of processes with throughput >= au_threshold x ideal, interpolated."""
@@ -146,6 +205,10 @@ class Knee:
     """Maximum throughput, only when it measurably falls after it."""
     interval: tuple[float, float] | None
     """95 % interval of n_au."""
+    fed: int | None = None
+    """Largest count that the storage was seen to feed."""
+    starved: int | None = None
+    """Smallest count beyond it that the storage was seen not to feed."""
     sentence: str
     """The knee in one sentence."""
 
@@ -231,6 +294,8 @@ class RunResult:
     """ISO 8601, UTC."""
     command: tuple[str, ...]
     """The command line that repeats it."""
+    label: str = ""
+    """A name for people (--label)."""
     workload: Mapping[str, Any]
     """The workload whole, as `dataclasses.asdict` gives it."""
     dataset: Mapping[str, Any]

@@ -6,14 +6,16 @@ OUT/steps.parquet           all rows, once the run is complete; then the spools 
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import SpecError, storage_error, storage_errors
-from emulator.files import RecordFile, replacing
+from emulator.errors import storage_errors
+from emulator.files import RecordFile
+from emulator.record.rows import read_rows, write_rows
 
 STEPS = "steps.parquet"
 SPOOL = "spool"
@@ -33,9 +35,20 @@ STEP = np.dtype(
         ("overshoot", "<f8"),  # seconds that it was occupied for longer than that
         ("barrier", "<f8"),  # seconds that it waited for other ranks
         ("late", "<f8"),  # seconds after the end of the step at which its process was there; in none of these
+        # Moments, seconds since the start of the point; NaN: not measured.
+        ("requested", "<f8"),  # when reading for the batch began
+        ("arrived", "<f8"),  # when all of it had been read
+        ("got", "<f8"),  # when the process had it
+        ("woke", "<f8"),  # when the process was back from computing on it, before any barrier
     ]
 )
-"""Layout of a row. `begin` of a step plus its wait, compute, overshoot and barrier is `begin` of the next."""
+"""Layout of a row. `begin` of a step plus its wait, compute, overshoot and barrier is `begin` of the next.
+
+These are the accelerator's time. What its process did when is in the columns after them (`analysis.here`).
+"""
+
+MOMENTS = ("requested", "arrived", "got", "woke")
+"""Columns that step logs of earlier versions do not have; read from such a log, they are NaN."""
 
 Steps = NDArray[np.void]
 """Rows of dtype STEP, shape (steps,)."""
@@ -66,11 +79,15 @@ class StepLog:
         overshoot: float,
         barrier: float,
         late: float,
+        requested: float = math.nan,
+        arrived: float = math.nan,
+        got: float = math.nan,
+        woke: float = math.nan,
     ) -> None:
         """Append one step; seconds and bytes as in STEP."""
         if self._count == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        seconds = (begin, wait, compute, overshoot, barrier, late)
+        seconds = (begin, wait, compute, overshoot, barrier, late, requested, arrived, got, woke)
         self._rows[self._count] = (self._point, self._rank, epoch, step, samples, size, *seconds)
         self._count += 1
 
@@ -116,17 +133,18 @@ def read_spools(out: Path) -> Steps:
     """
     parts = [np.zeros(0, dtype=STEP)]
     with storage_errors("cannot read the step log"):
-        for file in sorted((out / SPOOL).glob(SPOOL_FILES)):
-            raw = file.read_bytes()
-            parts.append(np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP))
+        parts += [_spooled(file) for file in sorted((out / SPOOL).glob(SPOOL_FILES))]
     return np.concatenate(parts)
 
 
 def is_spool(file: Path) -> bool:
     """Whether all whole rows of a file are of the rank that it is named after. Raises OSError."""
+    return bool((_spooled(file)["rank"] == int(file.stem.removeprefix("rank-"))).all())
+
+
+def _spooled(file: Path) -> Steps:
     raw = file.read_bytes()
-    rows = np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP)
-    return bool((rows["rank"] == int(file.stem.removeprefix("rank-"))).all())
+    return np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP)
 
 
 def is_step_log(file: Path) -> bool:
@@ -136,7 +154,8 @@ def is_step_log(file: Path) -> bool:
 
     with file.open("rb") as opened:
         try:
-            return list(pyarrow.parquet.read_schema(opened).names) == list(STEP.names or ())
+            names = list(pyarrow.parquet.read_schema(opened).names)
+            return names in (list(STEP.names or ()), [n for n in STEP.names or () if n not in MOMENTS])
         except (pyarrow.ArrowException, OSError):
             return False
 
@@ -153,12 +172,7 @@ def remove_spools(out: Path) -> None:
 
 def write_steps(out: Path, rows: Steps) -> None:
     """Write OUT/steps.parquet whole or not at all, rows as they are. Raises StorageError."""
-    import pyarrow  # here, because a rank has no need of it
-    import pyarrow.parquet
-
-    table = pyarrow.table({name: np.ascontiguousarray(rows[name]) for name in STEP.names or ()})
-    with replacing(out / STEPS) as file:
-        pyarrow.parquet.write_table(table, file, compression="zstd")
+    write_rows(out / STEPS, rows)
 
 
 def read_steps(out: Path) -> Steps:
@@ -166,31 +180,10 @@ def read_steps(out: Path) -> Steps:
 
     Raises StorageError when it cannot be read, SpecError when it is no step log.
     """
-    written = _read_parquet(out / STEPS) if (out / STEPS).is_file() else np.zeros(0, dtype=STEP)
+    written: Steps = (
+        read_rows(out / STEPS, STEP, MOMENTS) if (out / STEPS).is_file() else np.zeros(0, dtype=STEP)
+    )
     spooled = read_spools(out)
     if not len(written):
         return spooled
     return np.concatenate([written, spooled[spooled["point"] > written["point"].max()]])
-
-
-def _read_parquet(path: Path) -> Steps:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with path.open("rb") as file:
-            table = pyarrow.parquet.read_table(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise storage_error(error, "cannot read the step log") from None
-        # An OSError without a number is pyarrow's own "Couldn't deserialize": damaged, not unreadable.
-        raise SpecError(f"{path} is not valid Parquet ({error})", "the file is damaged") from None
-    rows = np.zeros(table.num_rows, dtype=STEP)
-    for name in STEP.names or ():
-        if name not in table.column_names:
-            raise SpecError(f"{path} has no column {name}", "it is no step log of feedrate")
-        column = table[name].to_numpy()
-        if column.dtype != STEP[name]:
-            raise SpecError(f"{path}: column {name} is {column.dtype}, not {STEP[name]}", "it is no step log")
-        rows[name] = column
-    return rows

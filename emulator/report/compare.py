@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from emulator.analysis.flags import usable
+from emulator.analysis.evidence import usable
+from emulator.analysis.knee import INCONCLUSIVE
+from emulator.config.reader import to_plain
 from emulator.files import write_whole
 from emulator.record.result import RunResult
 from emulator.report import figure as fig
 from emulator.report.page import laid_out, plotted, render
 from emulator.report.reference import PublishedFigure, Submission
 from emulator.report.table import Cell, Column, Table, number, one_place, three_digits, three_places
+from emulator.report.table import as_plain as table_as_plain
 from emulator.report.terminal import Text
 from emulator.report.training_figures import computes
 from emulator.report.view import kind_of, marks, marks_line, notes, title
@@ -37,6 +41,17 @@ class Entry:
     flagged: bool = False
     used: bool = True
     """False: a flag invalidates it, and lines do not go through it."""
+
+    @property
+    def told(self) -> str:
+        """In words, for who points at it."""
+        parts = [
+            f"{_short(self.name, 44)}: {self.accelerators:,} accelerators",
+            show_rate(self.bytes_per_second),
+        ]
+        parts += [f"AU {self.au * 100:.1f} %"] if self.au is not None else []
+        parts += [f"X/X_ideal {self.x_ideal:.3f}"] if self.x_ideal is not None else []
+        return "; ".join(parts)
 
     @property
     def per_accelerator(self) -> float:
@@ -101,8 +116,11 @@ class Comparison:
         return [entry for compared in self.results for entry in compared.entries]
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """As few last parts of each path as tell them apart; numbered where even whole paths are the same."""
+def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
+    """The labels where all results have one of their own, else as few last parts of each path as tell them
+    apart; numbered where even whole paths are the same."""
+    if all(labels) and labels and len(set(labels)) == len(paths):
+        return list(labels)
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(part[-length:]) for part in parts]
@@ -119,11 +137,12 @@ def compare(
 ) -> Comparison:
     """The comparison of (name, result) pairs with those published rows that ran the same workload.
 
-    `match` keeps only published rows whose submitter or system contains it, whatever the case.
+    `match` keeps only published rows whose submitter or system has all its words; only their letters and
+    digits count.
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
     workloads = {item.workload.replace("-", "_") for item in compared}
-    text = match.casefold()
+    wanted = [_letters(word) for word in match.split()]
     published = [
         Entry(
             name=f"{row.submitter} {row.system}",
@@ -134,13 +153,19 @@ def compare(
             x_ideal=row.samples_per_second / row.ideal_samples_per_second,
         )
         for row in submissions
-        if row.workload in workloads and text in f"{row.submitter} {row.system}".casefold()
+        if row.workload in workloads and _has(wanted, f"{row.submitter} {row.system}")
     ]
-    shown = tuple(document for document in documents if text in document.system.casefold())
+    shown = tuple(document for document in documents if _has(wanted, document.system))
 
     cautions = [caution for item in compared for caution in _own_cautions(item)]
     cautions += [caution for other in compared[1:] for caution in _differences(compared[0], other)]
-    if submissions and not published:
+    if match and (submissions or documents) and not published and not shown:
+        known = sorted({f"{row.submitter} {row.system}" for row in submissions if row.workload in workloads})
+        close = get_close_matches(match, known, 3, 0.3)
+        cautions.append(
+            f"No published system matches {match!r}" + (f"; near it: {', '.join(close)}." if close else ".")
+        )
+    elif submissions and not published:
         cautions.append(f"No published row ran {' or '.join(sorted(workloads))}.")
     if published:
         cautions.append(
@@ -161,6 +186,16 @@ def compare(
         cautions=tuple(cautions),
         moves=tuple(_moves(compared)),
     )
+
+
+def _has(wanted: Sequence[str], name: str) -> bool:
+    """Whether each of the words is in the name."""
+    return all(word in _letters(name) for word in wanted)
+
+
+def _letters(text: str) -> str:
+    """The letters and digits of a name: how people type it differs in the rest."""
+    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _moves(compared: Sequence[Compared]) -> list[str]:
@@ -191,13 +226,19 @@ def _knee_range(compared: Compared) -> tuple[float, float]:
     knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
     if knee is not None and knee.n_au is not None:
         return knee.interval or (0.0, math.inf)
+    if knee is not None and knee.kind in INCONCLUSIVE:
+        return (float(knee.fed or 0), float(knee.starved or math.inf))
     return (0.0, min(ranks)) if _knee_below(compared) else (max(ranks), math.inf)
 
 
 def _knee_below(compared: Compared) -> bool:
     """True when the smallest count already starved, for a result without a knee."""
-    threshold = float(compared.result.workload.get("training", {}).get("au_threshold", 0.9))
-    return min(compared.result.points, key=lambda point: point.ranks).x_ideal < threshold
+    return min(compared.result.points, key=lambda point: point.ranks).x_ideal < _threshold(compared)
+
+
+def _threshold(compared: Compared) -> float:
+    """The share of ideal throughput that defines its knee."""
+    return float(compared.result.workload.get("training", {}).get("au_threshold", 0.9))
 
 
 def _knee_place(compared: Compared) -> str:
@@ -205,6 +246,12 @@ def _knee_place(compared: Compared) -> str:
     knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
     if knee is not None and knee.n_au is not None:
         return number(knee.n_au, 3)
+    if knee is not None and knee.kind in INCONCLUSIVE:
+        if knee.fed and knee.starved:
+            return f"between {knee.fed} and {knee.starved}"
+        if knee.starved:
+            return f"below {knee.starved}"
+        return f"at least {knee.fed}" if knee.fed else "unknown"
     return f"below {min(ranks)}" if _knee_below(compared) else f"beyond {max(ranks)}"
 
 
@@ -326,6 +373,25 @@ def shared(comparison: Comparison) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
+def as_plain(comparison: Comparison) -> dict[str, Any]:
+    """A comparison for programs: each result's answer and knee, the tables, moves and cautions."""
+    return {
+        "results": [
+            {
+                "name": compared.name,
+                "label": compared.result.label,
+                "answer": kind_of(compared.result).answer(compared.result),
+                "knee": to_plain(compared.result.knee),
+            }
+            for compared in comparison.results
+        ],
+        "tables": [table_as_plain(table) for table in tables(comparison)],
+        "moves": list(comparison.moves),
+        "documents": [to_plain(document) for document in comparison.documents],
+        "cautions": list(comparison.cautions),
+    }
+
+
 def blocks(comparison: Comparison) -> list[Text | Table]:
     """A comparison for a terminal: answers, tables, how the knee moves, documents, what is not comparable."""
     found: list[Text | Table] = []
@@ -405,6 +471,7 @@ def efficiency(comparison: Comparison) -> fig.Figure | None:
         "Samples per second over what accelerators that never wait would consume.",
         lambda entry: None if entry.x_ideal is None else entry.x_ideal * 100,
         lambda values: fig.Axis(high=max(106.0, max(values) * 1.04), suffix=" %"),
+        sorted({100 * _threshold(compared) for compared in comparison.results}),
     )
 
 
@@ -415,12 +482,13 @@ def _figure(
     caption: str,
     value: Callable[[Entry], float | None],
     axis: Callable[[list[float]], fig.Axis],
+    level: Sequence[float] | None = None,
 ) -> fig.Figure | None:
-    """`value` of every entry that has one above 0, against accelerators."""
+    """`value` of every entry that has one above 0, against accelerators; with lines at each `level`."""
 
     def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:
         found = ((entry, value(entry) or 0.0) for entry in entries)
-        return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used) for e, y in found if y > 0)
+        return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used, e.told) for e, y in found if y > 0)
 
     published = dots(comparison.published)
     series = [dots(compared.entries) for compared in comparison.results]
@@ -430,11 +498,23 @@ def _figure(
     marks: list[fig.Mark] = []
     if published:
         marks.append(fig.Dots(dots=published, colour=fig.IDEAL, area=34, squares=True))
+    if published and name == "throughput":
+        places = tuple((dot.x, dot.y, dot.text.partition(":")[0]) for dot in published)
+        clear = tuple((dot.x, dot.y, "") for found in series for dot in found)
+        marks.append(fig.Labels(places=(*_spread(places), *clear), colour=fig.SOFT))
     legend = []
     for place, (compared, found) in enumerate(zip(comparison.results, series, strict=True)):
         colour = fig.series_colour(place)
         marks += fig.through(found, colour, flagged_colour=colour) if found else ()
         legend.append(fig.Key(_short(compared.name), colour))
+        knee = compared.result.knee
+        if found and knee is not None and knee.n_au is not None:
+            label = f"{_short(compared.name, 16)} {number(knee.n_au, 3)}"
+            line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=(label,), colour=colour)
+            marks.append(replace(line, level=place))
+    if level is not None:
+        marks += [fig.HorizontalLine(y=at, colour=fig.KNEE) for at in level]
+        legend += [fig.Key("threshold", fig.KNEE, "dash")] if level else []
     legend += [fig.Key("published", fig.IDEAL, "box")] if published else []
     return fig.Figure(
         name=name,
@@ -446,6 +526,14 @@ def _figure(
         legend=(*legend, *fig.flagged_key(every, fig.SOFT)),
         qualified=_qualified(comparison),
     )
+
+
+def _spread(places: Sequence[tuple[float, float, str]]) -> tuple[tuple[float, float, str], ...]:
+    """The largest of each name first, so that the labels that fit are of many systems."""
+    seen: dict[str, tuple[float, float, str]] = {}
+    for place in sorted(places, reverse=True):
+        seen.setdefault(place[2], place)
+    return tuple((x, y, _short(name, 24)) for x, y, name in seen.values())
 
 
 def _qualified(comparison: Comparison) -> str:
@@ -472,6 +560,8 @@ def write_html(comparison: Comparison, path: Path) -> None:
 
 def page(comparison: Comparison) -> str:
     """One self-contained HTML page, in the clothes of the report. Raises MissingError."""
+    drawn = figures(comparison)
+    plots = plotted(drawn, drawn[0] if drawn else None)
     return render(
         "compare.html",
         title="Comparison",
@@ -487,7 +577,8 @@ def page(comparison: Comparison) -> str:
         ],
         cautions=comparison.cautions,
         moves=comparison.moves,
-        figures=plotted(figures(comparison)),
+        hero=plots[0] if plots else None,
+        figures=plots[1:],
         tables=[laid_out(table) for table in tables(comparison)],
         documents=comparison.documents,
     )

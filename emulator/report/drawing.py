@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import math
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,6 +56,7 @@ class Size:
     characters: int
 
 
+HERO = Size(780, 270, 115)
 WIDE = Size(520, 270, 80)
 NARROW = Size(282, 230, 46)
 
@@ -77,7 +80,26 @@ def svgs(figures: Sequence[tuple[fig.Figure, Size]]) -> list[str]:
     """The figures as SVG text on a transparent ground. Raises MissingError, FeedrateError."""
     with _unchecked():
         specs = [_spec(chart(figure, size), "transparent") for figure, size in figures]
-    return [picture.decode() for picture in _rendered("svg", specs)]
+    return [pointable(picture.decode()) for picture in _rendered("svg", specs)]
+
+
+_AIM = re.compile(
+    r'<path aria-label="([^"]*)"[^>]*?( transform="[^"]*")[^>]*? opacity="0"/>|'
+    r'<path aria-label="([^"]*)"[^>]*? opacity="0"></path>'
+)
+_SPOKEN = re.compile(r' (?:role="graphics-[a-z]+"|aria-[a-z]+="[^"]*")')
+
+
+def pointable(svg: str) -> str:
+    """The SVG with a title on whatever is there to be pointed at, and without Vega's own words for it."""
+    aimed = _AIM.sub(
+        lambda found: (
+            f'<circle class="aim" r="10"{found[2] or ""} fill="transparent">'
+            f"<title>{found[1] or found[3]}</title></circle>"
+        ),
+        svg,
+    )
+    return _SPOKEN.sub("", aimed)
 
 
 def write_picture(
@@ -89,7 +111,8 @@ def write_picture(
     """
     with _unchecked():
         spec = _spec(_picture(figures, heading, qualified), fig.PAPER)
-    write_whole(path, _rendered(kind, [spec])[0])
+    drawn = _rendered(kind, [spec])[0]
+    write_whole(path, pointable(drawn.decode()) if kind == "svg" else drawn)
 
 
 RENDER_SECONDS = 300.0
@@ -140,7 +163,6 @@ def _spec(chart: Chart, ground: str) -> dict[str, Any]:
         "background": ground,
         "font": FONT,
         "padding": 6,
-        "aria": False,
         "view": {"stroke": None},
         "title": {
             "anchor": "start",
@@ -184,7 +206,7 @@ def _shown(value: Any) -> Any:
 
 
 def _picture(figures: Sequence[fig.Figure], heading: str, qualified: str) -> Chart:
-    """The figures in two columns under a heading; a line that says so when there is none."""
+    """The figures in two columns under a heading, if any; a line that says so when there is no figure."""
     charts = [chart(figure, WIDE) for figure in figures]
     if not charts:
         empty = extra("altair").Chart(_data([{}]))
@@ -192,13 +214,13 @@ def _picture(figures: Sequence[fig.Figure], heading: str, qualified: str) -> Cha
         charts = [_titled([text], [], "No points", qualified, WIDE)]
     title = {"text": heading, "fontSize": 18, "anchor": "start", "offset": 16}
     grid = extra("altair").concat(*charts, columns=2, spacing={"row": 34, "column": 40})
-    return grid.properties(title=title)
+    return grid.properties(title=title) if heading else grid
 
 
 def chart(figure: fig.Figure, size: Size) -> Chart:
     """The figure as an Altair chart. Raises MissingError."""
     x, y = _scale("x", figure.x), _scale("y", figure.y)
-    layers = [layer for mark in figure.marks for layer in _layers(mark, x, y, figure.x, size)]
+    layers = [layer for mark in figure.marks for layer in _layers(mark, x, y, figure.x, figure.y, size)]
     return _titled(layers, figure.legend, figure.title, figure.qualified, size)
 
 
@@ -244,8 +266,52 @@ def _label_expression(axis: fig.Axis) -> str:
     return f"{json.dumps(names)}[format(datum.value, '.6~e')]"
 
 
-def _layers(mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, size: Size) -> Iterator[Chart]:
-    """The charts of a mark; `x` and `y` encode the columns of these names, `axis` is that of x."""
+def _said(dot: fig.Dot, axis: fig.Axis) -> dict[str, Any]:
+    """A dot as a row, with what it says of itself."""
+    text = dot.text or f"{dot.x:,g} {axis.title.partition(' (')[0]}: {dot.y:.4g}"
+    return {"x": dot.x, "y": dot.y, "text": _shown(text)}
+
+
+def _at(value: float, axis: fig.Axis) -> float:
+    """Where a value lies along an axis, 0 to 1."""
+    high = axis.high or 1.0
+    if axis.kind == "log":
+        return math.log(max(value, axis.low) / axis.low) / math.log(high / axis.low)
+    return (value - axis.low) / (high - axis.low)
+
+
+def _placed(
+    places: Sequence[tuple[float, float, str]], x: fig.Axis, y: fig.Axis, size: Size
+) -> Iterator[tuple[float, float, str, str, int, int]]:
+    """Those of the labels that lie within the plot and on no other one: x, y, text, side and offset in px."""
+    taken: list[tuple[float, float, float]] = [
+        (_at(at, x) * size.width - 5, _at(at, x) * size.width + 5, (1 - _at(value, y)) * size.height)
+        for at, value, _ in places
+    ]
+    for number, (at, value, text) in enumerate(places):
+        if not text:
+            continue
+        left, top, width = _at(at, x) * size.width, (1 - _at(value, y)) * size.height, 5.8 * len(text)
+        for align, begin, dx, dy in (
+            ("left", left + 8, 8, 0),
+            ("right", left - 8 - width, -8, 0),
+            ("left", left + 4, 4, -12),
+            ("left", left + 4, 4, 12),
+        ):
+            box = (begin, begin + width, top + dy)
+            others = [other for place, other in enumerate(taken) if place != number]
+            if begin < 0 or begin + width > size.width or not 8 < top + dy < size.height - 8:
+                continue
+            if all(box[1] < o[0] or o[1] < box[0] or abs(box[2] - o[2]) > 12 for o in others):
+                taken.append(box)
+                yield at, value, text, align, dx, dy
+                break
+
+
+def _layers(
+    mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, vertical: fig.Axis, size: Size
+) -> Iterator[Chart]:
+    """The charts of a mark; `x` and `y` encode the columns of these names along `axis` and `vertical`."""
     alt = extra("altair")
 
     def rows(*found: dict[str, Any]) -> Chart:
@@ -262,14 +328,46 @@ def _layers(mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, size: Size) -> Itera
         case fig.HorizontalLine():
             rule = rows({"y": mark.y}).mark_rule(color=mark.colour, strokeWidth=1.6, strokeDash=[5, 3])
             yield rule.encode(y=y)
+            if mark.label:
+                words = rows({"y": mark.y}).mark_text(
+                    text=mark.label,
+                    align="left",
+                    x=6,
+                    dy=-8,
+                    color=mark.colour,
+                    fontSize=TEXT,
+                    fontWeight=600,
+                )
+                yield words.encode(y=y)
         case fig.Dots():
-            plain = rows(*({"x": dot.x, "y": dot.y} for dot in mark.dots if not dot.flagged))
             shape = {"shape": "square", "opacity": 0.75} if mark.squares else {"opacity": 1}
-            yield plain.mark_point(filled=True, size=mark.area, color=mark.colour, **shape).encode(x=x, y=y)
-            raised = rows(*({"x": dot.x, "y": dot.y} for dot in mark.dots if dot.flagged))
-            yield raised.mark_point(
-                filled=False, size=64, color=mark.flagged_colour, strokeWidth=2, shape="diamond", opacity=1
-            ).encode(x=x, y=y)
+            for colour in dict.fromkeys(dot.colour or mark.colour for dot in mark.dots if not dot.flagged):
+                alike = [d for d in mark.dots if not d.flagged and (d.colour or mark.colour) == colour]
+                plain = rows(*(_said(dot, axis) for dot in alike))
+                yield plain.mark_point(filled=True, size=mark.area, color=colour, **shape).encode(x=x, y=y)
+            raised = [dot for dot in mark.dots if dot.flagged]
+            for colour in dict.fromkeys(dot.colour or mark.flagged_colour for dot in raised):
+                alike = [dot for dot in raised if (dot.colour or mark.flagged_colour) == colour]
+                hollow = rows(*(_said(dot, axis) for dot in alike)).mark_point(
+                    filled=False, size=64, color=colour, strokeWidth=2, shape="diamond", opacity=1
+                )
+                yield hollow.encode(x=x, y=y)
+            # What is pointed at is larger than what is seen, and says what it is.
+            aim = rows(*(_said(dot, axis) for dot in mark.dots))
+            aim = aim.mark_point(filled=True, size=420, opacity=0, aria=True, color="transparent")
+            yield aim.encode(x=x, y=y, description="text:N")
+        case fig.Labels():
+            for at, value, text, align, dx, dy in _placed(mark.places, axis, vertical, size):
+                words = rows({"x": at, "y": value}).mark_text(
+                    text=text,
+                    align=align,
+                    dx=dx,
+                    dy=dy,
+                    color=mark.colour,
+                    fontSize=TEXT - 1,
+                    baseline="middle",
+                )
+                yield words.encode(x=x, y=y)
         case fig.VerticalLine():
             if mark.interval is not None:
                 low, high = mark.interval
@@ -287,7 +385,7 @@ def _layers(mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, size: Size) -> Itera
                 fontSize=TEXT,
                 fontWeight=600,
                 lineHeight=15,
-                y=size.height - 8 - 15 * (len(mark.label) - 1),
+                y=size.height - 8 - 15 * (len(mark.label) - 1 + mark.level),
             )
             yield label.encode(x=x)
         case fig.Bars():

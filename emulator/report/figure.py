@@ -14,6 +14,8 @@ INK, SOFT, PAPER, GRID = "#1f2933", "#5b6673", "#ffffff", "#e4e7eb"
 MEASURED, SECOND, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#0f8a6d", "#8a94a0", "#c2410c", "#b7791f"
 SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2410c", "#5b6673")
 """Colours of what is compared, in its order; a ninth begins again."""
+LIMIT_COLOURS = ("#4f83cc", "#e07b39", "#a23b72", "#a23b72", "#7353ba", "#0f8a6d", "#8a94a0", "#5b6673")
+"""Of what limits a point, in the order of `view.BOUNDS`."""
 PROCESSES = "processes (emulated accelerators)"
 LOG_FROM = 100
 """Largest over smallest value from which an axis becomes logarithmic."""
@@ -55,6 +57,10 @@ class Dot:
     flagged: bool = False
     used: bool = True
     """False: a flag invalidates it, and lines do not go through it."""
+    text: str = ""
+    """What it is, for who points at it; empty: its figures."""
+    colour: str = ""
+    """Empty: that of its Dots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +99,17 @@ class HorizontalLine:
 
     y: float
     colour: str
+    label: str = ""
+    """Written above it, at its left end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Words beside places; those for which there is no room are left out."""
+
+    places: tuple[tuple[float, float, str], ...]
+    """x, y and text, the most important first; without text only a place to keep clear of."""
+    colour: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +121,8 @@ class VerticalLine:
     label: tuple[str, ...]
     """Lines of text."""
     colour: str
+    level: int = 0
+    """Number of lines that are left free below the label, where there are several of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +135,7 @@ class Bars:
     """Of the parts."""
 
 
-Mark = Dots | Line | Band | HorizontalLine | VerticalLine | Bars
+Mark = Dots | Line | Band | HorizontalLine | VerticalLine | Labels | Bars
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,12 @@
 """A result as files: one HTML page with what stands beside it, or one picture.
 
-A page is self-contained: inline SVG and CSS, no script, no network.
+A page is self-contained: inline SVG and CSS, no network; it says all without its script.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,13 +22,36 @@ from emulator.record.result import RunResult
 from emulator.record.steps import Steps
 from emulator.registry import BESIDE, KINDS, load
 from emulator.report import drawing
-from emulator.report.drawing import DARK, NARROW, WIDE, extra, svgs
+from emulator.report.drawing import DARK, HERO, NARROW, WIDE, extra, svgs
 from emulator.report.figure import Figure
-from emulator.report.table import NONE, Cell, Table, heading, shortened
-from emulator.report.training import cards
-from emulator.report.view import kind_of, limits, marks, marks_line, notes, title
+from emulator.report.glossary import GLOSSARY, anchor, term_of
+from emulator.report.table import NONE, Cell, Column, Table, heading, shortened
+from emulator.report.training import advice, cards
+from emulator.report.training_figures import StorageLimit, hero
+from emulator.report.view import again, kind_of, limits, marks, marks_line, notes, title
 from emulator.text import masked, printable
 from emulator.units import show_bytes, show_rate, show_seconds
+
+SCRIPT = """
+const tip = document.createElement('div');
+tip.className = 'tip';
+tip.hidden = true;
+document.body.append(tip);
+for (const aim of document.querySelectorAll('.aim')) {
+  const title = aim.querySelector('title'), text = title.textContent;
+  aim.addEventListener('pointerenter', event => {
+    title.textContent = '';
+    tip.textContent = text;
+    tip.hidden = false;
+    const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
+    const below = event.clientY + 18, high = tip.offsetHeight;
+    tip.style.left = Math.max(8, left) + 'px';
+    tip.style.top = (below + high > innerHeight ? event.clientY - high - 12 : below) + 'px';
+  });
+  aim.addEventListener('pointerleave', () => { tip.hidden = true; title.textContent = text; });
+}
+"""
+"""Shows what a point is at once; without it the browser shows the same title a moment later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +64,19 @@ class Gathered:
     """Name and result of each other one beside it."""
     systems: tuple[str, ...]
     """Names or files of the systems that it ran on."""
+    folder: bool = False
+    """Whether they lie in a folder that was given; then a table lists them."""
+
+    @property
+    def limit(self) -> StorageLimit | None:
+        """The most that another tool read from the storage; None: there is no such result beside it."""
+        found = []
+        for _, other in self.others:
+            for corner in other.baseline:
+                if corner.read is not None and corner.read_share == 1.0:
+                    words = f"{other.loader}, {corner.pattern} reads of {show_bytes(corner.block_bytes)}"
+                    found.append(StorageLimit(corner.read.bytes_per_second, words))
+        return max(found, key=lambda limit: limit.bytes_per_second, default=None)
 
 
 def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gathered:
@@ -67,7 +102,7 @@ def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gath
     for kind in reversed(KINDS):
         others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != main]
     files = (str(path) for path in sorted(out.glob("*.toml")) if _is_system(path))
-    return Gathered(main=main, others=tuple(others), systems=(*systems, *files))
+    return Gathered(main=main, others=tuple(others), systems=(*systems, *files), folder=True)
 
 
 def _is_system(path: Path) -> bool:
@@ -80,7 +115,7 @@ def _is_system(path: Path) -> bool:
 
 def beside(result: RunResult, found: Gathered) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
     """The tables and figures of everything beside `result`, each with the name of where it is from."""
-    tables: list[Table] = []
+    tables: list[Table] = [_all_of(found, result)] if found.folder and found.others else []
     figures: list[Figure] = []
     for name, other in found.others:
         more_tables, more_figures = kind_of(other).beside(result, other)
@@ -91,21 +126,47 @@ def beside(result: RunResult, found: Gathered) -> tuple[tuple[Table, ...], tuple
     return tuple(table for table in tables if table.rows), tuple(figures)
 
 
+def _all_of(found: Gathered, main: RunResult) -> Table:
+    """Every result of a folder in a row, the leading one first."""
+    columns = (
+        Column("result", align="fold"),
+        Column("kind", align="left"),
+        Column("made", align="left", room=90),
+        Column("what it says", align="fold"),
+    )
+    named = [(found.main.name, main), *found.others]
+    rows = tuple(
+        (made.label or name, made.kind, made.created, kind_of(made).answer(made)) for name, made in named
+    )
+    return Table(caption=f"All results in {found.main.parent.name}", columns=columns, rows=rows)
+
+
 def write_html(
-    result: RunResult, steps: Steps, path: Path, tables: Sequence[Table] = (), figures: Sequence[Figure] = ()
+    result: RunResult,
+    steps: Steps,
+    path: Path,
+    tables: Sequence[Table] = (),
+    figures: Sequence[Figure] = (),
+    limit: StorageLimit | None = None,
 ) -> None:
     """Write the page whole or not at all, with the `tables` and `figures` that stand beside the result.
 
-    Raises MissingError, StorageError.
+    `limit` is the most that another tool read. Raises MissingError, StorageError.
     """
-    write_whole(path, page(result, steps, tables, figures))
+    write_whole(path, page(result, steps, tables, figures, limit))
 
 
 def page(
-    result: RunResult, steps: Steps, tables: Sequence[Table] = (), figures: Sequence[Figure] = ()
+    result: RunResult,
+    steps: Steps,
+    tables: Sequence[Table] = (),
+    figures: Sequence[Figure] = (),
+    limit: StorageLimit | None = None,
 ) -> str:
     """The page as text. `steps` may be empty. Raises MissingError."""
     kind = kind_of(result)
+    first = hero(result, limit) if KINDS[result.kind] == "report.training" else None
+    drawn = plotted([*([first] if first else []), *kind.figures(result, steps), *figures], first)
     return render(
         "page.html",
         result=result,
@@ -116,7 +177,9 @@ def page(
         answer=kind.answer(result),
         cards=cards(result),
         tables=[laid_out(table) for table in (*kind.tables(result), *tables)],
-        figures=plotted((*kind.figures(result, steps), *figures)),
+        hero=drawn[0] if first else None,
+        figures=drawn[1:] if first else drawn,
+        help=advice(result),
         limits=limits(result),
         notes=notes(result),
         environment=facts(result.environment),
@@ -126,7 +189,7 @@ def page(
             {key: value for key, value in result.workload.items() if key != "sources"},
             result.workload.get("sources"),
         ),
-        command=shlex.join(result.command),
+        command=again(result),
     )
 
 
@@ -154,8 +217,11 @@ def render(template: str, **values: Any) -> str:
     )
     css = (folder / "page.css").read_text(encoding="utf-8")
     css += f"@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
+    environment.globals["term"] = term_of
+    markup = extra("markupsafe").Markup
+    glossary = [(anchor(term), term, meaning) for term, meaning in GLOSSARY.items()]
     text: str = environment.get_template(template).render(
-        css=extra("markupsafe").Markup(css), version=__version__, **values
+        css=markup(css), script=markup(SCRIPT), glossary=glossary, version=__version__, **values
     )
     return masked(printable(text))
 
@@ -199,26 +265,37 @@ def _bars(cells: Sequence[Cell]) -> list[str]:
     return [f"{value / longest * 100:.1f}" for value in values]
 
 
-def plotted(figures: Sequence[Figure]) -> list[dict[str, Any]]:
-    """Every figure twice: drawn for a wide page and for a narrow one; CSS shows one of them."""
+def plotted(figures: Sequence[Figure], first: Figure | None = None) -> list[dict[str, Any]]:
+    """Every figure twice: drawn for a wide page and for a narrow one; CSS shows one of them.
+
+    `first` is the one that is drawn large.
+    """
     found: list[dict[str, Any]] = []
-    drawn = iter(svgs([(figure, size) for figure in figures for size in (WIDE, NARROW)]))
+    sizes = [(figure, size) for figure in figures for size in (HERO if figure is first else WIDE, NARROW)]
+    drawn = iter(svgs(sizes))
     for figure in figures:
         alike = sum(other.name == figure.name for other in figures[: len(found)])
         name = f"{figure.name}-{alike + 1}" if alike else figure.name
-        wide, narrow = (inline(next(drawn), f"{name}-{size.width}") for size in (WIDE, NARROW))
+        words = (figure.title or "The answer", figure.caption)
+        wide, narrow = (inline(next(drawn), f"{name}-{width}", *words) for width in ("wide", "narrow"))
         found.append({"name": name, "caption": figure.caption, "wide": wide, "narrow": narrow})
     return found
 
 
-def inline(svg: str, prefix: str) -> Any:
-    """An SVG for a page that holds several: ids of its own, and as wide as its frame."""
+def inline(svg: str, prefix: str, heading: str = "", description: str = "") -> Any:
+    """An SVG for a page that holds several: ids of its own, title and description, as wide as its frame."""
     own = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     head, tail = own.split(">", 1)
     wide = re.search(r'viewBox="0 0 ([0-9.]+)', head)
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     limit = f' style="max-width:{wide[1]}px"' if wide else ""
-    return extra("markupsafe").Markup(f'{head} role="presentation"{limit}>{tail}')
+    markup = extra("markupsafe")
+    named = f' role="img" aria-labelledby="{prefix}-title {prefix}-desc"'
+    words = (
+        f'<title id="{prefix}-title">{markup.escape(heading)}</title>'
+        f'<desc id="{prefix}-desc">{markup.escape(description)}</desc>'
+    )
+    return markup.Markup(f"{head}{named}{limit}>{words}{tail}")
 
 
 MOST_ITEMS = 12

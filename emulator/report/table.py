@@ -63,7 +63,8 @@ class Column:
     align: Literal["right", "left", "fold"] = "right"
     """`left` is text on one line, `fold` is text that may take several lines."""
     room: int = 0
-    """Left out of a terminal that has fewer columns; from 60 on also of a page on a small screen."""
+    """Where there is no room for all columns, the one with the largest is left out first; 0: never. From 60
+    on it is also left out of a page on a small screen."""
     bar: bool = False
     """Whether a page draws a bar as long as the figure behind it."""
 
@@ -120,6 +121,22 @@ def shortened(rows: Sequence[T], most: int) -> tuple[Sequence[T], Sequence[T], i
 def heading(head: str, slash: str = "/") -> str:
     """A column's head on one line; `slash` is written where it may be broken after a slash."""
     return head.replace("/\n", slash).replace("\n", " ")
+
+
+def as_plain(table: Table) -> dict[str, object]:
+    """The table for programs: its caption, and a mapping of heads to figures for each row."""
+    heads = [heading(column.head) for column in table.columns]
+    rows = [{head: _plain_cell(cell) for head, cell in zip(heads, row, strict=True)} for row in table.rows]
+    return {"caption": table.caption, "rows": rows}
+
+
+def _plain_cell(cell: Cell) -> Cell:
+    """A cell as JSON has it: numpy's whole numbers as ints, what is not finite as None."""
+    if cell is None or isinstance(cell, str):
+        return cell
+    if isinstance(cell, Integral):
+        return int(cell)
+    return float(cell) if math.isfinite(cell) else None
 
 
 def markdown(table: Table) -> str:

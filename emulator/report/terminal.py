@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.record.result import RunResult
-from emulator.report.table import Table, shortened
+from emulator.report.table import Table, heading, markdown, shortened
 from emulator.report.view import kind_of, limits, marks, notes, title
-from emulator.run.comm import started_by_mpi
+from emulator.run.launched import started_by_mpi
 from emulator.text import PrintableStream, masked, printable
 
 PLAIN_WIDTH = 100
@@ -53,12 +52,22 @@ def print_result(result: RunResult) -> None:
 
 def print_blocks(blocks: Sequence[Text | Table]) -> None:
     """Write paragraphs and tables to standard output: coloured on a terminal, plain text elsewhere."""
-    # Open MPI gives ranks a terminal of its own, wherever their output goes: believe isatty only alone,
-    # or when feedrate started mpirun and has looked itself.
-    terminal = sys.stdout.isatty() and (not started_by_mpi() or "FORCE_COLOR" in os.environ)
+    # Open MPI gives ranks a terminal of its own, wherever their output goes: believe isatty only alone.
+    terminal = sys.stdout.isatty() and not started_by_mpi()
     width = shutil.get_terminal_size((80, 24)).columns if terminal else PLAIN_WIDTH
     stream = sys.stdout.stream if isinstance(sys.stdout, PrintableStream) else sys.stdout
     stream.write(render(blocks, width, terminal))
+
+
+def as_markdown(blocks: Iterable[Text | Table]) -> str:
+    """The blocks as Markdown: paragraphs and tables."""
+    parts = []
+    for block in blocks:
+        if isinstance(block, Text):
+            parts += [shown(block.text).strip() + "\n"]
+        elif block.rows:
+            parts.append(shown(markdown(block)))
+    return "\n".join(parts)
 
 
 def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: bool = False) -> str:
@@ -82,12 +91,48 @@ def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: boo
         elif block.rows:
             console.print(shown(f"\n{block.caption}") if block.caption else "")
             console.print(_laid_out(block, width))
+            if missing := _left_out(block, width):
+                console.print(shown(missing), style="dim")
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
 
 
 def shown(text: str) -> str:
     """Text of a file as a terminal may show it."""
     return masked(printable(text))
+
+
+LEAST_WORD = 12
+"""Columns that text which may be folded is given at least."""
+
+
+def _needed(table: Table) -> list[int]:
+    """Columns of the terminal that each column of the table takes, with the gap after it."""
+    needed = []
+    for column, texts in zip(table.columns, zip(*table.texts, strict=True), strict=True):
+        longest = max(map(len, texts), default=0)
+        if column.align == "fold":
+            longest = min(longest, LEAST_WORD)
+        needed.append(2 + max(longest, *map(len, column.head.split("\n"))))
+    return needed
+
+
+def _fitting(table: Table, width: int) -> list[int]:
+    """Numbers of the columns that are shown so that no figure is cut, the dispensable ones left out first."""
+    needed = _needed(table)
+    places = list(range(len(needed)))
+    while sum(needed[place] for place in places) > width + 2:
+        room, place = max((table.columns[place].room, place) for place in places)
+        if not room:
+            break
+        places.remove(place)
+    return places
+
+
+def _left_out(table: Table, width: int) -> str:
+    """What is not shown for want of room, in words; empty: nothing."""
+    shown_places = _fitting(table, width)
+    names = [heading(column.head) for place, column in enumerate(table.columns) if place not in shown_places]
+    return f"no room for: {', '.join(names)}" if names else ""
 
 
 def _laid_out(table: Table, width: int) -> Any:
@@ -97,13 +142,15 @@ def _laid_out(table: Table, width: int) -> Any:
 
     laid = RichTable(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     texts = table.texts
-    places = [place for place, column in enumerate(table.columns) if width >= column.room]
+    places = _fitting(table, width)
+    tight = sum(_needed(table)[place] for place in places) > width + 2
     for place in places:
         column = table.columns[place]
         # a figure stays whole; a long name above it and two figures in one cell may take several lines
         long = max(map(len, column.head.split("\n"))) > 20
         wraps = long or any(" " in row[place] and len(row[place]) > 10 for row in texts)
         folds = column.align == "fold" or (column.align == "right" and wraps)
+        folds = folds or (tight and (column.align == "left" or width < 60))  # nothing is ever cut
         laid.add_column(
             shown(column.head),
             justify="right" if column.align == "right" else "left",

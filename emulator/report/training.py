@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from emulator.record.result import HostShare, Point, RunResult
+from emulator.analysis.starved import CAUSES
+from emulator.record.result import HostShare, Point, RunResult, Starved
 from emulator.record.steps import Steps
 from emulator.report.figure import Figure
 from emulator.report.table import (
@@ -23,6 +24,9 @@ from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_d
 from emulator.report.view import BOUNDS, notes, shape_of
 from emulator.units import show_bytes, show_rate, show_seconds
 
+STARVED = 0.05
+"""Share of the time that accelerators have to lose before the table says what to."""
+
 QUESTION = "How many accelerators can this storage feed?"
 
 
@@ -39,9 +43,10 @@ def answer(result: RunResult) -> str:
     rate = f"{ranks} read {show_rate(point.bytes_per_second)}"
     if not computes(point):
         return f"{rate}; the workload does not compute, so there is no ideal to compare with."
+    here = "" if point.au_here is None else f"; a training on these clients gets {percent(point.au_here)} %"
     return (
         f"{rate} ({number(point.samples_per_second)} samples/s) at {percent(point.au)} % accelerator "
-        f"utilisation, {percent(point.x_ideal)} % of the ideal throughput."
+        f"utilisation, {percent(point.x_ideal)} % of the ideal throughput{here}."
     )
 
 
@@ -85,28 +90,41 @@ def points_table(result: RunResult) -> Table:
             point.bytes_per_second / 1e9,
             point.bytes_per_second / point.ranks / 1e6,
             point.au * 100 if computes(point) else None,
+            "" if point.au_here is None else point.au_here * 100 if computes(point) else None,
             "" if point.au_published is None else point.au_published * 100,
             "" if point.samples_per_second_published is None else point.samples_per_second_published,
             point.x_ideal if computes(point) else None,
             BOUNDS[point.bound.kind] if point.bound else "",
+            starved_by(point, point.starved),
             " ".join(sorted({letters[flag.name] for flag in point.flags})),
         )
         for point in found
     ]
     columns = (
         Column("ranks"),
-        Column("samples/s", room=56),
+        Column("samples/s", room=70),
         Column("GB/s", three_digits),
         Column("MB/s\nper rank"),
         Column("AU %", one_place),
+        Column("AU\nhere %", one_place),
         Column("AU %,\npublished", one_place),
         Column("samples/s,\npublished", room=90),
         Column("X/\nX_ideal", three_places),
-        Column("bound by", align="left", room=60),
+        Column("bound by", align="left", room=20),
+        Column("starved by", align="fold", room=100),
         Column("notes", align="fold"),
     )
     flagged = frozenset(place for place, point in enumerate(found) if point.flags)
     return Table(caption="", columns=columns, rows=tuple(rows), flagged=flagged).without_empty_columns()
+
+
+def starved_by(point: Point, starved: Starved | None) -> str:
+    """The shares of what starved the accelerators, all or a host's, where they did: `storage 92 %`."""
+    here = point.au if point.au_here is None else point.au_here
+    if starved is None or 1 - min(point.x_ideal, here) < STARVED:
+        return ""
+    shares = sorted(((getattr(starved, cause), cause) for cause in CAUSES), reverse=True)
+    return ", ".join(f"{cause} {share * 100:.0f} %" for share, cause in shares if share >= 0.1)
 
 
 def hosts_table(result: RunResult) -> Table:
@@ -127,8 +145,10 @@ def hosts_table(result: RunResult) -> Table:
         Column("CPU-s\nper GB", two_digits, room=60),
         Column("run\nqueue", two_digits, room=110),
         Column("NIC in,\nGB/s", three_digits, room=110),
+        Column("starved by", align="fold", room=130),
     )
-    return Table(caption=caption, columns=columns, rows=tuple(rows), items="hosts", detail=len(rows) < 2)
+    table = Table(caption=caption, columns=columns, rows=tuple(rows), items="hosts", detail=len(rows) < 2)
+    return table.without_empty_columns()
 
 
 def host_rows(point: Point) -> list[tuple[Cell, ...]]:
@@ -146,6 +166,7 @@ def host_rows(point: Point) -> list[tuple[Cell, ...]]:
             share.cpu_seconds / share.bytes * 1e9 if share.bytes else None,
             share.runqueue,
             nic,
+            starved_by(point, share.starved),
         )
 
     names = short_names([share.host for share in point.hosts])
@@ -178,6 +199,29 @@ def latency_table(result: RunResult) -> Table:
     )
 
 
+HELPS = {
+    "compute": "Nothing starves: only more processes would show a limit.",
+    "storage": "A faster storage, or a faster path to it, would raise this.",
+    "client-cpu": "More client hosts or cores would raise this; the storage may have more to give.",
+    "cpu-quota": "A larger CPU quota would raise this; the storage may have more to give.",
+    "client-link": "A faster link of the clients, or more of them, would raise this.",
+    "loader": "More loader workers or larger blocks may raise this (loader.workers, loader.block_bytes).",
+    "emulator": "The emulator itself is at its limit: use more hosts, or --loader direct.",
+}
+"""What limits a point -> what would help."""
+
+
+def advice(result: RunResult) -> str:
+    """What limits the largest count and what would help, in one or two sentences; empty: not examined."""
+    points = by_ranks(result)
+    bound = points[-1].bound if points else None
+    if bound is None:
+        return ""
+    where = f" of {bound.host}" if bound.host else ""
+    limit = f"At {points[-1].ranks:,} processes the limit is {BOUNDS[bound.kind]}{where}."
+    return f"{limit} {HELPS.get(bound.kind, '')}".strip()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """One figure beside the answer, with its name and what it means."""
@@ -202,7 +246,13 @@ def cards(result: RunResult) -> list[Card]:
     if knee is not None:
         threshold = result.workload.get("training", {}).get("au_threshold", 0.9)
         name = f"Knee, {threshold * 100:g} % of ideal"
-        if knee.n_au is None:
+        if knee.kind == "at-least":
+            add(name, f"at least {knee.fed}" if knee.fed else "unknown", "the client was the limit")
+        elif knee.kind == "not-identifiable":
+            ends = [f"{knee.fed} was fed"] if knee.fed else []
+            ends += [f"{knee.starved} was not"] if knee.starved else []
+            add(name, "not identifiable", ", ".join(ends) or "the runs say too little")
+        elif knee.n_au is None:
             add(name, "none seen", f"in counts from {first.ranks:,} to {last.ranks:,}")
         else:
             ends = [number(end, 3) for end in knee.interval or ()]

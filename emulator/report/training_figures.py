@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from emulator.analysis.flags import usable
+from emulator.analysis.evidence import usable
+from emulator.analysis.knee import asked
 from emulator.analysis.posterior import posterior
+from emulator.analysis.search import observe
+from emulator.analysis.throughput import rate_series
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
 from emulator.report import figure as fig
-from emulator.report.table import number
-from emulator.report.view import marks_line
+from emulator.report.table import number, percent
+from emulator.report.view import BOUNDS, marks_line
 from emulator.units import show_rate, show_seconds
 
 
@@ -29,19 +33,47 @@ def by_ranks(result: RunResult) -> list[Point]:
 
 
 def mean_demand(points: Sequence[Point]) -> float | None:
-    """Bytes/s that one process asks for when it never waits, mean of the points; None without compute."""
-    known = [
-        point.ideal_samples_per_second / point.ranks * point.bytes / point.samples
-        for point in points
-        if computes(point) and point.ranks and point.samples and point.bytes
-    ]
-    return sum(known) / len(known) if known else None
+    """Bytes/s that one process asks for, of the points that the knee is made from; None without compute."""
+    known = [point for point in points if computes(point) and point.ranks and point.samples and point.bytes]
+    return asked(usable(known) or known) if known else None
 
 
-def measured(points: Sequence[Point], value: Callable[[Point], float]) -> tuple[fig.Dot, ...]:
-    """`value` of each point against its rank count."""
+def measured(
+    points: Sequence[Point], value: Callable[[Point], float], *, by_limit: bool = False
+) -> tuple[fig.Dot, ...]:
+    """`value` of each point against its rank count; `by_limit` in the colour of what limits the point."""
     used = usable(points)
-    return tuple(fig.Dot(point.ranks, value(point), bool(point.flags), point in used) for point in points)
+    return tuple(
+        fig.Dot(
+            point.ranks,
+            value(point),
+            bool(point.flags),
+            point in used,
+            told(point),
+            LIMITS.get(point.bound.kind, fig.SOFT) if by_limit and point.bound else "",
+        )
+        for point in points
+    )
+
+
+LIMITS = dict(zip(BOUNDS, fig.LIMIT_COLOURS, strict=False))
+"""What limits a point -> its colour."""
+
+
+def told(point: Point) -> str:
+    """A point in words, for who points at it."""
+    parts = [
+        f"{point.ranks:,} process{'' if point.ranks == 1 else 'es'}: {show_rate(point.bytes_per_second)}",
+        f"{number(point.samples_per_second)} samples/s",
+    ]
+    if computes(point):
+        parts += [f"AU {percent(point.au)} %", f"X/X_ideal {point.x_ideal:.3f}"]
+        parts += [] if point.au_here is None else [f"AU here {percent(point.au_here)} %"]
+    if point.bound:
+        parts.append(f"limited by {BOUNDS[point.bound.kind]}")
+    if point.flags:
+        parts.append("flagged: " + ", ".join(sorted({flag.name for flag in point.flags})))
+    return "; ".join(parts)
 
 
 RATES = (("PB/s", 1e15), ("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
@@ -53,17 +85,45 @@ def unit_for(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, f
     return next((unit for unit in units if largest >= 2 * unit[1]), units[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class StorageLimit:
+    """What another tool read from the same storage at most."""
+
+    bytes_per_second: float
+    name: str
+    """`fio, sequential 1 MiB reads`."""
+
+
+def hero(result: RunResult, limit: StorageLimit | None = None) -> fig.Figure | None:
+    """The answer as one picture: throughput, knee, interval, ideal, limits, and what limits each point.
+
+    None where there are no two counts to compare.
+    """
+    if len({point.ranks for point in by_ranks(result)}) < 2:
+        return None
+    figure = _throughput(result, limit, by_limit=True)
+    return figure and replace(figure, name="answer", title="Throughput and the knee")
+
+
 def throughput(result: RunResult, steps: Steps) -> fig.Figure | None:
     """All processes together: bytes/s against the process count, with the ideal line and the knee."""
+    return _throughput(result)
+
+
+def _throughput(
+    result: RunResult, limit: StorageLimit | None = None, by_limit: bool = False
+) -> fig.Figure | None:
     points = by_ranks(result)
     if not points:
         return None
     x = fig.process_axis([point.ranks for point in points])
     log = x.kind == "log"
     most = max(point.bytes_per_second for point in points)
+    seen = limit is not None and limit.bytes_per_second <= 3 * most
+    most = max(most, limit.bytes_per_second if limit and seen else 0.0)
     name, unit = ("", 1.0) if log else unit_for(most, RATES)
-    dots = measured(points, lambda point: point.bytes_per_second / unit)
-    top = max(dot.y for dot in dots) * (2.0 if log else 1.18) or 1.0
+    dots = measured(points, lambda point: point.bytes_per_second / unit, by_limit=by_limit)
+    top = most / unit * (2.0 if log else 1.18) or 1.0
     low = min(dot.y for dot in dots) * 0.6
     marks, legend = list(_knee(result)), []
     demand = mean_demand(points)
@@ -72,12 +132,22 @@ def throughput(result: RunResult, steps: Steps) -> fig.Figure | None:
         each = demand / unit
         ends = (float(points[0].ranks) if log else 0.0, min(points[-1].ranks * 1.02, top / each))
         marks.append(fig.Line(points=tuple((end, end * each) for end in ends), colour=fig.IDEAL, dashed=True))
+    if limit is not None and seen:
+        rate = limit.bytes_per_second
+        label = f"{limit.name}: {show_rate(rate)}"
+        marks.append(fig.HorizontalLine(y=rate / unit, colour=fig.SECOND, label=label))
     fit = [
         (ranks, *(ranks * level / unit for level in levels))
         for ranks, *levels in fitted(result)
         if ranks * levels[1] / unit < top
     ]
     curve, keys = _curve(result, dots, [(ranks, low, mid, min(top, high)) for ranks, low, mid, high in fit])
+    if by_limit:
+        kinds = {point.bound.kind: None for point in points if point.bound}
+        keys = (
+            *(key for key in keys if key.kind != "dot" or not kinds),
+            *(fig.Key(f"limited by {BOUNDS[kind]}", LIMITS.get(kind, fig.SOFT), "dot") for kind in kinds),
+        )
     return fig.Figure(
         name="throughput",
         title="Throughput, all processes",
@@ -120,10 +190,17 @@ def per_process(result: RunResult, steps: Steps) -> fig.Figure | None:
 
 
 def _knee(result: RunResult) -> tuple[fig.Mark, ...]:
-    """The knee as a line with its number, and its interval as a band."""
+    """The knee as a line with its number and its interval as a band, or between which counts it lies."""
     knee = result.knee
-    if knee is None or knee.n_au is None:
+    if knee is None:
         return ()
+    if knee.n_au is None:
+        if knee.fed is None or knee.kind not in ("at-least", "not-identifiable"):
+            return ()
+        open_ended = knee.kind == "at-least" or knee.starved is None
+        ends = None if open_ended else (float(knee.fed), float(knee.starved or 0))
+        words = f"at least {knee.fed:,}" if ends is None else f"{knee.fed:,} to {knee.starved:,}"
+        return (fig.VerticalLine(x=knee.fed, interval=ends, label=("knee", words), colour=fig.KNEE),)
     label = [f"knee {number(knee.n_au, 3)}"]
     if knee.interval is not None:
         label.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
@@ -151,15 +228,16 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     """
     points = by_ranks(result)
     demand = mean_demand(points)
-    used = [point for point in usable(points) if computes(point)]
-    if result.knee is None or result.knee.interval is None or demand is None:
+    used = [point for point in usable(result.points) if computes(point) and point.ranks > 0]
+    if result.knee is None or result.knee.n_au is None or result.knee.interval is None or demand is None:
         return []
     first, last = points[0].ranks, points[-1].ranks
     space = np.geomspace if last >= fig.LOG_FROM * first else np.linspace
     counts = tuple(space(first, last, 60).tolist())
     band = _band(
         tuple(point.ranks for point in used),
-        tuple(point.samples_per_second / point.ideal_samples_per_second for point in used),
+        tuple(run.efficiency for run in map(observe, used)),
+        tuple(run.slack for run in map(observe, used)),
         result.workload.get("training", {}).get("au_threshold", 0.9),
         counts,
     )
@@ -171,10 +249,14 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
 
 @lru_cache(maxsize=8)
 def _band(
-    ranks: tuple[int, ...], efficiency: tuple[float, ...], threshold: float, counts: tuple[float, ...]
+    ranks: tuple[int, ...],
+    efficiency: tuple[float, ...],
+    slack: tuple[float, ...],
+    threshold: float,
+    counts: tuple[float, ...],
 ) -> tuple[tuple[float, float, float], ...]:
     """Quantiles of the fitted efficiency at each count; kept, since several figures draw the same."""
-    found = posterior(ranks, efficiency, threshold, max(ranks)).band(counts, (0.025, 0.5, 0.975))
+    found = posterior(ranks, efficiency, threshold, max(ranks), slack).band(counts, (0.025, 0.5, 0.975))
     return tuple((float(low), float(middle), float(high)) for low, middle, high in found.T)
 
 
@@ -185,7 +267,7 @@ def utilisation(result: RunResult, steps: Steps) -> fig.Figure | None:
         return None
     au = measured(points, lambda point: point.au * 100)
     x_ideal = measured(points, lambda point: point.x_ideal * 100)
-    marks: list[fig.Mark] = []
+    marks: list[fig.Mark] = list(_knee(result))
     legend = [fig.Key("AU", fig.MEASURED), fig.Key("X/X_ideal", fig.SECOND, "dash")]
     threshold = result.workload.get("training", {}).get("au_threshold")
     if threshold is not None:
@@ -209,6 +291,53 @@ def utilisation(result: RunResult, steps: Steps) -> fig.Figure | None:
     )
 
 
+MOST_LINES = 8
+"""Points whose course is drawn."""
+
+
+def over_time(result: RunResult, steps: Steps) -> fig.Figure | None:
+    """Bytes/s of all processes over the time of each point, the first steps left out."""
+    series = []
+    for place, point in enumerate(result.points):
+        own = steps[steps["point"] == place]
+        later = own[(own["epoch"] > 0) | (own["step"] > 0)]
+        each = np.unique(later["rank"], return_counts=True)[1]
+        bins = int(min(40, each.min() // 2)) if len(each) else 0
+        rates = rate_series(later, bins) if bins > 2 else np.zeros(0)
+        if len(rates) and point.samples and point.bytes:
+            scale = point.ranks / len(each) * point.bytes / point.samples
+            begins = later["begin"][later["rank"] == later["rank"][0]].min()
+            times = begins + (np.arange(len(rates)) + 0.5) / len(rates) * (point.seconds - begins)
+            series.append((point, times, rates * scale))
+    series.sort(key=lambda item: item[0].ranks)
+    if len(series) > MOST_LINES:
+        series = [series[place] for place in np.linspace(0, len(series) - 1, MOST_LINES).astype(int)]
+    if not series:
+        return None
+    name, unit = unit_for(max(float(rates.max()) for _, _, rates in series), RATES)
+    marks: list[fig.Mark] = []
+    for place, (_, times, rates) in enumerate(series):
+        points = tuple(zip(times.tolist(), (rates / unit).tolist(), strict=True))
+        marks.append(fig.Line(points=points, colour=fig.series_colour(place)))
+    top = max(float(rates.max()) for _, _, rates in series) / unit
+    return fig.Figure(
+        name="over-time",
+        title="Throughput over time",
+        caption="Bytes per second of all processes together, over the time of each point. A level line is a "
+        "storage that has settled; one that falls was read from a cache at first.",
+        x=fig.Axis(
+            title="seconds since the point began", high=max(float(t[-1]) for _, t, _ in series) * 1.04
+        ),
+        y=fig.Axis(title=name, high=top * 1.15),
+        marks=tuple(marks),
+        legend=tuple(
+            fig.Key(f"{point.ranks:,}", fig.series_colour(place))
+            for place, (point, _, _) in enumerate(series)
+        ),
+        qualified=marks_line(result),
+    )
+
+
 PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "overshoot": "#a23b72"}
 """Part of a step -> its colour, from the bottom of the stack to its top."""
 
@@ -223,7 +352,8 @@ def step_time(result: RunResult, steps: Steps) -> fig.Figure | None:
         name="step-time",
         title="Where a step goes, mean",
         caption="Mean over all steps of all processes: compute is the emulated accelerator, wait is for "
-        "data, barrier is the other processes, overshoot is the emulator itself.",
+        "data, overshoot is the emulator itself. Time at a barrier counts as what the last process did "
+        "longer than this one; as barrier where the step log does not tell.",
         x=fig.Axis(title=fig.PROCESSES, kind="names", whole=True),
         y=fig.Axis(title=f"{name} per step"),
         marks=(
@@ -241,6 +371,7 @@ def step_time(result: RunResult, steps: Steps) -> fig.Figure | None:
 
 def mean_steps(result: RunResult, steps: Steps) -> dict[int, tuple[float, ...]]:
     """Rank count -> mean seconds of the PARTS of a step, from the step log or else from the points."""
+    steps = without_barriers(steps, result.workload.get("training", {}).get("sync", "none"))
     point = steps["point"]
     logged = point >= 0
     count = np.bincount(point[logged], minlength=len(result.points))
@@ -253,6 +384,36 @@ def mean_steps(result: RunResult, steps: Steps) -> dict[int, tuple[float, ...]]:
         ranks: tuple(max(0.0, sum(part) / len(part)) for part in zip(*repeats, strict=True))
         for ranks, repeats in sorted(found.items())
     }
+
+
+def without_barriers(steps: Steps, sync: str) -> Steps:
+    """The steps with the time at each barrier counted as what the rank that came last did longer than others.
+
+    Between two barriers all ranks begin together; a rank waits as long as the last one is busier. That excess
+    is shared out over wait, compute and overshoot as the last one's exceed this rank's.
+    """
+    if sync not in ("step", "epoch") or not len(steps) or not steps["barrier"].any():
+        return steps
+    found = steps.copy()
+    keys = ["point", "epoch", "step"] if sync == "step" else ["point", "epoch"]
+    _, group = np.unique(steps[keys], return_inverse=True)
+    _, member = np.unique(np.stack([group, steps["rank"]]), axis=1, return_inverse=True)
+    member = member.reshape(-1)
+    first = np.unique(member, return_index=True)[1]
+    of_group = group[first]
+    busy = {part: np.bincount(member, weights=steps[part]) for part in ("wait", "compute", "overshoot")}
+    barrier = np.bincount(member, weights=steps["barrier"])
+    # the member of each group that waited least at the barrier came last
+    order = np.lexsort((barrier, of_group))
+    last = order[np.unique(of_group[order], return_index=True)[1]][of_group]
+    excess = {part: np.maximum(0.0, busy[part][last] - busy[part]) for part in busy}
+    total = sum(excess.values())
+    known = total > 0
+    for part in busy:
+        share = np.divide(excess[part], total, out=np.zeros_like(total), where=known)
+        found[part] = steps[part] + steps["barrier"] * share[member]
+    found["barrier"] = np.where(known[member], 0.0, steps["barrier"])
+    return found
 
 
 def _estimated(point: Point) -> list[float]:
@@ -284,7 +445,8 @@ def latency(result: RunResult, steps: Steps) -> fig.Figure | None:
     return fig.Figure(
         name="latency",
         title="Latency of read requests",
-        caption="One read request, as the loader sends it. Upper edges of histogram buckets.",
+        caption="One read request, as the loader sends it. Percentiles are upper edges of histogram buckets; "
+        "the maximum in the table is the longest request itself.",
         x=fig.process_axis([ranks for ranks, _ in found]),
         y=fig.log_axis(min(values) / 1.6, max(values) * 1.6, show_seconds),
         marks=tuple(mark for pair in marks for mark in pair),
@@ -296,8 +458,17 @@ def latency(result: RunResult, steps: Steps) -> fig.Figure | None:
 def with_latency(result: RunResult) -> list[tuple[Point, tuple[float, ...]]]:
     """The points that have a histogram of read latency, by rank count, with their percentiles in seconds."""
     ordered = sorted(result.points, key=lambda point: point.ranks)
-    found = [(point, percentiles(point.read_latency)) for point in ordered]
+    found = [(point, _with_maximum(point)) for point in ordered]
     return [(point, seconds) for point, seconds in found if seconds]
+
+
+def _with_maximum(point: Point) -> tuple[float, ...]:
+    """The percentiles with the longest request itself, where it is known, in place of its bucket's edge."""
+    seconds = percentiles(point.read_latency)
+    longest = point.read_latency_max
+    if not seconds or longest is None:
+        return seconds
+    return (*(min(edge, longest) for edge in seconds[:-1]), longest)
 
 
 def percentiles(histogram: Mapping[str, int]) -> tuple[float, ...]:
@@ -323,5 +494,5 @@ def _edge(name: str) -> float:
         return math.inf  # a bucket without an upper edge, whatever it is called
 
 
-FIGURES = (throughput, per_process, utilisation, step_time, latency)
+FIGURES = (throughput, per_process, utilisation, step_time, over_time, latency)
 """In the order of a page."""

@@ -6,7 +6,9 @@ What depends on the kind (the answer, the tables, the figures) is in the kind's 
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from emulator.record.result import Flag, Point, RunResult
@@ -96,6 +98,60 @@ def marks_line(result: RunResult) -> str:
     return " · ".join(mark.label for mark in marks(result))
 
 
+_OF_ONE_TIME = {
+    "--out": True,
+    "--resume": True,
+    "--force": False,
+    "--dry-run": False,
+    "--json": False,
+    "--quiet": False,
+    "-q": False,
+    "--verbose": False,
+    "-v": False,
+    "--live": True,
+}
+"""Options that belong to the one time, and whether a value follows."""
+
+
+def words_again(result: RunResult) -> list[str]:
+    """The words of the command after `feedrate`, without the options that belong to that one time."""
+    words = list(result.command)
+    while words and Path(words[0]).name != "feedrate":
+        words.pop(0)
+    kept: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in _OF_ONE_TIME:
+            kept.append(word)
+        elif _OF_ONE_TIME[name] and not equals:
+            next(rest, None)
+    return kept
+
+
+def again(result: RunResult) -> str:
+    """The command that measures it again, for a shell: it runs as it stands, into a new folder of results.
+
+    Empty when the result does not tell.
+    """
+    words = words_again(result)
+    if not words:
+        return ""
+    out = []
+    if words[0] in ("import", "simulate", "fit"):  # they need to be told where to
+        given = [*result.command, ""]
+        place = next((given[at + 1] for at, word in enumerate(given) if word == "--out"), "")
+        out = ["--out", f"{place or 'result'}-again"]
+    line = shlex.join(["feedrate", words[0], *out, *words[1:]])
+    ranks, hosts = result.environment.get("ranks_started"), result.environment.get("hosts") or ()
+    if result.environment.get("mpirun") and isinstance(ranks, int):
+        each = -(-ranks // max(1, len(hosts)))
+        where = ["--host", ",".join(f"{host}:{each}" for host in hosts)] if len(hosts) > 1 else []
+        line = shlex.join(["mpirun", "-n", str(ranks), *where, "--bind-to", "none"]) + " " + line
+    folder = result.environment.get("folder")
+    return f"cd {shlex.quote(folder)} && {line}" if isinstance(folder, str) else line
+
+
 def rank_counts(counts: set[int]) -> str:
     """`rank count 4` or `rank counts 16, 20`; of many, the first eight."""
     shown = ", ".join(f"{ranks:,}" for ranks in sorted(counts)[:8])
@@ -152,9 +208,11 @@ def _severity(flag: Flag) -> float:
 
 BOUNDS = {
     "compute": "compute",
-    "client-cpu": "client CPU",
-    "client-link": "client link",
     "storage": "storage",
+    "client-cpu": "client CPU",
+    "cpu-quota": "CPU quota",
+    "client-link": "client link",
+    "loader": "loader",
     "emulator": "emulator",
 }
 """Bound class -> its name for people. A client's link is its network or its device."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from emulator import live
 from emulator.errors import StorageError
 from emulator.units import show_seconds
 
@@ -34,6 +36,7 @@ class ChildProcess(subprocess.Popen[str]):
     ) -> None:
         """`name` is what error messages call it; `options` are Popen's."""
         self.name = name
+        live.detail(shlex.join(command))
         parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
         def die_with_parent() -> None:

@@ -14,7 +14,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.record.folder import claim_failure
 from emulator.run.child import signals_to
+from emulator.run.launched import Library, library_of, require_family, require_world, started_by_mpi
 from emulator.run.watch import before_end, end_with
 
 STEP_POLL = 0.001
@@ -112,53 +114,38 @@ class MpiComm(Comm):
         self._comm.Abort(code)
 
 
-_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
+def mpi_library() -> Library:
+    """The library that mpi4py finds; MPI is not started. Raises LaunchError where there is none."""
+    try:
+        import mpi4py
 
-
-def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
-    """True when mpirun, mpiexec or srun started this process as one of its ranks."""
-    return any(name in environment for name in _RANK_VARIABLES) or _srun_tasks(environment) > 1
-
-
-def _srun_tasks(environment: Mapping[str, str]) -> int:
-    """Tasks of the srun step that this process belongs to; 0 outside of one."""
-    if "SLURM_PROCID" not in environment:
-        return 0
-    return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
-
-
-def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
-    """This process's rank as the environment gives it; 0 when not under MPI."""
-    for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
-        if environment.get(name, "").isdigit():
-            return int(environment[name])
-    return 0
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of what run.launched looks at
+            from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError):
+        raise LaunchError(
+            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
+        ) from None
+    return library_of(MPI.Get_library_version())
 
 
 def world(expected: int | None = None) -> Comm:
     """All ranks that mpirun or srun started; a world of one when this process was started alone.
 
-    Raises LaunchError when there is no MPI, when the ranks do not see each other, or when they are not as
-    many as `expected`, which is what -n said.
+    Raises LaunchError when there is no MPI, when it is another one than the launcher's, when the ranks do not
+    see each other, or when they are not as many as `expected`, which is what -n said.
     """
     if not started_by_mpi():
         return Comm()
-    try:
-        import mpi4py
+    library = mpi_library()
+    from mpi4py import MPI
 
-        mpi4py.rc.thread_level = "funneled"
-        from mpi4py import MPI  # initialises it
-    except (ImportError, RuntimeError, OSError):
-        raise LaunchError(
-            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
-        ) from None
+    if not MPI.Is_initialized():
+        require_family(library)
+        MPI.Init_thread(MPI.THREAD_FUNNELED)
     comm = MpiComm(MPI.COMM_WORLD)
-    tasks = _srun_tasks(os.environ)
-    if comm.size == 1 and tasks > 1:
-        raise LaunchError(
-            f"srun started {tasks} tasks, but MPI sees only one",
-            "use mpirun within the allocation, or srun --mpi=pmix (Open MPI), srun --mpi=pmi2 (MPICH)",
-        )
+    require_world(comm.rank, comm.size, library)
     if expected not in (None, comm.size):
         raise LaunchError(f"-n {expected} was given, but mpirun started {comm.size} ranks", "leave -n out")
     return comm

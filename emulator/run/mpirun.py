@@ -19,7 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from emulator.errors import LaunchError, RankError
+from emulator import live
+from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
+from emulator.live import Follower
 from emulator.record.folder import replace_failure
 from emulator.run.child import ChildProcess, signals_to
 from emulator.run.scratch import scratch
@@ -97,9 +99,6 @@ def launch(ranks: int, words: Sequence[str], out: Path) -> int:
         raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
     require_limits(ranks)
     command = find_launcher().command(ranks, words)
-    look = {}  # what ranks cannot see of our terminal
-    if sys.stdout.isatty():
-        look = {"FORCE_COLOR": "1", "COLUMNS": str(shutil.get_terminal_size().columns)}
     timeout = storage_timeout(words)
     with (
         scratch() as (folder, variables),
@@ -113,7 +112,7 @@ def launch(ranks: int, words: Sequence[str], out: Path) -> int:
             restore_signals=True,
             stdin=subprocess.DEVNULL,
             stdout=None,
-            env={**environment(), **look, **variables},
+            env={**environment(), **variables},
         ) as mpirun,
     ):
         run = _Run(mpirun, folder, ranks)
@@ -133,6 +132,7 @@ class _Run:
         self._mpirun = mpirun
         self._folder = folder
         self._ranks = ranks
+        self._follower = Follower(folder)
         self._said = False
         self._hidden: list[str] = []
         self._signal = 0
@@ -152,6 +152,7 @@ class _Run:
         with signals_to(stop):
             while True:
                 reader.join(_LOOK_SECONDS)
+                self._follower.follow()
                 if not reader.is_alive() or self._mpirun.poll() is not None:
                     break
                 now = time.monotonic()
@@ -172,6 +173,8 @@ class _Run:
                 self._note_dead()
         status = self._end()
         reader.join(1.0)
+        self._follower.follow()
+        live.current().close()
         return self._conclude(status)
 
     def _show(self) -> None:
@@ -194,6 +197,8 @@ class _Run:
 
     def _silent(self, timeout: float, began: float) -> str:
         """What to say of a rank that has not shown for `timeout` seconds that it runs; empty: of none."""
+        if (self._folder / REASON).exists():  # one has said why they end
+            return ""
         for rank, (pid, host) in self._pids().items():
             with suppress(OSError):
                 last = max(began, (self._folder / f"rank-{rank}").stat().st_mtime)
@@ -238,6 +243,8 @@ class _Run:
         if self._signal:
             print(f"feedrate: {self.reason}", file=sys.stderr)
             return 128 + self._signal
+        if status == Inconclusive.exit_code and not self.reason:
+            return status  # the sweep has said what it found
         words = " ".join(" ".join(self._hidden).split())
         death = re.search(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)", words)
         if not self.reason and not self._said and death is not None:
@@ -260,7 +267,7 @@ class _Run:
         if self.reason:
             print(f"feedrate: error: {self.reason}", file=sys.stderr)
             return RankError.exit_code
-        return status
+        return status if status >= 0 else StorageError.exit_code  # it had to be killed: a rank hangs
 
 
 _LOOK_SECONDS = 0.25
@@ -289,13 +296,18 @@ _PROCESSES_A_RANK = 12
 
 
 def require_limits(ranks: int) -> None:
-    """Raises LaunchError when `ulimit` is too low for `ranks` ranks: mpirun itself says so in pages."""
+    """Raise the soft limit of open files to what `ranks` ranks need; mpirun itself fails in pages.
+
+    Raises LaunchError when this machine does not allow as many files, processes or threads.
+    """
     files = _FILES_OF_MPIRUN + _FILES_A_RANK * ranks
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < files:
-        raise LaunchError(
-            f"{ranks} ranks need {files} open files, and {soft} are allowed", f"ulimit -n {files}"
-        )
+        if hard != resource.RLIM_INFINITY and hard < files:
+            raise LaunchError(
+                f"{ranks} ranks need {files} open files, and {hard} are allowed", f"ulimit -n {files}"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root is not held to it
         return

@@ -14,12 +14,15 @@ from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.loader import make_loader
 from emulator.plan import RankPlan, plan_for
+from emulator.record.books import Books
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.result import Kind
 from emulator.record.steps import Spool, StepLog, Steps
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
+from emulator.run.account import Account, Accounted
 from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
+from emulator.run.links import HostLinks
 from emulator.run.train import train
 from emulator.storage.base import Store, TimedStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
@@ -53,6 +56,8 @@ class TrainingJob:
     """Go on with the sweep in `out`."""
     command: tuple[str, ...]
     """The command line that repeats it."""
+    label: str = ""
+    """A name for the result, for people."""
 
     def rank_plan(self, manifest: Manifest, number: int, ranks: int) -> RankPlan:
         """The plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""
@@ -101,21 +106,36 @@ class RankReport:
     steps: Steps
     read_latency: Mapping[int, int]
     """Upper edge in microseconds -> read requests."""
+    slowest_read: float
+    """Seconds of the longest read request."""
     pages_sampled: int
     """Pages looked at just before they were read."""
     pages_resident: int
     """Those of them that were in the page cache."""
     retries: Mapping[str, int]
     """Why requests to an object store were repeated -> how many of them."""
+    account: Account | None
+    """What its waits for batches went into; None: the kernel keeps no books."""
+    barrier_seconds: float
+    """What the barrier of these ranks takes when all come at once."""
+    barrier_polled: bool
+    """True when that is in the columns of each step that ends in one."""
     activity: HostActivity | None
     """What the host did; from the first rank of each host."""
 
 
 def run_point(
-    job: TrainingJob, dataset: Dataset, number: int, comm: Comm, spool: Spool, progress: Callable[[int], None]
+    job: TrainingJob,
+    dataset: Dataset,
+    number: int,
+    comm: Comm,
+    spool: Spool,
+    progress: Callable[[int], None],
+    links: HostLinks | None = None,
 ) -> list[RankReport]:
     """Run point `number` on the ranks of `comm`; their reports in rank order on rank 0, [] elsewhere.
 
+    `links` join this host to the others; the first rank of each host has them.
     `progress(steps)` is called once a step. Raises DatasetError, StorageError.
     """
     workload = job.workload
@@ -131,18 +151,22 @@ def run_point(
         writer.write_if_due(now)
 
     with ExitStack() as stack:
-        barrier = stack.enter_context(StepBarrier(comm, node))
+        barrier = stack.enter_context(StepBarrier(comm, node, links))
         storage = stack.enter_context(open_storage(dataset.store, job.storage, node, direct=direct))
-        loader = make_loader(
-            job.loader,
-            workload.loader,
-            storage,
-            dataset.manifest,
-            seed=plan.seed,
-            columns=workload.access.columns,
-            checksums=dataset.rows()["crc"] if job.verify_reads else None,
+        loader = Accounted(
+            make_loader(
+                job.loader,
+                workload.loader,
+                storage,
+                dataset.manifest,
+                seed=plan.seed,
+                access=workload.access,
+                checksums=dataset.rows()["crc"] if job.verify_reads else None,
+            ),
+            Books(storage.stats.tallies, together=workload.loader.workers if storage.turns else 1),
         )
         stack.callback(loader.close)
+        barrier_seconds = barrier.cost()
         probe = HostProbe() if node.rank == 0 else None
         if probe:
             probe.start()
@@ -161,6 +185,7 @@ def run_point(
             )
         finally:
             writer.write()
+        account = loader.account()
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - before
         comm.barrier()
         activity = probe.stop() if probe else None
@@ -172,9 +197,13 @@ def run_point(
         cpu_seconds=cpu,
         steps=log.rows(),
         read_latency=counts.latencies,
+        slowest_read=counts.slowest,
         pages_sampled=counts.pages_sampled,
         pages_resident=counts.pages_resident,
         retries=counts.retries,
+        account=account,
+        barrier_seconds=barrier_seconds,
+        barrier_polled=barrier.polled,
         activity=activity,
     )
     return comm.gather(report)

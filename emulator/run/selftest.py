@@ -72,7 +72,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
             crop=(64, 64, 64) if files.format == "npz" else (),
         )
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
-        loader = make_loader(kind, small, storage, files, columns=workload.access.columns)
+        loader = make_loader(kind, small, storage, files, access=workload.access)
         plan = EpochPlan(
             samples=files.samples,
             ranks=1,

@@ -7,9 +7,10 @@
 
 The columns are the accelerator's time, not its process's. A step begins when its batch has arrived and the
 accelerator is free, that is, when its previous step was over, or after a barrier, when everybody's was. The
-process that emulates it may notice later: of 100 ranks on two cores some always run late. Real accelerators
-do not wait for each other's host scheduler, so this lateness is logged beside the columns. Only a process
-that is so late that the step should be over already has held its accelerator up: that is overshoot.
+process that emulates it may notice later: of 100 ranks on two cores some always run late. That is no fault of
+the storage's, so the moments at which the process was there are logged beside the columns, and
+`analysis.here` makes of them what a training on this very client would feel. Only a process that is so late
+that the step should be over already has held its accelerator up: that is overshoot.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ def train(
     column of one row. Raises what the loader raises.
     """
     start = free = barrier(clock.now())  # one start for all ranks
-    for number, batch in enumerate(loader.read(plan.portions(rank))):
-        meanwhile(clock.now())
+    batches = (batch for portions in plan.stretches(rank) for batch in loader.read(portions))
+    for number, batch in enumerate(batches):
+        got = clock.now()
+        meanwhile(got)
         begin = max(free, batch.ready)
         nominal, computed = compute(begin)
+        woke = clock.now()
         end = computed
         if sync == "step" or (sync == "epoch" and plan.ends_epoch(number)):
             end = barrier(computed)
@@ -63,6 +67,10 @@ def train(
             overshoot=computed - begin - nominal,
             barrier=end - computed,
             late=clock.now() - end,
+            requested=batch.began - start,
+            arrived=batch.ready - start,
+            got=got - start,
+            woke=woke - start,
         )
         free = end
     return free - start

@@ -6,7 +6,8 @@ works in a child, and leaves it behind when it cannot end. The launcher does the
 
 A thread hangs in storage when it has used no CPU for `storage_timeout` seconds, within one call of a kind
 that goes to a file system. Nothing has to be announced: what is called, and with which path, is read off
-its stack.
+its stack, or for a library in C off the kernel's entry. A call may take longer, up to ten times, while the
+counters of its mount show that the storage moves data: the fsync of gigabytes is slow, and no hang.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import dis
 import os
+import re
 import signal
 import socket
 import sys
@@ -21,11 +23,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 
-from emulator.errors import SpecError, StorageError
+from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.files import SCRATCH_VARIABLE
 from emulator.units import parse_seconds, show_seconds
 
@@ -50,6 +54,8 @@ _CALLS = frozenset(
     """.split()  # noqa: SIM905
 )
 """Calls that go to a file system."""
+_STREAMS = frozenset("read readinto readline readlines write writelines flush close".split())  # noqa: SIM905
+"""Of these, calls that wait for a process or a terminal in the files that _WAITERS names."""
 _WAITERS = (
     "emulator/run/",
     "/click/",
@@ -60,19 +66,36 @@ _WAITERS = (
     "/socket.py",
     "/multiprocessing/",
 )
-"""Where calls of these names wait for a process or a terminal instead, as parts of a file's name."""
+"""Parts of the names of files whose streams are no files of a storage."""
+_MOST_PATIENCE = 10.0
+"""A call on a storage that moves data may take so many times the timeout."""
+_UNWATCHED = "briefly"
+"""Name of threads that nobody waits for."""
+_LONG_CALLS = frozenset(
+    "fsync fdatasync sync close munmap unlink truncate ftruncate posix_fallocate".split()  # noqa: SIM905
+)
+_MOVING = 1e6
+"""Bytes/s that a mount moves at least while it works such a call off."""
+_STALL = re.compile(r"(loader|io)\.stall_timeout=(.+)")
 
 
 def storage_timeout(words: Sequence[str] = ()) -> float:
-    """Seconds that storage may take for one call, from the command line `words`. Raises SpecError."""
-    given = ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    """Seconds that storage may take for one call, from the command line `words`. Raises SpecError.
+
+    Whoever sets a longer stall_timeout, of a loader or of checkpoints, means calls, too.
+    """
+    given, stall = "", ""
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
         if word == "--":
             break
         if word == OPTION:
             given = following
         elif word.startswith(OPTION + "="):
             given = word.partition("=")[2]
+        elif match := _STALL.fullmatch(word.removeprefix("--set=")):
+            stall = match[2]
+    if stall and not given:
+        return max(DEFAULT_TIMEOUT, parse_seconds(stall))
     seconds = parse_seconds(given) if given else DEFAULT_TIMEOUT
     if not seconds > 0:
         raise SpecError(f"{OPTION} {given!r} is not a time above zero", "write it like 30s or 2min")
@@ -93,6 +116,8 @@ class Watch:
         self._hung = hung
         self._beat = beat
         self._seen: dict[int, tuple[int, float]] = {}
+        self._moved: dict[str, tuple[int, float, float]] = {}
+        """By mount: what its counters said, when, and when they last rose as those of a busy storage do."""
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _run(self) -> None:
@@ -116,7 +141,7 @@ class Watch:
         for thread in threading.enumerate():
             # After a fork, threading still has the parent's number for the main thread (until Python 3.12).
             number = os.getpid() if thread is threading.main_thread() else thread.native_id
-            if number is None or thread is threading.current_thread():
+            if number is None or thread.name == _UNWATCHED or thread is threading.current_thread():
                 continue
             try:
                 used = time.clock_gettime_ns(
@@ -126,29 +151,116 @@ class Watch:
                 continue  # it has ended
             last, since = seen.get(number, (-1, now))
             self._seen[number] = (used, since if used == last else now)
-            if used == last and now - since >= self._timeout:
+            if used == last and now - since >= self._timeout / 2:
                 frames = frames or sys._current_frames()
                 frame = frames.get(thread.ident or 0)
-                if frame is not None and (call := storage_call(frame)):
+                call = storage_call(frame, number) if frame is not None else None
+                moves = call is not None and self._moves(call, now, since)
+                if call is not None and not moves and now - since >= self._timeout:
                     return StorageError(
                         f"{call} has not answered for {show_seconds(now - since)}",
                         f"the storage hangs; see the system log, or give it longer with {OPTION}",
                     )
         return None
 
+    def _moves(self, call: Call, now: float, since: float) -> bool:
+        """Whether the storage that `call` waits for has moved data within the timeout."""
+        if call.name not in _LONG_CALLS or now - since > _MOST_PATIENCE * self._timeout:
+            return False
+        mount, size = bytes_moved(call.path)
+        before, then, alive = self._moved.get(mount, (size, now, 0.0))
+        if size - before >= _MOVING * (now - then) > 0:
+            alive = now
+        self._moved[mount] = (size, now, alive)
+        return now - alive < self._timeout
 
-def storage_call(frame: FrameType) -> str:
-    """The call into a file system that a blocked thread is in, with its path; empty: in none."""
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call into a file system."""
+
+    name: str
+    path: str = ""
+    """Of the file; empty: not known."""
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.path}" if self.path else self.name
+
+
+def storage_call(frame: FrameType, thread: int) -> Call | None:
+    """The call into a file system that a blocked thread is in: its frame, its number. None: in none."""
     name = _called(frame)
-    if name not in _CALLS or any(part in frame.f_code.co_filename for part in _WAITERS):
-        return ""
+    if name in _STREAMS and any(part in frame.f_code.co_filename for part in _WAITERS):
+        return None
+    call = Call(name) if name in _CALLS else _kernel_call(thread)
+    if call is None or call.path:
+        return call
     path, outer = "", frame
     for _ in range(6):
         path = _path_in(outer)
         if path or outer.f_back is None:
             break
         outer = outer.f_back
-    return f"{name} of {path}" if path else name
+    return Call(call.name, path)
+
+
+_SYSTEM_CALLS = {
+    "x86_64": {
+        **{0: "read", 1: "write", 17: "pread", 18: "pwrite", 19: "readv", 20: "writev", 295: "preadv"},
+        **{296: "pwritev", 3: "close", 74: "fsync", 75: "fdatasync", 217: "listdir", 2: "open", 257: "open"},
+        **{4: "stat", 6: "stat", 262: "stat", 332: "stat", 21: "access", 269: "access", 439: "access"},
+        **{82: "rename", 264: "rename", 87: "unlink", 263: "unlink", 83: "mkdir", 258: "mkdir"},
+    },
+    "aarch64": {
+        **{63: "read", 64: "write", 67: "pread", 68: "pwrite", 65: "readv", 66: "writev", 69: "preadv"},
+        **{70: "pwritev", 57: "close", 82: "fsync", 83: "fdatasync", 61: "listdir", 56: "open"},
+        **{79: "stat", 291: "stat", 48: "access", 439: "access", 38: "rename", 35: "unlink", 34: "mkdir"},
+    },
+}
+"""The kernel's numbers of calls that go to a file system, by machine."""
+_OF_PATHS = frozenset(("open", "stat", "access", "rename", "unlink", "mkdir"))
+
+
+def _kernel_call(thread: int) -> Call | None:
+    """The call into a file system that a thread of this process is in, as the kernel tells it; None: in none.
+
+    For what a library in C calls. A descriptor counts when it is a file's: pipes, sockets and terminals wait
+    for other things.
+    """
+    try:
+        number, *values = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
+        name = _SYSTEM_CALLS.get(os.uname().machine, {}).get(int(number), "")
+        if not name or name in _OF_PATHS:
+            return Call(name) if name else None
+        path = str(Path(f"/proc/self/fd/{int(values[0], 16)}").readlink())
+    except (OSError, ValueError, IndexError):  # it runs, or the kernel does not tell
+        return None
+    if not path.startswith("/") or path.startswith(("/dev/", "/proc/")) or path.endswith(" (deleted)"):
+        return None  # the last are pipes of the step barrier
+    return Call(name, path)
+
+
+def bytes_moved(path: str) -> tuple[str, int]:
+    """Where `path` is mounted, and how many bytes the kernel has seen moved there; 0: it does not count.
+
+    It counts for local disks and NFS. Nothing of the storage itself is touched.
+    """
+    place, device, kind, source = "", "", "", ""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            left, _, right = line.partition(" - ")
+            here = left.split()[4].replace("\\040", " ")
+            if len(here) >= len(place) and (path + "/").startswith(here.rstrip("/") + "/"):
+                place, device, (kind, source) = here, left.split()[2], right.split()[:2]
+        if kind.startswith("nfs"):
+            told = Path("/proc/self/mountstats").read_text().partition(f" mounted on {place} ")[2]
+            return place, sum(map(int, told.partition("bytes:")[2].split()[4:6]))  # from and to the server
+        if not Path(f"/sys/dev/block/{device}").exists() and source.startswith("/dev/"):  # as btrfs has it
+            number = Path(source).stat().st_rdev
+            device = f"{os.major(number)}:{os.minor(number)}"
+        counters = Path(f"/sys/dev/block/{device}/stat").read_text().split()
+        return place, 512 * (int(counters[2]) + int(counters[6]))
+    return place, 0
 
 
 def _called(frame: FrameType) -> str:
@@ -191,10 +303,10 @@ def _path_in(frame: FrameType) -> str:
             return value
         if isinstance(name := getattr(value, "name", None), str) and "/" in name:
             return name
-        descriptor = getattr(value, "_fd", None)
-        if isinstance(descriptor, int) and descriptor > 2:
-            with suppress(OSError):
-                return str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        for descriptor in (getattr(value, "_fd", None), getattr(value, "_descriptor", None)):
+            if isinstance(descriptor, int) and descriptor > 2:
+                with suppress(OSError):
+                    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
     for key in ("fd", "descriptor", "_descriptor"):
         if isinstance(values.get(key), int):
             with suppress(OSError):
@@ -204,7 +316,7 @@ def _path_in(frame: FrameType) -> str:
 
 def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
     """`action()` in a thread that nobody waits for longer than this; True when it ended in time."""
-    thread = threading.Thread(target=action, daemon=True)
+    thread = threading.Thread(target=action, name=_UNWATCHED, daemon=True)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()
@@ -240,19 +352,31 @@ def watch_rank(rank: int, timeout: float) -> None:
             os.write(file, f"{os.getpid()} {host}".encode())
             beat = partial(os.utime, file)
 
-    def hung(error: StorageError) -> None:
-        line = f"rank {rank} on {host}: {error}"
-        if end_with(line):
-            _say(f"feedrate: error: {line}")
-        for action in _before_end:
-            briefly(partial(action, line), 1.0)
-        mpi = sys.modules.get("mpi4py.MPI")
-        if mpi is not None:
-            briefly(partial(mpi.COMM_WORLD.Abort, error.exit_code))
-        let_go_of_output()
-        os._exit(error.exit_code)
+    Watch(timeout, partial(end_rank, rank), beat)
 
-    Watch(timeout, hung, beat)
+
+def watch_worker(hung: Callable[[StorageError], object]) -> None:
+    """Watch this process, a worker of a rank's loader, whose command line it has; `hung` as in Watch."""
+    Watch(storage_timeout(sys.argv[1:]), hung)
+
+
+def end_rank(rank: int, error: FeedrateError) -> None:
+    """End this process, rank `rank`, from whatever thread, and all others through MPI, and say why."""
+    say_why(rank, error)
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        briefly(partial(mpi.COMM_WORLD.Abort, error.exit_code))
+    let_go_of_output()
+    os._exit(error.exit_code)
+
+
+def say_why(rank: int, error: FeedrateError) -> None:
+    """Say why this process, rank `rank`, is about to end, unless another rank has ended the run before."""
+    line = f"rank {rank} on {socket.gethostname()}: {error}"
+    if end_with(line):
+        _say(f"feedrate: error: {line}")
+    for action in _before_end:
+        briefly(partial(action, line), 1.0)
 
 
 _before_end: list[Callable[[str], object]] = []

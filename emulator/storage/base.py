@@ -12,14 +12,20 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, ParamSpec, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from emulator.config.storage import Cache
 from emulator.files import Owner
 from emulator.units import BLOCK_BYTES
+
+Key = TypeVar("Key")
+P = ParamSpec("P")
 
 HEAD = BLOCK_BYTES
 """Bytes at the start of a file that a format needs to know it; `Blob.skim` keeps as many."""
@@ -31,51 +37,146 @@ EDGES = tuple(sorted({round(10 ** (step / 8)) for step in range(9 * 8 + 1)}))
 """Upper edges of the latency histogram in microseconds, 1 us to 1000 s; the last takes what is above."""
 
 
+class ThreadStats(NamedTuple):
+    """What one thread has read so far, of this process or of a worker process."""
+
+    thread: int
+    """The kernel's number for it: /proc/NUMBER says what it does."""
+    requests: int
+    """Read requests that have ended."""
+    seconds: float
+    """Seconds within these."""
+    begin: float
+    """When the request under way began, in seconds of time.monotonic; 0.0: there is none."""
+
+
 class ReadCounts(NamedTuple):
     """What reads cost up to one moment."""
 
-    bytes: int
+    bytes: int = 0
     """Bytes delivered."""
-    latencies: dict[int, int]
+    latencies: Mapping[int, int] = {}
     """Upper edge in microseconds -> read requests, ascending; empty buckets are left out."""
-    pages_sampled: int
+    pages_sampled: int = 0
     """Pages whose residency was asked for after eviction and before reading."""
-    pages_resident: int
+    pages_resident: int = 0
     """Those of them that were in the page cache all the same."""
-    retries: dict[str, int]
+    retries: Mapping[str, int] = {}
     """RetryKind -> requests to an object store that were repeated for it."""
+    threads: tuple[ThreadStats, ...] = ()
+    """Each thread that has read."""
+    slowest: float = 0.0
+    """Seconds of the longest read request of all time: no bucket's edge."""
 
     @property
     def reads(self) -> int:
         """Read requests."""
         return sum(self.latencies.values())
 
+    def plus(self, other: ReadCounts) -> ReadCounts:
+        """Both together."""
+        return self._with(other, 1)
+
+    def less(self, earlier: ReadCounts) -> ReadCounts:
+        """What has come since `earlier`."""
+        return self._with(earlier, -1)
+
+    def _with(self, other: ReadCounts, sign: int) -> ReadCounts:
+        threads = {one.thread: one for one in self.threads}
+        for thread, requests, seconds, begin in other.threads:
+            mine = threads.get(thread, ThreadStats(thread, 0, 0.0, 0.0))
+            threads[thread] = ThreadStats(
+                thread,
+                mine.requests + sign * requests,
+                mine.seconds + sign * seconds,
+                begin if sign > 0 else mine.begin,
+            )
+        return ReadCounts(
+            self.bytes + sign * other.bytes,
+            dict(sorted(_added(self.latencies, other.latencies, sign).items())),
+            self.pages_sampled + sign * other.pages_sampled,
+            self.pages_resident + sign * other.pages_resident,
+            _added(self.retries, other.retries, sign),
+            tuple(threads.values()),
+            max(self.slowest, other.slowest),
+        )
+
+
+def _added(counts: Mapping[Key, int], others: Mapping[Key, int], sign: int) -> dict[Key, int]:
+    both = {key: counts.get(key, 0) + sign * others.get(key, 0) for key in {**counts, **others}}
+    return {key: count for key, count in both.items() if count}
+
+
+class Tally:
+    """What one thread reads. That thread alone writes it, without a lock; anybody may look at any time."""
+
+    __slots__ = ("begin", "buckets", "bytes", "opening", "seconds", "slowest", "thread")
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.bytes = 0
+        self.seconds = self.slowest = 0.0
+        self.opening = 0.0
+        """Seconds within openings, which are no read requests, but may wait for the storage as well."""
+        self.buckets: NDArray[np.int64] = np.zeros(len(EDGES), np.int64)
+        self.begin = 0.0
+        """When the request, or opening, under way began, in seconds of time.monotonic; 0.0: there is none."""
+
+    @property
+    def requests(self) -> int:
+        """Read requests that have ended."""
+        return int(self.buckets.sum())
+
+    def within(self, now: float) -> float:
+        """Seconds within requests and openings up to `now`, a moment of time.monotonic."""
+        begin = self.begin
+        return self.seconds + self.opening + (now - begin if 0 < begin < now else 0.0)
+
+    def add(self, size: int, seconds: float) -> None:
+        """One request, which delivered `size` bytes."""
+        self.buckets[bisect_left(EDGES, seconds * 1e6, hi=len(EDGES) - 1)] += 1
+        self.bytes += size
+        self.seconds += seconds
+        if seconds > self.slowest:
+            self.slowest = seconds
+
+    def add_all(self, size: int, seconds: Sequence[float]) -> None:
+        """Some requests, which took so long each and delivered `size` bytes together."""
+        found = np.searchsorted(EDGES[:-1], np.asarray(seconds) * 1e6)  # the last takes what is above
+        self.buckets += np.bincount(found, minlength=len(EDGES))
+        self.bytes += size
+        self.seconds += sum(seconds)
+        self.slowest = max((self.slowest, *seconds))
+
 
 class ReadStats:
-    """Counts of one rank, exact from any number of threads.
+    """Counts of one rank: each thread keeps a tally of its own, and they are summed when somebody asks.
 
-    A copy that travels to a worker process starts at zero. The worker returns `drain()` of its copy now and
-    then, and the rank takes it in with `absorb`.
+    Requests that are read in one go count when the last of them has ended. A copy that travels to a worker
+    process starts at zero. The worker returns `drain()` of its copy now and then, and the rank takes it in
+    with `absorb`.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._clear()
-
-    def _clear(self) -> None:
-        self._bytes = self._pages_sampled = self._pages_resident = 0
-        self._buckets = [0] * len(EDGES)
+        self._lock = threading.Lock()  # guards all but the tallies' contents
+        self._local = threading.local()
+        self._tallies: list[Tally] = []
+        self._absorbed = self._drained = ReadCounts()
+        self._pages_sampled = self._pages_resident = 0
         self._retries: Counter[str] = Counter()
 
     def __reduce__(self) -> tuple[type[ReadStats], tuple[()]]:
         return (ReadStats, ())
 
-    def add_read(self, size: int, nanoseconds: int) -> None:
-        """One request that delivered `size` bytes."""
-        bucket = min(bisect_left(EDGES, nanoseconds / 1000), len(EDGES) - 1)
-        with self._lock:
-            self._bytes += size
-            self._buckets[bucket] += 1
+    def mine(self) -> Tally:
+        """The tally of the calling thread."""
+        try:
+            found: Tally = self._local.tally
+        except AttributeError:
+            found = self._local.tally = Tally(threading.get_native_id())
+            with self._lock:
+                self._tallies.append(found)
+        return found
 
     def add_pages(self, sampled: int, resident: int) -> None:
         """Pages that were looked at before reading, and those of them in the page cache."""
@@ -88,33 +189,44 @@ class ReadStats:
         with self._lock:
             self._retries[kind] += 1
 
+    def tallies(self) -> tuple[Tally, ...]:
+        """Those of the threads of this process."""
+        with self._lock:
+            return tuple(self._tallies)
+
+    def threads(self) -> list[ThreadStats]:
+        """What each thread has read so far; of worker processes as of their last `drain`."""
+        return list(self.snapshot().threads)
+
     def snapshot(self) -> ReadCounts:
         """The counts so far."""
-        with self._lock:
-            return self._counts()
+        return self._total().less(self._drained)
 
     def drain(self) -> ReadCounts:
         """The counts so far; they start at zero again."""
-        with self._lock:
-            counts = self._counts()
-            self._clear()
-        return counts
-
-    def _counts(self) -> ReadCounts:
-        latencies = {edge: count for edge, count in zip(EDGES, self._buckets, strict=True) if count}
-        return ReadCounts(
-            self._bytes, latencies, self._pages_sampled, self._pages_resident, dict(self._retries)
-        )
+        total = self._total()
+        before, self._drained = self._drained, total
+        return total.less(before)
 
     def absorb(self, counts: ReadCounts) -> None:
         """Add the counts of another process."""
         with self._lock:
-            self._bytes += counts.bytes
-            for edge, count in counts.latencies.items():
-                self._buckets[bisect_left(EDGES, edge)] += count
-            self._pages_sampled += counts.pages_sampled
-            self._pages_resident += counts.pages_resident
-            self._retries.update(counts.retries)
+            self._absorbed = self._absorbed.plus(counts)
+
+    def _total(self) -> ReadCounts:
+        """Of all time, whatever was drained."""
+        with self._lock:
+            tallies = tuple(self._tallies)
+            pages, retries = (self._pages_sampled, self._pages_resident), dict(self._retries)
+            absorbed = self._absorbed
+        for tally in tallies:
+            buckets = tally.buckets.tolist()
+            latencies = {edge: count for edge, count in zip(EDGES, buckets, strict=True) if count}
+            thread = ThreadStats(tally.thread, sum(buckets), tally.seconds, tally.begin)
+            absorbed = absorbed.plus(
+                ReadCounts(tally.bytes, latencies, threads=(thread,), slowest=tally.slowest)
+            )
+        return absorbed.plus(ReadCounts(0, {}, *pages, retries))
 
 
 class Closing:
@@ -169,6 +281,8 @@ class Storage(ABC):
 
     stats: ReadStats
     """What the reads cost so far; a wrapper has those of the storage that it wraps."""
+    turns = False
+    """Whether the requests of a rank take turns, so that one of its readers can hold up all others."""
 
     @abstractmethod
     def open(self, name: str, size: int | None = None) -> Blob:
@@ -201,8 +315,16 @@ class TimedStorage(Storage):
         self.inner = inner
         self.stats = inner.stats
 
+        self.turns = inner.turns
+
     def open(self, name: str, size: int | None = None) -> TimedBlob:
-        return TimedBlob(self.inner.open(name, size), self.stats)
+        tally = self.stats.mine()
+        tally.begin = begin = time.monotonic()
+        try:
+            return TimedBlob(self.inner.open(name, size), self.stats)
+        finally:
+            tally.opening += time.monotonic() - begin
+            tally.begin = 0.0
 
 
 class TimedBlob(WrappedBlob):
@@ -218,15 +340,19 @@ class TimedBlob(WrappedBlob):
         self._stats = stats
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        begin = time.perf_counter_ns()
-        done = self._inner.read_into(offset, buffer)
-        self._stats.add_read(done, time.perf_counter_ns() - begin)
-        return done
+        return self._timed(self._inner.read_into, offset, buffer)
 
     def skim(self, offset: int, length: int, buffer: memoryview) -> int:
-        begin = time.perf_counter_ns()
-        done = self._inner.skim(offset, length, buffer)
-        self._stats.add_read(done, time.perf_counter_ns() - begin)
+        return self._timed(self._inner.skim, offset, length, buffer)
+
+    def _timed(self, request: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
+        tally = self._stats.mine()
+        tally.begin = begin = time.monotonic()
+        try:
+            done = request(*args, **kwargs)
+            tally.add(done, time.monotonic() - begin)
+        finally:
+            tally.begin = 0.0
         return done
 
 
@@ -297,6 +423,10 @@ class Store(Storage):
     @abstractmethod
     def size(self, name: str) -> int | None:
         """Bytes of `name`; None: it is not there."""
+
+    def names_of(self, name: str) -> int:
+        """How many names the file `name` has, through which it can be written to. Raises StorageError."""
+        return 1
 
     def oddity(self, name: str, strict: bool = False) -> str:
         """What `name` is, when it is no plain file that can be read; `strict`: of this place alone, too."""

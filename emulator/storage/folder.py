@@ -65,8 +65,13 @@ class FolderStore(PosixStorage, Store):
             return (self.root / name).stat().st_size
         return None
 
+    def names_of(self, name: str) -> int:
+        with storage_errors("cannot look at a file"), suppress(*_ABSENT):
+            return (self.root / name).stat().st_nlink
+        return 1
+
     def oddity(self, name: str, strict: bool = False) -> str:
-        """Strict: links out of the folder and files with a second name, too."""
+        """Strict: links out of the folder, too."""
         path = self.root / name
         with storage_errors("cannot look at a file"), suppress(*_ABSENT):
             found = path.stat()
@@ -74,8 +79,6 @@ class FolderStore(PosixStorage, Store):
                 return f"is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no plain file')}"
             if strict and not path.resolve().is_relative_to(self.root.resolve()):
                 return f"leads out of the dataset, to {path.resolve()}"
-            if strict and found.st_nlink > 1:
-                return f"has {found.st_nlink} names (hard links): whoever writes to another one changes it"
         return ""
 
     def get(self, name: str) -> bytes | None:

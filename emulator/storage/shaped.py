@@ -157,6 +157,8 @@ class _Turn:
 class ShapedStorage(Storage):
     """`inner`, no faster than `limiter` allows."""
 
+    turns = True
+
     def __init__(self, inner: Storage, limiter: NodeLimiter) -> None:
         self.inner = inner
         self.limiter = limiter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -9,24 +10,25 @@ from pathlib import Path
 
 import numpy as np
 
+from emulator import live
 from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
-from emulator.config.workload import Workload
+from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import SpecError
+from emulator.live import Now
 from emulator.record.folder import ResultFolder, read_result
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
+from emulator.run.launched import started_by_mpi
 from emulator.run.point import RankReport, TrainingJob
 from emulator.run.selftest import self_test
 from emulator.storage.objects import ObjectStore
+from emulator.sweep.outlook import Spools, share_done, step_seconds
 from emulator.sweep.schedule import ForFit, Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
 from emulator.units import show_rate, show_seconds
-
-PROGRESS_SECONDS = 5.0
-"""Between two lines of progress within a point, so that a long one does not look hung."""
 
 
 class Leader:
@@ -35,10 +37,14 @@ class Leader:
     def __init__(self, job: TrainingJob, schedule: Schedule) -> None:
         self._job = job
         self._schedule = schedule
+        self._begin = time.monotonic()
+        self._ranks = self._length = self._step = 0
+        self._spools: Spools | None = None
 
-    def open(self, dataset: Dataset, hosts: Sequence[str]) -> None:
+    def open(self, dataset: Dataset, hosts: Sequence[str], unjoined: str = "") -> None:
         """Make OUT, or take up the one to resume; `hosts` has the host of every rank of the world.
 
+        `unjoined` says why hosts could not be joined by sockets; empty: they are, or there is only one.
         Raises SpecError, StorageError.
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
@@ -50,10 +56,16 @@ class Leader:
         environment = {
             **describe_machine(),
             "ranks_started": len(hosts),
+            "folder": str(Path.cwd()),
+            "mpirun": started_by_mpi() and not live.launched(),
             "hosts": sorted(set(hosts)),
             "dataset_mount": mount,
             "emulator": asdict(self_test(job.loader, job.workload)),
         }
+        if len(environment["hosts"]) > 1:
+            environment["hosts_meet"] = f"through MPI, polled: {unjoined}" if unjoined else "through sockets"
+        if unjoined:
+            live.say(f"note: hosts meet through MPI, which is polled, since sockets failed: {unjoined}")
         result = first_result(job, manifest, environment)
         self._steps = [steps]
         if job.resume:
@@ -75,10 +87,16 @@ class Leader:
         """Process count of the next point; None: enough."""
         count = self._schedule.next_count(self._points)
         if count is not None:
-            say(f"{self._schedule.outlook(self._points)}: {_ranks(count)}")
+            live.say(f"{self._schedule.outlook(self._points)}: {_ranks(count)}")
             self._length = self._job.rank_plan(self._manifest, self.number, count).length
-            self._next_progress = time.monotonic() + PROGRESS_SECONDS
+            self._ranks, self._step, self._spools = count, 0, None
+            self._left = self._schedule.left(self._points)
+            self._point_begin = time.monotonic()
         return count
+
+    def run_by(self, active: Sequence[int]) -> None:
+        """The ranks of the world with these numbers run the next point."""
+        self._spools = Spools(self._job.out, self.number, active)
 
     @property
     def on_half(self) -> bool:
@@ -86,17 +104,65 @@ class Leader:
         return isinstance(self._schedule, ForFit) and self._schedule.on_half(self._points)
 
     def progress(self, steps: int) -> None:
-        """Say now and then how far the point is: rank 0 has done `steps` steps."""
-        if time.monotonic() >= self._next_progress:
-            self._next_progress = time.monotonic() + PROGRESS_SECONDS
-            say(f"    step {steps + 1} of {self._length}")
+        """Rank 0 has done `steps` steps of the point."""
+        self._step = steps
+
+    def now(self) -> Now:
+        """How far the sweep is. For a thread beside it."""
+        seconds = time.monotonic() - self._begin
+        if not self._ranks:
+            return Now(verb=self._job.kind, doing="starting", seconds=seconds)
+        points, knee = self._points, self._folder.result.knee
+        rates = self._spools.now() if self._spools else None
+        left = self._seconds_left(points)
+        bound = points[-1].bound if points else None
+        limit = (
+            f"{bound.kind.replace('-', ' ').replace('cpu', 'CPU')} at {_ranks(points[-1].ranks)}"
+            if bound
+            else ""
+        )
+        interval = knee.interval if knee else None
+        middle = knee.n_au if knee else None
+        return Now(
+            verb=self._job.kind,
+            doing=f"{_ranks(self._ranks)}, step {min(self._step + 1, self._length)} of {self._length}",
+            part=len(points) + 1,
+            parts=len(points) + self._left,
+            about=not self._schedule.certain,
+            share=share_done(seconds, left),
+            seconds=seconds,
+            eta_seconds=left,
+            bytes_per_second=rates.bytes_per_second if rates else None,
+            au=rates.au if rates else None,
+            limit=limit,
+            knee=(interval[0], middle, interval[1]) if interval and middle else None,
+            curve=tuple((point.ranks, point.bytes_per_second, _ideal(point)) for point in points),
+        )
+
+    def _seconds_left(self, points: Sequence[Point]) -> float:
+        """Of this point as long as its steps so far say, of later ones as the points so far say."""
+        workload, job = self._job.workload, self._job
+        here = time.monotonic() - self._point_begin
+        size = self._manifest.total / self._manifest.samples * workload.loader.batch_size
+
+        def of_step(ranks: int) -> float:
+            least = ranks * size / (job.storage.shaped_rate or math.inf)
+            return step_seconds(ranks, points, workload.accelerator.step_seconds, least)
+
+        each = here / self._step if self._step else of_step(self._ranks)
+        rest = max(0, self._length - self._step) * each
+        later = self._schedule.later(points)
+        if later is not None:
+            return rest + sum(self._length * of_step(ranks) for ranks in later)
+        mean = sum(point.seconds for point in points) / len(points) if points else self._length * each
+        return rest + (self._left - 1) * mean
 
     def add(self, ranks: int, reports: Sequence[RankReport]) -> None:
         """Keep the point that `ranks` ranks measured. Raises StorageError."""
         point = summarise(self._job, self._manifest, ranks, reports)
         self._steps.extend(report.steps for report in reports)
         self._folder.update(**conclusions(self._job, self._folder.result, (*self._points, point)))
-        say(
+        live.say(
             f"  {_ranks(ranks)}: {point.samples_per_second:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, AU {100 * point.au:.1f} %, {show_seconds(point.seconds)}"
         )
@@ -104,13 +170,13 @@ class Leader:
     def complete(self) -> RunResult:
         """The complete result, written with its step log. Raises StorageError."""
         if verdict := self._schedule.verdict(self._points):
-            say(f"done: {verdict}")
+            live.say(f"done: {verdict}")
         return self._folder.complete(np.concatenate(self._steps))
 
 
-def say(line: str) -> None:
-    """A line of progress, at once."""
-    print(line, flush=True)
+def _ideal(point: Point) -> float:
+    """Bytes/s of the point's processes if they never waited; infinite when they do not compute."""
+    return point.ideal_samples_per_second * point.bytes / point.samples if point.samples else math.inf
 
 
 def _ranks(count: int) -> str:
@@ -130,7 +196,7 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
         )
     facts = to_plain(dataset_facts(job, manifest))
     same = {
-        "workload": build(Workload, result.workload, path=("workload",)) == job.workload,
+        "workload": stored_workload(result.workload) == job.workload,
         "dataset": all(name in facts and facts[name] == value for name, value in result.dataset.items()),
         "storage": build(StorageSpec, result.storage, path=("storage",)) == job.storage,
         "loader": result.loader == job.loader,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from emulator import live
 from emulator.files import write_whole
 from emulator.registry import NOISE, load
 from emulator.run.comm import Comm, agreed
@@ -55,4 +56,4 @@ def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
         if found:
             (job.out / "noise").mkdir(exist_ok=True)
             write_whole(job.out / "noise" / f"{name}.json", found)
-            print(f"noise on {name}: {module.line(found)}", flush=True)
+            live.say(f"noise on {name}: {module.line(found)}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
-from emulator.analysis.search import Search, Stop, believe, next_count, observe, runs_left
+from emulator.analysis.evidence import held
+from emulator.analysis.search import Observation, Search, Stop, believe, next_count, observe, runs_left
 from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
@@ -16,6 +18,19 @@ from emulator.units import show_seconds
 
 class Schedule(Protocol):
     """Decides on rank 0, from what was measured so far."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether `left` cannot change with what is measured."""
+        ...
+
+    def left(self, points: Sequence[Point]) -> int:
+        """How many runs there will be after `points`, the next one included."""
+        ...
+
+    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
+        """The counts after the next one; None: they are not known yet."""
+        ...
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         """Process count of the next point; None: enough."""
@@ -29,8 +44,13 @@ class Schedule(Protocol):
         """Why it ended, for people; empty when there is nothing to say."""
         ...
 
-    def planned(self) -> Sequence[int]:
-        """The counts that are sure to be run, for a dry run."""
+    def planned(self, limit: float) -> Sequence[int]:
+        """The counts for a dry run, if the storage feeds `limit` processes; infinite: nobody knows."""
+        ...
+
+    @property
+    def assumption(self) -> str:
+        """What `planned` takes for granted; empty when it is certain."""
         ...
 
 
@@ -39,6 +59,14 @@ class FixedCounts:
     """A list of process counts, one point each, in the order given."""
 
     counts: tuple[int, ...]
+    certain = True
+    assumption = ""
+
+    def left(self, points: Sequence[Point]) -> int:
+        return len(self.counts) - len(points)
+
+    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
+        return self.counts[len(points) + 1 :]
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         return self.counts[len(points)] if len(points) < len(self.counts) else None
@@ -49,7 +77,7 @@ class FixedCounts:
     def verdict(self, points: Sequence[Point]) -> str:
         return ""
 
-    def planned(self) -> Sequence[int]:
+    def planned(self, limit: float) -> Sequence[int]:
         return self.counts
 
 
@@ -81,6 +109,9 @@ def require_ranks(counts: Sequence[int], world: int) -> None:
 class Adaptive:
     """Chooses the count that narrows the interval of the knee the most (analysis.search)."""
 
+    certain = False
+    assumption = ""
+
     def __init__(self, search: Search, clock: Clock, *, repeats: int, budget: float | None) -> None:
         """`repeats` runs of each count that is chosen; `budget` seconds for all of them, None: no limit."""
         self._search = search
@@ -99,6 +130,16 @@ class Adaptive:
         choice = self._choice(points)
         return None if isinstance(choice, Stop) else choice
 
+    def left(self, points: Sequence[Point]) -> int:
+        """As many as it would take if each run helped as much as the next one is expected to."""
+        if not points:
+            return self._search.min_runs * self._repeats
+        history = self._history(points)
+        return max(1, runs_left(history, self._search, believe(history, self._search)) * self._repeats)
+
+    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
+        return None
+
     def verdict(self, points: Sequence[Point]) -> str:
         """Why no further run is worth it; empty while one is."""
         choice = None if self._unfinished(points) else self._choice(points)
@@ -108,7 +149,7 @@ class Adaptive:
         """What is believed so far, and about how long it will take."""
         if not points:
             return "looking for the knee"
-        history = [observe(point) for point in points]
+        history = self._history(points)
         now = believe(history, self._search)
         left = runs_left(history, self._search, now) * self._repeats
         low, _, high = now.n_au
@@ -117,19 +158,42 @@ class Adaptive:
             where = f"no knee below {self._search.maximum} so far"
         return f"{where}, about {left} runs and {show_seconds(left * self._per_run(points))} left"
 
-    def planned(self) -> Sequence[int]:
-        """The first count; the others depend on what is measured."""
-        first = self._choice(())
-        return () if isinstance(first, Stop) else (first,)
+    def planned(self, limit: float) -> Sequence[int]:
+        """The search played on storage with that limit, or with one at half of the largest count."""
+        known = math.isfinite(limit)
+        knee = limit if known else self._search.maximum / 2
+        self.assumption = f"here with a limit at {knee:.3g} processes" + (
+            "" if known else ", which is a guess"
+        )
+        history: list[Observation] = []
+        while not isinstance(count := next_count(history, self._search), Stop):
+            efficiency = min(1.0, knee / count)
+            history += [Observation(ranks=count, efficiency=efficiency)] * self._repeats
+        return [run.ranks for run in history]
 
     def _choice(self, points: Sequence[Point]) -> int | Stop:
-        choice = next_count([observe(point) for point in points], self._search)
+        again = points[-1].ranks if _disturbed(points) and len(points) < self._search.max_runs else None
+        history = self._history(points)
+        choice = again or next_count(history, self._search)
+        if len(points) >= self._search.max_runs and not isinstance(choice, Stop):
+            reason = f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
+            return Stop(reason=reason, precise=False)
         if points and self._budget is not None and not isinstance(choice, Stop):
             spent = self._clock.now() - self._begin
             if spent + self._per_run(points) > self._budget:
                 reason = f"the budget of {show_seconds(self._budget)} is used up"
                 return Stop(reason=reason, precise=False)
         return choice
+
+    @staticmethod
+    def _history(points: Sequence[Point]) -> list[Observation]:
+        """What counts are chosen by: the runs of a count that the client did not limit, else all of it.
+
+        Where the client always is the limit, its own knee is looked for, and is the least that storage feeds.
+        """
+        clean = {point.ranks for point in points if not held(point)}
+        kept = [point for point in points if point.ranks not in clean or not held(point)]
+        return [observe(point) for point in kept]
 
     def _unfinished(self, points: Sequence[Point]) -> bool:
         """True while the last count has not been run as often as asked for."""
@@ -142,6 +206,12 @@ class Adaptive:
         return (self._clock.now() - self._begin) / here if here else points[-1].seconds
 
 
+def _disturbed(points: Sequence[Point]) -> bool:
+    """Whether the client limited the last run, and its count was run only once: it may have been a storm."""
+    runs = [point for point in points if point.ranks == points[-1].ranks]
+    return len(runs) == 1 and held(runs[0])
+
+
 class ForFit:
     """The few runs from which `feedrate fit` knows a system: the largest count, one below the limit that it
     shows, another above, and, where there are more hosts than one, one on half of them.
@@ -150,6 +220,8 @@ class ForFit:
     hosts tell a limit of the storage from one of the hosts.
     """
 
+    certain = True
+    assumption = ""
     BELOW, ABOVE = 0.6, 1.3
     """Counts as shares of the one whose demand is the limit."""
 
@@ -161,6 +233,12 @@ class ForFit:
     def next_count(self, points: Sequence[Point]) -> int | None:
         counts = self._counts(points)
         return counts[len(points)] if len(points) < len(counts) else None
+
+    def left(self, points: Sequence[Point]) -> int:
+        return 3 + (self.hosts > 1) - len(points)
+
+    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
+        return self._counts(points)[len(points) + 1 :] if points else None
 
     def on_half(self, points: Sequence[Point]) -> bool:
         """Whether the run after `points` is the one on half of the hosts."""
@@ -177,8 +255,10 @@ class ForFit:
             return f"no limit up to {self._maximum} processes: a fit will know only a least bandwidth"
         return "feedrate fit has what it needs"
 
-    def planned(self) -> Sequence[int]:
-        return (self._maximum,)
+    def planned(self, limit: float) -> Sequence[int]:
+        full = min(limit, self._maximum)
+        self.assumption = f"here with a limit at {full:.3g} processes or above"
+        return self._around(full)
 
     def _full(self, points: Sequence[Point]) -> float:
         """Processes whose demand is what the largest count got."""
@@ -187,6 +267,10 @@ class ForFit:
     def _counts(self, points: Sequence[Point]) -> tuple[int, ...]:
         if not points:
             return (self._maximum,)
-        full, most = self._full(points), self._maximum
+        return self._around(self._full(points))
+
+    def _around(self, full: float) -> tuple[int, ...]:
+        """The counts where `full` processes get all that there is."""
+        most = self._maximum
         below, above = (min(most, max(1, round(share * full))) for share in (self.BELOW, self.ABOVE))
         return (most, below, above, *((max(1, min(above, most // 2)),) if self.hosts > 1 else ()))

@@ -17,6 +17,7 @@ from emulator.dataset.manifest import open_dataset
 from emulator.record.result import RunResult
 from emulator.record.steps import Spool
 from emulator.run.comm import Comm, Quiet, agreed, guarded
+from emulator.run.links import hosts_joined
 from emulator.run.point import TrainingJob, run_point
 from emulator.sweep.noise import noise_beside
 
@@ -38,23 +39,27 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
     """
     with noise_beside(job, world), guarded(world, job.out):
-        dataset = agreed(world, lambda: open_dataset(job.dataset))
         hosts = world.allgather(socket.gethostname())
+        checks = hosts.index(hosts[world.rank]) == world.rank  # the first rank of each host, for all of them
+        dataset = agreed(world, lambda: open_dataset(job.dataset, trusted=not checks))
         order = activation_order(hosts)
-        agreed(world, lambda: leader.open(dataset, hosts) if leader else None)
-        number = world.bcast(leader.number if leader else 0)
-        with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
-            while (count := world.bcast(leader.next_count() if leader else None)) is not None:
-                on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
-                active = world.rank in on[:count]
-                group = world.split(0 if active else 1)
-                if active:
-                    progress = leader.progress if leader else lambda steps: None
-                    reports = run_point(job, dataset, number, group, spool, progress)
-                    if leader:
-                        leader.add(count, reports)
-                number += 1
-                world.barrier()  # ranks that are not active sleep here
+        with hosts_joined(world, hosts) as (links, unjoined):
+            agreed(world, lambda: leader.open(dataset, hosts, unjoined) if leader else None)
+            number = world.bcast(leader.number if leader else 0)
+            with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
+                while (count := world.bcast(leader.next_count() if leader else None)) is not None:
+                    on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
+                    active = world.rank in on[:count]
+                    group = world.split(0 if active else 1)
+                    if active:
+                        if leader:
+                            leader.run_by(on[:count])
+                        progress = leader.progress if leader else lambda steps: None
+                        reports = run_point(job, dataset, number, group, spool, progress, links)
+                        if leader:
+                            leader.add(count, reports)
+                    number += 1
+                    world.barrier()  # ranks that are not active sleep here
         return leader.complete() if leader else None
 
 

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from emulator.analysis.bound import classify
-from emulator.analysis.flags import another_dataset, non_stationary, point_flags, short_run, small_dataset
+from emulator.analysis.bound import Shape, classify
+from emulator.analysis.flags import (
+    another_dataset,
+    costly_barrier,
+    non_stationary,
+    point_flags,
+    short_run,
+    small_dataset,
+)
+from emulator.analysis.here import here
 from emulator.analysis.knee import find_knee
+from emulator.analysis.starved import RankAccount, starved
 from emulator.analysis.throughput import (
+    busy,
     loop_seconds,
     overshoot_p99,
     rate_series,
     share_of_time,
     steady,
+    sustained,
     throughput,
 )
-from emulator.config.reader import build
-from emulator.config.workload import Workload
+from emulator.config.workload import Workload, stored_workload
 from emulator.dataset.manifest import Manifest
 from emulator.plan import plan_for
 from emulator.record.folder import read_failure, read_result
-from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
+from emulator.record.result import Flag, HostShare, Point, RunResult, Starved, new_result
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.run.point import RankReport, TrainingJob, mismatch
 
@@ -41,6 +51,7 @@ def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequenc
         latency.update(report.read_latency)
         retries.update(report.retries)
         by_host.setdefault(report.host, []).append(report)
+    lost, of_host = _starved(job, rows, by_host, reports)
     pages = sum(report.pages_sampled for report in reports)
     resident = sum(report.pages_resident for report in reports)
     point = point_of(
@@ -48,12 +59,21 @@ def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequenc
         manifest.samples,
         ranks,
         rows,
-        hosts=tuple(_host_share(group) for group in by_host.values()),
+        hosts=tuple(
+            replace(_host_share(group), starved=of_host.get(host)) for host, group in by_host.items()
+        ),
+        starved=lost,
         resident_share=resident / pages if pages else None,
         read_latency={str(edge): latency[edge] for edge in sorted(latency)},
+        read_latency_max=max(report.slowest_read for report in reports) or None,
         read_retries=dict(sorted(retries.items())),
+        barrier_seconds=reports[0].barrier_seconds,
     )
-    flags = [non_stationary(rate_series(steady(rows))), short_run(point, job.workload)]
+    flags = [
+        non_stationary(rate_series(busy(rows))),
+        short_run(point, job.workload),
+        costly_barrier(point, job.workload, polled=reports[0].barrier_polled),
+    ]
     buffered = sum(not report.direct_io for report in reports) / len(reports)
     if job.loader == "direct" and job.storage.cache == "cold" and buffered:
         sentence = (
@@ -62,6 +82,30 @@ def summarise(job: TrainingJob, manifest: Manifest, ranks: int, reports: Sequenc
         )
         flags.insert(1, Flag(name="no-o-direct", value=buffered, threshold=0.0, sentence=sentence))
     return replace(point, flags=point_flags(point) + tuple(flag for flag in flags if flag))
+
+
+def _starved(
+    job: TrainingJob, rows: Steps, by_host: Mapping[str, Sequence[RankReport]], reports: Sequence[RankReport]
+) -> tuple[Starved | None, dict[str, Starved]]:
+    """What starved the accelerators, all together and by host; unknown where a kernel keeps no books."""
+    stolen = {}
+    for host, group in by_host.items():
+        activity = next((report.activity for report in group if report.activity), None)
+        busy = (activity.busy_share or 0.0) if activity else 0.0
+        stolen[host] = min(0.9, (activity.steal_share or 0.0) / busy) if activity and busy else 0.0
+    ranks = [
+        RankAccount(
+            host=report.host,
+            reading=report.account.reading,
+            process=report.account.process,
+            stolen=stolen[report.host],
+        )
+        for report in reports
+        if report.account is not None
+    ]
+    if len(ranks) < len(reports):
+        return None, {}
+    return starved(rows, job.workload.training.sync, ranks)
 
 
 def _host_share(reports: Sequence[RankReport]) -> HostShare:
@@ -86,7 +130,8 @@ def point_of(workload: Workload, samples: int, ranks: int, rows: Steps, **more: 
     `samples` are those of the dataset.
     """
     plan = plan_for(workload, samples, ranks)
-    lasting, whole = throughput(steady(rows)), throughput(rows)
+    lasting, whole = sustained(rows), throughput(rows)
+    trained = here(rows, workload.training.sync)
     ideal = ranks * workload.ideal_samples_per_second
     return Point(
         ranks=ranks,
@@ -101,12 +146,15 @@ def point_of(workload: Workload, samples: int, ranks: int, rows: Steps, **more: 
         bytes_per_second=lasting.bytes_per_second,
         ideal_samples_per_second=ideal,
         x_ideal=lasting.samples_per_second / ideal,
-        au=lasting.au,
+        au=throughput(steady(rows)).au,
         x_ideal_first=whole.samples_per_second / ideal,
         au_first=whole.au,
         wait_share=share_of_time(rows, "wait"),
         barrier_share=share_of_time(rows, "barrier"),
+        overshoot_share=share_of_time(rows, "overshoot"),
         overshoot_p99=overshoot_p99(rows, workload.accelerator.step_seconds),
+        au_here=None if trained is None else throughput(steady(trained)).au,
+        au_here_first=None if trained is None else throughput(trained).au,
         **more,
     )
 
@@ -119,6 +167,7 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
     return new_result(
         job.kind,
         command=job.command,
+        label=job.label,
         workload=asdict(job.workload),
         dataset=dataset_facts(job, manifest),
         storage=asdict(job.storage),
@@ -136,9 +185,15 @@ def conclusions(job: TrainingJob, result: RunResult, points: Sequence[Point]) ->
     several = len({point.ranks for point in points}) > 1
     emulator = result.environment["emulator"]
     from_memory = float(emulator["samples_per_second"]) * float(emulator["sample_bytes"])
+    shape = None
+    if job.storage.shaped_rate is not None:
+        rate = job.storage.shaped_rate
+        alone = job.storage.shaped_latency + job.workload.request_bytes / rate
+        shape = Shape(rate=rate, request_seconds=alone)
+    bound = tuple(replace(point, bound=classify(point, points, from_memory, shape)) for point in points)
     return {
-        "points": tuple(replace(point, bound=classify(point, points, from_memory)) for point in points),
-        "knee": find_knee(points, job.workload.training.au_threshold) if several else None,
+        "points": bound,
+        "knee": find_knee(bound, job.workload.training.au_threshold) if several else None,
     }
 
 
@@ -169,7 +224,7 @@ def recovered(out: Path) -> tuple[RunResult, Steps]:
     result = replace(result, reason=read_failure(out) or result.reason)
     torn = steps[steps["point"] >= len(result.points)]
     if result.kind in ("run", "sweep") and len(torn):
-        workload, ranks = build(Workload, result.workload), len(np.unique(torn["rank"]))
+        workload, ranks = stored_workload(result.workload), len(np.unique(torn["rank"]))
         samples = int(result.dataset.get("samples", result.dataset["files"]))
         result = replace(result, points=(*result.points, point_of(workload, samples, ranks, torn)))
     return result, steps

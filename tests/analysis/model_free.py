@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from emulator.analysis.knee import Floats, Where, means
+from emulator.analysis.crossing import decreasing
+from emulator.analysis.knee import means
+
+Where = Literal["inside", "below", "beyond"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,24 +22,6 @@ class Crossing:
     """Number of processes, interpolated; None unless `where` is `inside`."""
     where: Where
     """`inside` the counts that were run; `below`: never above; `beyond`: still above at the largest."""
-
-
-def decreasing(values: Floats, weights: Floats) -> Floats:
-    """The non-increasing sequence nearest to `values` in weighted least squares.
-
-    Pool-adjacent-violators (Ayer, Brunk, Ewing, Reid, Silverman 1955): neighbours that rise are
-    replaced by their weighted mean until none does.
-    """
-    blocks: list[tuple[float, float, int]] = []
-    for value, weight in zip(values, weights, strict=True):
-        mean, total, size = float(value), float(weight), 1
-        while blocks and blocks[-1][0] < mean:
-            last, last_total, last_size = blocks.pop()
-            mean = (last * last_total + mean * total) / (last_total + total)
-            total += last_total
-            size += last_size
-        blocks.append((mean, total, size))
-    return np.concatenate([np.full(size, mean) for mean, _, size in blocks])
 
 
 def crossing(ranks: Sequence[float], efficiency: Sequence[float], threshold: float) -> Crossing:

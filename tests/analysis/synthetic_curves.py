@@ -7,7 +7,7 @@ X(N) / N. None is handed to the search: MVA and collapse are no members of the f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from zlib import crc32
@@ -35,13 +35,18 @@ class Curve:
 
     def knee(self, threshold: float = 0.9) -> float:
         """Largest N with efficiency >= threshold; along ln N between counts where only whole ones exist."""
-        last = int(np.flatnonzero(self.efficiency >= threshold)[-1])
+        fed = np.flatnonzero(self.efficiency >= threshold)
+        if not len(fed):
+            return 0.0
+        last = int(fed[-1])
+        if last + 1 == len(self.efficiency):
+            return math.inf
         between = np.geomspace(last + 1, last + 2, 2000)
         if self.name in WHOLE_COUNTS:
             ends = np.log([last + 1, last + 2])
             efficiency = np.exp(np.interp(np.log(between), ends, np.log(self.efficiency[last : last + 2])))
         else:
-            efficiency = FORMS[self.name](between, self.limit)
+            efficiency = EVERY[self.name](between, self.limit)
         return float(between[np.flatnonzero(efficiency >= threshold)[-1]])
 
 
@@ -81,6 +86,66 @@ def collapse(n: Floats, limit: float) -> Floats:
     return np.minimum(1.0, limit / (1 + 0.5 * np.maximum(0, n / limit - 1)) / n)
 
 
+def strong_usl(n: Floats, limit: float) -> Floats:
+    """Coherency alone: throughput falls soon after its peak."""
+    return 1 / (1 + 0.3 / limit**2 * n * (n - 1))
+
+
+def tanh(n: Floats, limit: float) -> Floats:
+    """(C / N) tanh(N / C)."""
+    return limit / n * np.tanh(n / limit)
+
+
+def exponential(n: Floats, limit: float) -> Floats:
+    """(C / N) (1 - exp(-N / C)): slow to saturate."""
+    return limit / n * -np.expm1(-n / limit)
+
+
+def overhead(n: Floats, limit: float) -> Floats:
+    """A process alone gets 97 %."""
+    return 0.97 * roofline(n, limit)
+
+
+def latency(n: Floats, limit: float) -> Floats:
+    """1.2 % lost per e-fold, and a hard limit."""
+    return (1 - 0.012 * np.log(n)) * roofline(n, limit)
+
+
+def two_steps(n: Floats, limit: float) -> Floats:
+    """A first limit costs 5 % from 0.4 C on, a second one is hard."""
+    return np.where(n > 0.4 * limit, 0.95, 1.0) * roofline(n, limit)
+
+
+def cache_bump(n: Floats, limit: float) -> Floats:
+    """A cache that helps at other counts than 0.35 C: a dip of 4 % there."""
+    return roofline(n, limit) * (1 - 0.04 * np.exp(-((np.log(n / (0.35 * limit)) / 0.3) ** 2)))
+
+
+def root(n: Floats, limit: float) -> Floats:
+    """Beyond the limit throughput still grows, as the root of N."""
+    return np.minimum(1.0, np.sqrt(limit / n))
+
+
+def cliff(left: float) -> Callable[[Floats, float], Floats]:
+    """Everything up to C processes, the share `left` from there on."""
+    return lambda n, limit: np.where(n > limit, left, 1.0)
+
+
+def plateau(level: float) -> Callable[[Floats, float], Floats]:
+    """Falls to `level` at C and to 0.3 at 4 C: two limits."""
+    return lambda n, limit: np.where(n > 4 * limit, 0.3, np.where(n > limit, level, 1.0))
+
+
+def sunk(n: Floats, limit: float) -> Floats:
+    """Falls smoothly to 0.86 about C, and at 4 C to 0.3."""
+    return np.where(n > 4 * limit, 0.3, 0.86 + 0.14 / (1 + np.power(n / limit, 4)))
+
+
+def hole(n: Floats, limit: float) -> Floats:
+    """Starved between 0.2 C and 0.4 C, fed again up to the hard limit: crossed three times."""
+    return np.where((n > 0.2 * limit) & (n < 0.4 * limit), 0.84, 1.0) * roofline(n, limit)
+
+
 FORMS: dict[str, Callable[[Floats, float], Floats]] = {
     "roofline": roofline,
     "soft p=6": soft(6),
@@ -89,6 +154,53 @@ FORMS: dict[str, Callable[[Floats, float], Floats]] = {
     "mva": mva,
     "collapse": collapse,
 }
+"""Forms that systems are known to have; the search's own families come near all of them."""
+SMOOTH = FORMS | {
+    "soft p=2": soft(2),
+    "usl strong": strong_usl,
+    "tanh": tanh,
+    "exponential": exponential,
+    "overhead": overhead,
+    "latency": latency,
+    "two steps": two_steps,
+    "cache bump": cache_bump,
+    "root": root,
+}
+BROKEN: dict[str, Callable[[Floats, float], Floats]] = {
+    "cliff 0.8": cliff(0.8),
+    "cliff 0.5": cliff(0.5),
+    "cliff 0.1": cliff(0.1),
+    "plateau 0.93": plateau(0.93),
+    "plateau 0.86": plateau(0.86),
+    "sunk": sunk,
+    "hole": hole,
+}
+"""Forms that no family of the search comes near."""
+
+
+def stretched(n: Floats, limit: float) -> Floats:
+    """exp(-0.3 (N / C)^1.5): always falling, ever faster."""
+    return np.exp(-0.3 * np.power(n / limit, 1.5))
+
+
+def staircase(n: Floats, limit: float) -> Floats:
+    """0.98, 0.95, 0.93, 0.75 and 0.5, from 0.2 C, 0.5 C, 0.8 C, C and 2 C on."""
+    return np.select([n > part * limit for part in (2, 1, 0.8, 0.5, 0.2)], [0.5, 0.75, 0.93, 0.95, 0.98], 1.0)
+
+
+def cut_off(n: Floats, limit: float) -> Floats:
+    """Everything up to C, then 0.7 C shared by all."""
+    return np.where(n > limit, 0.7 * limit / n, 1.0)
+
+
+HELD_OUT: dict[str, Callable[[Floats, float], Floats]] = {
+    "stretched": stretched,
+    "staircase": staircase,
+    "soft p=4": soft(4),
+    "cut off": cut_off,
+}
+"""Forms that nobody looked at while the method was made."""
+EVERY = SMOOTH | BROKEN | HELD_OUT
 
 
 WHOLE_COUNTS = frozenset({"mva"})
@@ -99,7 +211,7 @@ WHOLE_COUNTS = frozenset({"mva"})
 def curve(name: str, limit: float, most: int = 4096) -> Curve:
     """The curve of a name at 1 ... `most` processes."""
     far = np.arange(1, max(most, math.ceil(8 * limit)) + 1, dtype=np.float64)
-    efficiency = FORMS[name](far, limit)
+    efficiency = EVERY[name](far, limit)
     return Curve(name, efficiency, limit, float((far * efficiency).max()))
 
 
@@ -132,20 +244,78 @@ class Trial:
         return sum(1 / run.efficiency for run in self.runs)
 
 
-def trial_random(name: str, noise: float, number: int) -> tuple[Curve, np.random.Generator]:
+def trial_random(
+    name: str, noise: float, number: int, limits: tuple[float, float] = LIMITS
+) -> tuple[Curve, np.random.Generator]:
     """The curve of a trial and the generator of its noise: the same for every method that is compared."""
     random = np.random.default_rng([crc32(name.encode()), round(noise * 1e4), number])
-    low, high = np.log(LIMITS)
+    low, high = np.log(limits)
     return curve(name, float(np.exp(random.uniform(low, high)))), random
+
+
+Noise = Iterator[float]
+"""ln(measured / true) of run after run."""
+
+
+def white(random: np.random.Generator, sd: float) -> Noise:
+    """Normal, each run by itself."""
+    while True:
+        yield random.normal(0, sd)
+
+
+def drifting(random: np.random.Generator, sd: float, kept: float = 0.9) -> Noise:
+    """AR(1): a machine that drifts for minutes. `sd` of a run, `kept` of it left at the next one."""
+    off = random.normal(0, sd)
+    while True:
+        yield off
+        off = kept * off + random.normal(0, sd * math.sqrt(1 - kept**2))
+
+
+def heavy(random: np.random.Generator, sd: float, share: float = 0.05, loss: float = 0.3) -> Noise:
+    """Normal, but a `share` of the runs loses `loss`: something else ran."""
+    while True:
+        yield random.normal(0, sd) + (math.log(1 - loss) if random.random() < share else 0.0)
+
+
+def walking(random: np.random.Generator, sd: float) -> Noise:
+    """Normal, about a random walk with steps of `sd`."""
+    off = 0.0
+    while True:
+        yield off + random.normal(0, sd)
+        off += random.normal(0, sd)
+
+
+def jumping(random: np.random.Generator, sd: float) -> Noise:
+    """Normal; from the seventh run on 5 % are lost: a neighbour came."""
+    run = 0
+    while True:
+        yield random.normal(0, sd) + (math.log(0.95) if run > 5 else 0.0)
+        run += 1
+
+
+def losing(random: np.random.Generator, sd: float) -> Noise:
+    """Only ever slower: exponential."""
+    while True:
+        yield -random.exponential(sd)
+
+
+def tailed(random: np.random.Generator, sd: float) -> Noise:
+    """Student t with three degrees of freedom."""
+    while True:
+        yield sd * random.standard_t(3)
 
 
 def trial(truth: Curve, noise: float, random: np.random.Generator, search: Search) -> Trial:
     """Search until it stops; each run is exp(normal) off the curve by `noise` (relative)."""
+    return searched(truth, white(random, noise), search)
+
+
+def searched(truth: Curve, noise: Noise, search: Search) -> Trial:
+    """Search until it stops, where runs are off the curve by `noise`."""
     runs: list[Observation] = []
     while True:
         now = believe(runs, search)
         wish = next_count(runs, search, now)
         if isinstance(wish, Stop):
             return Trial(truth, now, wish, tuple(runs))
-        measured = truth.at(wish) * math.exp(random.normal(0, noise))
-        runs.append(Observation(ranks=wish, efficiency=measured))
+        runs.append(Observation(ranks=wish, efficiency=truth.at(wish) * math.exp(next(noise))))

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from points import host, point
 
-from emulator.analysis.bound import classify
+from emulator.analysis.bound import Shape, classify, limited_by_client
+from emulator.record.result import Flag, Starved
 
 GB = 10**9
 
@@ -40,15 +44,15 @@ def test_one_slow_network_of_three_is_named():
     assert "ranks on b waited 50% of the time" in bound.evidence[0]
 
 
-def test_overshoot_without_waiting_is_the_emulator():
+def test_overshoot_without_waiting_is_a_process_without_a_core():
     bound = classify(point(4, 0.8, overshoot_p99=0.3, wait_share=0.02))
-    assert bound.kind == "emulator"
+    assert bound.kind == "client-cpu"
     assert "30.0% of a step" in bound.evidence[0]
 
 
 def test_a_rank_that_starves_alone_as_much_as_in_company():
     bound = classify(point(8, 0.79), [point(1, 0.8), point(2, 0.8)])
-    assert bound.kind == "emulator"
+    assert bound.kind == "loader"
     assert "nothing that ranks share" in bound.evidence[1]
 
 
@@ -83,3 +87,105 @@ def test_a_single_host_says_where_its_bytes_came_from():
 
 def test_a_point_without_host_facts_is_still_classified():
     assert classify(point(4, 0.6, hosts=())).kind == "storage"
+
+
+def lost(**shares):
+    """What starved a point: shares, of which the storage has the rest."""
+    return Starved(seconds=20.0, **{"storage": 1 - sum(shares.values()), **shares})
+
+
+SHAPE = Shape(rate=400e6, request_seconds=0.0025)
+
+
+def test_emulated_storage_at_its_cap_is_the_limit_whatever_the_client_did():
+    """Points at exactly the shaped 400 MB/s were called "client CPU" on a busy laptop."""
+    busy = (host(busy_share=1.0, runqueue=9.0, cpu_seconds=75.0),)
+    starved = lost(cores=0.9)
+    at_cap = point(8, 0.625, bytes_per_second=400e6, hosts=busy, starved=starved)
+    assert classify(at_cap, shape=SHAPE).kind == "storage"
+    assert "400 MB/s of the 400 MB/s" in classify(at_cap, shape=SHAPE).evidence[0]
+    below = point(8, 0.45, bytes_per_second=290e6, hosts=busy, starved=starved)
+    assert classify(below, shape=SHAPE).kind == "client-cpu"
+    hosts = tuple(host(name, starved=lost()) for name in "ab")
+    both = point(16, 0.625, bytes_per_second=795e6, hosts=hosts)
+    assert classify(both, shape=SHAPE).kind == "storage"
+
+
+@pytest.mark.parametrize(
+    ("shares", "kind"),
+    [
+        ({}, "storage"),
+        ({"cores": 0.3, "work": 0.1}, "storage"),
+        ({"cores": 0.7}, "client-cpu"),
+        ({"quota": 0.5, "work": 0.3}, "cpu-quota"),
+        ({"link": 0.8}, "client-link"),
+        ({"loader": 0.8}, "loader"),
+        ({"work": 0.9}, "loader"),
+        ({"work": 0.7, "cores": 0.2}, "client-cpu"),
+        ({"cores": 0.3, "loader": 0.15, "work": 0.1}, "client-cpu"),
+        ({"barrier": 0.9}, "compute"),
+    ],
+)
+def test_the_largest_share_is_named(shares, kind):
+    starved = lost(**shares)
+    found = point(4, 0.6, hosts=(host(starved=starved),), starved=starved)
+    named = classify(found)
+    assert named.kind == kind
+    assert limited_by_client(replace(found, bound=named)) == (kind not in ("storage", "compute"))
+
+
+def test_a_busy_host_alone_is_nobodys_fault():
+    """Hogs that give way: the host is full, its ranks got a core whenever they wanted one."""
+    full = host(busy_share=1.0, runqueue=9.0, cpu_seconds=1.0, starved=lost())
+    assert classify(point(4, 0.6, hosts=(full,), starved=lost())).kind == "storage"
+
+
+def test_working_on_the_last_core_is_the_clients_cpu():
+    full = host(cpu_seconds=75.0, starved=lost(work=0.9))
+    assert classify(point(4, 0.6, hosts=(full,), starved=lost(work=0.9))).kind == "client-cpu"
+
+
+def test_what_it_would_have_been_without_waiting_for_a_core():
+    found = point(
+        8, 0.5, steps=10, seconds=10.0, hosts=(host(starved=lost(cores=0.8)),), starved=lost(cores=0.8)
+    )
+    (sentence,) = [said for said in classify(found).evidence if said.startswith("without waiting")]
+    assert "would have taken 600 ms a step, not 1 s: about 6.67 accelerators" in sentence
+
+
+def test_one_host_of_many_is_named():
+    starving, sleeping = lost(cores=0.9), lost()
+    hosts = (host("a", starved=sleeping), host("b", starved=starving))
+    named = classify(point(8, 0.6, hosts=hosts, starved=lost(cores=0.6)))
+    assert (named.kind, named.host) == ("client-cpu", "b")
+
+
+def test_storage_that_answers_at_once_is_asked_too_little():
+    shape = Shape(rate=2e9, request_seconds=0.041)
+    found = point(2, 0.5, starved=lost(), hosts=(host(starved=lost()),), read_latency={"42170": 400})
+    assert classify(found, shape=shape).kind == "loader"
+    queued = point(2, 0.5, starved=lost(), hosts=(host(starved=lost()),), read_latency={"133352": 400})
+    assert classify(queued, shape=shape).kind == "storage"
+
+
+def test_a_training_that_is_late_is_not_bound_by_compute():
+    """The storage fed every accelerator; the processes that were to train had no cores."""
+    late = lost(storage=0.0, cores=1.0)
+    found = point(16, 0.99, au_here=0.54, hosts=(host(starved=late),), starved=late)
+    named = classify(found)
+    assert named.kind == "client-cpu"
+    assert not limited_by_client(replace(found, bound=named)), "for the storage it is a count that is fed"
+    assert classify(replace(found, au_here=0.97)).kind == "compute"
+
+
+def test_old_results_are_classified_as_well_as_they_can_be():
+    assert classify(point(4, 0.6, au_here=None)).kind == "storage"
+    assert classify(point(4, 0.6, hosts=(host(busy_share=0.97, cpu_seconds=75.0),))).kind == "client-cpu"
+
+
+@pytest.mark.parametrize(("cost", "kind"), [(0.3, "emulator"), (0.05, "storage")])
+def test_barriers_that_take_most_of_what_is_lost_are_the_emulators(cost, kind):
+    flag = Flag(name="barrier", value=cost, threshold=0.01, sentence="The barrier takes long.")
+    bound = classify(point(8, 0.6, wait_share=0.1, barrier_share=0.3, flags=(flag,)))
+    assert bound.kind == kind
+    assert (flag.sentence in bound.evidence) == (kind == "emulator")

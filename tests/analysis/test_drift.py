@@ -30,9 +30,16 @@ def test_flag_needs_a_certain_and_large_drift():
     flag = non_stationary(np.linspace(1.1, 0.9, 200) + noise)
     assert flag is not None
     assert flag.name == "non-stationary"
-    assert "fell from 1." in flag.sentence and "to 0." in flag.sentence
+    assert "fell by 1" in flag.sentence and "from 1." in flag.sentence and "to 0." in flag.sentence
     assert non_stationary(np.linspace(1.01, 0.99, 200) + noise) is None
     assert non_stationary(random.normal(1, 0.5, 20)) is None
+
+
+def test_throughput_cannot_fall_by_more_than_all_of_it():
+    flag = non_stationary([4.0] * 12 + [0.01] * 28)
+    assert flag is not None
+    fell = int(flag.sentence.partition("fell by ")[2].partition("%")[0])
+    assert fell <= 100 and flag.value <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_free import crossing, decreasing
+from model_free import crossing
 
+from emulator.analysis.crossing import decreasing
 from emulator.analysis.knee import means
 
 VALUES = st.lists(st.floats(0.01, 1.2), min_size=1, max_size=30)

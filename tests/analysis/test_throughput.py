@@ -2,15 +2,19 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.analysis.throughput import (
+    arrived,
+    busy,
+    durations,
     loop_seconds,
     overshoot_p99,
     rate_series,
     share_of_time,
     steady,
+    sustained,
     throughput,
 )
 from emulator.record.steps import STEP
@@ -50,15 +54,16 @@ def test_an_overslept_wait_is_no_utilisation():
     assert overshoot_p99(rows, 0.5) == pytest.approx(1.0)
 
 
-def test_the_first_step_of_the_first_epoch_is_left_out():
+def test_the_first_step_of_each_epoch_is_left_out_of_au_and_borders_are_in_x():
     rows = np.concatenate([steps_of(0, [9.0, 0.0, 0.0]), steps_of(0, [0.5, 0.0, 0.0], epoch=1)])
     rows["begin"] = np.concatenate([[0.0], np.cumsum([9.5, 0.5, 0.5, 1.0, 0.5])])
-    assert throughput(steady(rows)).au == pytest.approx(5 * 0.5 / 3.0)
+    assert throughput(steady(rows)).au == pytest.approx(4 * 0.5 / 2.0)
+    assert throughput(busy(rows)).samples_per_second == pytest.approx(5 * 4 / 3.0)
 
 
 def test_what_a_rank_does_after_the_first_one_ended_is_left_out():
     fast, slow = steps_of(0, [0.0] * 4), steps_of(1, [0.5] * 4)  # end at 2.0 s and at 4.0 s
-    kept = steady(np.concatenate([fast, slow]))
+    kept = busy(np.concatenate([fast, slow]))
     assert (kept["rank"] == 0).sum() == 3
     assert (kept["rank"] == 1).sum() == 1
 
@@ -101,3 +106,75 @@ def test_a_rank_that_begins_late_does_not_make_the_rate_rise():
     assert np.allclose(rate_series(np.concatenate([early, late])), 16.0)
     late["begin"] += 1000.0
     assert not len(rate_series(np.concatenate([early, late]))), "they were never busy together"
+
+
+def reading_from(storage, ranks, steps, compute, prefetch, start=0.0):
+    """Ranks of one storage of `storage` bytes/s, shared equally, that read `prefetch` batches ahead at most.
+
+    Batches have a byte. A step of the clock is a twentieth of what a batch takes; rank r begins at r x
+    `start`.
+    """
+    tick = 0.05 / storage
+    rows = np.zeros((ranks, steps), dtype=STEP)
+    rows["rank"], rows["step"] = np.arange(ranks)[:, None], np.arange(steps)
+    rows["samples"], rows["bytes"], rows["compute"] = 1, 1, compute
+    got, left, taken, free = (np.zeros(ranks) for _ in range(4))
+    got, taken = got.astype(int), taken.astype(int)
+    left[:] = 1.0
+    now = 0.0
+    while taken.min() < steps:
+        reads = (got < steps) & (got < taken + prefetch) & (now >= np.arange(ranks) * start)
+        for rank in np.flatnonzero(reads):
+            if left[rank] == 1.0:
+                rows["requested"][rank, got[rank]] = now
+            left[rank] -= 0.05 / reads.sum()
+        now += tick
+        for rank in np.flatnonzero(reads & (left <= 1e-9)):
+            rows["arrived"][rank, got[rank]] = now
+            got[rank], left[rank] = got[rank] + 1, 1.0
+        for rank in range(ranks):
+            while taken[rank] < min(got[rank], steps) and free[rank] <= now:
+                row = rows[rank, taken[rank]]
+                row["begin"], row["wait"] = free[rank], max(0.0, row["arrived"] - free[rank])
+                free[rank] = max(free[rank], row["arrived"]) + compute
+                taken[rank] += 1
+    return rows.reshape(-1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(2, 25),
+    st.floats(0.02, 0.6),
+    st.integers(1, 8),
+    st.sampled_from([0, 0.05, 1]),
+)
+def test_no_run_of_any_length_reads_more_than_its_storage_gives(ranks, steps, compute, prefetch, start):
+    rows = reading_from(10.0, ranks, steps, compute, prefetch, start)
+    found = sustained(rows).bytes_per_second
+    assert found <= 10.0 * 1.01
+    assert found <= ranks / compute * (1 + 1e-9), "nor more than the accelerators ask for"
+
+
+@pytest.mark.parametrize("steps", [20, 40, 100])
+def test_what_was_read_ahead_before_the_time_began_is_not_counted(steps):
+    # Four workers share 10 B/s: their batches of a byte arrive together, every 0.4 s.
+    rows = steps_of(0, [0.0] * steps, compute=0.05)
+    rows["bytes"], wave = 1, np.arange(steps) // 4
+    rows["requested"], rows["arrived"] = wave * 0.4, (wave + 1) * 0.4
+    rows["wait"] = np.where(np.arange(steps) % 4 == 0, np.where(wave == 0, 0.4, 0.2), 0.0)
+    rows["begin"] = np.append(0.0, np.cumsum(durations(rows))[:-1])
+    assert throughput(busy(rows)).bytes_per_second > 10.0 * (1 + 1.0 / steps), "consumed alone is too much"
+    assert sustained(rows).bytes_per_second == pytest.approx(10.0)
+
+
+def test_accelerators_that_are_fed_are_fed_however_fast_their_batches_come():
+    rows = reading_from(100.0, 3, 40, 0.2, 4)
+    assert sustained(rows).samples_per_second == pytest.approx(15.0, rel=0.01)
+
+
+def test_without_the_moments_it_is_what_was_consumed():
+    rows = reading_from(10.0, 2, 10, 0.1, 4)
+    rows["arrived"] = np.nan
+    assert arrived(rows) is None
+    assert sustained(rows).bytes_per_second == throughput(busy(rows)).bytes_per_second

@@ -91,14 +91,14 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
         for line in process.stdout:
             if line.startswith("point 1"):
                 break
-        assert len(list(data.glob(".feedrate-noise/*/*"))) == 2
+        assert len(list(data.glob(".feedrate-noise/*/job*"))) == 2
         process.terminate()
         process.stdout.read()
     for _ in range(200):
-        if not list(data.glob(".feedrate-noise/*/*")):
+        if not list(data.glob(".feedrate-noise/*/job*")):
             break
         time.sleep(0.05)
-    assert not list(data.glob(".feedrate-noise/*/*"))
+    assert not list(data.glob(".feedrate-noise/*/job*"))  # the journal stays: the next one takes it over
 
 
 def test_noise_that_cannot_be_is_one_line(tiny, tmp_path):

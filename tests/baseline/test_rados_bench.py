@@ -69,7 +69,7 @@ def test_every_depth_writes_before_any_reads_what_it_wrote():
         ("rand", 1),
         ("rand", 16),
     ]
-    assert {bench.run_name for bench in benches if bench.depth == 16} == {"feedrate-host-t16"}
+    assert {bench.run_name for bench in benches if bench.depth == 16} == {f"feedrate-host-{plan.nonce}-t16"}
     assert benches[0].objects == 3
 
 

@@ -96,6 +96,7 @@ def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
     found = gather(tmp_path, [], [])
     assert found.main == tmp_path / "train"
     assert [table.caption for table in beside(plain_sweep(), found)[0]] == [
+        f"All results in {tmp_path.name}",
         "Mean of the checkpoints (save)",
         "Each checkpoint (save)",
     ]

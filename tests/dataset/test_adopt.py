@@ -53,7 +53,18 @@ def test_what_dlio_generated(tmp_path, form, name):
 
 
 def test_files_of_many_samples(tmp_path):
-    made = feedrate("generate", tmp_path, "--format", "tfrecord", "--files", 2, "--set", "samples_per_file=8")
+    made = feedrate(
+        "generate",
+        tmp_path,
+        "--recipe",
+        "tiny",
+        "--format",
+        "tfrecord",
+        "--files",
+        2,
+        "--set",
+        "samples_per_file=8",
+    )
     assert made.status == 0, made.err
     (tmp_path / MANIFEST).unlink()
     assert adopt(tmp_path, samples=8).samples_per_file == 8

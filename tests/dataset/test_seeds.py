@@ -169,7 +169,7 @@ def test_resampling_is_torchs():
 def test_the_command_grows_from_real_cases(tmp_path):
     write_case(tmp_path / "kits" / "case_00000")
     write_case(tmp_path / "kits" / "case_00001", image=False)
-    words = ("generate", tmp_path / "data", "--seeds", tmp_path / "kits", "--files", 3)
+    words = ("generate", tmp_path / "data", "--seeds", tmp_path / "kits", "--recipe", "tiny", "--files", 3)
     done = feedrate(*words)
     assert done.status == 0, done.err
     manifest = read_manifest(tmp_path / "data")
@@ -177,6 +177,8 @@ def test_the_command_grows_from_real_cases(tmp_path):
     assert manifest.payload == "ct-realistic"
     with np.load(tmp_path / "data" / "sample_0000000.npz", allow_pickle=True) as stored:
         assert stored["x"].dtype == np.float32 and set(np.unique(stored["y"])) <= {0, 1, 2}
-    other = feedrate("generate", tmp_path / "data", "--payload", "ct-realistic", "--files", 3)
+    other = feedrate(
+        "generate", tmp_path / "data", "--payload", "ct-realistic", "--recipe", "tiny", "--files", 3
+    )
     assert "holds another dataset" in other.one_line(), "phantoms are other seeds"
     assert "complete already" in feedrate(*words).out

@@ -8,6 +8,7 @@ Whatever happens to a command, four things must hold. They are checked here, onc
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import resource
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +89,12 @@ def load_modules_of(words: list[str], folder: Path) -> None:
     listing = folder / "modules"
     done = forked(words, folder, memory=None, modules=listing)
     assert "Traceback" not in done.err, done.err
-    for name in listing.read_text().split():
+    import_all(listing.read_text().split())
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Import these, as far as they can be imported by name."""
+    for name in names:
         if name not in sys.modules:
             with suppress(ImportError):
                 importlib.import_module(name)
@@ -99,38 +106,43 @@ def forked(
     seconds: float = 40.0,
     memory: int | None = 4 * 2**30,
     modules: Path | None = None,
+    rule: str = "",
 ) -> Done:
     """`feedrate WORDS` in a fork of this process, which has its modules already: milliseconds, not seconds.
 
     For commands that read files and start nothing. `memory` bounds the address space that it may add, in
     bytes; None where a library reserves more than it uses. The names of all modules go into `modules`.
+    Calls fail by `rule` in a process that has the shim.
     """
+
+    def work() -> int:
+        bound_memory(memory)
+        status = run_command(words)
+        if modules is not None:
+            modules.write_text("\n".join(sys.modules))
+        return status
+
+    return in_fork(work, folder, seconds, rule)
+
+
+def in_fork(work: Callable[[], int], folder: Path, seconds: float = 40.0, rule: str = "") -> Done:
+    """`work()` in a fork of this process, which ends with the status that it returns."""
     out, err = folder / "forked.out", folder / "forked.err"
     begin = time.monotonic()
     child = os.fork()
     if child == 0:
         status = 70
         try:
-            for descriptor, path in ((1, out), (2, err)):
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-                os.dup2(file, descriptor)
-            if memory is not None:
-                used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-                resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
-            sys.argv = ["feedrate", *words]
-            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-            sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-            from emulator.cli.main import command
-
-            status = command()
-            sys.stdout.flush()
-            if modules is not None:
-                modules.write_text("\n".join(sys.modules))
+            redirect(out, err)
+            if rule:
+                ctypes.CDLL(None).feedrate_faults(rule.encode())
+            status = work()
         except BaseException:  # noqa: BLE001 - whatever it is, the parent shall see it
             import traceback
 
             traceback.print_exc()
         finally:
+            sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
     deadline = begin + seconds
@@ -149,6 +161,53 @@ def forked(
     return Done(
         status, out.read_text(errors="replace"), err.read_text(errors="replace"), time.monotonic() - begin
     )
+
+
+def inside(words: list[str], folder: Path, memory: int | None = 4 * 2**30) -> Done:
+    """`feedrate WORDS` in this process, whose output goes into files in `folder`: for workers of a campaign.
+
+    Whoever starts the worker watches its time and its death.
+    """
+    out, err = folder / "inside.out", folder / "inside.err"
+    redirect(out, err)
+    bound_memory(memory)
+    begin = time.monotonic()
+    try:
+        status = run_command(words)
+    except BaseException:  # noqa: BLE001 - a traceback of the command, as a process of its own would print it
+        import traceback
+
+        traceback.print_exc()
+        status = 70
+    sys.stdout.flush()
+    sys.stderr.flush()
+    texts = [path.read_text(errors="replace") for path in (out, err)]
+    return Done(status, *texts, time.monotonic() - begin)
+
+
+def redirect(out: Path, err: Path) -> None:
+    """What this process prints from now on goes into these files."""
+    for descriptor, path in ((1, out), (2, err)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def bound_memory(memory: int | None) -> None:
+    """Allow this process so many bytes more than it has; None: any number."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard if memory is None else used + memory, hard))
+
+
+def run_command(words: list[str]) -> int:
+    """`feedrate WORDS` in this process; its status."""
+    from emulator.cli.main import command
+
+    sys.argv = ["feedrate", *words]
+    return command()
 
 
 def complaint(done: Done) -> str:

@@ -3,7 +3,8 @@
  * FEEDRATE_FAULTS holds one rule: words of the form key=value, separated by spaces.
  *
  *   path=TEXT    files whose path contains TEXT (default: none)
- *   calls=LIST   of open,read,write,fsync,close,rename,unlink,mmap,mkdir, separated by commas (default: all)
+ *   calls=LIST   of open,read,write,fsync,close,rename,unlink,mmap,mkdir,stat,list,truncate, separated by commas
+ *                (default: all); unlink is rmdir, too, and list the opening of a folder
  *   mode=MODE    errno:NAME as EIO or ENOSPC; short (at most one byte of a read or write); slow:SECONDS; hang;
  *                kill (before the call takes effect); killed (after it); count (nothing happens, calls are counted)
  *   first=N      the N-th such call is the first that is struck, from 1 (default 1)
@@ -12,8 +13,12 @@
  *   seed=N       for share (default 1)
  *
  * FEEDRATE_FAULTS_COUNT names a file of 8 bytes that all processes map: the number of matching calls so far.
+ *
+ * A process that has the library may give itself another rule: feedrate_faults("..."), "" for none. Its forks
+ * inherit it, and count where feedrate_faults_count() of this process sees it after feedrate_faults_share().
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,8 +36,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { OPEN = 1, READ = 2, WRITE = 4, FSYNC = 8, CLOSE = 16, RENAME = 32, UNLINK = 64, MMAP = 128, MKDIR = 256 };
-static const char *const NAMES[] = {"open", "read", "write", "fsync", "close", "rename", "unlink", "mmap", "mkdir"};
+enum { OPEN = 1, READ = 2, WRITE = 4, FSYNC = 8, CLOSE = 16, RENAME = 32, UNLINK = 64, MMAP = 128, MKDIR = 256,
+       STAT = 512, LIST = 1024, TRUNCATE = 2048 };
+static const char *const NAMES[] = {"open", "read", "write", "fsync", "close", "rename", "unlink", "mmap", "mkdir",
+                                    "stat", "list", "truncate"};
 
 #define MOST_FILES 65536
 static atomic_char watched[MOST_FILES]; /* by file descriptor */
@@ -54,10 +61,10 @@ static int number_of(const char *name) {
     return EIO;
 }
 
-__attribute__((constructor)) static void read_rule(void) {
-    const char *text = getenv("FEEDRATE_FAULTS");
-    if (!text) return;
+void feedrate_faults(const char *text) {
     char rule[1024];
+    ready = 0, *wanted = 0, *mode = 0, calls = ~0, first = 1, times = 1, share = 100, seed = 1;
+    atomic_store(count, 0);
     snprintf(rule, sizeof rule, "%s", text);
     char *rest = rule;
     for (char *word; (word = strtok_r(rest, " ", &rest));) {
@@ -78,7 +85,18 @@ __attribute__((constructor)) static void read_rule(void) {
                     if (!strcmp(name, NAMES[k])) calls |= 1 << k;
         }
     }
-    const char *shared = getenv("FEEDRATE_FAULTS_COUNT");
+    ready = *wanted != 0;
+}
+
+long feedrate_faults_count(void) { return atomic_load(count); }
+
+void feedrate_faults_share(void) {
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) count = page;
+}
+
+__attribute__((constructor)) static void begin(void) {
+    const char *text = getenv("FEEDRATE_FAULTS"), *shared = getenv("FEEDRATE_FAULTS_COUNT");
     if (shared) {
         int (*real_open)(const char *, int, ...) = dlsym(RTLD_NEXT, "open");
         int file = real_open(shared, O_RDWR | O_CLOEXEC);
@@ -86,7 +104,7 @@ __attribute__((constructor)) static void read_rule(void) {
         void *page = file < 0 ? MAP_FAILED : real_mmap(NULL, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         if (page != MAP_FAILED) count = page;
     }
-    ready = *wanted != 0;
+    if (text) feedrate_faults(text);
 }
 
 static void sleep_for(double seconds) {
@@ -243,6 +261,49 @@ int unlink(const char *path) {
     AFTER(fate);
     return done;
 }
+
+int rmdir(const char *path) {
+    REAL(int, "rmdir", const char *);
+    int fate = is_wanted(path) ? strike(UNLINK) : 0;
+    if (fate < 0) return -1;
+    int done = real(path);
+    AFTER(fate);
+    return done;
+}
+
+DIR *opendir(const char *path) {
+    REAL(DIR *, "opendir", const char *);
+    int fate = is_wanted(path) ? strike(LIST) : 0;
+    return fate < 0 ? NULL : real(path);
+}
+
+#define DEFINE_STAT(symbol, type) \
+int symbol(const char *path, struct type *found) { \
+    REAL(int, #symbol, const char *, struct type *); \
+    return is_wanted(path) && strike(STAT) < 0 ? -1 : real(path, found); \
+}
+DEFINE_STAT(stat, stat)
+DEFINE_STAT(lstat, stat)
+DEFINE_STAT(stat64, stat64)
+DEFINE_STAT(lstat64, stat64)
+
+#define DEFINE_STATAT(symbol, type) \
+int symbol(int folder, const char *path, struct type *found, int flags) { \
+    REAL(int, #symbol, int, const char *, struct type *, int); \
+    return is_wanted(path) && strike(STAT) < 0 ? -1 : real(folder, path, found, flags); \
+}
+DEFINE_STATAT(fstatat, stat)
+DEFINE_STATAT(fstatat64, stat64)
+
+#define DEFINE_TRUNCATE(symbol, offset_type) \
+int symbol(int file, offset_type size) { \
+    REAL(int, #symbol, int, offset_type); \
+    int fate = is_watched(file) ? strike(TRUNCATE) : 0; \
+    if (fate < 0) return -1; \
+    int done = real(file, size); AFTER(fate); return done; \
+}
+DEFINE_TRUNCATE(ftruncate, off_t)
+DEFINE_TRUNCATE(ftruncate64, off64_t)
 
 int mkdir(const char *path, mode_t bits) {
     REAL(int, "mkdir", const char *, mode_t);

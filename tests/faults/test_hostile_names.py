@@ -286,7 +286,7 @@ def test_a_folder_of_results_may_hold_other_toml(hostile, tmp_path):
 def test_what_no_check_foresaw_is_one_line_with_the_files_name(hostile, tmp_path, monkeypatch):
     """A reader that a file breaks: the name of the file, and no traceback unless it is asked for."""
     monkeypatch.setattr("sys.argv", ["feedrate", "report", str(tmp_path)])
-    monkeypatch.setattr("emulator.cli.main.app", lambda **_: {}["missing"])
+    monkeypatch.setattr("emulator.cli.main.with_defaults", lambda *_: {}["missing"])
     streams = sys.stdout, sys.stderr
     try:
         assert command() == 3

@@ -18,21 +18,24 @@ from faults.harness import forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from emulator.cli.doctor import who_else_writes
 from emulator.config.recipe import load_recipe
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import MANIFEST, open_dataset
 from emulator.dataset.owned import PLAN, look
 from emulator.dataset.progress import Journal
-from emulator.errors import SpecError
+from emulator.dataset.seeds import prepare_seeds
+from emulator.errors import DatasetError, SpecError
 from emulator.files import Lock, Owner, temporary_name
 from emulator.record.folder import LOCK, ResultFolder, read_result
 from emulator.record.result import new_result
 from emulator.registry import VERBS, load
-from emulator.satellites.checkpoint.folder import begin, clean, remove
+from emulator.satellites.baseline.fio import Files
+from emulator.satellites.checkpoint.folder import Marker, Written, begin, clean, commit, remove
 from emulator.satellites.mlperf.folder import RunFolder, own_runs, write_run
 from emulator.storage.folder import FolderStore
 
-TINY = ("--files", "3", "--no-fsync", "--threads", "1", "--set", "size.bytes_mean=300kB",
+TINY = ("--recipe", "tiny", "--files", "3", "--no-fsync", "--threads", "1", "--set", "size.bytes_mean=300kB",
         "--set", "size.bytes_sd=20kB", "--set", "size.bytes_min=200kB")  # fmt: skip
 
 
@@ -107,11 +110,13 @@ def test_temporary_files_of_a_killed_generate_go_when_it_is_resumed(data: Path, 
     killed = f"""
 import os
 from pathlib import Path
+from emulator.cli.doctor import who_else_writes
 from emulator.config.recipe import load_recipe
 from emulator.dataset.owned import Begun, PLAN
 from emulator.dataset.progress import Journal
 from emulator.files import temporary_name
-from emulator.satellites.checkpoint.folder import begin, clean, remove
+from emulator.satellites.baseline.fio import Files
+from emulator.satellites.checkpoint.folder import Marker, Written, begin, clean, commit, remove
 from emulator.satellites.mlperf.folder import RunFolder, own_runs, write_run
 from emulator.storage.folder import FolderStore
 store = FolderStore(Path({str(data)!r}))
@@ -375,7 +380,7 @@ COMMANDS = (
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=st.dictionaries(st.sampled_from(NAMES), CONTENTS, min_size=1, max_size=8),
     number=st.integers(0, len(COMMANDS) - 1),
@@ -431,3 +436,81 @@ def test_checkpoints_of_others_stay(tmp_path: Path) -> None:
     assert clean(tmp_path) == [ours.name] and not ours.exists()
     remove(tmp_path / "checkpoint-000004")
     assert {**before, **tree(tmp_path)} == before and all(path.exists() for path in theirs)
+
+
+def test_a_checkpoint_with_a_file_of_another_size_stays(tmp_path: Path) -> None:
+    shard = Written(name="rank0", size=4, crc=0)
+    part = begin(tmp_path, 3, "run")
+    put(part / "rank0", "data")
+    commit(part, 3, Marker(model="m", ranks=1, data=1, scale="1", seed=0, files=((shard,),)))
+    put(tmp_path / "checkpoint-000003/rank0", "somebody's work")
+    before = tree(tmp_path)
+    remove(tmp_path / "checkpoint-000003")
+    assert tree(tmp_path) == before
+    put(tmp_path / "checkpoint-000003/rank0", "data")
+    remove(tmp_path / "checkpoint-000003")
+    assert tree(tmp_path) == {}
+
+
+def test_checkpoints_that_were_cut_off_at_their_first_or_last_step_go(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-000001.run.part").mkdir()
+    (tmp_path / "checkpoint-000002.removed.part").mkdir()
+    assert len(clean(tmp_path)) == 2 and tree(tmp_path) == {}
+
+
+def test_fio_takes_no_file_of_others(tmp_path: Path) -> None:
+    for name in ("job0.dat", "feedrate-files.json"):
+        theirs = put(tmp_path / "h" / name)
+        with pytest.raises(SpecError, match=name):
+            Files(tmp_path / "h", 2, 100)
+        assert tree(tmp_path) == {"h": None, f"h/{name}": b"somebody's"}
+        theirs.unlink()
+
+
+def test_fio_s_files_of_a_killed_run_go_and_kept_ones_are_known(tmp_path: Path) -> None:
+    held = Files(tmp_path / "f/h", 2, 100)
+    with pytest.raises(SpecError, match=f"in use: process {os.getpid()}"):
+        Files(tmp_path / "f/h", 2, 100)
+    for number in range(3):
+        put(tmp_path / f"f/h/job{number}.dat")
+    held.close(keep=True)
+    theirs = put(tmp_path / "f/h/job1.dat", "x" * 101)  # larger than it can be
+    with pytest.raises(SpecError, match="job1.dat"):
+        Files(tmp_path / "f/h", 2, 100)
+    theirs.unlink()
+    Files(tmp_path / "f/h", 2, 100).close()
+    assert tree(tmp_path) == {"f": None, "f/h": None, "f/h/job2.dat": b"somebody's"}
+    put(tmp_path / "f/h/job2.dat").unlink()
+    Files(tmp_path / "f/h", 1, 1).close()
+    assert tree(tmp_path) == {}
+
+
+def test_seeds_take_no_place_of_others(tmp_path: Path) -> None:
+    spec = load_recipe("tiny", ["size.bytes_min=20kB", "size.bytes_mean=40kB", "size.min_edge=8"]).size
+    made = prepare_seeds(tmp_path / "cache", None, spec)
+    (place,) = (tmp_path / "cache").iterdir()
+    (place / "seeds.json").unlink()
+    before = tree(tmp_path)
+    with pytest.raises(DatasetError, match="did not make"):
+        prepare_seeds(tmp_path / "cache", None, spec)
+    assert tree(tmp_path) == before
+    shutil.rmtree(place)
+    victim = put(tmp_path / "victim")
+    assert prepare_seeds(tmp_path / "cache", None, spec) == made
+    (place / "0000_x.npy").unlink()
+    (place / "0000_x.npy").symlink_to(victim)
+    (place / "0000_y.npy").unlink()
+    assert prepare_seeds(tmp_path / "cache", None, spec) == made
+    assert victim.read_bytes() == b"somebody's" and not (place / "0000_x.npy").is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o700])
+def test_doctor_says_who_else_may_write(tmp_path: Path, mode: int) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    who = who_else_writes(data)
+    assert ("every user" in who) == (mode != 0o700), who
+    data.chmod(0o700)
+    put(data / "sample").chmod(0o666)
+    assert str(data / "sample") in who_else_writes(data)

@@ -39,6 +39,7 @@ OWNERS = {
     "rados": {"storage/rados.py"},
     "jinja2": {"report/page.py"},
     "vl_convert": {"report/drawing.py"},
+    "darshan": {"satellites/recorder/darshan_log.py"},
     "yaml": {"satellites/mlperf/bounded.py"},
 }
 

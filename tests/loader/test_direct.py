@@ -114,7 +114,7 @@ loader.close()
 """
 
 
-@pytest.mark.parametrize("kind", ["direct", "torch"])
+@pytest.mark.parametrize("kind", ["direct", pytest.param("threads", marks=pytest.mark.long)])
 def test_a_hung_read_does_not_keep_the_process_alive(tmp_path: Path, kind: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     tests = Path(__file__).parents[1]

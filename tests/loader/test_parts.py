@@ -47,14 +47,14 @@ def read_all(kind, files, access, *, ranks=1, verify=False, direct=False, spec=R
     found = []
     for rank in range(ranks):
         loader = make_loader(
-            kind, spec, storage, files, checksums=files.checksums if verify else None, columns=access.columns
+            kind, spec, storage, files, checksums=files.checksums if verify else None, access=access
         )
         found.append(list(loader.read(portions(plan, rank, 7, 0))))
         loader.close()
     return found, storage.stats.snapshot()
 
 
-@pytest.mark.parametrize("kind", ["direct", "torch"])
+@pytest.mark.parametrize("kind", ["direct", "threads"])
 @pytest.mark.parametrize("form", ["tfrecord", "hdf5"])
 def test_single_samples_are_read_to_the_byte(kind, form, tmp_path):
     files = write_many(tmp_path, form)
@@ -65,7 +65,7 @@ def test_single_samples_are_read_to_the_byte(kind, form, tmp_path):
         assert counts.bytes == sum(files.sizes) and counts.reads == 100
 
 
-@pytest.mark.parametrize("kind", ["direct", "torch"])
+@pytest.mark.parametrize("kind", ["direct", "threads"])
 def test_streams_read_every_block_once_and_ahead_of_the_buffer(kind, tmp_path):
     files = write_many(tmp_path, "tfrecord")
     (batches,), counts = read_all(kind, files, SEQUENTIAL)
@@ -94,7 +94,7 @@ def test_o_direct_reads_the_same(access, tmp_path):
     assert counts.bytes >= sum(batch.bytes for batch in with_direct[0])
 
 
-@pytest.mark.parametrize("kind", ["direct", "torch"])
+@pytest.mark.parametrize("kind", ["direct", "threads"])
 @pytest.mark.parametrize("access", [AccessSpec(), SEQUENTIAL], ids=["random", "sequential"])
 def test_a_flipped_bit_is_found_in_its_record(kind, access, tmp_path):
     files = write_many(tmp_path, "tfrecord")
@@ -107,7 +107,7 @@ def test_a_flipped_bit_is_found_in_its_record(kind, access, tmp_path):
         read_all(kind, files, access, verify=True)
 
 
-@pytest.mark.parametrize("kind", ["direct", "torch"])
+@pytest.mark.parametrize("kind", ["direct", "threads"])
 def test_columns_of_row_groups_are_read_once(kind, tmp_path):
     columns = [f'{{name="c{number}", dtype="float32", size=50}}' for number in range(5)]
     recipe = load_recipe("dlrm", [f"columns=[{','.join(columns)}]", "row_group=5", "samples_per_file=20"])
@@ -132,7 +132,7 @@ def test_columns_of_row_groups_are_read_once(kind, tmp_path):
 
 def test_worker_processes_read_parts_too(tmp_path):
     files = write_many(tmp_path, "tfrecord")
-    (batches,), counts = read_all("torch", files, SEQUENTIAL, spec=replace(RECORDS, worker_kind="process"))
+    (batches,), counts = read_all("torch", files, SEQUENTIAL, spec=RECORDS)
     assert sum(batch.bytes for batch in batches) == counts.bytes >= sum(files.sizes)
 
 
@@ -156,5 +156,5 @@ def test_whole_files_of_records_become_tensors_of_their_bytes(form, tmp_path):
     (tmp_path / "one").write_bytes(data)
     files = Files(tmp_path, form, ("one",), (len(data),), (crc32(data),))
     reader = RecordReader(PartReader(files.storage(), files, format_named(form), 4096, files.checksums))
-    (tensor,), size = reader.batch((0, whole_files((0, 0))), None)
+    (tensor,), size, _ = reader.batch((0, whole_files((0, 0))), None)
     assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)

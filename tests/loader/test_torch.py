@@ -24,8 +24,10 @@ pytest.importorskip("torch")
 
 import torch
 
+from emulator.config.workload import AccessSpec
 from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
+from emulator.loader import make_loader
 from emulator.loader.reading import WholeReader
 from emulator.loader.torch import SampleReader
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
@@ -36,7 +38,7 @@ __all__ = ["files", "pipe"]
 class TestThreads(InProcessContract):
     @pytest.fixture
     def loader(self, maker) -> MakeLoader:  # type: ignore[no-untyped-def]
-        return maker("torch")
+        return maker("threads")
 
 
 class TestProcesses(LoaderContract):
@@ -45,12 +47,7 @@ class TestProcesses(LoaderContract):
 
     @pytest.fixture
     def loader(self, maker) -> MakeLoader:  # type: ignore[no-untyped-def]
-        make = maker("torch")
-
-        def make_with_processes(files: Files, spec=SPEC, **options):  # type: ignore[no-untyped-def]
-            return make(files, replace(spec, worker_kind="process"), **options)
-
-        return make_with_processes
+        return maker("torch")
 
     @pytest.mark.long  # its stall has to outlast the start of worker processes
     def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
@@ -75,13 +72,29 @@ class TestProcesses(LoaderContract):
         assert storage.stats.snapshot().reads > 0
 
 
-@pytest.mark.parametrize("worker_kind", ["thread", "process"])
-def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, worker_kind: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("refill", "groups"), [("persistent", 1), ("epoch", 3)])
+def test_workers_stay_or_are_started_anew(files: Files, refill: str, groups: int) -> None:
+    access = AccessSpec(refill=refill)  # type: ignore[arg-type]
+    made = make_loader("torch", SPEC, files.storage(), files, access=access)
+    seen = set()
+    for _ in range(3):
+        before = {child.pid for child in multiprocessing.active_children()}
+        arriving = made.read(files.batches())
+        next(arriving)
+        seen.add(frozenset(child.pid for child in multiprocessing.active_children()))
+        list(arriving)
+        assert refill == "persistent" or len(multiprocessing.active_children()) <= len(before)
+    made.close()
+    assert len(seen) == groups
+
+
+@pytest.mark.parametrize("kind", ["threads", "torch"])
+def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, kind: str) -> None:  # type: ignore[no-untyped-def]
     rate = 5e6
     limiter = NodeLimiter.create(rate, 0.0, 0)
     limiter.unlink()
     storage = ShapedStorage(files.storage(), limiter)
-    made = maker("torch")(files, replace(SPEC, worker_kind=worker_kind), storage)
+    made = maker(kind)(files, SPEC, storage)
     list(made.read([whole_files((0,))]))
     begin = time.monotonic()
     size = sum(batch.bytes for batch in made.read(files.batches()))
@@ -91,14 +104,14 @@ def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, worker_k
     limiter.close()
 
 
-@pytest.mark.parametrize("worker_kind", ["thread", "process"])
-def test_an_uncaught_crop_is_one_clear_line(maker, files: Files, worker_kind: str) -> None:  # type: ignore[no-untyped-def]
-    spec = replace(SPEC, crop=(8, 9, 11), worker_kind=worker_kind)
+@pytest.mark.parametrize("kind", ["threads", "torch"])
+def test_an_uncaught_crop_is_one_clear_line(maker, files: Files, kind: str) -> None:  # type: ignore[no-untyped-def]
+    spec = replace(SPEC, crop=(8, 9, 11))
     with pytest.raises(DatasetError, match=r"sample1\.npz has \[9, 9, 10\] voxels.*loader\.crop"):
-        list(maker("torch")(files, spec).read(files.batches()))
-    spec = replace(SPEC, crop=(), worker_kind=worker_kind)
+        list(maker(kind)(files, spec).read(files.batches()))
+    spec = replace(SPEC, crop=())
     with pytest.raises(DatasetError, match=r"different shapes.*loader\.crop"):
-        list(maker("torch")(files, spec).read(files.batches()))
+        list(maker(kind)(files, spec).read(files.batches()))
 
 
 def reader(files: Files, crop: tuple[int, ...] = (8, 9, 10), seed: int = 5) -> SampleReader:
@@ -136,6 +149,7 @@ def test_whole_samples_when_there_is_no_crop(files: Files) -> None:
     assert tuple(reader(files, crop=())((0, 0))[0].shape) == (1, 1, 20, 30, 40)
 
 
+@pytest.mark.long
 def test_memory_stays_where_it_was(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
     from pathlib import Path
 

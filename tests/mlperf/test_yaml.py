@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from artefacts import UNET3D
 from command import feedrate
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
+from emulator.dataset.sizes import sizes_of
 from emulator.errors import FeedrateError, SpecError
 from emulator.satellites.checkpoint.model import load_checkpoint_model
 from emulator.satellites.mlperf.bounded import parse_json, parse_yaml
 from emulator.satellites.mlperf.config import parse_overrides, read_config
-from emulator.satellites.mlperf.workload import Converted, convert
+from emulator.satellites.mlperf.workload import Converted, convert, recipe_text
 
 
 def converted(
@@ -34,7 +36,8 @@ def test_a_workload_comes_along(tmp_path):
     assert spec.sample == known.sample and spec.accelerator == known.accelerator
     assert (spec.loader.batch_size, spec.loader.workers, spec.loader.prefetch) == (7, 4, 4)
     assert spec.training.epochs == 5 and spec.training.au_threshold == 0.9 and spec.training.sync == "step"
-    assert spec.loader.crop == ()
+    assert spec.loader.crop == (128, 128, 128), "DLIO makes one size of all samples, too"
+    assert spec.access.refill == "persistent"
 
 
 RESNET50 = """\
@@ -387,3 +390,12 @@ def test_what_is_no_training_is_refused_by_its_kind(tmp_path, kind):
     done = feedrate("import", tmp_path / "x.yaml", "--out", tmp_path / "x.toml")
     assert done.status == 2 and kind in done.one_line()
     assert not (tmp_path / "x.toml").exists()
+
+
+def test_an_imported_job_has_a_crop_that_every_sample_holds(tmp_path):
+    text = UNET3D.replace("146600628", "1000000").replace("68341808", "450000")
+    done = converted(tmp_path, text)
+    (tmp_path / "recipe.toml").write_text(recipe_text(done, "job.yaml"))
+    shapes = sizes_of(load_recipe(str(tmp_path / "recipe.toml")).size, 0).shapes(np.arange(20_000))
+    (edge,) = set(done.workload.loader.crop)
+    assert shapes.min() * 0.9 <= edge <= shapes.min()

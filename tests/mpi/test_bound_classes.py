@@ -1,4 +1,7 @@
-"""What bounds a point, from real ranks: CPU that others took, the loader, a shaped storage, nothing."""
+"""What bounds a point, from real ranks: CPU that others took, the loader, a shaped storage, nothing.
+
+`benchmarks/causes.py` has many more of these, on a machine that does nothing else.
+"""
 
 import subprocess
 import sys
@@ -19,10 +22,10 @@ def bound_of(out, *words):
 
 
 def unless_crowded(point, kind):
-    """`kind`, or client-cpu when others keep this machine's cores busy: then that is the truth."""
+    """What may be said: `kind`, and client-cpu when others keep this machine's cores busy."""
     (host,) = point.hosts
     crowded = host.busy_share >= 0.9 or (host.runqueue or 0) > host.cores
-    return "client-cpu" if crowded else kind
+    return (kind, "client-cpu") if crowded else (kind,)
 
 
 @pytest.fixture
@@ -50,8 +53,8 @@ def test_cpu_that_others_take_is_named(tiny, tmp_path, hogs):
         "accelerator.step_seconds=0.002",
     )
     assert point.bound.kind == "client-cpu", point.bound
-    assert "runnable" in " ".join(point.bound.evidence)
-    assert "runqueue" in {flag.name for flag in point.flags}
+    assert point.starved.cores > point.starved.storage, point.starved
+    assert "without waiting for a core" in " ".join(point.bound.evidence)
 
 
 def test_a_loader_at_its_limit_is_named(tiny, tmp_path):
@@ -70,12 +73,12 @@ def test_a_loader_at_its_limit_is_named(tiny, tmp_path):
         "--set",
         "loader.workers=1",
     )
-    assert point.bound.kind == unless_crowded(point, "emulator"), point.bound
+    assert point.bound.kind in unless_crowded(point, "loader"), point.bound
     assert point.x_ideal < 0.95
 
 
 def test_shaped_storage_and_enough_of_it(tiny, tmp_path):
     starved = bound_of(tmp_path / "a", tiny, "-n", 2, "--steps", 16, "--storage", "shaped:40MB/s")
-    assert starved.bound.kind == unless_crowded(starved, "storage"), starved.bound
+    assert starved.bound.kind == "storage", starved.bound
     fed = bound_of(tmp_path / "b", tiny, "-n", 1, "--steps", 16)
     assert fed.bound.kind == "compute", fed.bound

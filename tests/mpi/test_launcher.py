@@ -182,6 +182,20 @@ def test_words_after_two_dashes_are_no_options_of_the_launcher(tiny, tmp_path):
     assert list((tmp_path / "feedrate-results").iterdir())
 
 
+@pytest.mark.long
+def test_a_soft_limit_of_open_files_is_raised(tiny, tmp_path):
+    words = ("run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "-n", 8, "--steps", 2)
+    words += ("--out", tmp_path / "out")
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -Sn 60; exec "$@"', "-", sys.executable, "-m", "emulator", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_too_few_open_files_are_one_line(tiny, tmp_path):
     words = ("run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "-n", 8, "--out", tmp_path / "out")
     done = subprocess.run(

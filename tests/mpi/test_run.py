@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,81 @@ def test_every_second_of_every_rank_is_accounted_for(three_ranks):
         ends = mine["begin"] + durations(mine)
         assert np.allclose(mine["begin"][1:], ends[:-1], rtol=1e-6, atol=1e-6)
         assert durations(mine).sum() == pytest.approx(ends[-1], rel=0.001)
+
+
+def test_au_throughput_and_ideal_are_those_of_the_step_log(three_ranks):
+    """Recomputed by other code from the file alone: Parquet's rows as dictionaries, plain sums."""
+    import pyarrow.parquet
+
+    out = three_ranks[0]
+    point = read_result(out).points[0]
+    rows = pyarrow.parquet.read_table(out / "steps.parquet").to_pylist()
+    ranks = [sorted((r for r in rows if r["rank"] == rank), key=lambda r: r["begin"]) for rank in range(3)]
+
+    def seconds(row):
+        return row["wait"] + row["compute"] + row["overshoot"] + row["barrier"]
+
+    first_end = min(own[-1]["begin"] + seconds(own[-1]) for own in ranks)
+    au, here, consumed = [], [], []
+    for own in ranks:
+        together = [row for row in own if row["begin"] + seconds(row) <= first_end + 1e-9]
+        counted = [row for row in together if row["step"] > 0]
+        au.append(sum(row["compute"] for row in counted) / sum(map(seconds, counted)))
+        later = together[1:]
+        consumed.append(
+            [sum(r[name] for r in later) / sum(map(seconds, later)) for name in ("samples", "bytes")]
+        )
+    assert point.au == pytest.approx(sum(au) / 3)
+
+    begin = max(min(row["requested"] for row in own) for own in ranks)
+    end = min(max(row["arrived"] for row in own) for own in ranks)
+    came = [0.0, 0.0]
+    spans = [(min(r["requested"] for r in own), max(r["arrived"] for r in own)) for own in ranks]
+    edges = sorted(moment for span in spans for moment in span)
+
+    def part(since, until):
+        """Of one of the ranks that read meanwhile and share equally, in seconds of a storage of its own."""
+        cuts = [since, *(edge for edge in edges if since < edge < until), until]
+        return sum(
+            (b - a) / max(1, sum(first <= a and b <= last for first, last in spans))
+            for a, b in pairwise(cuts)
+            if b > a
+        )
+
+    for row in rows:
+        inside = part(max(row["requested"], begin), max(begin, min(row["arrived"], end)))
+        share = inside / part(row["requested"], row["arrived"])
+        came = [
+            came[0] + share * row["samples"] / (end - begin),
+            came[1] + share * row["bytes"] / (end - begin),
+        ]
+    spent = [sum(column) for column in zip(*consumed, strict=True)]
+    samples, size = min(spent, came, key=lambda pair: pair[1])
+    assert point.samples_per_second == pytest.approx(samples)
+    assert point.bytes_per_second == pytest.approx(size)
+    assert point.x_ideal == pytest.approx(samples / (3 * 4 / 0.05))
+
+    free, steps = [0.0] * 3, len(ranks[0])
+    spans = [[] for _ in ranks]
+    for k in range(steps):
+        now = [own[k] for own in ranks]
+        asked = [own[k]["begin"] + (own[k - 1]["late"] if k else 0.0) for own in ranks]
+        left = [row["begin"] + seconds(row) + row["late"] for row in now]
+        done = []
+        for rank, row in enumerate(now):
+            handed = max(0.0, row["got"] - max(asked[rank], row["arrived"]))
+            slept = max(0.0, row["woke"] - (row["begin"] + seconds(row) - row["barrier"]))
+            done.append(max(free[rank], row["arrived"]) + handed + row["compute"] + slept)
+        last = max(row["woke"] for row in now)
+        after = [max(done) + max(0.0, left[rank] - last) for rank in range(3)]
+        for rank, row in enumerate(now):
+            spans[rank].append((row["step"], after[rank], after[rank] - free[rank]))
+        free = after
+    for own in spans:
+        kept = [span for step, end, span in own if step > 0 and end <= min(free) + 1e-9]
+        here.append(0.05 * len(kept) / sum(kept))
+    assert point.au_here == pytest.approx(sum(here) / 3)
+    assert point.au_here <= point.au + 0.02
 
 
 def test_with_a_step_barrier_all_ranks_take_equal_steps(three_ranks):
@@ -128,7 +204,7 @@ def test_a_dry_run_tells_the_plan_and_touches_nothing(tiny, tmp_path):
         assert word in done.out
 
 
-@pytest.mark.parametrize("loader", ["direct", "torch"])
+@pytest.mark.parametrize("loader", ["direct", pytest.param("torch", marks=pytest.mark.long)])
 def test_verified_reads_find_a_flipped_bit(tiny, tmp_path, loader):
     data = tmp_path / "data"
     shutil.copytree(tiny, data)

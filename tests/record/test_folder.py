@@ -21,7 +21,17 @@ from hypothesis.extra.numpy import arrays
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.record.folder import ResultFolder, claim_failure, prepare_out, read_result, write_result
 from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult, new_result
-from emulator.record.steps import STEP, Spool, read_spools, read_steps, remove_spools, write_steps
+from emulator.record.steps import (
+    MOMENTS,
+    STEP,
+    STEPS,
+    Spool,
+    is_step_log,
+    read_spools,
+    read_steps,
+    remove_spools,
+    write_steps,
+)
 
 numbers = st.floats(allow_nan=False)
 counts = st.integers(0, 2**53)
@@ -319,9 +329,8 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_result(
 
 
 def test_a_full_disk_under_a_spool_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "spool").mkdir()
-    (tmp_path / "spool" / "rank-00000.steps").symlink_to("/dev/full")
     with Spool(tmp_path, 0) as spool, pytest.raises(StorageError) as error:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), spool._file._descriptor)  # the disk is full from now on
         spool.append(np.zeros(1, dtype=STEP))
     assert "free some space" in one_line(error)
 
@@ -432,6 +441,19 @@ def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SpecError) as error:
             read_steps(tmp_path)
         assert said in one_line(error)
+
+
+def test_a_step_log_of_an_earlier_version_lacks_only_the_moments(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    steps = np.ones(5, dtype=STEP)
+    names = [name for name in STEP.names or () if name not in MOMENTS]
+    pyarrow.parquet.write_table(pyarrow.table({name: steps[name] for name in names}), tmp_path / STEPS)
+    back = read_steps(tmp_path)
+    assert is_step_log(tmp_path / STEPS)
+    assert all(np.isnan(back[name]).all() for name in MOMENTS)
+    assert all((back[name] == 1).all() for name in names)
 
 
 def test_a_truncated_step_log_is_one_line(tmp_path: Path) -> None:

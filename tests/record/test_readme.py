@@ -20,6 +20,7 @@ from emulator.record.result import (
     Point,
     RunResult,
     Side,
+    Starved,
 )
 from emulator.record.steps import SPOOL, STEP, STEPS
 
@@ -37,7 +38,9 @@ def names_under(heading: str) -> list[str]:
     return [name for row in table_under(heading) for name in re.findall(r"`(\w+)`", row[0])]
 
 
-@pytest.mark.parametrize("kind", [RunResult, Point, HostShare, Flag, Bound, Knee, Corner, Side, Checkpoint])
+@pytest.mark.parametrize(
+    "kind", [RunResult, Point, HostShare, Starved, Flag, Bound, Knee, Corner, Side, Checkpoint]
+)
 def test_every_field_is_described_once(kind: type) -> None:
     described = names_under(f"### {kind.__name__}")
     assert sorted(described) == sorted(field.name for field in fields(kind))

@@ -112,6 +112,7 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
     assert found.main == tmp_path / "sweep"
     shown, pictures = beside(plain_sweep(), found)
     assert [table.caption for table in shown] == [
+        f"All results in {tmp_path.name}",
         "Training beside fio (fio)",
         "Maximum of each workload (fio)",
         "Every queue depth (fio)",

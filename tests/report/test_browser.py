@@ -1,7 +1,7 @@
 """The pages in a real headless browser: nothing overflows, overlaps, is clipped or tiny; a silent console.
 
 Runs where Chromium is installed. All pages at all widths are frames of one document, so that the browser
-starts once; a script of the test (the pages have none) measures them.
+starts once; a script of the test measures them, and points at a dot of the answer's chart.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from synthetic_results import PAGES
 WIDTHS = (400, 1400)
 SMALLEST_PX = 10.0
 """Letters of a plot must not be drawn smaller than this."""
-DRAWINGS = {"empty": 0, "no-compute": 4, "compared": 4, "compared-long": 4}
-"""Plots of a page, where they are not five."""
+DRAWINGS = {"empty": 0, "one-point": 6, "no-compute": 6, "compared": 4, "compared-long": 4}
+"""Plots of a page, where they are not seven."""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 MEASURE = """
@@ -51,6 +51,20 @@ function plots(doc) {
   }
   return bad;
 }
+function pointed(doc) {
+  const win = doc.defaultView;
+  const aim = [...doc.querySelectorAll('#plot-answer .aim')].find(e => e.getBoundingClientRect().width);
+  if (!aim) return null;
+  const title = aim.querySelector('title').textContent;
+  const box = aim.getBoundingClientRect();
+  const at = {clientX: box.left + box.width / 2, clientY: box.top + box.height / 2, bubbles: true};
+  const met = doc.elementFromPoint(at.clientX, at.clientY);
+  aim.dispatchEvent(new win.PointerEvent('pointerenter', at));
+  const tip = doc.querySelector('.tip');
+  const shown = !tip.hidden && tip.getBoundingClientRect().width > 20 ? tip.textContent : '';
+  aim.dispatchEvent(new win.PointerEvent('pointerleave', at));
+  return {title, shown, met: met ? met.getAttribute('class') : '', gone: tip.hidden};
+}
 window.addEventListener('load', () => {
   const found = {};
   for (const frame of document.querySelectorAll('iframe')) {
@@ -60,6 +74,7 @@ window.addEventListener('load', () => {
       cut: [...doc.querySelectorAll('.scroll')].filter(
         e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText),
       plots: plots(doc),
+      said: pointed(doc),
       drawings: [...doc.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width).length,
     };
   }
@@ -118,4 +133,12 @@ def test_nothing_overflows_overlaps_or_is_tiny(seen: dict[str, Any], name: str, 
     assert found["overflow"] <= 0
     assert found["cut"] == []
     assert found["plots"] == []
-    assert found["drawings"] == DRAWINGS.get(name, 5)
+    assert found["drawings"] == DRAWINGS.get(name, 7)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_point_of_the_answers_chart_says_its_figures(seen: dict[str, Any], width: int) -> None:
+    said = seen[f"multi-host-{width}"]["said"]
+    assert said["met"] == "aim", "nothing lies over the point"
+    assert said["shown"] == said["title"] and said["gone"]
+    assert said["title"].startswith("1 process: 1.6")

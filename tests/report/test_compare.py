@@ -115,6 +115,7 @@ def test_the_table_shows_marks_and_flags() -> None:
     assert said in " ".join(text.split())
 
 
+@pytest.mark.long
 def test_every_plot_of_a_comparison_carries_the_marks() -> None:
     assert len(figures(two())) == 4
     for figure in figures(two()):
@@ -132,7 +133,7 @@ def test_the_charts_are_valid_vega_lite() -> None:
 
 def test_the_page_needs_nothing_from_outside_and_escapes_names() -> None:
     text = page(compare([("<script>", long_names_sweep()), ("b", EXAMPLES["empty"]())]))
-    assert "<script" not in text
+    assert text.count("<script") == 1  # ours
     assert not re.search(r'(src|href)="(?!#|data:)', text)
     assert len(re.findall(r"<svg", text)) == 2 * 4
 

@@ -6,6 +6,7 @@ import re
 import struct
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, steps_of
 
+from emulator.analysis.throughput import durations
 from emulator.errors import MissingError, StorageError
 from emulator.record.result import RunResult
 from emulator.record.steps import STEP, Steps
@@ -20,7 +22,7 @@ from emulator.report.drawing import DARK, WIDE, chart, extra, legend_rows, svg
 from emulator.report.figure import Figure, Key, decades
 from emulator.report.page import inline, write_html, write_picture
 from emulator.report.training import figures
-from emulator.report.training_figures import FIGURES, throughput
+from emulator.report.training_figures import FIGURES, throughput, with_latency, without_barriers
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -59,8 +61,10 @@ class Tags(HTMLParser):
 def test_a_page_is_whole_and_needs_nothing_from_outside(pages: dict[str, str], name: str) -> None:
     parsed = Tags(pages[name])
     assert parsed.open == []
-    names = {tag for tag, _ in parsed.tags}
-    assert not names & {"script", "iframe", "img", "object", "base"}
+    names = [tag for tag, _ in parsed.tags]
+    assert not set(names) & {"iframe", "img", "object", "base"}
+    assert names.count("script") == 1 and ("script", {}) in parsed.tags  # ours, inline
+    assert len(pages[name].encode()) < 500_000
     for tag, attributes in parsed.tags:
         for attribute, value in attributes.items():
             assert not attribute.startswith("on"), (tag, attribute)
@@ -83,14 +87,14 @@ def test_a_page_shows_the_answer_the_sources_and_the_command(pages: dict[str, st
     text = pages["flagged"]
     assert "This storage feeds 14 accelerators (14.8; 95 % interval 14.6 to 15.0)" in text
     assert "MLPerf Storage v1.0, v2.0 unet3d_a100; published, not measured here" in text
-    assert "--out &#39;my results/sweep 1&#39;" in text
+    assert "<code>feedrate sweep /mnt/storage/kits19 --workload unet3d-a100</code>" in text  # to a new folder
     assert text.count("Compute waits overslept by 3.4 %") == 1
     assert "AMD EPYC 74F3" in text
 
 
 def test_names_from_a_result_cannot_become_markup(pages: dict[str, str]) -> None:
     text = pages["long-names"]
-    assert "<script" not in text
+    assert text.count("<script") == 1
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     assert "<b>&" not in text
 
@@ -100,7 +104,7 @@ def test_names_from_a_result_cannot_become_markup(pages: dict[str, str]) -> None
 ])  # fmt: skip
 def test_every_plot_carries_the_marks(pages: dict[str, str], name: str, mark: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", pages[name], re.DOTALL)
-    assert len(drawings) == 2 * len(FIGURES)
+    assert len(drawings) == 2 * (len(FIGURES) + 1)
     for drawing in drawings:
         shown = " ".join(" ".join(ET.fromstring(drawing).itertext()).split())
         assert mark in shown
@@ -140,6 +144,7 @@ def test_the_knee_is_drawn_only_where_there_is_one() -> None:
     assert "knee" not in draw(no_knee_sweep(), steps)
 
 
+@pytest.mark.long
 def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
     made = flagged_sweep()
     for figure in figures(made, steps_of(made)):
@@ -160,8 +165,40 @@ def test_decades_stay_within_the_axis() -> None:
 
 def test_an_inlined_drawing_has_ids_of_its_own() -> None:
     drawing = '<svg width="9" height="5" viewBox="0 0 9 5"><g id="a" clip-path="url(#a)"/></svg>'
-    head = '<svg viewBox="0 0 9 5" role="presentation" style="max-width:9px">'
-    assert str(inline(drawing, "p")) == head + '<g id="p-a" clip-path="url(#p-a)"/></svg>'
+    head = '<svg viewBox="0 0 9 5" role="img" aria-labelledby="p-title p-desc" style="max-width:9px">'
+    words = '<title id="p-title">a &lt; b</title><desc id="p-desc">c</desc>'
+    assert (
+        str(inline(drawing, "p", "a < b", "c")) == head + words + '<g id="p-a" clip-path="url(#p-a)"/></svg>'
+    )
+
+
+def test_every_point_says_its_figures_and_every_drawing_its_title(pages: dict[str, str]) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", pages["multi-host"], re.DOTALL)
+    assert all('role="img"' in drawing and "<desc" in drawing for drawing in drawings)
+    titles = re.findall(r'<circle class="aim"[^>]*><title>([^<]*)</title>', drawings[0])
+    assert len(titles) == 7
+    assert titles[-1].startswith("48 processes: 44.9 GB/s; 306.") and titles[-1].endswith("client link")
+
+
+def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:
+    """Two ranks, a barrier a step: one waits for data, the other for it; nothing is lost."""
+    rows = np.zeros(4, dtype=STEP)
+    rows["rank"], rows["step"], rows["compute"] = [0, 1, 0, 1], [0, 0, 1, 1], 1.0
+    rows["wait"], rows["barrier"] = [3.0, 0.5, 0.0, 0.0], [0.0, 2.5, 0.0, 0.0]
+    rows["overshoot"], rows["barrier"] = [0, 0, 0, 2.0], [0, 2.5, 2.0, 0]
+    found = without_barriers(rows, "step")
+    assert found["barrier"].tolist() == [0, 0, 0, 0]
+    assert found["wait"].tolist() == [3.0, 3.0, 0.0, 0.0]
+    assert found["overshoot"].tolist() == [0, 0, 2.0, 2.0]
+    assert durations(found).sum() == durations(rows).sum()
+    assert without_barriers(rows, "none") is rows
+
+
+def test_the_longest_request_is_the_measured_one() -> None:
+    made = plain_sweep()
+    at = replace(made.points[0], read_latency_max=0.0313)
+    longest = with_latency(replace(made, points=(at,)))[0][1]
+    assert longest[-1] == 0.0313 and max(longest[:-1]) <= 0.0313
 
 
 def png_size(path: Path) -> tuple[int, int]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from synthetic_results import EXAMPLES, plain_sweep, shaped_sweep
+from synthetic_results import EXAMPLES, plain_sweep, point, result, shaped_sweep
 
-from emulator.record.result import RunResult
+from emulator.record.result import RunResult, Starved
 from emulator.report.table import Column, Table, markdown, to_csv
 from emulator.report.terminal import render as render_blocks
 from emulator.report.terminal import result_blocks
+from emulator.report.training import hosts_table, points_table
 from emulator.units import show_seconds
 
 
@@ -67,7 +68,7 @@ def test_what_limits_the_largest_count_is_said_with_the_evidence() -> None:
 
 def test_a_narrow_terminal_leaves_out_what_the_rates_say_too() -> None:
     assert "samples/s" in render(plain_sweep(), width=80)
-    assert "samples/s" not in render(plain_sweep(), width=44)
+    assert "no room for: samples/s" in " ".join(render(plain_sweep(), width=44).split())
 
 
 def test_colours_only_on_request() -> None:
@@ -105,7 +106,29 @@ def test_csv_has_figures_in_full_with_their_unit() -> None:
     ]
 
 
-def test_a_figure_that_has_no_room_is_cut_visibly() -> None:
+def test_where_there_is_no_room_text_folds_and_figures_stay_whole() -> None:
     columns = (Column("name", align="left"), Column("a"), Column("b"))
     table = Table(caption="", columns=columns, rows=(("x" * 30, 123456.0, 654321.0),))
-    assert "…" in render_blocks([table], width=30)
+    text = render_blocks([table], width=30)
+    assert "123,456" in text and "654,321" in text and "…" not in text
+
+
+def test_the_tables_say_what_starved_the_accelerators():
+    lost = Starved(seconds=9.0, storage=0.7, cores=0.25, work=0.05)
+    starving = point(24, 26e9)
+    (host,) = starving.hosts
+    found = result([replace(starving, starved=lost, hosts=(replace(host, starved=lost),))])
+    for table in (points_table(found), hosts_table(found)):
+        place = [column.head for column in table.columns].index("starved by")
+        assert table.rows[0][place] == "storage 70 %, cores 25 %"
+    fed = replace(starving, x_ideal=0.99, au=0.99, starved=lost)
+    assert "starved by" not in [column.head for column in points_table(result([fed])).columns]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_figure_is_ever_cut(name: str, width: int) -> None:
+    """Columns are left out whole, and named."""
+    text = render_blocks(result_blocks(EXAMPLES[name]()), width)
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())

@@ -1,62 +1,15 @@
 """The barrier of a step: nobody leaves before all are there, and all learn when the last step was over."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threads import Group, ThreadComm
 
 from emulator.run.barrier import StepBarrier
-
-
-class Group:
-    """What the threads of a ThreadComm share."""
-
-    def __init__(self, size):
-        self.size = size
-        self.meet = threading.Barrier(size)
-        self.said = [None] * size
-        self.lock = threading.Lock()
-        self.parts = {}
-
-    def part(self, color, size):
-        with self.lock:
-            return self.parts.setdefault(color, Group(size))
-
-
-class ThreadComm:
-    """Ranks as threads; `nodes` are the numbers of ranks on each."""
-
-    def __init__(self, group, rank, nodes=()):
-        self.group, self.rank, self.size, self.nodes = group, rank, group.size, nodes
-
-    def barrier(self, poll=0.0):
-        self.group.meet.wait(10)
-
-    def bcast(self, value):
-        return self._all(value)[0]
-
-    def split(self, color):
-        colors = self._all(color)
-        rank = colors[: self.rank].count(color)
-        found = ThreadComm(self.group.part(color, colors.count(color)), rank)
-        self.barrier()
-        if self.rank == 0:
-            self.group.parts = {}
-        self.barrier()
-        return found
-
-    def node(self):
-        return self.split([node for node, ranks in enumerate(self.nodes) for _ in range(ranks)][self.rank])
-
-    def _all(self, value):
-        self.group.said[self.rank] = value
-        self.barrier()
-        said = list(self.group.said)
-        self.barrier()
-        return said
+from emulator.run.links import hosts_joined
 
 
 def on_ranks(nodes, work):
@@ -102,7 +55,7 @@ def test_nobody_leaves_before_the_last_one_is_there(nodes):
 
 
 def test_who_is_held_up_by_another_node_is_free_when_that_is_there():
-    """Clocks of two nodes cannot be compared, so the moment is each node's own."""
+    """Where hosts are not joined, clocks of two nodes cannot be compared: the moment is each node's own."""
     begun = time.monotonic()
 
     def work(barrier, rank):
@@ -113,3 +66,25 @@ def test_who_is_held_up_by_another_node_is_free_when_that_is_there():
     first, second, alone = on_ranks([2, 1], work)
     assert first == second >= 0.05
     assert alone == pytest.approx(-2.0), "nobody held it up"
+
+
+def test_joined_hosts_learn_when_the_last_step_of_all_was_over():
+    begun = time.monotonic()
+    group, nodes = Group(5), [2, 1, 2]
+    hosts = ["a", "a", "b", "c", "c"]
+
+    def live(rank):
+        comm = ThreadComm(group, rank, nodes)
+        with hosts_joined(comm, hosts) as (links, problem):
+            assert not problem and (links is not None) == (rank in (0, 2, 3))
+            with StepBarrier(comm, comm.node(), links) as barrier:
+                assert not barrier.polled
+                cost = barrier.cost()
+                told = [barrier.wait(begun + step + rank) - begun for step in range(5)]
+            comm.barrier()
+            return cost, told
+
+    with ThreadPoolExecutor(5) as pool:
+        for cost, told in pool.map(live, range(5)):
+            assert told == pytest.approx([4.0, 5.0, 6.0, 7.0, 8.0], abs=0.01)
+            assert 0 < cost < 1

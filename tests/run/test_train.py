@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.analysis.throughput import durations
+from emulator.analysis.here import here
+from emulator.analysis.throughput import durations, throughput
+from emulator.config.workload import AccessSpec
 from emulator.loader.base import Batch
 from emulator.plan import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
@@ -106,12 +108,18 @@ def test_a_process_that_is_late_by_more_than_a_step_holds_its_accelerator_up():
     assert seconds == pytest.approx(20 * 0.005 + 19 * 0.003)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.004, 0.008])
+def test_here_each_step_is_as_long_as_its_process_took(late):
+    rows, _, _ = rows_of(MemoryLoader(), clock=LateClock(late))
+    assert throughput(here(rows, "none")).au == pytest.approx(0.005 / (0.005 + late))
+
+
 def test_a_batch_counts_from_its_arrival_not_from_when_somebody_looks():
     clock = LateClock(0.004)
     loader = MemoryLoader()
     arrivals = [clock.time - 1, clock.time + 0.5, clock.time + 0.501]
     loader.read = lambda portions: (Batch(4, 400, ready) for ready in arrivals)
-    rows, _, _ = rows_of(loader, clock=clock)
+    rows, _, _ = rows_of(loader, clock=clock, epochs=1)
     assert rows["wait"] == pytest.approx([0.0, 0.495, 0.0])
     assert rows["late"] == pytest.approx(0.004)
 
@@ -135,6 +143,20 @@ def test_two_epochs_in_two_orders_each_sample_once():
     assert read[0] != read[1]
     assert rows["epoch"].tolist() == [0] * 10 + [1] * 10
     assert set(rows["point"]) == {3}
+
+
+@pytest.mark.parametrize(("refill", "calls"), [("epoch", 3), ("persistent", 3), ("never", 1)])
+def test_the_loader_begins_with_nothing_where_the_workload_says_so(refill, calls):
+    loader, read = MemoryLoader(), []
+    inner = loader.read
+    loader.read = lambda portions: read.append(1) or inner(portions)
+    access = AccessSpec(refill=refill)
+    plan = RankPlan(plan=EpochPlan(samples=40, ranks=1, batch_size=4, access=access), steps=25, seed=0)
+    log, clock = StepLog(0, 0), MonotonicClock()
+    train(plan, loader, Accelerator(repeat(0.0), clock).compute, log, clock)
+    assert len(read) == calls
+    assert loader.seen == list(plan.batches(0))
+    assert log.rows()["epoch"].tolist() == [0] * 10 + [1] * 10 + [2] * 5
 
 
 def test_steps_alone_cross_epochs():

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from contracts.storage_contract import StorageContract, content, folder, read_wh
 from emulator.errors import DatasetError
 from emulator.storage.base import ReadStats, TimedStorage
 from emulator.storage.posix import PosixStorage, evict, probe_direct, resident_pages
+from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["folder"]
 
@@ -160,5 +164,26 @@ def test_stats_are_exact_and_add_up(folder: Path) -> None:
 )
 def test_latencies_are_filed_under_the_next_edge(microseconds: float, edge: int) -> None:
     stats = ReadStats()
-    stats.add_read(1, round(microseconds * 1000))
-    assert stats.snapshot().latencies == {edge: 1}
+    stats.mine().add(1, microseconds / 1e6)
+    stats.mine().add_all(2, [microseconds / 1e6] * 2)
+    assert stats.snapshot().latencies == {edge: 3}
+
+
+def test_each_thread_shows_its_requests_and_the_one_under_way(folder: Path) -> None:
+    posix = PosixStorage(folder, direct=False, cache="warm")
+    with NodeLimiter.create(1e9, latency=0.5, rank=0) as limiter, ThreadPoolExecutor(1) as pool:
+        limiter.unlink()
+        storage = TimedStorage(ShapedStorage(posix, limiter))
+        with storage.open("odd") as blob:
+            before = time.monotonic()
+            done = pool.submit(blob.read_into, 0, memoryview(bytearray(10_001)))
+            while not (found := [thread for thread in storage.stats.threads() if thread.begin]):
+                assert not done.done()
+            assert before <= found[0].begin <= time.monotonic()
+            assert found[0].requests == 0
+            assert done.result() == 10_001
+            number = pool.submit(threading.get_native_id).result()
+    found = storage.stats.threads()  # this one, which opened the file, reads nothing
+    ((thread, requests, seconds, begin),) = [each for each in found if each.requests]
+    assert (thread, requests, begin) == (number, 1, 0.0)
+    assert 0.5 <= seconds < time.monotonic() - before

@@ -17,7 +17,11 @@ def run(schedule, limit):
     while (count := schedule.next_count(points)) is not None:
         half.append(schedule.on_half(points))
         rate = float(min(count, limit))
-        points.append(SimpleNamespace(ranks=count, samples_per_second=rate, ideal_samples_per_second=count))
+        points.append(
+            SimpleNamespace(
+                ranks=count, samples_per_second=rate, ideal_samples_per_second=count, starved=None
+            )
+        )
     return [found.ranks for found in points], half, schedule.verdict(points)
 
 
@@ -55,6 +59,7 @@ def test_half_of_the_hosts():
     assert half_of(["a", "a"], [0, 1]) == [0, 1]
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_the_command_runs_three_and_fit_knows_the_limit(tiny, tmp_path):
     done = feedrate(

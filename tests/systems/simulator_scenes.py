@@ -84,16 +84,20 @@ def brute_force(scene):
     late, busy = np.full(ranks, np.inf), np.full(ranks, np.inf)
     blocked = np.zeros(ranks, bool)  # at the barrier
     now = 0.0
-    may[:] = min(steps, scene.prefetch)
+    epoch = scene.epoch or steps
+    may[:] = min(steps, epoch, scene.prefetch)
     while True:
         for a in range(ranks):  # settle what can happen now
             if busy[a] == np.inf and not blocked[a] and taken[a] < steps:
+                last = min(steps, (taken[a] // epoch + 1) * epoch)
                 may[a] = max(may[a], taken[a] + 1)
+                if taken[a] % epoch == 0:
+                    may[a] = max(may[a], min(last, taken[a] + scene.prefetch))
                 if got[a] > taken[a]:
                     ready[taken[a], a] = now
                     busy[a] = now + compute[taken[a], a]
                     taken[a] += 1
-                    may[a] = max(may[a], min(steps, taken[a] + scene.prefetch))
+                    may[a] = max(may[a], min(last, taken[a] + scene.prefetch))
             if state[a] == "idle" and may[a] > got[a]:
                 state[a], late[a] = "late", now + scene.latency
         rate = water_level(scene, state == "on")

@@ -34,6 +34,7 @@ shapes = st.fixed_dictionaries(
         "rank": st.sampled_from([4e7, 2e8, 1e10]),
         "hosts": st.integers(1, 3),
         "latency": st.sampled_from([0.0, 0.05]),
+        "epoch": st.sampled_from([0, 0, 1, 2, 3]),
     }
 )
 

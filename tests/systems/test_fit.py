@@ -22,7 +22,7 @@ from emulator.satellites.systems.system import (
     write_system,
 )
 
-TINY = load_workload("unet3d-tiny")  # 80 MB/s a rank
+TINY = load_workload("unet3d-tiny", ["access.refill=never"])  # 80 MB/s a rank
 
 
 def measured(system, counts, noise=0.0, seed=0):
@@ -207,6 +207,8 @@ def simulated(tmp_path_factory):
         "unet3d-tiny",
         "-s",
         folder / "truth.toml",
+        "--set",
+        "access.refill=never",
         "--counts",
         "1,2,4,9",
         "--steps",

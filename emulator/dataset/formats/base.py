@@ -15,12 +15,13 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.recipe import Recipe
+from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.errors import DatasetError
 from emulator.plan import Read
@@ -193,6 +194,23 @@ class Index(Protocol):
         ...
 
 
+class Unsummed:
+    """Those verbs of the Index of a file that keeps no checksums of its parts."""
+
+    __slots__ = ()
+    name: str
+    unsummed: ClassVar[str]
+    """Why `--verify-reads` has nothing to compare with."""
+
+    def checked(self, read: Read) -> Sequence[Extent]:
+        raise DatasetError(
+            f"{self.name}: {self.unsummed}", "leave --verify-reads out; feedrate verify compares whole files"
+        )
+
+    def check(self, read: Read, pieces: Pieces) -> None:
+        self.checked(read)
+
+
 class Format:
     """A file format. The defaults suit one file per sample, with uncompressed arrays in C order."""
 
@@ -205,6 +223,13 @@ class Format:
 
     def of(self, recipe: Recipe) -> Format:
         """The format as `recipe` wants it, where its files depend on more than the shape of a sample."""
+        return self
+
+    partial = False
+    """True when parts of a file of one sample are read: the index says which."""
+
+    def read_as(self, access: AccessSpec) -> Format:
+        """The format as a job with this access pattern reads it."""
         return self
 
     def parts(self, name: str) -> tuple[str, ...]:

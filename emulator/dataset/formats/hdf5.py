@@ -22,10 +22,10 @@ from emulator.dataset.formats.base import (
     Peek,
     PeekFile,
     Piece,
-    Pieces,
     Shape,
     Sources,
     Span,
+    Unsummed,
     bad,
 )
 from emulator.errors import DatasetError
@@ -70,24 +70,16 @@ class _Metadata(PeekFile):
 
 
 @dataclass(frozen=True, slots=True)
-class Stacked:
+class Stacked(Unsummed):
     """The index of a file with arrays whose first axis counts the samples."""
 
     name: str
     spans: tuple[Span, ...]
+    unsummed = "the format keeps no checksums of single samples"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
         each = [(span.offset, span.size // span.shape[0]) for span in self.spans]
         return [Extent(offset + read.first * size, read.samples * size) for offset, size in each]
-
-    def checked(self, read: Read) -> Sequence[Extent]:
-        raise DatasetError(
-            f"{self.name}: the format keeps no checksums of single samples",
-            "leave --verify-reads out; feedrate verify compares whole files",
-        )
-
-    def check(self, read: Read, pieces: Pieces) -> None:
-        self.checked(read)
 
 
 class Hdf5(Format):

@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from emulator import live
 from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.record.result import RunResult
@@ -70,6 +71,7 @@ def baseline(
     ceph_conf: CephConf = Path("/etc/ceph/ceph.conf"),
     ceph_user: CephUser = "",
     out: options.Out = None,
+    label: options.Label = "",
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
@@ -93,8 +95,9 @@ def baseline(
                 keep=keep,
                 out=out or options.default_out("rados"),
                 command=options.command_line(),
+                label=label,
             ),
-            lambda plan, comm, name: rados.measure(plan, comm, name, force=force, say=typer.echo),
+            lambda plan, comm, name: rados.measure(plan, comm, name, force=force, say=live.say),
             per_host,
             (),
             force,
@@ -109,7 +112,7 @@ def baseline(
     def run_suite(plan: BaselinePlan, comm: Comm, name: str) -> RunResult | None:
         names = [host.name for host in hosts] or [name]
         run: RunFio = partial(run_on, hosts) if hosts else _run_here
-        return measure(plan, comm, names, run, force=force, say=typer.echo)
+        return measure(plan, comm, names, run, force=force, say=live.say)
 
     _measure(
         BaselinePlan(
@@ -125,6 +128,7 @@ def baseline(
             keep=keep,
             out=out or options.default_out(suite),
             command=options.command_line(),
+            label=label,
         ),
         run_suite,
         per_host,
@@ -152,7 +156,11 @@ def _measure(
     active = comm.node().rank < per_host
     clients = len(servers) or sum(comm.allgather(active))
     if dry_run:
-        agreed(comm, lambda: typer.echo("\n".join(plan.lines(clients))) if comm.rank == 0 else None)
+        lines = agreed(comm, lambda: list(plan.lines(clients)) if comm.rank == 0 else [])
+        if live.for_programs() and comm.rank == 0:
+            live.answer({"clients": clients, "plan": lines})
+        for line in lines:
+            typer.echo(line)
         return
     plan = replace(plan, out=comm.bcast(plan.out))  # one clock decides on the default name
     agreed(comm, lambda: plan.check(clients, force) if active else None)

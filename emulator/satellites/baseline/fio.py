@@ -20,11 +20,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from emulator.errors import MissingError, SpecError, StorageError, storage_errors
+from emulator.files import Lock, write_whole
 from emulator.record.result import Side
 from emulator.run.child import ChildProcess
 from emulator.satellites.baseline.suites import MIB, Access, Task
 
 FILE_NAME = "job{}.dat"
+_FILE = re.compile(r"job(0|[1-9]\d{0,8})\.dat")
+_JOURNAL = "feedrate-files.json"
+"""Which files of the folder are fio's."""
+_LOCK = ".feedrate-lock"
 GRACE_SECONDS = 120.0
 """How long fio may take beyond the time that it was asked to measure."""
 _TOO_OLD = "fio 3.33 or newer is needed"
@@ -128,20 +133,70 @@ def _section(task: Task) -> list[str]:
     ]
 
 
-def make_folder(folder: Path) -> None:
-    """The folder of a client. Raises StorageError."""
-    with storage_errors("cannot create the folder"):
-        folder.mkdir(parents=True, exist_ok=True)
+class Files:
+    """The files that fio reads and writes in the folder of a client, which nobody else uses meanwhile.
 
+    Own before you delete: a journal in the folder says which files fio was given, and how large they may be.
+    Those that a killed run left are removed; anything else at such a name is somebody's, and is refused.
+    """
 
-def remove_files(folder: Path, files: int) -> None:
-    """Remove the files of a client, and its folder and the one above where they are empty. Never raises."""
-    with suppress(OSError):  # another client was faster, or the storage is gone, which has been reported
-        for number in range(files):
-            (folder / FILE_NAME.format(number)).unlink(missing_ok=True)
-        for path in (folder, folder.parent):
-            if path.is_dir() and not any(path.iterdir()):
-                path.rmdir()
+    def __init__(self, folder: Path, number: int, file_bytes: int) -> None:
+        """Make the folder ready for job0.dat and so on, each of at most `file_bytes`.
+
+        Raises SpecError when it is in use or files of others are in the way, StorageError.
+        """
+        self._folder = folder
+        with storage_errors("cannot create the folder"):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock = Lock(folder / _LOCK)
+            except BlockingIOError as error:
+                raise SpecError(f"{folder} is in use: {error.strerror}", "wait for it") from None
+        try:
+            with storage_errors("cannot remove the files of an earlier run"):
+                self._remove()
+            taken = [name for name in map(FILE_NAME.format, range(number)) if os.path.lexists(folder / name)]
+            if taken or os.path.lexists(folder / _JOURNAL):
+                raise SpecError(
+                    f"{folder} holds files that feedrate did not make: {', '.join(taken[:5]) or _JOURNAL}",
+                    "move them away",
+                )
+            journal = {"feedrate": "files of fio", "files": number, "bytes": file_bytes}
+            write_whole(folder / _JOURNAL, json.dumps(journal) + "\n")
+        except BaseException:
+            self._leave()
+            raise
+
+    def _remove(self) -> None:
+        """Remove what the journal names, and then the journal. Raises OSError."""
+        journal = self._folder / _JOURNAL
+        try:
+            found: Any = json.loads(journal.read_bytes()) if not journal.is_symlink() else None
+            files, most = found["files"], found["bytes"]
+            if found["feedrate"] != "files of fio" or type(files) is not int or type(most) is not int:
+                return
+        except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError, KeyError, TypeError):
+            return
+        for path in list(self._folder.iterdir()):
+            match = _FILE.fullmatch(path.name)
+            plain = path.is_file() and not path.is_symlink()
+            if match and int(match[1]) < files and plain and path.stat().st_size <= most:
+                path.unlink(missing_ok=True)
+        journal.unlink(missing_ok=True)
+
+    def close(self, *, keep: bool = False) -> None:
+        """Remove the files, unless they are to be kept, and let others in. Never raises."""
+        with suppress(OSError):  # the storage is gone, which has been reported
+            if not keep:
+                self._remove()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let others in; the folder, and the one above, go where nothing is left in them."""
+        with suppress(OSError):
+            self._lock.release(remove=True)
+            for path in (self._folder, self._folder.parent):
+                path.rmdir()  # OSError: something else is in it
 
 
 def require_fio() -> str:

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from emulator import live
 from emulator.errors import SpecError, StorageError
+from emulator.live import Now
 from emulator.record.folder import ResultFolder, check_out
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.result import Corner, Flag, RunResult, new_result
 from emulator.run.comm import Comm, Quiet, agreed, guarded
 from emulator.satellites.baseline.fio import (
+    Files,
     Setting,
     fio_version,
     job_file,
     layout_file,
-    make_folder,
     parse,
-    remove_files,
     require_fio,
     side,
 )
@@ -57,6 +60,8 @@ class BaselinePlan:
     """Leave the files afterwards."""
     out: Path
     command: tuple[str, ...]
+    label: str = ""
+    """A name for the result, for people."""
 
     def turns(self, clients: int) -> tuple[Turn, ...]:
         """The runs of fio with at most `clients` clients. Raises SpecError."""
@@ -118,12 +123,14 @@ def measure(
 
     record = agreed(comm, create)
 
+    held: list[Files] = []
+
     def lay_out() -> None:
         """Write every file whole: the first pattern meets written blocks."""
         if record:
             say(f"laying out {files} files of {show_bytes(shared.file_bytes)} a client")
         for setting in settings:
-            make_folder(setting.folder)
+            held.append(Files(setting.folder, files, setting.file_bytes))
         for output in run([layout_file(setting, files) for setting in settings], None):
             parse(output)
 
@@ -137,9 +144,13 @@ def measure(
         outputs = run(list(texts.values()), shared.seconds + shared.ramp_seconds) if texts else []
         return {name: (texts[name], output) for name, output in zip(texts, outputs, strict=True)}
 
+    progress = Turns([turn.name for turn in planned], shared.seconds + shared.ramp_seconds)
+    stack = ExitStack()
     try:
+        stack.enter_context(progress.shown(comm))
         agreed(comm, lay_out, plan.out)
         for number, turn in enumerate(planned):
+            progress.begin(number)
             folder = f"fio/{number:03d}-{turn.name}"
             take_turn(
                 comm,
@@ -152,9 +163,9 @@ def measure(
                 say,
             )
     finally:
-        if not plan.keep:
-            for setting in settings:
-                remove_files(setting.folder, files)
+        stack.close()
+        for part in held:
+            part.close(keep=plan.keep)
     return record.complete() if record else None
 
 
@@ -169,6 +180,7 @@ def _new_result(plan: BaselinePlan, setting: Setting, clients: Sequence[str]) ->
     return new_result(
         "baseline",
         command=plan.command,
+        label=plan.label,
         workload={
             "name": suite.name,
             "title": suite.title,
@@ -190,6 +202,47 @@ def _new_result(plan: BaselinePlan, setting: Setting, clients: Sequence[str]) ->
         },
         flags=() if setting.direct else (buffered,),
     )
+
+
+class Turns:
+    """How far a row of tests is that take a known time each."""
+
+    def __init__(self, names: Sequence[str], seconds: float) -> None:
+        """`seconds` is what each test takes at least."""
+        self._names = names
+        self._each = seconds
+        self._number = -1
+        self._begin = self._turn = time.monotonic()
+        self._ended: list[float] = []
+
+    def shown(self, comm: Comm) -> AbstractContextManager[None]:
+        """While it is open, rank 0 shows how far it is."""
+        return live.telling(self.now) if comm.rank == 0 else nullcontext()
+
+    def begin(self, number: int) -> None:
+        """Test `number` begins."""
+        now = time.monotonic()
+        if self._number >= 0:
+            self._ended.append(now - self._turn)
+        self._number, self._turn = number, now
+
+    def now(self) -> Now:
+        """Where it is. For a thread beside it."""
+        now = time.monotonic()
+        mean = sum(self._ended) / len(self._ended) if self._ended else self._each
+        here = max(0.0, mean - (now - self._turn)) if self._number >= 0 else mean
+        left = here + (len(self._names) - max(0, self._number) - 1) * mean
+        seconds = now - self._begin
+        return Now(
+            verb="baseline",
+            doing=self._names[self._number] if self._number >= 0 else "laying out files",
+            unit="test",
+            part=self._number + 1,
+            parts=len(self._names),
+            share=seconds / (seconds + left) if seconds + left else None,
+            seconds=seconds,
+            eta_seconds=left,
+        )
 
 
 def take_turn(

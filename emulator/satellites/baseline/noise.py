@@ -12,13 +12,12 @@ from emulator.errors import SpecError, StorageError
 from emulator.run.child import ChildProcess
 from emulator.satellites.baseline.fio import (
     FILE_NAME,
+    Files,
     Setting,
     checked,
     job_file,
     layout_file,
-    make_folder,
     parse,
-    remove_files,
     require_fio,
     run_fio,
     side,
@@ -97,7 +96,7 @@ class RunningNoise:
         self._fio: ChildProcess | None = None
         direct = probe_direct(dataset)
         setting = Setting(folder=self._folder, file_bytes=noise.file_bytes, direct=direct, seconds=_FOREVER)
-        make_folder(self._folder)
+        self._files = Files(self._folder, noise.files, noise.file_bytes)
         try:
             parse(run_fio(layout_file(setting, noise.files)))
             self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)
@@ -137,7 +136,7 @@ class RunningNoise:
         """Kill fio if it runs, and remove its files. Never raises."""
         if self._fio is not None:
             self._fio.end()
-        remove_files(self._folder, self._noise.files)
+        self._files.close()
 
 
 def line(output: str) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +20,7 @@ from emulator.record.result import Corner, RunResult, Side, new_result
 from emulator.run.child import ChildProcess
 from emulator.run.comm import Comm, agreed
 from emulator.satellites.baseline.fio import GRACE_SECONDS
-from emulator.satellites.baseline.measure import Say, take_turn
+from emulator.satellites.baseline.measure import Say, Turns, take_turn
 from emulator.units import show_bytes, show_seconds
 
 OBJECT_BYTES = 4 << 20
@@ -179,6 +181,10 @@ class RadosPlan:
     """Leave the objects in the pool."""
     out: Path
     command: tuple[str, ...]
+    label: str = ""
+    """A name for the result, for people."""
+    nonce: str = field(default_factory=lambda: os.urandom(4).hex())
+    """In the names of objects: those of another run are never written over, nor removed."""
 
     def benches(self, client: str) -> list[Bench]:
         """The runs of one client in order: every depth writes before any of them reads."""
@@ -188,7 +194,7 @@ class RadosPlan:
                 phase=phase,
                 depth=depth,
                 seconds=self.seconds,
-                run_name=f"feedrate-{client}-t{depth}",
+                run_name=f"feedrate-{client}-{self.nonce}-t{depth}",
                 objects=objects,
             )
             for phase in PHASES
@@ -241,13 +247,18 @@ def measure(plan: RadosPlan, comm: Comm, client: str, *, force: bool, say: Say) 
     def corners(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
         return [corner_of(bench, printed, files)]
 
+    stack = ExitStack()
     try:
+        progress = Turns([f"{bench.phase}, depth {bench.depth}" for bench in benches], plan.seconds)
+        stack.enter_context(progress.shown(comm))
         for number, bench in enumerate(benches):
+            progress.begin(number)
             folder = f"rados/{number:03d}-{bench.phase}-t{bench.depth}"
             take_turn(
                 comm, plan.out, record, folder, "command", partial(run, bench), partial(corners, bench), say
             )
     finally:
+        stack.close()
         if not plan.keep:
             for name in dict.fromkeys(bench.run_name for bench in benches):
                 try:
@@ -263,6 +274,7 @@ def _new_result(plan: RadosPlan, clients: Sequence[str]) -> RunResult:
     return new_result(
         "baseline",
         command=plan.command,
+        label=plan.label,
         workload={
             "name": "rados",
             "title": "rados bench, 4 MiB objects: written, read in order and at random",

@@ -183,7 +183,7 @@ def _corners(caption: str, corners: Sequence[Corner]) -> Table:
         Column("clients", room=64),
         Column("k IOPS"),
         Column("GB/s", three_digits),
-        Column("mean", show_seconds, unit="s"),
+        Column("mean", show_seconds, unit="s", room=30),
         Column("99.99 %", show_seconds, unit="s"),
     )
     rows: list[tuple[Cell, ...]] = [

@@ -8,8 +8,10 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from emulator import live
 from emulator.cli import options
 from emulator.config.profile import Layout, Precision
+from emulator.config.reader import to_plain
 from emulator.config.storage import parse_storage
 from emulator.config.workload import load_loader
 from emulator.errors import SpecError
@@ -85,7 +87,9 @@ def calibrate(
         f"{chosen.name} on {kind}, {request.modes[0].name}, batch size {loader.batch_size}; "
         f"storage {shape}; {rounds} rounds of {steps} steps\n{truth.HEAD}"
     )
-    found = truth.validate(request, validate, loader, shape, rounds, typer.echo)
+    found = truth.validate(request, validate, loader, shape, rounds, live.say)
+    if live.for_programs():
+        live.answer(to_plain(found))
     for line in ["", *truth.summary_lines(found)]:
         typer.echo(line)
 
@@ -97,8 +101,10 @@ def _measure(request: Request, out: Path, force: bool) -> None:
         raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
     from emulator.satellites.calibrate import measure  # with PyTorch, as above
 
-    profile = measure.calibrate(request, typer.echo)
+    profile = measure.calibrate(request, live.say)
     measure.write_profile(out, profile)
+    if live.for_programs():
+        live.answer({"profile": str(out), **to_plain(profile)})
     if request.steps < ENOUGH_STEPS or request.warmup < ENOUGH_WARMUP:
         typer.echo(
             f"few steps: for trying out; {ENOUGH_STEPS} after {ENOUGH_WARMUP} make a profile to rely on"

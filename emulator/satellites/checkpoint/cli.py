@@ -10,10 +10,15 @@ from typing import Annotated
 
 import typer
 
+from emulator import live
 from emulator.cli import options
-from emulator.errors import SpecError
-from emulator.run.comm import started_by_mpi, world
+from emulator.config.reader import to_plain
+from emulator.errors import SpecError, StorageError
+from emulator.record.folder import read_result
+from emulator.run.comm import world
+from emulator.run.launched import started_by_mpi
 from emulator.run.mpirun import launch
+from emulator.run.watch import briefly
 from emulator.satellites.checkpoint.model import (
     CheckpointModel,
     checkpoint_models,
@@ -54,12 +59,17 @@ def checkpoint(
     shift: Shift = False,
     models: Models = False,
     out: options.Out = None,
+    label: options.Label = "",
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
     """Write checkpoints with every rank, synced, then read them back and compare checksums."""
     if models:
-        rows = list(_size_rows([load_checkpoint_model(name) for name in checkpoint_models()]))
+        known = [load_checkpoint_model(name) for name in checkpoint_models()]
+        if live.for_programs():
+            live.answer([{**to_plain(model), "parameters": parameters(model.shape)} for model in known])
+            return
+        rows = list(_size_rows(known))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]
@@ -82,11 +92,14 @@ def checkpoint(
         keep=keep,
         shift=shift,
         command=options.command_line(),
+        label=label,
         out=out or options.default_out("checkpoint"),
     )
     published = job.model.parallelism.ranks
     needed = ranks or (min(8, published) if subset else published)
     if dry_run:
+        if live.for_programs():
+            live.answer({"model": job.model.name, "ranks": needed, "bytes": job.total(needed)})
         for line in _plan_lines(job, needed):
             typer.echo(line)
     elif started_by_mpi():
@@ -96,17 +109,25 @@ def checkpoint(
         check(job, needed, force)
         status = launch(needed, options.words_with(job.out), job.out)
         if status:
-            for line in sweep_up(job):
-                print(f"feedrate: {line}", file=sys.stderr)
+            _sweep_up(job, 3.0 if status == StorageError.exit_code else 60.0)  # the folder may be what hangs
+        else:
+            options.show_result(read_result(job.out), job.out)
         raise typer.Exit(status)
+
+
+def _sweep_up(job: CheckpointJob, seconds: float) -> None:
+    """Remove what killed ranks left, and say so, as far as that takes no longer; the next run goes on."""
+    lines: list[str] = []
+    briefly(lambda: lines.extend(sweep_up(job)), seconds)
+    for line in lines:
+        print(f"feedrate: {line}", file=sys.stderr)
 
 
 def _measure(job: CheckpointJob, ranks: int | None, force: bool) -> None:
     comm = world(expected=ranks)
     job = replace(job, out=comm.bcast(job.out))  # one clock decides on the default name
-    result = measure(job, comm, force=force, say=typer.echo)
+    result = measure(job, comm, force=force, say=live.say)
     if result is not None:
-        typer.echo("")
         options.show_result(result, job.out)
 
 

@@ -166,7 +166,7 @@ def remove(path: Path) -> None:
     """Remove a checkpoint, complete or not; it stops looking complete first.
 
     It stays when something in it is not ours: when it says neither what it holds nor who writes it, or holds
-    other things than files. Raises StorageError.
+    other things than files, or files of other sizes. Raises StorageError.
     """
     with storage_errors("cannot remove a checkpoint"):
         try:
@@ -191,14 +191,19 @@ def _own(path: Path) -> list[str] | None:
     if not all(file.is_file() and not file.is_symlink() for file in files):
         return None
     names = {file.name for file in files} - {_OWNER}
+    if not names and not any(file.stat().st_size for file in files):
+        return []  # cut off when it was begun, or nearly gone: nothing is in it
     if (path / _OWNER).is_file() and Owner.read((path / _OWNER).read_bytes()) is not None:
         return sorted(names)
     try:
         marker = build(Marker, read_json(path / MARKER))
     except (SpecError, StorageError):
         return None
-    named = {file.name for files in marker.files for file in files}
-    return sorted(names) if names <= {*named, MARKER} else None
+    sizes = {file.name: file.size for files in marker.files for file in files}
+    named = names <= {*sizes, MARKER} and all(
+        (path / name).stat().st_size == size for name, size in sizes.items() if name in names
+    )
+    return sorted(names) if named else None
 
 
 def clean(root: Path) -> list[str]:
@@ -231,6 +236,8 @@ class ShardIO:
     ) -> None:
         """`stalled` is called when no block was done for `patience` seconds; it should end the process."""
         self.block_bytes = block_bytes
+        self.done = 0
+        """Bytes of all blocks that were read or written so far."""
         self._patience = patience
         self._stalled = stalled
         self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
@@ -257,7 +264,10 @@ class ShardIO:
         blocks = [(at, min(self.block_bytes, size - at)) for at in range(0, size, self.block_bytes)]
         waiting = [self._pool.submit(action, at, length) for at, length in blocks]
         try:
-            sums = [self._result(future) for future in waiting]
+            sums = []
+            for future, (_, length) in zip(waiting, blocks, strict=True):
+                sums.append(self._result(future))
+                self.done += length
         except BaseException:
             for future in waiting:
                 future.cancel()

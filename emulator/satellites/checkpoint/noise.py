@@ -145,12 +145,14 @@ def line(output: str) -> str:
 def _empty(root: Path) -> None:
     """Remove the checkpoints in `root`, and it where nothing else is in it. Never raises."""
     with suppress(FeedrateError, OSError):
-        place.clean(root)
-        for number in place.complete(root):
-            place.remove(root / place.name_of(number))
-        for folder in (root, root.parent):
-            if not any(folder.iterdir()):
-                folder.rmdir()
+        if not root.is_dir():
+            return
+        with place.locked(root):
+            place.clean(root)
+            for number in place.complete(root):
+                place.remove(root / place.name_of(number))
+        place.leave(root)
+        root.parent.rmdir()  # OSError: another host's is in it
 
 
 def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> dict[str, Any]:
@@ -223,7 +225,8 @@ def main() -> int:
         _empty(root)
         with storage_errors("cannot make the noise's folder"):
             root.mkdir(parents=True, exist_ok=True)
-        done = write_until(stop, CheckpointNoise(**job), root)
+        with place.locked(root):
+            done = write_until(stop, CheckpointNoise(**job), root)
     except FeedrateError as error:
         print(error, file=sys.stderr)
         return error.exit_code

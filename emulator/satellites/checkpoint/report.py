@@ -62,10 +62,10 @@ def tables(result: RunResult) -> tuple[Table, ...]:
         Column("GB"),
         Column("duration,\nslowest\nrank", show_seconds, unit="s"),
         Column("fastest\nrank", show_seconds, unit="s", room=64),
-        Column("until\ncomplete", show_seconds, unit="s"),
+        Column("until\ncomplete", show_seconds, unit="s", room=40),
         Column("GB/s", three_digits),
-        Column("CPU-s\nper GB", two_digits),
-        Column("in\nmemory %", one_place),
+        Column("CPU-s\nper GB", two_digits, room=58),
+        Column("in\nmemory %", one_place, room=30),
     )
     means = [
         _row(f"{len(found)} {direction}{'s' if len(found) > 1 else ''}", found)

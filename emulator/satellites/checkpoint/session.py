@@ -9,19 +9,22 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from emulator import live
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.files import sync_folder
+from emulator.live import Now
 from emulator.record.folder import ResultFolder, check_out, claim_failure
 from emulator.record.machine import cpu_seconds, describe_machine, describe_mount
 from emulator.record.result import Checkpoint, Flag, RunResult, new_result
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, guarded
+from emulator.run.launched import started_by_mpi
 from emulator.satellites.checkpoint import folder as place
 from emulator.satellites.checkpoint.folder import FOLDER, ShardIO, Written, key_of, read_file, write_file
 from emulator.satellites.checkpoint.model import (
@@ -63,6 +66,8 @@ class CheckpointJob:
     out: Path
     command: tuple[str, ...]
     """The command line that repeats it."""
+    label: str = ""
+    """A name for the result, for people."""
 
     @property
     def root(self) -> Path:
@@ -141,7 +146,9 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Callable[[str]
 
         io = job.model.io
         shard_io = stack.enter_context(ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up))
-        _Session(job, world, hosts, shard_io, direct, record, say).run()
+        session = _Session(job, world, hosts, shard_io, direct, record, say)
+        with live.telling(session.now) if first else nullcontext():
+            session.run()
         return record.complete() if record else None
 
 
@@ -152,6 +159,7 @@ def _new_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunRe
     return new_result(
         "checkpoint",
         command=job.command,
+        label=job.label,
         workload={
             **asdict(job.model),
             "title": f"Checkpoints: {job.model.title}",
@@ -166,6 +174,8 @@ def _new_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunRe
         environment={
             **describe_machine(),
             "ranks_started": len(hosts),
+            "folder": str(Path.cwd()),
+            "mpirun": started_by_mpi() and not live.launched(),
             "hosts": sorted(set(hosts)),
             "mount": describe_mount(job.folder),
         },
@@ -234,6 +244,20 @@ def checkpoint_of(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One checkpoint, while it is written or read."""
+
+    place: int
+    """From 1 on, writes and reads together."""
+    doing: str
+    size: int
+    """Bytes of this rank."""
+    done_before: int
+    """Bytes that this rank had moved before."""
+    began: float
+
+
 @dataclass
 class _Session:
     """All ranks over the checkpoints of a run."""
@@ -249,10 +273,46 @@ class _Session:
     say: Callable[[str], None]
     written: list[int] = field(default_factory=list)
     """Numbers of the checkpoints of this run."""
+    turn: _Turn | None = None
+    """The checkpoint that is written or read now."""
+
+    def __post_init__(self) -> None:
+        self._begin = time.monotonic()
+
+    def now(self) -> Now:
+        """How far it is, as rank 0 sees it. For a thread beside it."""
+        io, turn = self.job.model.io, self.turn
+        every, seconds = io.writes + io.reads, time.monotonic() - self._begin
+        found = self.record.result.checkpoints if self.record else ()
+        rate = left = None
+        if turn is not None:
+            moved, spent = self.io.done - turn.done_before, time.monotonic() - turn.began
+            rate = moved / spent * self.world.size if moved and spent > 0 else None
+            mean = sum(item.seconds for item in found) / len(found) if found else 0.0
+            share = moved / turn.size if turn.size else 0.0
+            here = spent / share - spent if share else mean
+            left = max(0.0, here) + (every - turn.place) * (mean + io.pause) if found or share else None
+        return Now(
+            verb="checkpoint",
+            doing="starting" if turn is None else turn.doing,
+            unit="checkpoint",
+            part=turn.place if turn else None,
+            parts=every,
+            share=None if left is None else seconds / (seconds + left) if seconds + left else None,
+            seconds=seconds,
+            eta_seconds=left,
+            bytes_per_second=rate,
+        )
+
+    def _take_turn(self, direction: Direction, number: int) -> None:
+        """The next checkpoint begins: what `now` says of it."""
+        size = sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank))
+        doing = f"{direction} {place.name_of(number)}, {show_bytes(self.job.total(self.world.size))}"
+        before = self.turn.place if self.turn else 0
+        self.turn = _Turn(before + 1, doing, size, self.io.done, time.monotonic())
 
     def run(self) -> None:
         job, io = self.job, self.job.model.io
-        self._begin = time.monotonic()
         self._seed: int = self.world.bcast(secrets.randbits(62))
         for name in self._on_first(lambda: place.clean(job.root)) or []:
             self.say(f"removed {name}: an earlier run left it unfinished")
@@ -280,6 +340,7 @@ class _Session:
 
     def _write(self, number: int) -> None:
         job, world = self.job, self.world
+        self._take_turn("write", number)
         run = f"{self._seed:016x}"[-8:]
         part: Path = world.bcast(self._on_first(lambda: place.begin(job.root, number, run)))
 
@@ -319,6 +380,7 @@ class _Session:
 
     def _read(self, number: int) -> None:
         job, world = self.job, self.world
+        self._take_turn("read", number)
         marker = agreed(world, lambda: self._marker(number), job.out)
         # With --shift each rank reads what the rank wrote that stands as many places after it as a host has.
         shift = self.hosts.count(self.hosts[0]) if job.shift else 0

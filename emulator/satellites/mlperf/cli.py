@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from emulator.config.reader import toml_text
+from emulator import live
+from emulator.cli import options
+from emulator.config.reader import to_plain, toml_text
 from emulator.errors import SpecError
 from emulator.files import write_whole
-from emulator.registry import FORMATS
+from emulator.registry import FORMATS, TRACES, load
 from emulator.satellites.mlperf.config import Config, read_config, read_overrides
 from emulator.satellites.mlperf.export import CHECK, export_result
 from emulator.satellites.mlperf.results import import_folder, write_imports
@@ -21,7 +22,7 @@ from emulator.units import show_bytes, show_rate, show_seconds
 
 def import_(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A DLIO YAML file, or a folder of MLPerf Storage results.")
+        Path, typer.Argument(metavar="PATH", help="DLIO's YAML, a folder of MLPerf Storage results, a trace.")
     ],
     out: Annotated[Path, typer.Option(help="The workload (.toml), or the folder for results.")],
     override: Annotated[
@@ -35,20 +36,40 @@ def import_(
         Path | None, typer.Option(metavar="FILE", help="Write a recipe for the YAML's dataset, too.")
     ] = None,
     workload: Annotated[
-        str, typer.Option("--workload", "-w", help="What a result without a configuration ran.")
+        str,
+        typer.Option(
+            "--workload", "-w", help="What a result without a configuration ran; what a trace does not know."
+        ),
     ] = "",
     strict: Annotated[
         bool, typer.Option("--strict", help="Import nothing when one file of a folder cannot be read.")
     ] = False,
+    label: options.Label = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
-    """A workload from a DLIO YAML with overrides, or results from MLPerf Storage's folders."""
+    """A workload from a DLIO YAML with overrides, or results from MLPerf Storage's folders.
+
+    Also a recording from a trace: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
+    """
+    trace = next((name for end, name in TRACES.items() if path.name.endswith(end)), "")
+    if trace and not path.is_dir():
+        load(trace)(path, out, workload, force)
+        return
     if not path.is_dir():
         texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
         _import_workload(path, out, texts, recipe, force)
         return
     imports = import_folder(path, workload, strict)  # every run is read before anything is written
-    folders = write_imports(imports, out, ("feedrate", *sys.argv[1:]), force)
+    folders = write_imports(imports, out, options.command_line(), force, label)
+    if live.for_programs():
+        live.answer(
+            {
+                "results": {name: str(folder) for name, folder in folders.items()},
+                "runs": imports.count,
+                "left_out": {name: list(reasons) for name, reasons in imports.notes.items()},
+                "skipped": dict(imports.skipped),
+            }
+        )
     for name, folder in folders.items():
         typer.echo(f"{folder}: {name}")
     for runs in imports.training.values():
@@ -95,6 +116,9 @@ def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path |
         write_whole(recipe, recipe_toml)
 
     spec = converted.workload
+    if live.for_programs():
+        left = {item.key: item.why for item in converted.left_out}
+        live.answer({"file": str(out), "workload": to_plain(spec), "left_out": left})
     demand = spec.ideal_samples_per_second * spec.sample_read.bytes_mean
     typer.echo(f"{out}: {spec.title}")
     typer.echo(
@@ -102,6 +126,9 @@ def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path |
         f"{spec.loader.batch_size}, {show_seconds(spec.accelerator.step_seconds)} a step"
         + (f": one accelerator asks for {show_rate(demand)}" if spec.accelerator.step_seconds else "")
     )
+    if spec.loader.crop:
+        edges = " x ".join(map(str, spec.loader.crop))
+        typer.echo(f"  chosen: --loader torch keeps a random crop of {edges} voxels of what it reads whole")
     if converted.left_out:
         typer.echo("left out:")
     for item in converted.left_out:
@@ -117,6 +144,8 @@ def _import_checkpoint_model(config: Config, out: Path, recipe: Path | None) -> 
         raise SpecError(f"{config.name} describes checkpoints, not a dataset", "leave out --recipe")
     table = checkpoint_model(config, out.stem)
     write_whole(out, f"# Imported by feedrate from {Path(config.name).name}.\n" + toml_text(table))
+    if live.for_programs():
+        live.answer({"file": str(out), "model": to_plain(table)})
     spread = table["parallelism"]
     ranks = spread["tensor"] * spread["pipeline"] * spread["data"]
     typer.echo(f"{out}: checkpoints of {table['title']}")
@@ -133,6 +162,21 @@ def export(
 ) -> None:
     """Write a result in MLPerf Storage's layout, marked as no submission; check it against the rules."""
     checks = export_result(mlperf, out, rules)
+    if live.for_programs():
+        live.answer(
+            {
+                "folder": str(out),
+                "checks": [
+                    {
+                        "version": check.version,
+                        "accelerators": check.accelerators,
+                        "open": check.open,
+                        "closed": check.closed,
+                    }
+                    for check in checks
+                ],
+            }
+        )
     largest = [check for check in checks if check.open] or checks
     for line in largest[-1].lines:
         typer.echo(line)

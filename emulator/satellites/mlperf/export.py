@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
+from emulator.analysis.here import here
 from emulator.analysis.throughput import durations
 from emulator.config.catalog import names
-from emulator.config.reader import build
-from emulator.config.workload import Workload, load_workload
+from emulator.config.workload import Workload, load_workload, stored_workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
 from emulator.record.folder import check_out, read_result
@@ -53,7 +53,7 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     result = read_result(out)
     if result.status != "complete" or not (result.points or result.checkpoints):
         raise SpecError(f"{out} is incomplete", "only whole results are exported")
-    check_out(folder, force=False)
+    check_out(folder, force=False, hint="choose another --out")
     checks = self_check(result, rules)
     version = checks[0].version
     name = str(result.workload.get("name") or result.kind)
@@ -119,10 +119,11 @@ def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]
 
     Raises SpecError when a point lacks steps of a rank, or has no epoch that is long enough; StorageError.
     """
-    workload = build(Workload, result.workload)
+    workload = stored_workload(result.workload)
     if not workload.accelerator.step_seconds:
         raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")
     steps = read_steps(out)
+    sync = workload.training.sync
     start = _ended(result) - timedelta(seconds=math.ceil(sum(point.seconds for point in result.points)))
     runs = []
     for number, point in enumerate(result.points):
@@ -130,6 +131,9 @@ def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]
         counts = np.unique(rows["rank"], return_counts=True)[1]
         if len(counts) != point.ranks or len(set(counts.tolist())) != 1:
             raise SpecError(f"{out} has not the same steps of all {point.ranks} ranks", "run it again")
+        # In the processes' time, as DLIO's own processes would have measured it, where the log has that.
+        trained = here(rows, sync)
+        rows = rows if trained is None else trained
         first = rows[rows["rank"] == rows["rank"][0]]
         longest = int(np.unique(first["epoch"], return_counts=True)[1].max())
         if longest < LEAST_STEPS:
@@ -213,18 +217,18 @@ def training_run(
         "epochs": len(au),
     }
     loader, training = workload.loader, workload.training
+    place = str(result.dataset.get("path", ""))
     model, _, accelerator = workload.name.replace("_", "-").partition("-")
     config: dict[str, Any] = {
         "model": {"name": model, "type": "cnn"},
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": True, "checkpoint": False},
         "dataset": {
-            "data_folder": str(result.dataset.get("path", "")),
+            "data_folder": place,
             "format": workload.sample.format,
             "num_files_train": files,
             "num_samples_per_file": each,
             "record_length_bytes": round(sample_bytes),  # the mean of what was read
-            "record_length_bytes_stdev": workload.sample.bytes_sd,
         },
         "reader": {
             "data_loader": "pytorch",
@@ -248,7 +252,7 @@ def training_run(
         name=name,
         layout="v2.0",
         summary=summary,
-        metadata=_metadata("training", name, model, point.ranks, config, overrides, accelerator),
+        metadata=_metadata("training", name, model, point.ranks, config, overrides, place, accelerator),
         epochs=stats,
         logs=logs,
         configs={
@@ -297,6 +301,10 @@ def _alike(value: Any, published: Any) -> bool:
     return bool(value == published)
 
 
+_PLACES = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
+"""Their argument for the folder that was read or written."""
+
+
 def _metadata(
     kind: str,
     name: str,
@@ -304,9 +312,13 @@ def _metadata(
     ranks: int,
     config: Mapping[str, Any],
     overrides: Mapping[str, Any],
+    place: str,
     accelerator: str = "",
 ) -> dict[str, Any]:
-    """KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for."""
+    """KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for.
+
+    `place` is the folder that was read or written.
+    """
     return {
         f"{kind}_{name}_metadata.json": {
             "benchmark_type": kind,
@@ -315,6 +327,7 @@ def _metadata(
             "run_datetime": name,
             "num_processes": ranks,
             "accelerator": accelerator or None,
+            "args": {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"},
             "parameters": config,
             "override_parameters": overrides,
             "made_by": "feedrate: not an official MLPerf Storage submission",
@@ -346,6 +359,7 @@ def checkpoint_run(result: RunResult) -> RunFolder:
             }
     metric["checkpoint_size_GB"] = first.bytes / GIB
     workload = result.workload
+    place = str(result.dataset.get("path", ""))
     shape, parallelism = workload["shape"], workload["parallelism"]
     config = {
         "model": {
@@ -370,7 +384,7 @@ def checkpoint_run(result: RunResult) -> RunFolder:
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": False, "checkpoint": True},
         "checkpoint": {
-            "checkpoint_folder": str(result.dataset.get("path", "")),
+            "checkpoint_folder": place,
             "time_between_checkpoints": workload["io"]["pause"],
             "num_checkpoints_write": counts["write"],
             "num_checkpoints_read": counts["read"],
@@ -378,6 +392,7 @@ def checkpoint_run(result: RunResult) -> RunFolder:
             "mode": "subset" if workload["subset"] else "default",
         },
     }
+    overrides = {"checkpoint.mode": "subset"} if workload["subset"] else {}
     cores = [int(result.environment.get("cores", 0))] * first.hosts
     summary = _summary(result, start, seconds, first.ranks, list(result.environment.get("hosts", ())), cores)
     name = start.strftime("%Y%m%d_%H%M%S")
@@ -397,7 +412,9 @@ def checkpoint_run(result: RunResult) -> RunFolder:
         layout="v2.0",
         summary={**summary, "num_hosts": first.hosts, "metric": metric},
         epochs={"0": {"1": epoch}},
-        metadata=_metadata("checkpointing", name, str(workload["name"]), first.ranks, config, {}),
+        metadata=_metadata(
+            "checkpointing", name, str(workload["name"]), first.ranks, config, overrides, place
+        ),
         configs={
             "config.yaml": {"workload": config},
             "hydra.yaml": {"hydra": {}},

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -220,10 +220,12 @@ def point_of(imported: Imported) -> Point:
         ideal_samples_per_second=ideal,
         x_ideal=same,
         au=same,
+        au_here=same,  # DLIO's processes' own time: what the storage would have fed, they do not tell
         au_published=figures.au_published,
         samples_per_second_published=sum(published.samples_per_second) / epochs,
         x_ideal_first=every,
         au_first=every,
+        au_here_first=every,
         wait_share=share_of_time(rows, "wait") if logged else math.nan,
         barrier_share=share_of_time(rows, "barrier") if logged else math.nan,
         overshoot_p99=overshoot_p99(rows, spec.accelerator.step_seconds) if logged else math.nan,
@@ -335,7 +337,9 @@ def _provenance(imported: Imported) -> dict[str, Any]:
     }
 
 
-def write_imports(imports: Imports, out: Path, command: Sequence[str], force: bool) -> dict[str, Path]:
+def write_imports(
+    imports: Imports, out: Path, command: Sequence[str], force: bool, label: str = ""
+) -> dict[str, Path]:
     """Write every group's result, below `out` where there are several; the folder of each by its name.
 
     Raises SpecError, StorageError.
@@ -357,7 +361,7 @@ def write_imports(imports: Imports, out: Path, command: Sequence[str], force: bo
             raise SpecError(f"{path / ORIGINALS} is not of an import", "choose another --out")
     for name, (result, steps) in results.items():
         originals = folders[name] / ORIGINALS
-        folder = ResultFolder.create(folders[name], result, force=force)
+        folder = ResultFolder.create(folders[name], replace(result, label=label), force=force)
         with storage_errors("cannot remove an earlier import"):
             for path in earlier[name]:
                 path.rmdir() if path.is_dir() else path.unlink()

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from emulator.config.catalog import names
-from emulator.config.reader import build
-from emulator.config.workload import Workload, load_workload
+from emulator.config.workload import load_workload, stored_workload
 from emulator.dataset.sizes import MEMORY_FACTOR, MIN_STEPS
 from emulator.errors import SpecError
 from emulator.record.result import RunResult
@@ -147,12 +146,12 @@ class TrainingRuns:
     def __init__(self, result: RunResult, accelerators: int) -> None:
         self.result = result
         self.accelerators = accelerators
-        self.workload = build(Workload, result.workload)
+        self.workload = stored_workload(result.workload)
         self.au_percent = 100 * self.workload.training.au_threshold
         """AU that the workload asks for."""
         numbers = [number for number, point in enumerate(result.points) if point.ranks == accelerators]
         self.points = [result.points[number] for number in numbers]
-        self.au = [point.au for point in self.points]
+        self.au = [point.au if point.au_here is None else point.au_here for point in self.points]
         """As published, where it was: that is what the rule is about."""
         self.seeds: list[int | None] = [*numbers]
         """feedrate gives every point a seed of its own; imported runs state theirs, or do not."""

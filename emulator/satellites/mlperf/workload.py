@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from emulator.config.catalog import names
 from emulator.config.reader import Source, build, toml_text
-from emulator.config.recipe import Recipe
-from emulator.config.workload import Workload, load_workload
+from emulator.config.recipe import Recipe, SizeSpec
+from emulator.config.workload import SampleSpec, Workload, load_workload
+from emulator.dataset.formats import format_named
+from emulator.dataset.sizes import sizes_of
 from emulator.errors import SpecError
-from emulator.registry import load
+from emulator.registry import FORMATS, load
 from emulator.satellites.mlperf.config import Config
 from emulator.units import BLOCK_BYTES
 
@@ -97,6 +101,10 @@ _STATE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 _RECIPE_RANGE = 3.0
 """Standard deviations of ln(bytes) on either side of the median within which sizes are drawn."""
 _LARGEST_SAMPLE = 2**32 - 2**20
+_CROP_EDGE = 128
+"""Voxels along an edge of the crop of MLPerf's 3D U-Net."""
+_SHAPES = 4096
+"""Samples whose shapes are looked at: sizes are drawn by quantiles, so that these have the extremes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +199,9 @@ def convert(config: Config, name: str) -> Converted:
     )
     catalogue = (load_workload(known).accelerator for known in names("workloads"))
     provenances = (a.provenance for a in catalogue if (a.step_batch_size, a.step_seconds) == (batch, seconds))
-    table = {
+    if not tf_data:
+        access["refill"] = "persistent"
+    table: dict[str, Any] = {
         "name": name,
         "title": f"{config.model('a model')}, {accelerator}, as DLIO's YAML describes it",
         "sample": {
@@ -231,6 +241,9 @@ def convert(config: Config, name: str) -> Converted:
         workload = build(Workload, table, Source(config.name))
     except SpecError as error:
         raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
+    if crop := _crop(workload.sample):
+        loading = {**table["loader"], "crop": list(crop)}
+        table["loader"], workload = loading, replace(workload, loader=replace(workload.loader, crop=crop))
     return Converted(
         table=table,
         workload=workload,
@@ -272,11 +285,18 @@ def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
     sources = {target: "DLIO's default" for target in USED.values() if target}
     sources["loader.block_bytes"] = "not stated: 256 KiB as in tf.data, elsewhere feedrate's own"
     sources |= stated
-    sources["loader.crop"] = "DLIO drops what it reads: samples are read whole"
+    sources["loader.crop"] = (
+        "chosen: DLIO reads samples whole and puts a constant of one size into the batch; a crop that every "
+        "sample of this size holds, of the reference's edge at most"
+    )
+    if form == "parquet" or tf_data:
+        sources["loader.crop"] = "records: their bytes are kept"
     sources["accelerator.step_batch_size"] = (
         "reader.batch_size: DLIO computes for the same time at any of them"
     )
     sources["training.sync"] = "DLIO: a barrier after every step"
+    if not tf_data:
+        sources["access.refill"] = "DLIO: a DataLoader with persistent workers, begun anew in every epoch"
     if form == "parquet":
         sources["access.pattern"] = "row groups in order: feedrate's reading of Parquet"
         sources["access.streams"] = f"{file}: reader.read_threads"
@@ -324,17 +344,7 @@ def recipe_text(converted: Converted, origin: str) -> str:
     two normals, whose standard deviation is a third smaller than stated.
     """
     sample = converted.workload.sample
-    size: dict[str, Any] = {"distribution": "fixed", "bytes_mean": sample.bytes_mean}
-    if sample.bytes_sd:
-        sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
-        median = sample.bytes_mean * math.exp(-(sigma**2) / 2)
-        size = {
-            "distribution": "lognormal",
-            "bytes_mean": sample.bytes_mean,
-            "bytes_sd": sample.bytes_sd,
-            "bytes_min": max(1, math.floor(median * math.exp(-_RECIPE_RANGE * sigma))),
-            "bytes_max": min(_LARGEST_SAMPLE, math.ceil(median * math.exp(_RECIPE_RANGE * sigma))),
-        }
+    size = _sizes(sample)
     table: dict[str, Any] = {
         "name": converted.workload.name,
         "title": converted.workload.title,
@@ -355,6 +365,37 @@ def recipe_text(converted: Converted, origin: str) -> str:
     except SpecError as error:
         raise SpecError(f"no recipe for this dataset: {error.what}", error.hint) from None
     return _comment(f"Imported by feedrate from {origin}.") + toml_text(table)
+
+
+def _sizes(sample: SampleSpec) -> dict[str, Any]:
+    """The table `size` of a recipe with such samples."""
+    if not sample.bytes_sd:
+        return {"distribution": "fixed", "bytes_mean": sample.bytes_mean}
+    sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
+    median = sample.bytes_mean * math.exp(-(sigma**2) / 2)
+    return {
+        "distribution": "lognormal",
+        "bytes_mean": sample.bytes_mean,
+        "bytes_sd": sample.bytes_sd,
+        "bytes_min": max(1, math.floor(median * math.exp(-_RECIPE_RANGE * sigma))),
+        "bytes_max": min(_LARGEST_SAMPLE, math.ceil(median * math.exp(_RECIPE_RANGE * sigma))),
+    }
+
+
+def _crop(sample: SampleSpec) -> tuple[int, ...]:
+    """A cube of voxels that every sample of the recipe holds; () of samples that are no volumes of their own.
+
+    Volumes of different shapes make no batch, and whole ones make a batch of gigabytes.
+    """
+    known = sample.format in FORMATS and sample.samples_per_file == 1 and sample.format != "parquet"
+    if not known or format_named(sample.format).records:
+        return ()
+    try:
+        sizes = sizes_of(build(SizeSpec, _sizes(sample)), 0)
+    except SpecError:  # no volume is as small
+        return ()
+    edge = min(_CROP_EDGE, int(sizes.shapes(np.arange(_SHAPES)).min()))
+    return (edge, edge, edge)
 
 
 def checkpoint_model(config: Config, name: str) -> dict[str, Any]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from emulator.analysis.flags import usable
+from emulator import live
+from emulator.analysis.evidence import left_out, usable
 from emulator.cli import options
+from emulator.config.reader import to_plain
 from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import read_manifest
-from emulator.errors import SpecError
+from emulator.errors import Inconclusive, SpecError
 from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
 from emulator.report.page import write_picture
+from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
 from emulator.satellites.systems.efficiency import efficiency_table, lacks, match_table
 from emulator.satellites.systems.fit import Fit, further_run, seen_in, workload_of
@@ -44,6 +47,7 @@ def simulate(
     system: Annotated[str, SYSTEM],
     counts: Annotated[str, typer.Option(help="Process counts: 1,8,64 or 1-8 or 1,10,...,100000.")],
     out: options.Out = None,
+    label: options.Label = "",
     hosts: Hosts = None,
     epochs: options.Epochs = None,
     steps: options.Steps = None,
@@ -66,7 +70,9 @@ def simulate(
         simulation = Simulation(workload=spec, system=on, sizes=sizes, epochs=epochs, steps=steps)
     out = out or options.default_out(spec.name)
     command = options.command_line()
-    result, _ = sweep(simulation, wanted, out, command=command, dataset=dataset, force=force, say=typer.echo)
+    result, _ = sweep(
+        simulation, wanted, out, command=command, label=label, dataset=dataset, force=force, say=live.say
+    )
     options.show_result(result, out)
 
 
@@ -114,8 +120,13 @@ def fit(
         result = read_result(path)
         workloads.append(workload_of(result))
         used = usable(result.points)
-        if dropped := [str(point.ranks) for point in result.points if point not in used]:
-            typer.echo(f"{path}: points that a flag invalidates are left out: {', '.join(dropped)}")
+        if dropped := left_out(result.points):
+            typer.echo(f"{path}: left out: {', '.join(dropped)}")
+        if result.points and not used:
+            raise Inconclusive(
+                f"{path}: the client was the limit of every run, so a fit would describe the client",
+                "use more hosts",
+            )
         found = seen_in(result, read_steps(path))
         seen += [count for count in found if wanted is None or count.ranks in wanted]
     if any(workload != workloads[0] for workload in workloads):
@@ -123,6 +134,8 @@ def fit(
     if not seen:
         raise SpecError(f"no result has the process counts {counts}", "see feedrate report OUT")
     fitted = estimate([str(path) for path in results], workloads[0], seen)
+    if live.for_programs() and not fitted.refusal:
+        live.answer({"system": str(out), **to_plain(fitted.system)})
     for line in _fit_lines(fitted):
         typer.echo(line)
     if fitted.refusal:
@@ -200,6 +213,8 @@ def plan(
     """How many accelerators a system feeds, or what a number of accelerators needs."""
     jobs = [load_workload(name, settings or []) for name in workload or DEFAULT_WORKLOADS]
     stated = on_hosts(load_system(system), hosts) if system else None
+    if live.for_programs() and (accelerators is not None or stated is not None):
+        live.answer([_planned(job, accelerators, per_host, au, margin, stated) for job in jobs])
     if accelerators is not None:
         for job in jobs:
             _print_needs(job, accelerators, per_host, au, margin, stated)
@@ -207,6 +222,25 @@ def plan(
         _print_feeds(jobs, stated, au, margin, out)
     else:
         raise SpecError("plan needs a question", "give --system FILE, --accelerators N, or both")
+
+
+def _planned(
+    job: Workload, accelerators: int | None, per_host: int, au: float | None, margin: float, on: System | None
+) -> dict[str, Any]:
+    """What `plan` answers for one workload, for programs."""
+    found: dict[str, Any] = {"workload": job.name}
+    if accelerators is not None:
+        cost = on.clients.cpu_seconds_per_gb if on else None
+        asked = needs(job, accelerators, per_host, threshold=au, margin=margin, cpu_seconds_per_gb=cost)
+        found["needs"] = to_plain(asked)
+    elif on is not None:
+        fed = feeds(job, on, au)
+        found["feeds"] = {
+            "accelerators": fed.accelerators if fed.bound else None,
+            "interval": to_plain(fed.interval) if fed.bound else None,
+            "bound": to_plain(fed.bound),
+        }
+    return found
 
 
 def _print_feeds(
@@ -299,7 +333,8 @@ def efficiency(
     if result is not None:
         knee = read_result(result).knee
         if knee is None or knee.n_au is None:
-            raise SpecError(f"{result} has no knee", "give the result of a sweep that found one")
+            why = f": {knee.sentence}" if knee is not None and knee.sentence else ""
+            raise SpecError(f"{result} has no knee{why}", "give the result of a sweep that found one")
         fed, intervals = [knee.n_au] * len(loaded), [knee.interval] * len(loaded)
     elif workload is not None:
         job = load_workload(workload)
@@ -310,6 +345,8 @@ def efficiency(
     tables = [efficiency_table(loaded, fed, intervals)]
     if match is not None:
         tables.append(match_table(loaded, load_system(match)))
+    if live.for_programs():
+        live.answer([as_plain(table) for table in tables])
     print_blocks(tables)
     for system in loaded:
         for sentence in lacks(system):

@@ -297,6 +297,8 @@ class Ranks(NamedTuple):
     prefetch: int
     latency: float
     hosts: int
+    epoch: int
+    """Steps after which nothing has been read ahead."""
     state: Any
     """Rows of RANK."""
     asking: Any
@@ -356,14 +358,17 @@ def ask(ranks: Ranks, latent: Timers, computing: Timers, ready: Any, now: float)
     step = ranks.state[rank].taken
     if step == len(ranks.size):
         return
+    last = min(len(ranks.size), (step // ranks.epoch + 1) * ranks.epoch)
     admitted = step + 1
+    if step % ranks.epoch == 0:  # what is read ahead begins with nothing, and is asked for at once
+        admitted = max(admitted, min(last, step + ranks.prefetch))
     if ranks.state[rank].delivered > step:
         ready[step, rank] = now
         ranks.state[rank].waiting = 0
         ranks.state[rank].taken = step + 1
         seconds = ranks.compute[0, 0] if computing.ring else ranks.compute[step, rank]
         add(computing, now + seconds, rank)
-        admitted = min(len(ranks.size), step + 1 + ranks.prefetch)
+        admitted = min(last, step + 1 + ranks.prefetch)
     else:
         ranks.state[rank].waiting = 1
     if admitted > ranks.state[rank].admitted:
@@ -444,7 +449,8 @@ def play(scene: Scene) -> tuple[Floats, int]:
     count = scene.ranks
     ready = np.zeros((scene.steps, count))
     state = np.zeros(count, RANK)
-    state["admitted"] = min(scene.steps, scene.prefetch)
+    epoch = scene.epoch or scene.steps
+    state["admitted"] = min(epoch, scene.steps, scene.prefetch)
     # Always the same layouts, and one of two types: others would be compiled anew. To the engine, what a step
     # costs beside its compute is the same as compute.
     size = np.ascontiguousarray(scene.size, np.float32 if scene.size.dtype == np.float32 else np.float64)
@@ -456,6 +462,7 @@ def play(scene: Scene) -> tuple[Floats, int]:
         prefetch=int(scene.prefetch),
         latency=float(scene.latency),
         hosts=int(scene.hosts),
+        epoch=int(epoch),
         state=state,
         asking=np.arange(count),
         counts=np.array([count, 0]),

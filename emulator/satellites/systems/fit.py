@@ -23,11 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.flags import usable
+from emulator.analysis.evidence import usable
 from emulator.analysis.knee import PRIOR_NOISE
-from emulator.analysis.throughput import durations, steady, student_t, throughput
-from emulator.config.reader import build
-from emulator.config.workload import Workload
+from emulator.analysis.throughput import busy, durations, student_t, throughput
+from emulator.config.workload import Workload, stored_workload
 from emulator.errors import SpecError
 from emulator.plan import plan_for
 from emulator.record.result import Point, RunResult
@@ -60,7 +59,7 @@ class Seen:
     ranks: int
     hosts: int
     rate: float
-    """Bytes/s over the steady steps."""
+    """Bytes/s over the steps in which all ranks were busy."""
     efficiency: float
     """Throughput over ideal throughput."""
     size: Floats
@@ -73,6 +72,8 @@ class Seen:
     """Mean seconds that ranks waited for their first batch."""
     drift: float = 0.0
     """ln of the throughput of the second half of the steps over that of the first."""
+    epoch: int = 0
+    """Steps after which nothing had been read ahead; 0: reading went on over borders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +101,13 @@ class Fit:
 
 def workload_of(result: RunResult) -> Workload:
     """The workload that a result was made with. Raises SpecError."""
-    return build(Workload, result.workload, path=("workload",))
+    return stored_workload(result.workload)
 
 
 def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
     """The measured counts of a result. Raises SpecError.
 
-    Points that were cut short are left out, and those that a flag invalidates (`analysis.flags.usable`).
+    Points that were cut short are left out, and those that say nothing of the storage (`analysis.evidence`).
     """
     if result.kind == "imported":
         raise SpecError(
@@ -124,21 +125,26 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
         if point not in used or not math.prod(shape) or len(rows) != math.prod(shape):
             continue
         drift = _drift(rows)
+        # As the engine's: what was consumed, read-ahead from the first step included. The point's own
+        # throughput leaves that out.
+        consumed = throughput(busy(rows))
         rows = np.sort(rows, order=("rank", "epoch", "step")).reshape(shape).T
-        ends_epoch = rows["step"][:, 0] + 1 == plan_for(workload, samples, point.ranks).steps
+        epoch = plan_for(workload, samples, point.ranks).steps
+        ends_epoch = rows["step"][:, 0] + 1 == epoch
         ends_epoch[-1] = True
         found.append(
             Seen(
                 ranks=point.ranks,
                 hosts=len(point.hosts) or 1,
-                rate=point.bytes_per_second,
-                efficiency=point.x_ideal,
+                rate=consumed.bytes_per_second,
+                efficiency=consumed.samples_per_second / point.ideal_samples_per_second,
                 # A step may draw from what was read before, and read nothing.
                 size=np.ascontiguousarray(np.maximum(rows["bytes"].astype(np.float64), 1.0)),
                 compute=np.ascontiguousarray(rows["compute"]),
                 gates=np.full(point.steps, sync == "step") | (ends_epoch & (sync == "epoch")),
                 first_wait=float(rows["wait"][0].mean()),
                 drift=drift,
+                epoch=0 if workload.access.refill == "never" else epoch,
             )
         )
     _require_equal_hosts(used)
@@ -177,7 +183,7 @@ def _require_equal_hosts(points: Sequence[Point]) -> None:
 def _drift(rows: Steps) -> float:
     """ln of the second half's throughput over the first's. In samples or in bytes, whichever changed less:
     accelerators that do not wait keep the one, a storage at its limit keeps the other."""
-    rows = steady(rows)
+    rows = busy(rows)
     ends = rows["begin"] + durations(rows)
     middle = (ends.min() + ends.max()) / 2
     halves = [throughput(part) for part in (rows[ends <= middle], rows[ends > middle])]
@@ -227,7 +233,7 @@ class _Model:
     known: dict[tuple[int, _Parameters], float] = field(default_factory=dict)
 
     def rate(self, number: int, parameters: _Parameters) -> float:
-        """Bytes/s over the steady steps of a count."""
+        """Bytes/s over the same steps of a count."""
         if (number, parameters) not in self.known:
             self.known[number, parameters] = self._rate(self.seen[number], parameters)
         return self.known[number, parameters]
@@ -253,11 +259,13 @@ class _Model:
             hosts=hosts,
             latency=parameters.latency,
             step_cost=parameters.step_cost,
+            epoch=count.epoch,
         )
         return play(scene)
 
     def _rate(self, count: Seen, parameters: _Parameters) -> float:
-        _, lasting = self.play(count, parameters).totals(self.workload.loader.batch_size)
+        played = self.play(count, parameters)
+        _, lasting, _ = played.totals(self.workload.loader.batch_size, len(count.size))
         return throughput(lasting).bytes_per_second
 
     def residuals(self, parameters: _Parameters) -> Floats:

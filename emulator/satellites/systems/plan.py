@@ -99,6 +99,7 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
     bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
     knee = Knee(
+        kind="knee" if inside else "below",
         n_au=crossing if inside else None,
         n_98=None,
         n_saturation=full or None,

@@ -14,7 +14,7 @@ import numpy as np
 from emulator.analysis.throughput import share_of_time, throughput
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
-from emulator.plan import EpochPlan, RankPlan, epoch_order
+from emulator.plan import EpochOrder, EpochPlan, RankPlan
 from emulator.record.result import HostShare, Point
 from emulator.record.steps import Steps
 from emulator.run.accelerator import step_times
@@ -110,7 +110,7 @@ def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
     drawn = min(length, max(plan.steps, DRAWN_SAMPLES // step_samples))
     for first in range(0, drawn, plan.steps):
         steps = min(plan.steps, drawn - first)
-        order = epoch_order(plan.samples, rank_plan.seed, first // plan.steps)[: steps * step_samples]
+        order = EpochOrder(plan.samples, rank_plan.seed, first // plan.steps).head(steps * step_samples)
         batches = sizes[order].reshape(steps, plan.ranks, plan.batch_size)
         size[first : first + steps] = batches.sum(axis=2)
     for step in range(drawn, length):
@@ -156,6 +156,7 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
         latency=system.storage.latency,
         step_cost=system.clients.step_cost,
         start=system.clients.start,
+        epoch=0 if workload.access.refill == "never" else rank_plan.plan.steps,
     )
 
 
@@ -164,8 +165,8 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
     workload, rank_plan = simulation.workload, rank_plan_of(simulation, ranks, number)
     plan, steps = rank_plan.plan, rank_plan.length
     played = play(set_scene(simulation, rank_plan))
-    every, steady = played.totals(plan.batch_size)
-    all_steps, lasting = throughput(every), throughput(steady)
+    every, busy, steady = played.totals(plan.batch_size, plan.steps)
+    all_steps, lasting, utilised = throughput(every), throughput(busy), throughput(steady)
     seconds = float(played.end(slice(None), slice(-1, None)).max())
     ideal = ranks * workload.ideal_samples_per_second
     point = Point(
@@ -181,12 +182,14 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
         bytes_per_second=lasting.bytes_per_second,
         ideal_samples_per_second=ideal,
         x_ideal=lasting.samples_per_second / ideal,
-        au=lasting.au,
+        au=utilised.au,
         x_ideal_first=all_steps.samples_per_second / ideal,
         au_first=all_steps.au,
         wait_share=share_of_time(every, "wait"),
         barrier_share=share_of_time(every, "barrier"),
         overshoot_p99=0.0,
+        au_here=utilised.au,  # a simulated process is never late
+        au_here_first=all_steps.au,
     )
     logged = np.unique(np.linspace(0, ranks - 1, min(ranks, LOGGED_RANKS)).astype(np.int64))
     return Predicted(point=point, steps=played.rows(logged, plan, number), events=played.events)

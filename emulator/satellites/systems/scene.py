@@ -51,6 +51,8 @@ class Scene:
     """Seconds between a batch that is there and the begin of its compute, which nothing hides."""
     start: float = 0.0
     """Seconds before anybody asks for the first batch."""
+    epoch: int = 0
+    """Steps after which nothing has been read ahead, again and again; 0: reading goes on over borders."""
 
     @property
     def steps(self) -> int:
@@ -89,7 +91,10 @@ class Played:
         return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
 
     def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
-        """Columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0."""
+        """Columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0.
+
+        Nobody is late. When a batch arrived that was there before it was wanted, the engine does not keep.
+        """
         ready, end, size = self.ready[:, ranks], self.end(ranks), self.scene.size
         compute = np.broadcast_to(self.scene.compute, size.shape)[:, ranks]
         begin = np.concatenate([np.zeros((1, ready.shape[1])), end[:-1]])
@@ -99,6 +104,10 @@ class Played:
             "wait": ready - begin,
             "compute": compute,
             "barrier": end - ready - compute,
+            "requested": np.full(size[:, ranks].shape, np.nan),
+            "arrived": np.full(size[:, ranks].shape, np.nan),
+            "got": ready,
+            "woke": ready + compute,
         }
 
     def rows(self, ranks: NDArray[np.int64], plan: EpochPlan, point: int) -> Steps:
@@ -111,31 +120,33 @@ class Played:
             rows[name] = column.T
         return rows.reshape(-1)
 
-    def totals(self, batch_size: int) -> tuple[Steps, Steps]:
-        """A row for each rank, the sum of all its steps; and one of those in which all ranks were busy.
+    def totals(self, batch_size: int, epoch: int) -> tuple[Steps, Steps, Steps]:
+        """A row for each rank, the sum of all its steps; of those that X, and of those that AU is taken over.
 
-        The formulas of analysis.throughput give the same for them as for the steps themselves. Steady steps
-        are chosen as its `steady` chooses them; a test holds the two together.
+        `epoch` is its number of steps. The formulas of analysis.throughput give the same for them as for the
+        steps themselves. Steps are chosen as its `busy` and `steady` choose them; a test holds the two
+        together.
         """
         ranks = self.scene.ranks
-        every, lasting = np.zeros(ranks, STEP), np.zeros(ranks, STEP)
+        every, lasting, utilised = (np.zeros(ranks, STEP) for _ in range(3))
+        number = np.arange(self.scene.steps)[:, None]
         first_end = self.end(slice(None), slice(-1, None)).min()
         for start in range(0, ranks, RANKS_AT_ONCE):
             part = slice(start, start + RANKS_AT_ONCE)
             end = self.end(part)
-            later = np.ones(end.shape, dtype=np.bool_)
-            later[0] = False
-            steady = later & (end <= first_end + 1e-9)
-            for choice in (later, np.ones_like(later)):
-                missing = ~steady.any(axis=0)
-                steady[:, missing] = choice[:, missing]
+            all_steps, together = np.ones(end.shape, dtype=np.bool_), end <= first_end + 1e-9
+            later = all_steps & (number > 0)
             columns = self.columns(part)
-            for rows, kept in ((every, np.ones_like(later)), (lasting, steady)):
+            for rows, wanted in ((every, all_steps), (lasting, later), (utilised, number % epoch > 0)):
+                kept = wanted & together if rows is not every else all_steps
+                for choice in (later & together, later, all_steps):
+                    missing = ~kept.any(axis=0)
+                    kept[:, missing] = choice[:, missing]
                 rows["samples"][part] = batch_size * kept.sum(axis=0)
                 for name in ("bytes", "wait", "compute", "barrier"):
                     rows[name][part] = np.where(kept, columns[name], 0.0).sum(axis=0)
-        every["rank"] = lasting["rank"] = np.arange(ranks)
-        return every, lasting
+        every["rank"] = lasting["rank"] = utilised["rank"] = np.arange(ranks)
+        return every, lasting, utilised
 
 
 def play(scene: Scene) -> Played:

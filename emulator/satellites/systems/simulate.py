@@ -26,6 +26,7 @@ def sweep(
     out: Path,
     *,
     command: tuple[str, ...],
+    label: str = "",
     dataset: Path | None = None,
     force: bool = False,
     say: Callable[[str], None] | None = None,
@@ -65,6 +66,7 @@ def sweep(
     result = new_result(
         "simulated",
         command=command,
+        label=label,
         workload=asdict(workload),
         dataset=facts if dataset is None else {**facts, "path": str(dataset)},
         storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "system": asdict(system)},

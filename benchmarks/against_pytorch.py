@@ -1,0 +1,247 @@
+"""feedrate beside a plain PyTorch training on the same files: AU of the storage, AU here, and what the
+training got.
+
+    python benchmarks/against_pytorch.py FOLDER [--dlio PYTHON] [--only REGEX] [--out FILE]
+
+FOLDER gets a dataset and the results; a folder in memory is best, since what is asked is how far the two
+programs agree. `benchmarks/plain_training.py` is the training; `benchmarks/slow_storage.c` is the storage
+where it has limits or faults: below both programs, by LD_PRELOAD, so that neither is spared. The default
+loader is used. Each case is run by both in turns. AU is nominal compute / time, mean over ranks: without the
+first step of each epoch, as MLPerf Storage defines it, and over all steps. With --dlio PYTHON (an environment
+with DLIO 2.0: `make test-dlio`), DLIO's AU stands beside the case of 8 ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from emulator.record.folder import read_result
+from emulator.record.steps import read_steps
+
+HERE = Path(__file__).parent
+FILES, BATCH, WORKERS, EDGE = 1024, 4, 2, 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What both programs run."""
+
+    name: str
+    ranks: int
+    steps: int
+    step_seconds: float = 0.05
+    files: int = FILES
+    storage: str = ""
+    """Words for slow_storage.c; empty: the page cache as it is."""
+    persistent: bool = False
+    """Workers stay over the borders of epochs."""
+
+
+CASES = (
+    *(Case(name=f"warm, {ranks} rank{'s' * (ranks > 1)}", ranks=ranks, steps=60) for ranks in (1, 4, 8, 16)),
+    Case(name="epochs of 6 steps, 100 MB/s", ranks=4, steps=30, step_seconds=0.2, files=96,
+    storage="rate=100e6"), Case(
+        name="the same, workers stay", ranks=4, steps=30, step_seconds=0.2, files=96, storage="rate=100e6",
+        persistent=True,
+    ),
+    Case(name="stalls of 1 s every 6 s", ranks=2, steps=300, storage="stall=1 period=6"),
+    Case(name="stalls of 2 s every 6 s", ranks=2, steps=300, storage="stall=2 period=6"),
+    Case(name="1 % of reads late by 1.5 s", ranks=2, steps=150, storage="late=1.5 share=10"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """AU of a run, in per cent."""
+
+    steady: float
+    every: float
+
+
+def shares(epoch: np.ndarray, step: np.ndarray, seconds: np.ndarray, step_seconds: float) -> Shares:
+    """AU of ranks whose steps took `seconds`, shape (ranks, steps)."""
+    later = step > 0
+    steady = [step_seconds * kept.sum() / own[kept].sum() for own, kept in zip(seconds, later, strict=True)]
+    every = step_seconds * seconds.shape[1] / seconds.sum(axis=1)
+    return Shares(steady=100 * float(np.mean(steady)), every=100 * float(np.mean(every)))
+
+
+def surroundings(case: Case, folder: Path) -> dict[str, str]:
+    """The environment of both programs: the slow storage under them."""
+    if not case.storage:
+        return dict(os.environ)
+    book = folder / "book"
+    book.write_bytes(bytes(16))
+    words = f"path={folder / 'data'}/ book={book} {case.storage}"
+    return {**os.environ, "LD_PRELOAD": str(folder / "slow.so"), "SLOW_STORAGE": words}
+
+
+def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
+    """The plain training."""
+    meet = folder / "meet"
+    meet.unlink(missing_ok=True)
+    ranks = []
+    for rank in range(case.ranks):
+        request = {
+            "rank": rank, "ranks": case.ranks, "steps": case.steps, "meet": str(meet),
+            "paths": [str(path) for path in paths[: case.files]], "edge": EDGE, "batch": BATCH,
+            "workers": WORKERS, "prefetch_factor": 2, "persistent": case.persistent,
+            "step_seconds": case.step_seconds, "sync": "step",
+        }  # fmt: skip
+        command = [sys.executable, str(HERE / "plain_training.py"), json.dumps(request)]
+        ranks.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, env=surroundings(case, folder), text=True)
+        )
+    said = np.array([json.loads(rank.communicate(timeout=300)[0]) for rank in ranks])
+    epoch, step, begin, _, end = np.moveaxis(said, 2, 0)
+    return shares(epoch, step, end - begin, case.step_seconds)
+
+
+def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
+    """AU of the storage, AU here, and what bounds it by feedrate."""
+    out = folder / "result"
+    shutil.rmtree(out, ignore_errors=True)
+    settings = {
+        "accelerator.step_seconds": case.step_seconds, "training.sync": "step",
+        "access.refill": "persistent" if case.persistent else "epoch",
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "emulator", "run", str(folder / f"data/{case.files}"), "-w", "unet3d-tiny",
+        "-n", str(case.ranks),
+        "--steps", str(case.steps), "--cache", "warm", "--out", str(out), "--force",
+        *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, env=surroundings(case, folder), capture_output=True, text=True, timeout=300, check=False
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    (point,) = read_result(out).points
+    rows = read_steps(out)
+    assert len(rows) == case.ranks * case.steps
+    assert point.au_here is not None and point.au_here_first is not None
+    bound = point.bound.kind if point.bound else ""
+    return (
+        Shares(steady=100 * point.au, every=100 * point.au_first),
+        Shares(steady=100 * point.au_here, every=100 * point.au_here_first),
+        bound,
+    )
+
+
+DLIO_YAML = """\
+model: unet3d
+framework: pytorch
+workflow: {{generate_data: False, train: True, checkpoint: False}}
+dataset: {{data_folder: {folder}, format: npz, num_files_train: {files}, num_samples_per_file: 1,
+  record_length: 1000000, record_length_stdev: 0, record_length_resize: 163840}}
+reader: {{data_loader: pytorch, batch_size: {batch}, read_threads: {workers}, prefetch_size: {prefetch},
+  file_shuffle: seed, sample_shuffle: seed}}
+train: {{epochs: 1, computation_time: {step}}}
+metric: {{au: 0.90}}
+"""
+
+
+def dlio(case: Case, folder: Path, python: Path) -> float:
+    """DLIO's own AU, in per cent, over an epoch of as many steps."""
+    conf = folder / "conf"
+    shutil.rmtree(conf, ignore_errors=True)
+    (conf / "workload").mkdir(parents=True)
+    train = folder / "dlio/train"
+    shutil.rmtree(train, ignore_errors=True)
+    train.mkdir(parents=True)
+    files = case.ranks * BATCH * case.steps
+    paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
+    for number in range(files):  # the same files again and again
+        (train / f"img_{number:06d}.npz").symlink_to(paths[number % len(paths)])
+    text = DLIO_YAML.format(
+        folder=train.parent,
+        files=files,
+        batch=BATCH,
+        workers=WORKERS,
+        prefetch=2 * WORKERS,
+        step=case.step_seconds,
+    )
+    (conf / "workload/job.yaml").write_text(text)
+    (conf / "config.yaml").write_text("defaults:\n - _self_\n - workload: job\n")
+    out = folder / "dlio/out"
+    command = [
+        Path(sys.executable).parent / "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
+        "-n", case.ranks, python, "-m", "dlio_benchmark.main", "--config-dir", conf, "workload=job",
+        f"hydra.run.dir={out}", f"++workload.output.folder={out}",
+    ]  # fmt: skip
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "DFTRACER_ENABLE": "0"}
+    done = subprocess.run(
+        [str(word) for word in command], env={**os.environ, **quiet}, cwd=folder, capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(done.stdout[-1500:] + done.stderr[-1500:])
+    summary = json.loads(next(out.rglob("summary.json")).read_text())
+    return float(summary["metric"]["train_au_mean_percentage"])
+
+
+def prepared(folder: Path) -> list[Path]:
+    """Datasets of the sizes that the cases have, and the slow storage; the files of the largest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compiler = ["gcc", "-O2", "-shared", "-fPIC", "-o", folder / "slow.so", HERE / "slow_storage.c", "-ldl"]
+    subprocess.run([str(word) for word in compiler], check=True)
+    for files in {case.files for case in CASES}:
+        place = folder / f"data/{files}"
+        if not (place / "manifest.json").exists():
+            words = ["generate", place, "--recipe", "tiny", "--files", files]
+            subprocess.run(
+                [sys.executable, "-m", "emulator", *map(str, words)], check=True, capture_output=True
+            )
+    return sorted((folder / f"data/{FILES}").rglob("*.npz"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--dlio", type=Path, help="python of an environment with DLIO 2.0")
+    parser.add_argument("--only", default="", help="cases whose name this finds")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    prepared(folder)
+    columns = (
+        "case", "training", "AU here", "difference", "training, all steps", "AU here, all steps",
+        "AU (storage)", "bound by", "DLIO",
+    )  # fmt: skip
+    lines = [
+        f"`python {' '.join(sys.argv)}`, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores",
+        "",
+        f"| {' | '.join(columns)} |",
+        "|---" * len(columns) + "|",
+    ]
+    for case in (case for case in CASES if re.search(options.only, case.name)):
+        paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
+        for _ in range(options.rounds):
+            real = trained(case, folder, paths)
+            fed, here, bound = emulated(case, folder)
+            theirs = f"{dlio(case, folder, options.dlio):.1f}" if options.dlio and case.ranks == 8 else ""
+            figures = (real.steady, here.steady, real.every, here.every, fed.steady)
+            said = [f"{figure:.1f}" for figure in figures]
+            said.insert(2, f"{here.steady - real.steady:+.1f}")
+            lines.append(f"| {' | '.join((case.name, *said, bound, theirs))} |")
+            print(lines[-1], flush=True)
+            if options.out:  # what was measured stays, however the rest ends
+                options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,554 @@
+"""Who is blamed? Real runs whose limit is known, and what feedrate says limits them.
+
+    python benchmarks/causes.py [--only WORD] [--log FILE] [--repeats 3] [--table results/causes.md]
+
+Needs root, cgroup v1, stress-ng, and a machine whose others do nothing: runs, and what disturbs them, are in
+cgroups that outweigh the rest of it a hundred times. Each run is a line of JSON in FILE; those that are there
+are not run again, so that it can be interrupted. `--table` writes the confusion matrix of FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import fcntl
+import json
+import mmap
+import os
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from emulator.record.folder import read_result
+from emulator.record.result import Point
+
+ROOT = Path(__file__).parents[1]
+LAB = ROOT / "tests" / "lab"
+sys.path.insert(0, str(ROOT / "tests"))
+
+from s3_server import s3_server  # noqa: E402  the S3 endpoint of the tests
+
+AGENT = "/run/feedrate-hosts/agent"
+CPU = Path("/sys/fs/cgroup/cpu")
+GROUP = CPU / "feedrate-causes"
+FOLDER = Path("/tmp/feedrate-causes")
+DATA = FOLDER / "data"
+ENVIRONMENT = {
+    **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}  # fmt: skip
+
+Trouble = Callable[["Running"], None]
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run that has been started."""
+
+    process: subprocess.Popen[str]
+    stack: ExitStack
+    """What is ended with it."""
+
+    def ranks(self) -> list[psutil.Process]:
+        """Its ranks, in order, once all of them are there."""
+        found = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                rank = child.environ().get("OMPI_COMM_WORLD_RANK")
+                if rank is not None and "emulator" in " ".join(child.cmdline()) and rank not in found:
+                    found[rank] = child
+        return [found[rank] for rank in sorted(found, key=int)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run whose limit is known."""
+
+    name: str
+    limit: tuple[str, ...]
+    """Kinds of bound that are right."""
+    words: tuple[object, ...]
+    """Of `feedrate run`, beside dataset, workload, loader and OUT."""
+    trouble: Trouble | None = None
+    """Called as soon as the run has been started."""
+    before: Callable[[], AbstractContextManager[tuple[list[str], object]]] | None = None
+    """The run is within it; it gives what comes before the command, and a dataset in place of DATA."""
+    fast: bool = False
+    """Memory answers, and is asked for more than two cores can take: the client is the limit."""
+    loaders: tuple[str, ...] = ("direct", "torch")
+
+
+def hog(*words: object) -> Trouble:
+    """stress-ng beside it, from before its start."""
+
+    def start(running: Running) -> None:
+        running.stack.callback(end, begin(["stress-ng", "--quiet", *map(str, words)]))
+
+    return start
+
+
+def hog_nice(nice: int) -> Trouble:
+    """As `hog`, four of them, with this niceness."""
+
+    def start(running: Running) -> None:
+        running.stack.callback(end, begin(["nice", "-n", str(nice), "stress-ng", "--quiet", "--cpu", "4"]))
+
+    return start
+
+
+def begin(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A command in a process group of its own."""
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+SHARES = 100_000
+"""Those of GROUP, against 1024 of a process that is in no cgroup."""
+
+
+def hog_in_cgroup() -> Trouble:
+    """As `hog`, in a cgroup of its own with twice the shares that the run has."""
+
+    def start(running: Running) -> None:
+        group = CPU / "feedrate-hogs"
+        group.mkdir(exist_ok=True)
+        (group / "cpu.shares").write_text(str(2 * SHARES))
+        process = begin(["bash", "-c", f"echo $$ > {group}/cgroup.procs; exec stress-ng --quiet --cpu 4"])
+
+        def stop() -> None:
+            end(process)
+            time.sleep(0.2)
+            group.rmdir()
+
+        running.stack.callback(stop)
+
+    return start
+
+
+def later(seconds: float, act: Callable[[Running], None]) -> Trouble:
+    """`act`, so long after the ranks have begun to read."""
+
+    def start(running: Running) -> None:
+        def wait() -> None:
+            deadline = time.monotonic() + 60
+            while running.process.poll() is None and time.monotonic() < deadline:
+                with suppress(psutil.Error):
+                    if any(spool.stat().st_size for spool in (FOLDER / "out" / "spool").glob("*")):
+                        time.sleep(seconds)
+                        act(running)
+                        return
+                time.sleep(0.1)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        running.stack.callback(thread.join)
+
+    return start
+
+
+def shaped_files(rank: psutil.Process) -> list[Path]:
+    """The open file that a rank books its emulated device in."""
+    found = []
+    with suppress(OSError):
+        for place in Path(f"/proc/{rank.pid}/fd").iterdir():
+            with suppress(OSError):
+                if "/feedrate-" in str(place.readlink()) and place.stat().st_size == mmap.PAGESIZE:
+                    found.append(place)
+    return found
+
+
+def stall(*seconds: float, pause: float = 1.0) -> Callable[[Running], None]:
+    """The emulated device answers nothing for so long: booked by somebody else. Then a pause, and again."""
+
+    def act(running: Running) -> None:
+        (first, *_) = [file for rank in running.ranks() for file in shaped_files(rank)]
+        with first.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as shared:
+            for length in seconds:
+                lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0)
+                fcntl.fcntl(file, 37, lock)  # F_OFD_SETLKW
+                tail = max(struct.unpack_from("q", shared)[0], time.monotonic_ns())
+                struct.pack_into("q", shared, 0, tail + round(length * 1e9))
+                fcntl.fcntl(file, 37, struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, 0, 1, 0))
+                time.sleep(length + pause)
+
+    return act
+
+
+def pinned_among_hogs(running: Running) -> None:
+    """The last rank and its workers stay on core 0, which four hogs take as well; the others on core 1."""
+    hog("--cpu", 4, "--taskset", 0)(running)
+
+    def keep() -> None:
+        while running.process.poll() is None:
+            with suppress(psutil.Error, ValueError):
+                *others, last = running.ranks()
+                for rank, core in [*((other, 1) for other in others), (last, 0)]:
+                    for process in (rank, *rank.children(recursive=True)):
+                        for thread in process.threads():
+                            with suppress(OSError):
+                                os.sched_setaffinity(thread.id, {core})
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    running.stack.callback(thread.join)
+
+
+@contextmanager
+def quota(cores: float) -> Iterator[tuple[list[str], object]]:
+    """A cgroup that may use so many cores."""
+    group = GROUP / "quota"
+    group.mkdir(exist_ok=True)
+    (group / "cpu.cfs_quota_us").write_text(str(round(cores * 100_000)))
+    try:
+        yield ["bash", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "-"], DATA
+    finally:
+        time.sleep(0.3)
+        group.rmdir()
+
+
+@contextmanager
+def device(rate: int) -> Iterator[tuple[list[str], object]]:
+    """A block device that gives so many bytes a second."""
+    folder = FOLDER / "device"
+    script = LAB / "device.sh"
+    up = subprocess.run([script, "up", folder, "400M", str(rate)], check=True, capture_output=True, text=True)
+    try:
+        shutil.copytree(DATA, folder / "mnt" / "data")
+        os.sync()
+        yield [str(script), "in", up.stdout.strip()], folder / "mnt" / "data"
+    finally:
+        subprocess.run([script, "down", folder], check=True)
+
+
+@contextmanager
+def hosts(ranks: int, slow: str) -> Iterator[tuple[list[str], object]]:
+    """Two hosts read objects from a third one; the link of the first has the rate `slow`."""
+    subprocess.run([LAB / "hosts.sh", "up", "3"], check=True, stdout=subprocess.DEVNULL)
+    stack = ExitStack()
+    stack.callback(lambda: subprocess.run([LAB / "hosts.sh", "down", "3"], check=True))
+    with stack:
+        server = subprocess.Popen(
+            [AGENT, "frh3", shlex.join([sys.executable, __file__, "--serve", "10.78.0.3"])],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
+        )  # fmt: skip
+        stack.callback(server.wait)
+        stack.callback(server.stdin.close)  # type: ignore[union-attr]
+        variables = json.loads(server.stdout.readline())  # type: ignore[union-attr]
+        ENVIRONMENT.update(variables)
+        place = "s3://bucket/data"
+        command = [sys.executable, "-m", "emulator", "generate", place, "--recipe", "tiny", "--files", "64"]
+        subprocess.run(
+            [AGENT, "frh2", shlex.join(command)], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
+        )
+        if slow:
+            words = f"/usr/bin/env ip netns exec frsw tc qdisc add dev p1 root tbf rate {slow}"
+            subprocess.run([*words.split(), "burst", "200kb", "latency", "200ms"], check=True)
+        mpirun = [
+            Path(sys.executable).parent / "mpirun", "--prtemca", "plm_ssh_agent", AGENT,
+            "--prtemca", "prte_if_include", "eth0", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp",
+            "--mca", "btl_tcp_if_include", "10.78.0.0/24", "--mca", "osc", "^ucx",
+            "--host", f"frh1:{ranks // 2},frh2:{ranks // 2}", "--map-by", "slot:oversubscribe",
+            "--bind-to", "none", "-n", ranks,
+        ]  # fmt: skip
+        for name in variables:
+            mpirun += ["-x", name]
+        yield [AGENT, "frh1", "--", *map(str, mpirun)], place
+
+
+def serve(address: str) -> None:
+    """The S3 endpoint, until stdin ends; first its variables."""
+    with s3_server(address) as endpoint:
+        print(json.dumps(endpoint.environment()), flush=True)
+        sys.stdin.read()
+
+
+def step(seconds: float) -> tuple[object, ...]:
+    return ("--set", f"accelerator.step_seconds={seconds}")
+
+
+FAST = {
+    True: ("--cache", "warm", *step(0.002), "--steps", 2000),
+    False: ("--cache", "warm", *step(0.02), "--steps", 120),
+}
+"""2 GB/s a rank of the direct loader, 200 MB/s of the torch loader."""
+ONE_SAMPLE = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
+LATE = ("--storage", "shaped:2GB/s,40ms", *ONE_SAMPLE, *step(0.012))
+"""A storage that takes its time for each request, and has room for many."""
+
+ONE = ("--set", "loader.workers=1")
+BARRIERS = ("--set", "training.sync=step")
+STORAGE, CLIENT, QUOTA, LOADER = ("storage",), ("client-cpu",), ("cpu-quota",), ("loader",)
+
+CASES = (
+    Case("nothing", ("compute",), ("-n", 1, "--steps", 80)),
+    Case("nothing, hogs of nice 19", ("compute",), ("-n", 1, "--steps", 80), trouble=hog_nice(19)),
+    Case("shaped storage", STORAGE, ("-n", 4, "--storage", "shaped:160MB/s", "--steps", 60)),
+    Case("shaped storage, 1 rank", STORAGE, ("-n", 1, "--storage", "shaped:40MB/s", "--steps", 50)),
+    Case(
+        "shaped storage, barriers",
+        STORAGE,
+        ("-n", 3, "--storage", "shaped:150MB/s", "--steps", 60, *BARRIERS),
+    ),
+    Case(
+        "shaped storage, hogs of nice 19",
+        STORAGE,
+        ("-n", 3, "--storage", "shaped:120MB/s", "--steps", 60),
+        trouble=hog_nice(19),
+    ),
+    Case("capped device", STORAGE, ("-n", 3, "--steps", 40), before=lambda: device(80 * 10**6)),
+    Case(
+        "capped device, barriers",
+        STORAGE,
+        ("-n", 2, "--steps", 40, *BARRIERS),
+        before=lambda: device(60 * 10**6),
+    ),
+    Case(
+        "storage stalls for 2 s",
+        STORAGE,
+        ("-n", 2, "--storage", "shaped:400MB/s", "--steps", 80),
+        trouble=later(0.0, stall(2.0, 2.0)),
+    ),
+    Case(
+        "storage stalls for 2 s, barriers",
+        STORAGE,
+        ("-n", 3, "--storage", "shaped:400MB/s", "--steps", 80, *BARRIERS),
+        trouble=later(0.0, stall(2.0, 2.0)),
+    ),
+    Case("stress-ng --cpu 4", CLIENT, ("-n", 2), fast=True, trouble=hog("--cpu", 4)),
+    Case("stress-ng --cpu 8, barriers", CLIENT, ("-n", 2, *BARRIERS), fast=True, trouble=hog("--cpu", 8)),
+    Case("stress-ng in another cgroup", CLIENT, ("-n", 2), fast=True, trouble=hog_in_cgroup()),
+    Case("hogs of nice -10", CLIENT, ("-n", 2), fast=True, trouble=hog_nice(-10)),
+    Case(
+        "stress-ng beside shaped storage with room",
+        CLIENT,
+        ("-n", 2, "--storage", "shaped:4GB/s"),
+        fast=True,
+        trouble=hog("--cpu", 8),
+    ),
+    Case(
+        "too many ranks",
+        CLIENT,
+        ("-n", 12, "--cache", "warm", *step(0.01), "--steps", 200),
+        loaders=("direct",),
+    ),
+    Case("too many ranks", CLIENT, ("-n", 6), fast=True, loaders=("torch",)),
+    Case("CPU quota of 0.4", QUOTA, ("-n", 2), fast=True, before=lambda: quota(0.4)),
+    Case("CPU quota of 0.6, barriers", QUOTA, ("-n", 2, *BARRIERS), fast=True, before=lambda: quota(0.6)),
+    Case(
+        "a straggler without a core, barriers",
+        CLIENT,
+        ("-n", 3, *BARRIERS),
+        fast=True,
+        trouble=pinned_among_hogs,
+    ),
+    Case(
+        "one reader",
+        LOADER,
+        ("-n", 1, "--cache", "warm", *ONE, *step(0.0005), "--steps", 2000),
+        loaders=("direct",),
+    ),
+    Case(
+        "one reader",
+        LOADER,
+        ("-n", 1, "--cache", "warm", *ONE, *step(0.002), "--steps", 500),
+        loaders=("torch",),
+    ),
+    Case("one reader, latency", LOADER, ("-n", 2, *LATE, *ONE, "--steps", 120)),
+    Case(
+        "tiny window, latency",
+        LOADER,
+        ("-n", 2, *LATE, "--steps", 120, "--set", "loader.prefetch=1", "--set", "loader.workers=4"),
+        loaders=("direct", "threads"),
+    ),
+    Case(
+        "slow link of one host",
+        ("client-link",),
+        (*step(0.4), "--steps", 20),
+        before=lambda: hosts(4, "80mbit"),
+    ),
+)
+
+
+def run(case: Case, loader: str, number: int) -> dict[str, object]:
+    """One run of a case: what feedrate says."""
+    out = FOLDER / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    with ExitStack() as stack:
+        front, data = stack.enter_context(case.before()) if case.before else ([], DATA)
+        words = [
+            sys.executable, "-m", "emulator", "run", data, "--workload", "unet3d-tiny",
+            "--loader", loader, "--out", out, "--force",
+            "--set", f"training.shuffle_seed={number}",
+            *(FAST[loader == "direct"] if case.fast else ()), *case.words,
+        ]  # fmt: skip
+        command = [*front, *map(str, words)]
+        if "--" in front:  # an agent takes one line
+            place = front.index("--")
+            command = [*front[:place], shlex.join([*front[place + 1 :], *map(str, words)])]
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT
+        )
+        with ExitStack() as troubles:
+            if case.trouble:
+                case.trouble(Running(process, troubles))
+            try:
+                said, _ = process.communicate(timeout=120)
+            except subprocess.TimeoutExpired:
+                for child in [*psutil.Process(process.pid).children(recursive=True), process]:
+                    with suppress(psutil.Error):
+                        child.kill()
+                said, _ = process.communicate()
+        if process.returncode:
+            raise SystemExit(f"{case.name}, {loader}: {said}")
+    (point,) = read_result(out).points
+    return {**facts(point), "wall": round(time.monotonic() - began, 1)}
+
+
+CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "barrier")
+
+
+def facts(point: Point) -> dict[str, object]:
+    """What a point says of its limit."""
+    assert point.bound is not None
+    lost = point.starved
+    return {
+        "kind": point.bound.kind,
+        "host": point.bound.host,
+        "x_ideal": round(point.x_ideal, 3),
+        "au_here": None if point.au_here is None else round(point.au_here, 3),
+        "seconds": round(point.seconds, 1),
+        "shares": {} if lost is None else {cause: round(getattr(lost, cause), 3) for cause in CAUSES},
+        "flags": sorted(flag.name for flag in point.flags),
+        "evidence": point.bound.evidence,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="a word in the names of the cases")
+    parser.add_argument("--loader", default="", help="direct, torch (processes) or threads")
+    parser.add_argument("--log", type=Path, default=FOLDER / "causes.jsonl")
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=86_400, help="no run begins after so long")
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.serve)
+        return
+    FOLDER.mkdir(exist_ok=True)
+    GROUP.mkdir(exist_ok=True)
+    (GROUP / "cpu.shares").write_text(str(SHARES))
+    (GROUP / "cgroup.procs").write_text(str(os.getpid()))
+    atexit.register(leave_group)
+    done = []
+    if options.log.exists():
+        done = [json.loads(line) for line in options.log.read_text().splitlines()]
+    if options.table:
+        options.table.write_text(table(done))
+        return
+    if not DATA.exists():
+        subprocess.run(
+            [sys.executable, "-m", "emulator", "generate", DATA, "--recipe", "tiny", "--files", "128"],
+            check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT,
+        )  # fmt: skip
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was set up is taken down
+    began = time.monotonic()
+    known = {(row["case"], row["loader"], row["number"]) for row in done}
+    for number in range(options.repeats):
+        for case in CASES:
+            for loader in case.loaders:
+                if options.only not in case.name or options.loader not in ("", loader):
+                    continue
+                if (case.name, loader, number) in known:
+                    continue
+                if time.monotonic() - began > options.seconds:
+                    sys.exit(75)
+                found = run(case, loader, number)
+                right = found["kind"] in case.limit
+                row = {"case": case.name, "loader": loader, "number": number, "limit": case.limit, **found}
+                with options.log.open("a") as log:
+                    log.write(json.dumps(row) + "\n")
+                shown = {key: value for key, value in found.items() if key not in ("evidence", "flags")}
+                print("right" if right else "WRONG", case.name, loader, shown, sep=" | ", flush=True)
+
+
+def leave_group() -> None:
+    """Leave GROUP, and remove it."""
+    (CPU / "cgroup.procs").write_text(str(os.getpid()))
+    with suppress(OSError):
+        GROUP.rmdir()
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The confusion matrix, and every cause."""
+    matrix = Counter((row["limit"][0], row["kind"]) for row in rows)
+    right = sum(row["kind"] in row["limit"] for row in rows)
+    starved = [row for row in rows if row["limit"][0] in ("client-cpu", "cpu-quota")]
+    blamed = sum(row["kind"] == "storage" for row in starved)
+    lines = [
+        "# Who is blamed: runs whose limit is known",
+        "",
+        "    python benchmarks/causes.py && python benchmarks/causes.py --table results/causes.md",
+        "",
+        f"{len(rows)} real runs of about 5 s on two cores, one after the other; {right} "
+        f"({right / max(1, len(rows)):.1%}) name the known limit.",
+        f"Of {len(starved)} whose client was short of CPU, {blamed} blame the storage.",
+        "",
+        "| known limit | " + " | ".join(KINDS) + " |",
+        "|---" * (len(KINDS) + 1) + "|",
+    ]
+    for kind in KINDS:
+        if any(matrix[kind, other] for other in KINDS):
+            cells = " | ".join(str(matrix[kind, other] or "") for other in KINDS)
+            lines.append(f"| {kind} | {cells} |")
+    heads = ("cause", "loader", "named", "right", "X/X_ideal", "AU here", "what starved the accelerators")
+    lines += ["", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, loader in dict.fromkeys((row["case"], row["loader"]) for row in rows):
+        same = [row for row in rows if (row["case"], row["loader"]) == (name, loader)]
+        lines.append(f"| {name} | {loader} | {' | '.join(summary(same))} |")
+    return "\n".join(lines) + "\n"
+
+
+KINDS = ("compute", "storage", "client-cpu", "cpu-quota", "client-link", "loader")
+
+
+def summary(same: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    """The last columns of the table for runs of one case and loader."""
+    shares: Counter[str] = Counter()
+    for row in same:
+        shares.update(row["shares"])
+    total = sum(shares.values()) or 1.0
+    most = [f"{cause} {share / total:.0%}" for cause, share in shares.most_common(3) if share > 0.05 * total]
+    x = sum(row["x_ideal"] for row in same) / len(same)
+    here = sum(row["au_here"] or 0.0 for row in same) / len(same)
+    right = sum(row["kind"] in row["limit"] for row in same)
+    named = ", ".join(Counter(row["kind"] for row in same))
+    lost = ", ".join(most) if min(x, here) < 0.95 else ""
+    return named, f"{right} of {len(same)}", f"{x:.2f}", f"{here:.2f}", lost
+
+
+if __name__ == "__main__":
+    main()

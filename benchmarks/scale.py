@@ -1,0 +1,144 @@
+"""What more hosts cost the emulator, when nothing else changes. As root, on network-namespace hosts.
+
+    python benchmarks/scale.py [--hosts 1,2,4,8,16] [--ranks 8] [--step-ms 3.5,47.5] [--seconds 6]
+        [--repeats 3] [--out FILE]
+
+Each row is `feedrate run` as a user starts it over that many hosts (tests/lab/hosts.sh): as many ranks in
+all, or one a host where there are more hosts, warm samples of 30 kB in memory, a barrier after each step.
+Storage has nothing to do, so AU would be 100 % everywhere but for the first step's start.
+
+    barrier ms   what the barrier takes when all ranks come at once, as the result has it
+    AU           for each step time, as `feedrate report` shows it
+    late p99     of the processes after the ends of their steps, seconds
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+import emulator
+from emulator.record.folder import read_result
+from emulator.record.result import Point
+from emulator.record.steps import read_steps
+
+LAB = Path(emulator.__file__).parents[1] / "tests" / "lab" / "hosts.sh"
+AGENT = "/run/feedrate-hosts/agent"
+RECIPE = """name = "specks"
+title = "samples that cost next to nothing"
+format = "npz"
+payload = "incompressible"
+
+[size]
+distribution = "lognormal"
+bytes_mean = 30_000
+bytes_sd = 100
+bytes_min = 29_000
+bytes_max = 31_000
+min_edge = 16
+"""
+FILES = 256
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", default="1,2,4,8,16")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--step-ms", default="3.5,47.5")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each run's loop, without waits")
+    parser.add_argument("--repeats", type=int, default=1, help="of each run; the median counts")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    counts = [int(word) for word in given.hosts.split(",")]
+    steps = [float(word) / 1e3 for word in given.step_ms.split(",")]
+    lines = [
+        table_line(
+            "hosts", "ranks", "barrier ms", *(f"AU at {1e3 * step:g} ms" for step in steps), "late p99 ms"
+        )
+    ]
+    lines.append(table_line(*("---:" for _ in range(4 + len(steps)))))
+    subprocess.run([LAB, "down", str(max(counts))], check=True)
+    subprocess.run([LAB, "up", str(max(counts))], check=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="feedrate-scale-", dir="/dev/shm") as folder:
+            data = Path(folder) / "data"
+            (Path(folder) / "specks.toml").write_text(RECIPE)
+            recipe = ["--recipe", str(Path(folder) / "specks.toml"), "--files", str(FILES)]
+            subprocess.run([*FEEDRATE, "generate", str(data), *recipe], check=True, stdout=subprocess.DEVNULL)
+            for hosts in counts:
+                ranks = max(hosts, given.ranks)
+                found = {
+                    step: [
+                        run(data, hosts, ranks, step, round(given.seconds / step))
+                        for _ in range(given.repeats)
+                    ]
+                    for step in steps
+                }
+                barrier = median(point.barrier_seconds or 0.0 for runs in found.values() for point, _ in runs)
+                lines.append(
+                    table_line(
+                        str(hosts), str(ranks), f"{1e3 * barrier:.2f}",
+                        *(f"{100 * median(point.au for point, _ in runs):.1f} %" for runs in found.values()),
+                        " / ".join(f"{1e3 * median(late for _, late in runs):.1f}" for runs in found.values())
+                    )
+                )  # fmt: skip
+                print(lines[-1], flush=True)
+    finally:
+        subprocess.run([LAB, "down", str(max(counts))], check=True)
+    print("\n".join(lines))
+    if given.out:
+        given.out.write_text("\n".join(lines) + "\n")
+
+
+def table_line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+FEEDRATE = [sys.executable, "-m", "emulator"]
+
+
+def run(data: Path, hosts: int, ranks: int, step: float, steps: int) -> tuple[Point, float]:
+    """`ranks` ranks on `hosts` hosts: the point, and the 99th percentile of lateness in seconds."""
+    out = data.parent / "out"
+    words = [
+        *FEEDRATE, "run", data, "--workload", "unet3d-tiny", "--loader", "direct", "--cache", "warm",
+        "--set", f"accelerator.step_seconds={step}", "--set", "training.sync=step",
+        "--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1",
+        "--set", "loader.crop=[16, 16, 16]", "--set", "loader.workers=1",
+        "--mismatched-dataset", "--steps", steps, "--out", out, "--force",
+    ]  # fmt: skip
+    over_hosts(hosts, ranks, words)
+    (point,) = read_result(out).points
+    return point, float(np.quantile(read_steps(out)["late"], 0.99))
+
+
+def over_hosts(hosts: int, ranks: int, words: Sequence[object]) -> None:
+    """An mpirun on the first host that starts `ranks` ranks, as many on each host as on the others."""
+    names = [f"frh{number + 1}:{-(-ranks // hosts)}" for number in range(hosts)]
+    mpirun = [
+        Path(sys.executable).parent / "mpirun", "--prtemca", "plm_ssh_agent", AGENT,
+        "--prtemca", "prte_if_include", "eth0", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp",
+        "--mca", "btl_tcp_if_include", "10.78.0.0/24", "--mca", "osc", "^ucx", "--host", ",".join(names),
+        "--map-by", "slot:oversubscribe", "--bind-to", "none", "-x", "PYTHONPATH", "-n", ranks, *words,
+    ]  # fmt: skip
+    roots = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
+    allowed = {f"{root}{end}": "1" for root in roots for end in ("", "_CONFIRM")}
+    subprocess.run(
+        [AGENT, "frh1", shlex.join(map(str, mpirun))],
+        check=True, stdout=subprocess.DEVNULL, env={**os.environ, **allowed},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

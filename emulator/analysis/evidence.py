@@ -1,0 +1,37 @@
+"""Which points say something about the storage: a knee, its curve and a fitted system are made from these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emulator.analysis.bound import FED, limited_by_client
+from emulator.analysis.flags import invalid
+from emulator.record.result import Point
+
+
+def held(point: Point) -> bool:
+    """Whether the client kept the storage from showing what it delivers.
+
+    Not where accelerators were fed all the same: then the storage delivered what was asked for, however late
+    the client's processes were.
+    """
+    return limited_by_client(point) and point.x_ideal < FED
+
+
+def usable(points: Sequence[Point]) -> list[Point]:
+    """The points that a knee, its curve and a fitted system are made from, in their order.
+
+    Left out are those that the client held back, since the storage might have delivered more, and those of
+    which a flag says that memory answered (`flags.invalid`), as long as those leave two process counts.
+    """
+    served = [point for point in points if not held(point)]
+    valid = [point for point in served if not invalid(point)]
+    return valid if len({point.ranks for point in valid}) > 1 else served
+
+
+def left_out(points: Sequence[Point]) -> list[str]:
+    """What was left out and why, for people: `2 of 8 runs (limited by the client)`; [] where nothing was."""
+    used, behind = usable(points), [point for point in points if held(point)]
+    memory = [point for point in points if point not in used and point not in behind]
+    reasons = ((behind, "limited by the client"), (memory, "page-cache"))
+    return [f"{len(found)} of {len(points)} runs ({why})" for found, why in reasons if found]

@@ -1,0 +1,134 @@
+"""What starved the accelerators of a point, as shares: from each rank's account and the step log.
+
+A rank's account says what its waits for batches went into; the log says how long these were, how late its
+process was beyond them, and for whom it waited at barriers. All are the processes' time (`analysis.here`):
+what a training on these clients would lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.analysis.flags import UNEVEN
+from emulator.analysis.here import here
+from emulator.record.books import Stretch
+from emulator.record.result import Starved
+from emulator.record.steps import Steps
+
+Floats = NDArray[np.float64]
+
+CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "barrier")
+"""The shares of `Starved`, in the order of the columns below."""
+_STORAGE, _LINK, _CORES, _QUOTA, _WORK, _LOADER, _BARRIER = range(len(CAUSES))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAccount:
+    """What one rank knows of its lost time, in seconds."""
+
+    host: str
+    reading: Stretch
+    """While it waited until batches had been read: shares count, their sum does not."""
+    process: Stretch
+    """What the threads that do not read did in the whole loop: they notice batches and hand them over."""
+    stolen: float = 0.0
+    """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""
+
+
+def starved(
+    steps: Steps, sync: Literal["step", "epoch", "none"], ranks: Sequence[RankAccount]
+) -> tuple[Starved, dict[str, Starved]]:
+    """What starved all ranks of a point together, and those of each host.
+
+    `steps` are the point's, with `ranks` in rank order. The first step of a rank waits for a pipeline that is
+    still empty, and is left out.
+    """
+    played = here(steps, sync)
+    logged, felt = _table(steps), _table(steps if played is None else played)
+    felt = felt[: len(logged)]
+    logged = logged[: len(felt)]
+    hosts = np.array([rank.host for rank in ranks])
+    waited = logged["wait"].sum(axis=0)
+    lost = felt["wait"] + felt["overshoot"]  # shape (steps, ranks)
+    late = np.maximum(0.0, lost.sum(axis=0) - waited)
+    seconds = (felt["compute"] + felt["barrier"] + lost).sum(axis=0)
+    own = np.array([_own(*rank) for rank in zip(ranks, waited, late, strict=True)])  # (ranks, causes)
+    _move_to_link(own, hosts, seconds)
+    total = own + _barriers(own, lost, felt["barrier"])
+    by_host = {host: _shares(total[hosts == host].sum(axis=0)) for host in dict.fromkeys(hosts.tolist())}
+    return _shares(total.sum(axis=0)), by_host
+
+
+def _table(steps: Steps) -> Steps:
+    """The steps of each rank but the first, shape (steps, ranks), as many as all ranks have."""
+    ordered = steps[np.argsort(steps["rank"], kind="stable")]
+    counts = np.unique(ordered["rank"], return_counts=True)[1]
+    first = np.cumsum(counts) - counts
+    table: Steps = ordered[first + np.arange(min(1, counts.min() - 1), counts.min())[:, None]]
+    return table
+
+
+def _own(rank: RankAccount, waited: float, late: float) -> Floats:
+    """Seconds that a rank lost by itself, by cause, shape (causes,)."""
+    reading, process = rank.reading.lasting(waited), rank.process
+    stolen = min(reading.storage, reading.work * rank.stolen / max(1e-9, 1 - rank.stolen))
+    ready = min(late, process.cores + process.quota)
+    quota = ready * process.quota / max(1e-9, process.cores + process.quota)
+    work = min(late - ready, process.work)
+    found = np.zeros(len(CAUSES))
+    found[_STORAGE] = reading.storage - stolen
+    found[_CORES] = reading.cores + stolen + ready - quota
+    found[_QUOTA] = reading.quota + quota
+    found[_WORK] = reading.work + work
+    found[_LOADER] = reading.loader + late - ready - work
+    return found
+
+
+def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None:
+    """Call `link` what storage kept one host's ranks waiting for longer than those of the median host.
+
+    A host that the client's side held up asked the storage for less: it is not compared with.
+    """
+    lost = {name: own[hosts == name] / seconds[hosts == name, None] for name in dict.fromkeys(hosts.tolist())}
+    share = {
+        name: float(of_host[:, _STORAGE].mean())
+        for name, of_host in lost.items()
+        if of_host.sum(axis=1).mean() - of_host[:, _STORAGE].mean() < UNEVEN
+    }
+    if len(share) < 2:
+        return
+    median = sorted(share.values())[(len(share) - 1) // 2]
+    for name in share:
+        if share[name] - median > UNEVEN:
+            extra = own[hosts == name, _STORAGE] * (1 - median / share[name])
+            own[hosts == name, _STORAGE] -= extra
+            own[hosts == name, _LINK] += extra
+
+
+def _barriers(own: Floats, lost: Floats, barrier: Floats) -> Floats:
+    """Seconds that each rank waited at barriers, by what held up the rank that came last.
+
+    Shape (ranks, causes). What that rank had not lost itself, it computed for longer.
+    """
+    last = np.argmin(barrier, axis=1)
+    itself = np.take_along_axis(lost, last[:, None], axis=1)[:, 0]
+    held = np.minimum(1.0, itself / np.maximum(1e-12, barrier.max(axis=1)))
+    shares = own / np.maximum(1e-12, own.sum(axis=1, keepdims=True))
+    found = np.zeros_like(own)
+    for rank in np.unique(last):
+        chosen = last == rank
+        found += (barrier[chosen] * held[chosen, None]).sum(axis=0)[:, None] * shares[rank]
+    found[:, _BARRIER] += barrier.sum(axis=0) - found.sum(axis=1)
+    return found
+
+
+def _shares(seconds: Floats) -> Starved:
+    total = float(seconds.sum())
+    if total <= 0:
+        return Starved(seconds=0.0)
+    return Starved(seconds=total, **dict(zip(CAUSES, (seconds / total).tolist(), strict=True)))

@@ -1,0 +1,108 @@
+"""Files of bytes that nobody looks into: what a job of one's own reads, whatever its format is.
+
+A file of N samples is N equal stretches. Of a sample all is read, or some pieces of it: a recording says how
+many and how large (`config.workload.AccessSpec`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emulator.config.workload import AccessSpec
+from emulator.dataset.formats.base import (
+    ArrayBytes,
+    Extent,
+    Format,
+    Peek,
+    Piece,
+    Shape,
+    Sources,
+    Span,
+    Unsummed,
+    bad,
+)
+from emulator.plan import Read
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches(Unsummed):
+    """The index of a file: samples one behind the other, from its first byte to its last."""
+
+    name: str
+    size: int
+    """Bytes of the file."""
+    samples: int
+    bytes_read: int = 0
+    """Bytes of a sample that are read; 0: all of it."""
+    pieces: int = 1
+    """Places that they lie at, evenly spread over the sample."""
+    unsummed = "nothing is known of the sums of parts of a file"
+
+    def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        begin = self.size * read.first // self.samples
+        end = self.size * (read.first + read.samples) // self.samples
+        if read.how != "alone":
+            first = begin // block if read.how == "start" else -(-begin // block)
+            last = -(-end // block)
+            length = min(last * block, self.size) - first * block
+            return [Extent(first * block, length)] if length > 0 else []
+        if not self.bytes_read:
+            return [Extent(begin, end - begin)] if end > begin else []
+        return [piece for number in range(read.samples) for piece in self._pieces(read.first + number)]
+
+    def _pieces(self, sample: int) -> list[Extent]:
+        begin = self.size * sample // self.samples
+        room = self.size * (sample + 1) // self.samples - begin
+        wanted = min(self.bytes_read, room)
+        pieces = max(1, min(self.pieces, wanted))
+        found = []
+        for number in range(pieces):
+            length = wanted * (number + 1) // pieces - wanted * number // pieces
+            slot = room * number // pieces
+            spare = room * (number + 1) // pieces - slot - length
+            found.append(Extent(begin + slot + _somewhere(sample, number, spare), length))
+        return found
+
+
+def _somewhere(sample: int, piece: int, spare: int) -> int:
+    """A place from 0 to `spare`, always the same for a sample and a piece; few begin at round numbers."""
+    if spare <= 0:
+        return 0
+    mixed = (sample * 0x9E3779B97F4A7C15 + piece * 0xC2B2AE3D27D4EB4F + 0x165667B19E3779F9) % 2**64
+    mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 % 2**64
+    return (mixed ^ mixed >> 32) % (spare + 1)
+
+
+class Bytes(Format):
+    """One file of bytes, of one sample or many."""
+
+    records = True
+
+    def __init__(self, suffix: str, access: AccessSpec | None = None) -> None:
+        super().__init__(suffix)
+        self._access = access or AccessSpec()
+        self.partial = self._access.bytes_read > 0
+
+    def read_as(self, access: AccessSpec) -> Bytes:
+        return Bytes(self.suffix, access)
+
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        return 5 * samples * voxels
+
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        voxels = math.prod(shape)
+        return [(ArrayBytes("x", 4 * voxels), ArrayBytes("y", voxels))]
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
+        raise bad(name, "a file of bytes holds no arrays that are known")
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stretches:
+        if columns:
+            raise bad(name, "a file of bytes has no columns")
+        return Stretches(name, size, samples, self._access.bytes_read, self._access.pieces)
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        """Any file will do."""

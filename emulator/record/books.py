@@ -1,0 +1,259 @@
+"""The kernel's own books: how long threads were on a core, ready to run without one, or asleep.
+
+Linux counts for every thread the nanoseconds that it ran and those that it was ready and had no core
+(/proc/PID/task/TID/schedstat). Readers know how long their requests took. `Books` puts both together: of a
+stretch of time it says what the threads of a process did with it. A look costs 2 us a thread, since the files
+stay open; nothing is sampled, no load average and no threshold is involved.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from emulator.record.machine import cgroup_files
+
+_REFRESH = 1.0
+"""Seconds between two looks for threads that have begun or ended."""
+
+
+class Reader(Protocol):
+    """What a thread that reads says of itself, readable at any time by others."""
+
+    thread: int
+    """The kernel's number for it."""
+
+    @property
+    def requests(self) -> int:
+        """Read requests that have ended."""
+        ...
+
+    def within(self, now: float) -> float:
+        """Seconds within requests up to `now`, a moment of time.monotonic, the one under way included."""
+        ...
+
+
+class Stretch(NamedTuple):
+    """What a stretch of time went into, in seconds."""
+
+    storage: float = 0.0
+    """A request was under way, its thread asleep."""
+    cores: float = 0.0
+    """A thread had something to do, and no core to do it on."""
+    quota: float = 0.0
+    """As `cores`, because the CPU quota of the cgroup was used up."""
+    work: float = 0.0
+    """A thread was on a core."""
+    loader: float = 0.0
+    """None of it."""
+
+    def plus(self, other: Stretch, times: float = 1.0) -> Stretch:
+        """Both together, the other one `times` as long."""
+        return Stretch(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def lasting(self, seconds: float) -> Stretch:
+        """The same shares of `seconds`; of nothing, nothing is known: all of it is the loader's."""
+        total = sum(self)
+        if total <= 0:
+            return Stretch(loader=seconds)
+        return Stretch(*(part * seconds / total for part in self))
+
+
+class _Entry(NamedTuple):
+    """A thread up to one moment, in seconds."""
+
+    ran: float
+    ready: float
+    """Ready to run without a core."""
+    within: float
+    """Within requests, the one under way included."""
+    requests: int
+
+
+class Page(NamedTuple):
+    """What the books said at one moment."""
+
+    time: float
+    """Seconds of time.monotonic."""
+    entries: Mapping[int, _Entry]
+    """By the kernel's number of the thread."""
+    throttled: float
+    """Seconds that the cgroup was held back by its quota."""
+
+
+class Books:
+    """Those of the threads of this process. Used by one thread, its owner, which consumes what others read.
+
+    Where the kernel keeps none (no Linux, or without CONFIG_SCHED_INFO), `kept` is False.
+    """
+
+    def __init__(self, readers: Callable[[], Iterable[Reader]], together: int = 1) -> None:
+        """`readers` gives the threads that read. `together`: so many of them take turns, one at a time."""
+        self._readers = readers
+        self._together = together
+        self._owner = threading.get_native_id()
+        self._files: dict[int, int] = {}
+        self._quotas = [Quota(file) for file in cgroup_files("cpu", "cpu.stat") if has_quota(file.parent)]
+        self._refreshed = 0.0
+        self._refresh(time.monotonic())
+        self.kept = self._owner in self._files
+
+    def close(self) -> None:
+        """Let go of the files; a second call does nothing."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def look(self) -> Page:
+        """The books now."""
+        now = time.monotonic()
+        if now - self._refreshed > _REFRESH:
+            self._refresh(now)
+        readers = {reader.thread: reader for reader in self._readers()}
+        entries = {}
+        for thread, file in self._files.items():
+            try:
+                ran, ready, _ = os.pread(file, 96, 0).split()
+            except (OSError, ValueError):  # it has ended
+                continue
+            within, requests = 0.0, 0
+            if (reader := readers.get(thread)) is not None:
+                within, requests = reader.within(now), reader.requests
+            entries[thread] = _Entry(int(ran) / 1e9, int(ready) / 1e9, within, requests)
+        return Page(now, entries, sum(quota.throttled() for quota in self._quotas))
+
+    def _refresh(self, now: float) -> None:
+        self._refreshed = now
+        with suppress(OSError):
+            threads = {int(place.name) for place in Path("/proc/self/task").iterdir()}
+            for gone in self._files.keys() - threads:
+                os.close(self._files.pop(gone))
+            for new in threads - self._files.keys():
+                with suppress(OSError):
+                    self._files[new] = os.open(f"/proc/self/task/{new}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def reading(self, before: Page, after: Page, lock_seconds: float = 0.0) -> Stretch:
+        """What the time between two pages went into, while the owner waited for what others read.
+
+        `lock_seconds` is how long taking Python's lock takes: each request ends with that.
+        """
+        seconds = after.time - before.time
+        readers = {reader.thread for reader in self._readers()}
+        threads = [_Thread.of(seconds, *pair) for pair in _pairs(before, after, readers)]
+        others = [
+            _Thread.of(seconds, *pair) for pair in _pairs(before, after, after.entries.keys() - readers)
+        ]
+        return divided(
+            seconds, threads, others, after.throttled - before.throttled, self._together, lock_seconds
+        )
+
+    def others(self, before: Page, after: Page) -> Stretch:
+        """What all threads that do not read did between two pages; being asleep is the loader's."""
+        seconds = after.time - before.time
+        readers = {reader.thread for reader in self._readers()}
+        own = [_Thread.of(seconds, *pair) for pair in _pairs(before, after, after.entries.keys() - readers)]
+        ready = min(seconds, sum(one.ready for one in own))
+        ran = min(seconds - ready, sum(one.ran for one in own))
+        quota = min(ready, after.throttled - before.throttled)
+        return Stretch(cores=ready - quota, quota=quota, work=ran, loader=seconds - ready - ran)
+
+
+def _pairs(before: Page, after: Page, threads: Iterable[int]) -> list[tuple[_Entry, _Entry]]:
+    """What was written of these threads then and now; of one that had not begun, nothing."""
+    nothing = _Entry(0.0, 0.0, 0.0, 0)
+    return [
+        (before.entries.get(thread, nothing), after.entries[thread])
+        for thread in threads
+        if thread in after.entries
+    ]
+
+
+class _Thread(NamedTuple):
+    """What one thread did in a stretch, in seconds."""
+
+    ran: float
+    ready: float
+    asleep: float
+    within: float
+    """Asleep within a request, at most."""
+    requests: float
+
+    @classmethod
+    def of(cls, seconds: float, before: _Entry, after: _Entry) -> _Thread:
+        ran, ready = max(0.0, after.ran - before.ran), max(0.0, after.ready - before.ready)
+        # A wait for a core is written down when it ends, and may have begun before the stretch did.
+        ran = min(ran, seconds)
+        ready = min(ready, seconds - ran)
+        asleep = seconds - ran - ready
+        within = min(max(0.0, after.within - before.within), asleep)
+        return cls(ran, ready, asleep, within, after.requests - before.requests)
+
+
+def divided(
+    seconds: float,
+    readers: Iterable[_Thread],
+    others: Iterable[_Thread],
+    throttled: float = 0.0,
+    together: int = 1,
+    lock_seconds: float = 0.0,
+) -> Stretch:
+    """`seconds` that somebody waited for `readers`, by what these and `others`, who help them, did.
+
+    Readers work side by side, so what they did is averaged over those that did anything; where `together`
+    of them take turns, the one whose turn it is holds up all, so it is summed. The time in which not even
+    the busiest of them did anything is the loader's, and so is sleeping for Python's lock. While a helper
+    (of an object store's client, or with Python's lock) has no core, requests wait for it.
+    """
+    busy = [one for one in readers if one.ran + one.ready + one.within > 0.01 * seconds]
+    helpers = list(others)
+    if not busy or seconds <= 0:
+        ready = min(seconds, sum(one.ready for one in helpers))
+        ran = min(seconds - ready, sum(one.ran for one in helpers))
+        quota = min(ready, throttled)
+        return Stretch(cores=ready - quota, quota=quota, work=ran, loader=seconds - ready - ran)
+    count = len(busy)
+    active = seconds - min(max(0.0, one.asleep - one.within) for one in busy)
+    locked = sum(min(one.within, one.requests * lock_seconds) for one in busy) / count
+    storage = sum(one.within for one in busy) / count - locked
+    share = max(count, together) if together > 1 else 1
+    ready = min(active, share * sum(one.ready for one in busy) / count)
+    ran = min(active - ready, share * sum(one.ran for one in busy) / count)
+    storage = min(storage, active - ready - ran)
+    # A helper without a core holds up what waits for it.
+    starved = storage * min(1.0, sum(one.ready for one in helpers) / seconds)
+    ran += sum(one.ran for one in helpers) / count
+    found = Stretch(storage=storage - starved, cores=ready + starved, work=ran, loader=locked)
+    short = min(throttled, found.cores)
+    found = found._replace(cores=found.cores - short, quota=short)
+    return found.lasting(active).plus(Stretch(loader=seconds - active))
+
+
+class Quota:
+    """The CPU quota of a cgroup: how long it was held back, from its cpu.stat."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def throttled(self) -> float:
+        """Seconds so far; 0 where it cannot be read."""
+        with suppress(OSError, ValueError):
+            for line in self._file.read_bytes().splitlines():
+                name, _, value = line.partition(b" ")
+                if name == b"throttled_usec":
+                    return int(value) / 1e6
+                if name == b"throttled_time":
+                    return int(value) / 1e9
+        return 0.0
+
+
+def has_quota(group: Path) -> bool:
+    """Whether the cgroup (v1 or v2) in this folder has a CPU quota."""
+    with suppress(OSError, ValueError):
+        return (group / "cpu.max").read_text().split()[0] != "max"
+    with suppress(OSError, ValueError):
+        return int((group / "cpu.cfs_quota_us").read_text()) > 0
+    return False

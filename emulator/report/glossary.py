@@ -1,0 +1,64 @@
+"""What the words of a report mean: at the foot of every page, and in the documentation."""
+
+from __future__ import annotations
+
+GLOSSARY = {
+    "process": "One emulated accelerator: a process that reads batches as a training job does and waits "
+    "where the accelerator would compute.",
+    "AU": "Accelerator utilisation: nominal compute over elapsed time, the first step of each epoch "
+    "left out, as MLPerf Storage defines it.",
+    "AU here": "What a training on these very clients would have had: the same steps in the time of the "
+    "processes, with whatever came late to them.",
+    "X/X_ideal": "Samples per second over what accelerators that never wait would consume.",
+    "ideal": "Processes x batch size / step time: the throughput if no process ever waited.",
+    "knee": "The largest number of processes that still get the threshold's share of their ideal "
+    "throughput, 90 % unless the workload says otherwise; between the counts that were run it "
+    "is read from a fitted curve.",
+    "interval": "The knee lies in it with a probability of 95 %, given the noise of the runs and curves "
+    "of the shape that storage has.",
+    "onset": "Where throughput falls below 98 % of ideal: each process begins to slow.",
+    "saturation": "The throughput that more processes no longer raise, where some count shows it.",
+    "demand": "What one process asks for when it never waits: batch size x mean sample / step time.",
+    "wait": "Share of the time in which an accelerator had no batch.",
+    "barrier": "Time in which a process waited for the others, where training would. Plots count it as "
+    "what the last process did meanwhile.",
+    "overshoot": "Time by which the process that emulates the accelerator held it up, because it came late.",
+    "bound": "What limits a point: compute (all accelerators are fed), storage, a client's CPU, CPU "
+    "quota or link, the loader, or the emulator itself. The evidence stands beside it.",
+    "flag": "A reason to doubt a point: what was measured, the threshold, and what to do. A flag "
+    "informs; points that memory served are left out of the knee.",
+    "cold": "Reads come from the storage: O_DIRECT, or pages evicted before each read.",
+    "shaped": "Storage slowed down on purpose, to a known rate. Its figures show that shape, no real "
+    "storage.",
+    "fio": "A tool that reads and writes without any training; its best figure is a limit of the storage.",
+}
+"""Term -> what it means, in the order in which a reader meets them."""
+
+TERMS = {
+    "ranks": "process",
+    "accel.": "process",
+    "AU %": "AU",
+    "AU here %": "AU here",
+    "X/ X_ideal": "X/X_ideal",
+    "X/X_ideal": "X/X_ideal",
+    "bound by": "bound",
+    "wait %": "wait",
+    "notes": "flag",
+    "One process asks for": "demand",
+    "Saturates at": "saturation",
+}
+"""Head of a column or name of a card -> its term."""
+
+
+def term_of(name: str) -> str:
+    """The id of the term that explains `name` on a page; empty where there is none."""
+    plain = name.replace("\u200b", "").replace("\n", " ")
+    term = TERMS.get(plain, "")
+    if not term:
+        term = next((known for known in ("knee", "onset") if plain.lower().startswith(known)), "")
+    return anchor(term) if term else ""
+
+
+def anchor(term: str) -> str:
+    """The id of a term."""
+    return "term-" + "".join(letter if letter.isalnum() else "-" for letter in term.lower())

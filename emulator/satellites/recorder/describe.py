@@ -1,0 +1,360 @@
+"""From what was seen of a job to a workload and a recipe: pure. What cannot be replayed is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import pstdev
+
+from emulator.config.recipe import Recipe, SizeSpec
+from emulator.config.workload import (
+    AcceleratorSpec,
+    AccessSpec,
+    LoaderSpec,
+    SampleSpec,
+    TrainingSpec,
+    Workload,
+)
+from emulator.errors import SpecError
+from emulator.satellites.recorder.observation import Loader, Observation
+from emulator.satellites.recorder.reads import Reads
+from emulator.satellites.recorder.steps import StepTime
+from emulator.units import BLOCK_BYTES, show_bytes, show_seconds
+
+WHOLE = 0.95
+"""Share of a file from which on it counts as read whole."""
+_OWN_BYTES = 20e6
+"""Bytes that a worker process reads for itself, at most: PyTorch's libraries are mapped."""
+_PIECES = 4096
+"""Places of a sample that are told apart, at most."""
+_MOST_BLOCK = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """How samples lie in files, and what of them is read."""
+
+    files: int
+    samples_per_file: int
+    files_per_sample: int
+    sample_bytes: int
+    """Mean bytes of a sample: a file, or its share of one."""
+    sample_sd: int
+    sizes: tuple[int, ...]
+    """Quantiles of the bytes of a sample."""
+    access: AccessSpec
+    block_bytes: int
+    told: tuple[str, ...]
+    """In words: what the job does, and where the replay differs from it."""
+
+    def sample(self) -> SampleSpec:
+        """As a workload has it."""
+        return SampleSpec(
+            format="bytes",
+            bytes_mean=self.sample_bytes,
+            bytes_sd=self.sample_sd,
+            samples_per_file=self.samples_per_file,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """What a recording comes to."""
+
+    workload: Workload
+    recipe: Recipe
+    told: tuple[str, ...]
+
+
+def main_loaders(observation: Observation) -> Sequence[Loader]:
+    """The loader that read most, of each rank that has it; nothing where there is none."""
+    groups: dict[object, list[Loader]] = {}
+    for loader in observation.loaders:
+        groups.setdefault(loader.settings, []).append(loader)
+    return max(groups.values(), key=lambda group: (sum(one.weight for one in group), len(group)), default=[])
+
+
+def main_loader(observation: Observation) -> Loader | None:
+    """All ranks of the loader that read most, as if they were one; None: there is none."""
+    alike = main_loaders(observation)
+    if not alike:
+        return None
+    reads = alike[0].reads
+    for other in alike[1:]:
+        reads = reads.plus(other.reads)
+    first = alike[0]
+    return Loader(
+        rank=first.rank,
+        host=first.host,
+        process=first.process,
+        settings=first.settings,
+        torch=first.torch,
+        accelerator=first.accelerator,
+        epochs=max(one.epochs for one in alike),
+        steps=sum(one.steps for one in alike),
+        samples=sum(one.samples for one in alike),
+        seconds=max(one.seconds for one in alike),
+        ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
+        if first.samples
+        else 1.0,
+        reads=reads,
+    )
+
+
+def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
+    """How `loader`, all of `alike` together, reads. Raises SpecError when too little was seen to say."""
+    reads, settings = loader.reads, loader.settings
+    if not reads.files and reads.sizes_only and (reads.call_bytes or 0) > _OWN_BYTES * settings.workers:
+        raise SpecError(
+            f"{show_bytes(reads.call_bytes or 0)} came from files that a library opens itself, as HDF5 does",
+            "apt install strace: it sees them",
+        )
+    if not reads.files or not (reads.bytes or reads.mapped):
+        raise SpecError(
+            "no file was seen that the DataLoader reads",
+            "it makes its samples itself, or reads them from memory or through a network",
+        )
+    samples = _samples(loader)
+    told: list[str] = []
+    mapped = reads.mapped > 0 and (reads.storage_bytes or 0) > 2 * reads.bytes
+    unseen = not mapped and reads.bytes < 0.1 * reads.mapped
+    if reads.mapped and (unseen or reads.resident > 0.5):
+        raise SpecError(
+            f"files of {show_bytes(reads.files_bytes)} are mapped into memory, and what was read of them was "
+            "there already: no reads were seen",
+            "record while their pages are not in the page cache",
+        )
+    if mapped:
+        total = reads.storage_bytes or 0
+        run = request = total / max(1, reads.faults)
+        told.append(
+            f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(run)} each; the "
+            "replay reads as much in as many places"
+        )
+    else:
+        total, run, request = reads.bytes, reads.runs.typical(), reads.requests.typical()
+        if reads.sizes_only:
+            total = reads.visit_size
+            run = request = max(1.0, total / max(1, reads.visits))
+    length = settings.dataset_length if settings.dataset_length > 0 else 0
+    # Different samples that were read, about: each rank draws its own.
+    met = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
+    if mapped:
+        each = total / met  # read once, while memory lasts
+    else:
+        each = _of_whole_runs(total / max(1.0, samples), total / max(1.0, samples / loader.ahead), run)
+    files, together = reads.files, 1
+    mean_file = reads.files_bytes / reads.files
+    if met / files < 1.5:
+        per_file, whole = 1, reads.visit_bytes >= WHOLE * reads.visit_size and not mapped
+        together = max(1, round(files / met))
+        if together > 1:
+            each /= together
+            told.append(
+                f"a sample is read out of {together} files: each is a sample of the replay, whose samples/s "
+                f"are {together} times the job's"
+            )
+    else:
+        if not settings.iterable:  # ranks draw samples from the same files
+            files = max(one.reads.files for one in alike)
+        per_file, whole = max(2, round((length or samples) / files)), False
+    if reads.sizes_only and not whole:
+        told.append(
+            "only opened files were seen, not which bytes of them are read: the replay reads all of them"
+        )
+    sample_bytes = max(5, round(mean_file / per_file))
+    sequential = per_file > 1 and (
+        settings.sampler in ("SequentialSampler", "iterable")
+        or (run > 1.5 * each and not mapped and not reads.sizes_only)
+    )
+    bytes_read, pieces = 0, 1
+    if whole:
+        told.insert(0, "files are read whole, one a sample")
+    elif sequential:
+        told.insert(0, f"files of about {per_file} samples are read from their start to their end")
+    elif not reads.sizes_only:
+        share = each / sample_bytes
+        bytes_read = min(round(each), sample_bytes) if share < WHOLE else 0
+        pieces = min(_PIECES, max(1, round(each / max(1.0, run)))) if bytes_read else 1
+        what = (
+            f"{show_bytes(each)} of a sample's {show_bytes(sample_bytes)}"
+            if bytes_read
+            else "all of a sample"
+        )
+        where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
+        told.insert(0, f"{what} is read, in {pieces} place{'s' if pieces > 1 else ''} of its {where}")
+        if share > 1.05:
+            told.append(
+                f"the job reads {share:.2f} times the bytes of a sample, some of them more than once; the "
+                "replay reads them once"
+            )
+    follows = run > 1.5 * request  # one request behind the other: the kernel reads ahead
+    wanted = max(request, reads.readahead if follows or sequential or whole else 0)
+    block = min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
+    sizes = tuple(max(5, round(size / per_file)) for size in reads.sizes) or (sample_bytes, sample_bytes)
+    held = files
+    if length and per_file == 1:
+        held = round(length * reads.files / met)
+        if met < 0.99 * length * len(alike):
+            told.append(
+                f"{reads.files} files were seen; the recipe has {held}, for all of the dataset's samples"
+            )
+    return Pattern(
+        files=held,
+        samples_per_file=per_file,
+        files_per_sample=together,
+        sample_bytes=sample_bytes,
+        sample_sd=round(pstdev(sizes)),
+        sizes=sizes,
+        access=AccessSpec(
+            pattern="sequential" if sequential else "random",
+            streams=max(1, settings.workers) if sequential else 1,
+            bytes_read=bytes_read,
+            pieces=pieces,
+        ),
+        block_bytes=block,
+        told=tuple(told),
+    )
+
+
+def describe(observation: Observation, name: str) -> Described:
+    """The workload and the recipe of what was recorded. Raises SpecError when it does not say enough."""
+    loader = main_loader(observation)
+    if loader is None:
+        raise SpecError(
+            "the job used no DataLoader of PyTorch", "what its processes read stands in record.json"
+        )
+    alike = main_loaders(observation)
+    ranks, pattern = len(alike), pattern_of(loader, alike)
+    settings, step = loader.settings, observation.step
+    if step is None:
+        raise SpecError(
+            f"{loader.steps} steps are too few to say what one takes", "record a longer stretch of the job"
+        )
+    batch = settings.batch_size or max(1, round(loader.samples / max(1, loader.steps)))
+    batch *= pattern.files_per_sample
+    told = [*pattern.told, *_of_loader(loader, ranks)]
+    workers = max(1, settings.workers)
+    prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 1
+    accelerator = loader.accelerator or "CPU of the recorded job"
+    recorded = f"recorded on {observation.machine.get('host', loader.host)}, {observation.created}"
+    how = {"strace": "traced system calls", "python": "opened files and /proc/PID/io"}.get(
+        observation.how, observation.how
+    )
+    workload = Workload(
+        name=name,
+        title=f"recorded: {batch} samples a step, {show_bytes(_each(pattern))} each"
+        + (", a bound of the step time" if step.bound else ""),
+        sample=pattern.sample(),
+        access=pattern.access,
+        loader=LoaderSpec(
+            batch_size=batch, workers=workers, prefetch=prefetch, block_bytes=pattern.block_bytes, crop=()
+        ),
+        accelerator=AcceleratorSpec(
+            name=accelerator,
+            step_seconds=step.seconds,
+            step_batch_size=batch,
+            provenance="bound" if step.bound else "recorded",
+            compute="empirical" if step.quantiles else "constant",
+            quantiles=step.quantiles or None,
+        ),
+        training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
+        sources={
+            "sample.bytes_mean": f"{recorded}: {how}",
+            "loader.batch_size": f"{recorded}: its DataLoader",
+            "loader.workers": f"{recorded}: its DataLoader",
+            "loader.block_bytes": f"{recorded}: requests of {show_bytes(loader.reads.requests.typical())}, "
+            f"read-ahead of {show_bytes(loader.reads.readahead)}",
+            "access.pattern": f"{recorded}: sampler {settings.sampler}, {how}",
+            "accelerator.step_seconds": f"{recorded}: {step_words(step)}",
+        },
+    )
+    recipe = recipe_of(pattern, name, recorded)
+    return Described(workload=workload, recipe=recipe, told=tuple(told))
+
+
+def recipe_of(pattern: Pattern, name: str, source: str) -> Recipe:
+    """Files as `pattern` has them. Raises SpecError."""
+    size = show_bytes(pattern.sample_bytes * pattern.samples_per_file)
+    return Recipe(
+        name=name,
+        title=f"{pattern.files} files of about {size}",
+        format="bytes",
+        files=pattern.files,
+        samples_per_file=pattern.samples_per_file,
+        size=size_spec(pattern.sizes),
+        sources={"size.quantiles": f"{source}: sizes of the files that were read"},
+    )
+
+
+def size_spec(sizes: Sequence[int]) -> SizeSpec:
+    """The sizes of a recipe whose samples have these quantiles. Raises SpecError."""
+    mean = sum((a + b) / 2 for a, b in pairwise(sizes)) / (len(sizes) - 1)
+    if min(sizes) == max(sizes):
+        return SizeSpec(distribution="fixed", bytes_mean=max(5, sizes[0]), shape="flat")
+    return SizeSpec(
+        distribution="quantiles", quantiles=tuple(sizes), bytes_mean=max(5, round(mean)), shape="flat",
+        bytes_max=max(max(sizes), 2**32 - 2**20),
+    )  # fmt: skip
+
+
+def _samples(loader: Loader) -> float:
+    """Samples that it asked for, about."""
+    return loader.asked_samples or loader.steps * loader.ahead * max(1, loader.settings.batch_size)
+
+
+def _of_whole_runs(least: float, most: float, run: float) -> float:
+    """Bytes of a sample, between these: a number of whole runs, where one is.
+
+    Of the batches on their way when the job ended, nobody knows how far they were read.
+    """
+    runs = math.ceil(0.98 * least / run) if run else 0
+    return runs * run if runs and runs * run <= 1.02 * most else (least + most) / 2
+
+
+def _each(pattern: Pattern) -> int:
+    return pattern.access.bytes_read or pattern.sample_bytes
+
+
+def _of_loader(loader: Loader, ranks: int) -> list[str]:
+    settings, reads = loader.settings, loader.reads
+    told = []
+    if not settings.workers:
+        told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")
+    if settings.sampler in ("WeightedRandomSampler", "custom"):
+        told.append(
+            f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
+        )
+    if settings.workers and reads.cpu_seconds > 0.5 * settings.workers * loader.seconds * ranks:
+        told.append(
+            f"its workers used {show_seconds(reads.cpu_seconds)} of CPU in {show_seconds(loader.seconds)}: "
+            "where decoding is the limit, the replay, which does not decode, is faster than the job"
+        )
+    return told
+
+
+def step_words(step: StepTime) -> str:
+    """Where a step time comes from."""
+    if step.bound:
+        return (
+            f"the job waited for data throughout ({step.waited:.0%} of the time): a step takes "
+            f"{show_seconds(step.seconds)} or less, and {show_seconds(step.at_least)} between two batches"
+        )
+    if step.in_turn:
+        return f"mean of {step.steps} steps, between which the job reads: {step.waited:.0%} of the time"
+    return f"mean of {step.steps} steps of {step.all_steps} at which no batch was waited for"
+
+
+def reads_words(reads: Reads) -> str:
+    """What some processes read, in one line."""
+    if not reads.files and not reads.bytes:
+        return "no data files were seen"
+    size = reads.bytes or reads.storage_bytes or 0
+    return (
+        f"{reads.files} data files of {show_bytes(reads.files_bytes)}, {show_bytes(size)} read in "
+        f"{reads.requests.count} requests of about {show_bytes(reads.requests.typical())}"
+        if reads.requests.count
+        else f"{reads.files} data files of {show_bytes(reads.files_bytes)} opened"
+    )

@@ -1,0 +1,417 @@
+"""Looks into a process of a recorded job: when its DataLoaders are asked for a batch, and when they have it.
+
+One event is one line of JSON into a named pipe. A line is at most PIPE_BUF bytes, so that lines of many
+processes do not mix; a full pipe loses events, which are counted, and never holds the job up. When the pipe
+is full for good, the recording is over and the process goes on without it.
+
+Lines, by "k":  p  a process began      l  a loader, or its workers, are known      s  a batch was delivered
+                x  an epoch has ended   w  a worker began    u  a worker has ended  o  a file was opened
+                d  an accelerator is in use
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable  # noqa: UP035  Python 3.8
+
+FOLDER = "FEEDRATE_RECORD"
+"""Environment variable: the folder with the pipe. Without it nothing is watched."""
+OPENS = "FEEDRATE_RECORD_OPENS"
+"""Environment variable: set where nobody traces system calls, so that opened files are told from here."""
+EVENTS = "events"
+"""Name of the pipe."""
+MARK = 0x7EED0000
+"""A loader without workers reads in the process of the job. A call that does nothing, with this number and
+twice the loader's, tells whoever traces system calls when it begins to read, with 1 more when it ends."""
+
+_HIGH_FD = 400
+_MOST_LINE = 4096
+_MODULE = "torch.utils.data.dataloader"
+_SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "SubsetRandomSampler",
+             "DistributedSampler")  # fmt: skip
+_CODE = (".py", ".pyc", ".so", ".pth", ".pyd", ".egg-link", "/pyvenv.cfg")
+
+
+class _Events:
+    """The writing end of the pipe."""
+
+    def __init__(self, path: str) -> None:
+        # For reading, too: a pipe that somebody can read from never breaks, and SIGPIPE could end the job.
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+        os.close(fd)
+        self._inode = os.fstat(self._fd).st_ino
+        self.open = True
+        self._lost = 0
+
+    def tell(self, line: bytes) -> None:
+        if not self.open or len(line) > _MOST_LINE:
+            return
+        try:
+            if os.fstat(self._fd).st_ino != self._inode:  # the job has closed it and uses its number
+                self.open = False
+                return
+            os.write(self._fd, line)
+        except BlockingIOError:
+            self._lost += 1
+            return
+        except OSError:
+            self.open = False
+            return
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self.facts(k="lost", n=lost)
+
+    def close(self) -> None:
+        """Nothing more is told."""
+        if self.open:
+            self.open = False
+            os.close(self._fd)
+
+    def facts(self, **facts: Any) -> None:
+        self.tell(json.dumps(facts, separators=(",", ":")).encode() + b"\n")
+
+
+_events: _Events | None = None
+_marks = False
+_loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_count = 0
+_lock = threading.Lock()
+
+
+def install() -> Callable[[], None]:
+    """Watch this process, if the environment asks for it; gives what ends that."""
+    global _events, _marks
+    folder = os.environ.get(FOLDER)
+    if not folder or (_events is not None and _events.open):
+        return _nothing
+    try:
+        _events = _Events(os.path.join(folder, EVENTS))  # noqa: PTH118
+    except OSError:
+        return _nothing  # the recording is over
+    opens = bool(os.environ.get(OPENS))
+    _marks = not opens
+    _events.facts(k="p", p=os.getpid(), pp=os.getppid(), rank=_rank())
+    if opens:
+        _audit()
+    loaded = sys.modules.get(_MODULE)
+    if loaded is not None:
+        undo = patch(loaded)
+    else:
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+
+        def undo() -> None:
+            finder.undo()
+
+    def end() -> None:
+        if _events is not None:
+            _events.close()
+        undo()
+
+    return end
+
+
+def _nothing() -> None:
+    pass
+
+
+def _rank() -> int:
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"):
+        text = os.environ.get(name, "")
+        if text.isdigit():
+            return int(text)
+    return 0
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the one module that is watched, so that it can be patched as soon as it has been imported."""
+
+    def __init__(self) -> None:
+        self._patched: Callable[[], None] = _nothing
+
+    def undo(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._patched()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any | None:
+        if name != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            run(module)
+            try:
+                self._patched = patch(module)
+            except Exception as error:  # noqa: BLE001  a DataLoader that this cannot watch still works
+                sys.stderr.write(f"feedrate record: cannot watch this PyTorch's DataLoader ({error!r})\n")
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+# ---- DataLoaders.
+
+
+def patch(module: Any) -> Callable[[], None]:
+    """Watch the iterators of `module`, torch.utils.data.dataloader; gives what undoes it."""
+    base, worker = module._BaseDataLoaderIter, module._utils.worker
+    before = (base.__init__, base.__next__, base._reset, worker._worker_loop)
+    if getattr(base, "_feedrate", False):
+        return lambda: None
+    begin, following, reset, loop = before
+
+    @functools.wraps(begin)
+    def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, loader, *args, **kwargs)
+        _begin_epoch(self, loader)
+
+    @functools.wraps(reset)
+    def again(self: Any, loader: Any, first_iter: bool = False, *args: Any, **kwargs: Any) -> Any:
+        found = reset(self, loader, first_iter, *args, **kwargs)
+        if not first_iter:
+            _begin_epoch(self, loader)
+        return found
+
+    @functools.wraps(following)
+    def take(self: Any) -> Any:
+        events = _events
+        if events is None or not events.open or not hasattr(self, "_feedrate_loader"):
+            return following(self)
+        ready = _ready(self)
+        number, inside = self._feedrate_loader, _marks and not self._num_workers
+        if inside:
+            _mark(2 * number)
+        asked = time.monotonic_ns()
+        try:
+            batch = following(self)
+        except BaseException as error:
+            if inside:
+                _mark(2 * number + 1)
+            if isinstance(error, StopIteration):
+                events.facts(k="x", p=os.getpid(), l=number, e=self._feedrate_epoch, a=asked)
+            raise
+        got = time.monotonic_ns()
+        if inside:
+            _mark(2 * number + 1)
+        step = self._feedrate_step
+        self._feedrate_step = step + 1
+        if step == 0:
+            _describe(self, number)
+        elif step == 2:
+            _describe_device(events)
+        sent = getattr(self, "_send_idx", step + 1)
+        events.tell(
+            b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d}\n'
+            % (
+                os.getpid(),
+                number,
+                self._feedrate_epoch,
+                step,
+                asked,
+                got,
+                ready,
+                sent,
+                _samples(self, batch),
+            )
+        )
+        return batch
+
+    @functools.wraps(loop)
+    def work(*args: Any, **kwargs: Any) -> Any:
+        if _events is not None:
+            _events.facts(k="w", p=os.getpid(), pp=os.getppid())
+        try:
+            return loop(*args, **kwargs)
+        finally:
+            if _events is not None:
+                _events.facts(k="u", p=os.getpid(), **usage("/proc/self"))
+
+    base.__init__, base.__next__, base._reset, worker._worker_loop = init, take, again, work
+    base._feedrate = True
+
+    def undo() -> None:
+        base.__init__, base.__next__, base._reset, worker._worker_loop = before
+        base._feedrate = False
+
+    return undo
+
+
+_epochs: dict[int, int] = {}
+
+
+def _begin_epoch(iterator: Any, loader: Any) -> None:
+    global _count
+    with _lock:
+        number = _loaders.get(loader)
+        if number is None:
+            number = _loaders[loader] = _count
+            _count += 1
+        epoch = _epochs.get(number, -1) + 1
+        _epochs[number] = epoch
+    iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
+    iterator._feedrate_asks = weakref.ref(loader)
+
+
+def _ready(iterator: Any) -> int:
+    """1: the next batch is there already; 0: it is not; 2: this cannot be told."""
+    try:
+        if not iterator._num_workers:
+            return 0
+        if len(iterator._task_info.get(iterator._rcvd_idx, ())) == 2:
+            return 1
+        return int(not iterator._data_queue.empty())
+    except Exception:  # noqa: BLE001  private names of PyTorch
+        return 2
+
+
+def _mark(number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.getpriority(os.PRIO_USER, MARK + number)
+
+
+def _samples(iterator: Any, batch: Any) -> int:
+    """Samples of a batch, by the first dimension of the first tensor in it; 0: not known."""
+    if not iterator._auto_collation:
+        return 1
+    return _first_dimension(batch, 4)
+
+
+def _first_dimension(value: Any, depth: int) -> int:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    if depth and isinstance(value, dict):
+        value = list(value.values())
+    if depth and isinstance(value, (list, tuple)) and value:
+        if isinstance(value[0], (str, bytes, int, float)):
+            return len(value)
+        return _first_dimension(value[0], depth - 1)
+    return 0
+
+
+def _describe(iterator: Any, number: int) -> None:
+    """Tell what the loader of `iterator` is set to. Nothing of the user's is called but len()."""
+    loader = iterator._feedrate_asks()
+    if _events is None or loader is None:
+        return
+    batching = getattr(loader, "batch_sampler", None)
+    sampler = getattr(batching, "sampler", None) or getattr(loader, "sampler", None)
+    kind = type(sampler).__name__
+    iterable = getattr(iterator, "_dataset_kind", 0) == 1
+    size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
+    if iterable:
+        kind = "iterable"
+    elif kind not in _SAMPLERS:
+        kind = "custom"
+    elif kind == "DistributedSampler" and not getattr(sampler, "shuffle", True):
+        kind = "SequentialSampler"
+    context = getattr(loader, "multiprocessing_context", None)
+    if iterator._num_workers and context is None:
+        import multiprocessing
+
+        context = multiprocessing.get_context()
+    length = -1
+    if not iterable:
+        try:
+            length = len(loader.dataset)
+        except Exception:  # noqa: BLE001  the job may do without it
+            length = -1
+    pids = [worker.pid for worker in getattr(iterator, "_workers", ())]
+    torch = sys.modules.get("torch")
+    facts = {
+        "batch_size": size if isinstance(size, int) else 0,
+        "workers": int(iterator._num_workers),
+        "prefetch_factor": int(getattr(loader, "prefetch_factor", None) or 0),
+        "sampler": kind,
+        "iterable": bool(iterable),
+        "dataset_length": length,
+        "pin_memory": bool(getattr(loader, "pin_memory", False)),
+        "drop_last": bool(getattr(loader, "drop_last", False)),
+        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
+        "context": getattr(context, "_name", None) or (context if isinstance(context, str) else "") or "",
+        "auto_collation": bool(iterator._auto_collation),
+    }
+    version = str(getattr(torch, "__version__", ""))
+    _events.facts(k="l", p=os.getpid(), l=number, e=iterator._feedrate_epoch, rank=_rank(), f=facts,
+                  torch=version, w=pids[:256])  # fmt: skip
+    for start in range(256, len(pids), 256):
+        _events.facts(k="l", p=os.getpid(), l=number, e=iterator._feedrate_epoch, w=pids[start : start + 256])
+
+
+def _describe_device(events: _Events) -> None:
+    """Tell which accelerator this process uses, if it has begun to use one: none is woken up for it."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if cuda is not None and cuda.is_initialized():
+            events.facts(k="d", p=os.getpid(), name=str(cuda.get_device_name(cuda.current_device())))
+    except Exception:  # noqa: BLE001  a driver's trouble is not the job's
+        return
+
+
+# ---- Files, where nobody traces system calls.
+
+_inside = threading.local()
+_audited = False
+
+
+def _audit() -> None:
+    """Hear of every file that is opened. A hook of this kind stays until the process ends."""
+    global _audited
+    if not _audited:
+        _audited = True
+        sys.addaudithook(_opened)
+
+
+def _opened(event: str, args: tuple[Any, ...]) -> None:
+    if event != "open" or _events is None or not _events.open or getattr(_inside, "busy", False):
+        return
+    path, flags = args[0], args[2]
+    if not isinstance(path, (str, bytes)) or (isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY):
+        return
+    name = os.fsdecode(path)
+    if name.endswith(_CODE) or "/lib/python" in name or name.startswith(("/proc/", "/sys/", "/dev/")):
+        return
+    _inside.busy = True
+    try:
+        _events.facts(k="o", p=os.getpid(), f=os.path.abspath(name))  # noqa: PTH100
+    finally:
+        _inside.busy = False
+
+
+def usage(process: str) -> dict[str, int]:
+    """What the process at /proc/... has read so far; what the system does not tell is left out.
+
+    calls: bytes that read(2) and its like returned. storage: bytes that were fetched from storage. faults:
+    page faults that waited for storage. ticks: user + system time, in the kernel's ticks.
+    """
+    found: dict[str, int] = {}
+    try:
+        with open(process + "/io", "rb", buffering=0) as file:  # noqa: PTH123
+            lines = dict(line.split(b": ") for line in file.read(4096).splitlines())
+        found.update(calls=int(lines[b"rchar"]), storage=int(lines[b"read_bytes"]))
+    except (OSError, ValueError, KeyError):
+        pass
+    try:
+        with open(process + "/stat", "rb", buffering=0) as file:  # noqa: PTH123
+            fields = file.read(4096).rpartition(b") ")[2].split()
+        found.update(faults=int(fields[9]), ticks=int(fields[11]) + int(fields[12]))
+    except (OSError, ValueError, IndexError):
+        pass
+    return found

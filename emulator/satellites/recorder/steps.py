@@ -1,0 +1,197 @@
+"""Steps of a recorded job, and what one takes where the loader kept up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.config.reader import at_least
+
+SEEN = np.dtype(
+    [
+        ("loader", "<i4"),  # its number in record.json
+        ("rank", "<i4"),
+        ("epoch", "<i4"),
+        ("step", "<i4"),  # within the epoch
+        ("samples", "<i4"),  # in the batch; 0: the batch does not tell
+        ("ready", "<i1"),  # 1: the batch was there when it was asked for; 0: it was not; 2: not known
+        ("asked", "<f8"),  # seconds since the first batch of the loader was asked for
+        ("wait", "<f8"),  # seconds until it was handed over
+        ("between", "<f8"),  # seconds from then until the next one was asked for; NaN: none was
+    ]
+)
+"""One step of the job: a row of profile.parquet."""
+
+Table = NDArray[np.void]
+"""Rows of dtype SEEN, one loader's of one rank, in order."""
+
+MOST_STEPS = 2_000_000
+"""Steps of a loader that are kept; further ones are counted."""
+
+FEW = 10
+"""Fewer steps than these give no step time."""
+_SETTLE = 2
+"""Steps at the head of a stretch that are left out: an accelerator may still catch up with its queue."""
+_KEPT = 200
+_SMALL = 0.02
+"""Share of a step that taking a batch may cost although it was there."""
+_DEAR = 0.2
+"""The same where nothing tells whether it was there, and the quickest batches cost half of that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """What a step takes without waiting for data."""
+
+    seconds: float
+    """Its mean; of a bound, the most that it can be."""
+    bound: bool = False
+    """True: the job waited for data throughout. A step takes `seconds` or less."""
+    at_least: float = 0.0
+    """Of a bound: median seconds between two batches, which a step takes unless it goes on beyond them."""
+    steps: int
+    """Steps that it is taken from."""
+    all_steps: int
+    """Steps that were recorded, after the warm-up."""
+    waited: float
+    """Share of the recorded time in which the job waited for a batch."""
+    in_turn: bool = False
+    """True: the job reads and computes in turn, so that a step is all that is between two batches."""
+    quantiles: tuple[float, ...] = ()
+    """The step times, sorted, in equal parts: mean seconds of each."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "seconds", "at_least", "steps", "all_steps", "waited")
+
+
+@dataclass(slots=True)
+class Track:
+    """The steps of one loader as they come in, one rank's."""
+
+    rank: int
+    rows: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    """epoch, step, samples, ready, asked, got (nanoseconds of the monotonic clock)."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Epoch -> when the batch after its last one was asked for."""
+    sent: dict[int, int] = field(default_factory=dict)
+    """Epoch -> batches that workers were asked for."""
+    delivered: dict[int, int] = field(default_factory=dict)
+    """Epoch -> batches that the job got."""
+    samples: int = 0
+
+    def add(self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int) -> None:
+        """A batch was delivered."""
+        if len(self.rows) < MOST_STEPS:
+            self.rows.append((epoch, step, samples, ready, asked, got))
+        self.sent[epoch] = max(sent, self.sent.get(epoch, 0))
+        self.delivered[epoch] = self.delivered.get(epoch, 0) + 1
+        self.samples += samples
+
+    @property
+    def ahead(self) -> float:
+        """Batches that were asked for, per batch that was delivered: those on their way are read, too."""
+        got = sum(self.delivered.values())
+        asked = sum(
+            self.delivered[epoch] if epoch in self.ends else max(self.sent[epoch], self.delivered[epoch])
+            for epoch in self.delivered
+        )
+        return asked / got if got else 1.0
+
+    def table(self) -> Table:
+        """Its rows, in order: dtype SEEN."""
+        rows = sorted(self.rows)
+        table = np.zeros(len(rows), SEEN)
+        if not rows:
+            return table
+        epoch, step, samples, ready, asked, got = (np.array(column) for column in zip(*rows, strict=True))
+        following = np.full(len(rows), -1, np.int64)
+        same = (epoch[1:] == epoch[:-1]) & (step[1:] == step[:-1] + 1)
+        following[:-1][same] = asked[1:][same]
+        last = np.flatnonzero(np.append(epoch[1:] != epoch[:-1], True))
+        following[last] = [self.ends.get(int(number), -1) for number in epoch[last]]
+        table["rank"], table["epoch"], table["step"] = self.rank, epoch, step
+        table["samples"], table["ready"] = samples, ready
+        table["asked"] = (asked - asked.min()) / 1e9
+        table["wait"] = (got - asked) / 1e9
+        table["between"] = np.where(following >= 0, (following - got) / 1e9, np.nan)
+        return table
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """The steps of loaders that the job made one after another, their epochs counted on."""
+    epochs = 0
+    for table in tables:
+        table["epoch"] += epochs
+        epochs = int(table["epoch"].max(initial=epochs - 1)) + 1
+    return np.concatenate(tables)
+
+
+def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
+    """What a step takes, from the steps of all ranks after `warmup` of each; None: too few were seen.
+
+    A step counts where no batch was waited for, now and at the steps before it: then what is between two
+    batches is the accelerator's time. Taking a batch that is there belongs to it. `in_turn`: the process
+    reads and computes in turn, itself, and all of what is between two batches is computing.
+    """
+    fed, all_times, betweens, waits = [], [], [], []
+    for table in tables:
+        table = table[warmup:]
+        whole = ~np.isnan(table["between"])
+        cycle = np.where(whole, table["wait"] + table["between"], 0.0)
+        if not whole.any():
+            continue
+        if in_turn:
+            fed.append(table["between"][whole])
+            all_times.append(cycle[whole])
+            betweens.append(table["between"][whole])
+            waits.append(table["wait"][whole])
+            continue
+        typical = float(np.median(table["between"][whole]))
+        quick = 2 * float(np.quantile(table["wait"], 0.1))  # what taking a batch costs anyway
+        quick = max(_SMALL * typical, quick if quick <= _DEAR * typical else 0.0)
+        ready = np.where(table["ready"] == 2, table["wait"] <= quick, table["ready"] == 1)
+        ready |= table["wait"] <= _SMALL * typical
+        ready &= table["wait"] <= np.maximum(typical, 1e-3)  # there, but handed over late: it was waited for
+        begins = np.r_[True, (np.diff(table["epoch"]) != 0) | (np.diff(table["step"]) != 1)]
+        length, chosen = 0, np.zeros(len(table), bool)
+        for number in range(len(table)):
+            length = 0 if begins[number] or not ready[number] else length + 1
+            chosen[number] = length > _SETTLE and whole[number]
+        fed.append(cycle[chosen])
+        all_times.append(cycle[whole])
+        betweens.append(table["between"][whole])
+        waits.append(table["wait"][whole])
+    if not all_times:
+        return None
+    times, cycles = np.concatenate(fed), np.concatenate(all_times)
+    waited = float(np.concatenate(waits).sum() / cycles.sum()) if cycles.sum() else 0.0
+    if len(cycles) < few:
+        return None
+    if len(times) < few:
+        return StepTime(
+            seconds=float(cycles.mean()),
+            bound=True,
+            at_least=float(np.median(np.concatenate(betweens))),
+            steps=len(times),
+            all_steps=len(cycles),
+            waited=waited,
+        )
+    return StepTime(
+        seconds=float(times.mean()),
+        steps=len(times),
+        all_steps=len(cycles),
+        waited=waited,
+        in_turn=in_turn,
+        quantiles=tuple(parts(times, min(_KEPT, len(times))).tolist()),
+    )
+
+
+def parts(times: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """The sorted times in `count` equal parts, the mean of each: their mean is exactly that of the times."""
+    total = np.concatenate([[0.0], np.cumsum(np.sort(times))])
+    edges = np.interp(np.linspace(0, len(times), count + 1), np.arange(len(total)), total)
+    means: NDArray[np.float64] = np.maximum.accumulate(np.diff(edges) * (count / len(times)))
+    return means

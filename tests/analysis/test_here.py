@@ -1,0 +1,116 @@
+"""The processes' time against a plain training loop that is played by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.analysis.here import here
+from emulator.analysis.throughput import durations, throughput
+from emulator.record.steps import STEP
+
+STEP_SECONDS = 0.05
+COSTS = ("gap", "hand", "sleep", "wake")
+"""Between arrivals; handing a batch over; waking late from compute; waking late from a barrier."""
+
+
+def emulated(costs, sync, per_epoch=4):
+    """The step log of ranks with these costs, each of shape (steps, ranks), as THE loop writes it."""
+    steps, ranks = costs["gap"].shape
+    arrived = np.cumsum(costs["gap"], axis=0)
+    rows = np.zeros((ranks, steps), dtype=STEP)
+    free, process = np.zeros(ranks), np.zeros(ranks)
+    for k in range(steps):
+        got = np.maximum(process, arrived[k]) + costs["hand"][k]
+        begin = np.maximum(free, arrived[k])
+        computed = np.maximum(begin + STEP_SECONDS, got)
+        woke = computed + costs["sleep"][k]
+        gate = sync == "step" or (sync == "epoch" and ((k + 1) % per_epoch == 0 or k + 1 == steps))
+        end = np.full(ranks, computed.max()) if gate else computed
+        process = woke.max() + costs["wake"][k] if gate else woke
+        row = rows[:, k]
+        row["rank"], row["epoch"], row["step"] = np.arange(ranks), k // per_epoch, k % per_epoch
+        row["samples"], row["begin"], row["wait"], row["compute"] = 1, free, begin - free, STEP_SECONDS
+        row["overshoot"], row["barrier"] = computed - begin - STEP_SECONDS, end - computed
+        row["late"], row["arrived"], row["got"], row["woke"] = process - end, arrived[k], got, woke
+        free = end
+    return rows.reshape(-1)
+
+
+def trained(costs, sync, per_epoch=4):
+    """When each step of a plain training loop with the same costs ends, shape (steps, ranks)."""
+    steps, ranks = costs["gap"].shape
+    now, arrived, ends = [0.0] * ranks, [0.0] * ranks, []
+    for k in range(steps):
+        for rank in range(ranks):
+            arrived[rank] += costs["gap"][k, rank]
+            now[rank] = max(now[rank], arrived[rank]) + costs["hand"][k, rank]
+            now[rank] += STEP_SECONDS + costs["sleep"][k, rank]
+        if sync == "step" or (sync == "epoch" and ((k + 1) % per_epoch == 0 or k + 1 == steps)):
+            now = [max(now) + costs["wake"][k, rank] for rank in range(ranks)]
+        ends.append(now.copy())
+    return np.array(ends)
+
+
+def drawn(seed, steps=17, ranks=3, **mean):
+    random = np.random.default_rng(seed)
+    return {name: random.exponential(mean.get(name, 0.0) + 1e-12, (steps, ranks)) for name in COSTS}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 30),
+    st.integers(1, 5),
+    st.sampled_from(["step", "epoch", "none"]),
+    st.tuples(*[st.floats(0.0, 0.15)] * 4),
+)
+def test_it_is_what_a_plain_loop_with_the_same_costs_does(seed, steps, ranks, sync, means):
+    costs = drawn(seed, steps, ranks, **dict(zip(COSTS, means, strict=True)))
+    rows = emulated(costs, sync)
+    played = here(rows, sync)
+    expected = trained(costs, sync)
+    ends = (played["begin"] + durations(played)).reshape(ranks, steps).T
+    np.testing.assert_allclose(ends, expected, atol=1e-9)
+    assert (played["compute"] == STEP_SECONDS).all(), "compute is nominal here, too"
+    assert min(played[name].min() for name in ("wait", "overshoot", "barrier")) >= -1e-9
+
+
+@pytest.mark.parametrize("sync", ["step", "none"])
+def test_where_nobody_is_late_both_times_are_the_same(sync):
+    rows = emulated(drawn(1, gap=0.06), sync)
+    played = here(rows, sync)
+    for name in ("begin", "wait", "compute", "overshoot", "barrier"):
+        np.testing.assert_allclose(played[name], rows[name], atol=1e-9)
+
+
+def test_a_process_that_is_always_late_hides_nothing_from_its_training():
+    # 40 ms late in each step of 50 ms: the accelerator is fed all the time, the training is not.
+    costs = drawn(2, gap=0.0)
+    costs["sleep"][:] = 0.04
+    rows = emulated(costs, "step")
+    assert throughput(rows).au == pytest.approx(1.0)
+    assert throughput(here(rows, "step")).au == pytest.approx(0.05 / 0.09)
+
+
+def test_one_late_rank_holds_all_up_at_a_barrier():
+    costs = drawn(3, gap=0.0)
+    costs["hand"][:, 1] = 0.02
+    assert throughput(here(emulated(costs, "step"), "step")).au == pytest.approx(0.05 / 0.07)
+    alone = here(emulated(costs, "none"), "none")
+    shares = [throughput(alone[alone["rank"] == rank]).au for rank in range(3)]
+    assert shares == pytest.approx([1.0, 0.05 / 0.07, 1.0])
+
+
+def test_a_log_without_the_moments_says_nothing():
+    rows = emulated(drawn(4), "none")
+    rows["got"] = np.nan
+    assert here(rows, "none") is None
+    assert here(rows[:0], "none") is None
+
+
+def test_of_a_run_that_was_cut_off_the_common_steps_are_played():
+    rows = emulated(drawn(5, gap=0.02, wake=0.01), "step")
+    whole, cut = here(rows, "step"), here(rows[:-5], "step")
+    assert len(cut) == 3 * (17 - 5)
+    np.testing.assert_allclose(cut["begin"][:12], whole["begin"][:12])

@@ -1,0 +1,97 @@
+"""From what single ranks know to what starved a point."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.analysis.starved import CAUSES, RankAccount, starved
+from emulator.record.books import Stretch
+from emulator.record.result import Starved
+from emulator.record.steps import STEP
+
+STORAGE, CORES, QUOTA, WORK = (Stretch(**{name: 1.0}) for name in ("storage", "cores", "quota", "work"))
+
+
+def log(waits, barriers=0.0, late=0.0):
+    """Steps of 1 s, `waits` of shape (ranks, steps); of each the process notices `late`."""
+    waits = np.atleast_2d(np.asarray(waits, dtype=float))
+    barriers = np.broadcast_to(barriers, waits.shape)
+    rows = np.zeros(waits.shape, STEP)
+    rows["rank"], rows["step"] = np.indices(waits.shape)
+    rows["wait"], rows["compute"], rows["barrier"] = waits, 1.0, barriers
+    ends = np.cumsum(waits + 1.0 + barriers, axis=1)
+    rows["begin"] = ends - (waits + 1.0 + barriers)
+    rows["arrived"] = rows["begin"] + waits
+    rows["got"], rows["woke"] = rows["arrived"] + late, ends - barriers
+    return rows.reshape(-1)
+
+
+def account(reading, host="a", process=CORES, **more):
+    return RankAccount(host=host, reading=reading, process=process, **more)
+
+
+def shares(found: Starved) -> dict[str, float]:
+    return {name: getattr(found, name) for name in CAUSES if getattr(found, name) > 1e-9}
+
+
+def test_the_waits_of_each_rank_count_by_their_length():
+    both, _ = starved(log([[9, 1, 1], [9, 3, 3]]), "none", [account(STORAGE), account(CORES)])
+    assert both.seconds == pytest.approx(8.0)
+    assert shares(both) == pytest.approx({"storage": 0.25, "cores": 0.75}), "without the first steps"
+
+
+def test_hosts_have_shares_of_their_own():
+    ranks = [account(STORAGE, "a"), account(WORK, "b")]
+    _, hosts = starved(log([[9, 2, 2], [9, 2, 2]]), "none", ranks)
+    assert shares(hosts["a"]) == {"storage": 1.0} and shares(hosts["b"]) == {"work": 1.0}
+
+
+def test_what_a_slow_host_waits_longer_is_its_link():
+    ranks = [account(STORAGE, host) for host in "abc"]
+    both, hosts = starved(log([[0, 0.5, 0.5], [0, 0.5, 0.5], [0, 8, 8]]), "none", ranks)
+    assert shares(hosts["a"]) == {"storage": 1.0}
+    assert hosts["c"].link == pytest.approx(1 - (1 / 3) / (16 / 18)) and both.link > both.storage
+
+
+def test_a_rank_at_a_barrier_waits_for_what_holds_up_the_last():
+    rows = log([[0, 4, 4], [0, 0, 0]], [[0, 0, 0], [0, 4, 4]])
+    both, _ = starved(rows, "step", [account(CORES), account(STORAGE)])
+    assert both.seconds == pytest.approx(16.0)
+    assert shares(both) == {"cores": 1.0}, "the second rank's storage has nothing to do with it"
+
+
+def test_a_rank_that_computes_for_longer_is_nobodys_fault():
+    rows = log([[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 4, 4]])
+    both, _ = starved(rows, "step", [account(CORES), account(STORAGE)])
+    assert shares(both) == {"barrier": 1.0}
+
+
+def test_a_late_process_is_the_clients_though_its_data_were_there():
+    rows = log([[0, 0, 0, 0]], late=0.5)
+    both, _ = starved(rows, "none", [account(STORAGE, process=Stretch(cores=1.2, work=0.3, loader=2.0))])
+    assert both.seconds == pytest.approx(1.5)
+    assert shares(both) == pytest.approx({"cores": 0.8, "work": 0.2})
+
+
+def test_stolen_time_looks_like_sleep():
+    rank = account(Stretch(storage=0.5, work=0.5), stolen=0.5)
+    assert starved(log([[0, 1, 1]]), "none", [rank])[0].cores == pytest.approx(0.5)
+
+
+def test_who_never_starved_has_no_shares():
+    assert starved(log([[3, 0, 0]]), "none", [account(STORAGE)])[0] == Starved(seconds=0.0)
+
+
+@given(st.lists(st.lists(st.floats(0, 5), min_size=4, max_size=4), min_size=1, max_size=4), st.data())
+def test_shares_sum_to_all(waits, data):
+    barriers = data.draw(st.floats(0, 3))
+    ranks = [
+        account(Stretch(*data.draw(st.tuples(*[st.floats(0, 1)] * 5))), str(at % 2))
+        for at in range(len(waits))
+    ]
+    both, hosts = starved(log(waits, barriers), "step", ranks)
+    for found in (both, *hosts.values()):
+        total = sum(shares(found).values())
+        assert total == pytest.approx(1.0) if found.seconds > 1e-9 else total <= 1.0 + 1e-9
+    assert both.seconds == pytest.approx(sum(found.seconds for found in hosts.values()))

@@ -1,0 +1,150 @@
+"""What scripts read: answers on stdout, exit statuses, defaults of feedrate.toml, resumed sweeps."""
+
+import json
+
+import pytest
+from command import feedrate
+
+from emulator.cli.defaults import defaults_of
+from emulator.cli.main import verb_command
+from emulator.errors import EXIT_STATUS, FeedrateError, SpecError
+from emulator.record.folder import read_result
+
+TINY = ("--workload", "unet3d-tiny", "--loader", "direct")
+
+
+@pytest.fixture(scope="module")
+def swept(tiny, tmp_path_factory):
+    """A small sweep: the finished command and its folder."""
+    out = tmp_path_factory.mktemp("swept") / "o u t"
+    words = (*TINY, "--steps", 4, "--counts", "1,2", "--storage", "shaped:400MB/s", "--label", "as it was")
+    return feedrate("sweep", tiny, *words, "--out", out, "--json"), out
+
+
+def test_a_sweep_answers_with_one_line_and_says_the_rest_on_stderr(swept):
+    done, out = swept
+    assert done.status == 0, done.err
+    answer = json.loads(done.out)  # one JSON document, nothing else
+    assert answer["out"] == str(out) and answer["label"] == "as it was"
+    assert [point["ranks"] for point in answer["points"]] == [1, 2]
+    assert "point 2 of 2" in done.err and "MB/s" in done.err
+    assert read_result(out).label == "as it was"
+
+
+def test_paths_in_hints_can_be_pasted(swept):
+    done, out = swept
+    assert f"feedrate report '{out}' --html page.html" in done.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("workloads",), ("workloads", "unet3d-tiny"), ("doctor",), ("config",),
+        ("datasize", "-w", "unet3d-a100", "--accelerators", 8, "--host-memory", "256GiB"),
+        ("plan", "--accelerators", 8, "-w", "unet3d-a100"), ("checkpoint", "--models"),
+        ("efficiency", "--system", "ceph-nvme"),
+    ],
+    ids=lambda words: "-".join(map(str, words[:2])),
+)  # fmt: skip
+def test_every_answer_is_json(words):
+    done = feedrate(*words, "--json")
+    assert done.status == 0, done.err
+    json.loads(done.out.splitlines()[0])
+
+
+def test_report_as_json_csv_and_markdown(swept, tmp_path):
+    out = swept[1]
+    assert json.loads(feedrate("report", out, "--json").out)["answer"]
+    table = feedrate("report", out, "--csv").out.splitlines()
+    assert table[0].startswith("ranks,samples/s,") and len(table) == 3
+    assert "| ranks |" in feedrate("report", out, "--markdown").out
+    assert json.loads(feedrate("compare", out, out, "--json").out)["results"][0]["label"] == "as it was"
+    assert "ends in .jpg" in feedrate("report", out, "--png", tmp_path / "p.jpg").one_line()
+    unwritable = feedrate("report", out, "--html", tmp_path / "no" / "p.html")
+    assert unwritable.status == 4 and "MB/s" not in unwritable.out
+
+
+def test_resume_needs_nothing_but_the_folder(swept, tmp_path):
+    out = swept[1]
+    done = feedrate("sweep", "--resume", out, "--counts", "1,2,1", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert [point.ranks for point in read_result(out).points] == [1, 2, 1]
+    wrong = feedrate("sweep", "--workload", "unet3d-tiny")
+    assert wrong.status == 2 and "sweep needs DIR" in wrong.one_line()
+
+
+def test_the_live_stream_is_an_object_a_second(tiny, tmp_path):
+    words = (*TINY, "-n", 2, "--steps", 40, "--out", tmp_path / "out")
+    done = feedrate("run", tiny, *words, "--live", "json")
+    assert done.status == 0, done.err
+    seen = [json.loads(line) for line in done.out.splitlines()]
+    assert seen and all(now["verb"] == "run" and now["parts"] in (None, 1) for now in seen)
+    assert "accelerator utilisation" in done.err
+
+
+def test_quiet_leaves_the_answer_and_verbose_shows_what_is_started(tiny, tmp_path):
+    words = ("run", tiny, *TINY, "--steps", 2, "-n", 2)
+    quiet = feedrate(*words, "--out", tmp_path / "a", "-q")
+    assert quiet.status == 0 and "point 1" not in quiet.out + quiet.err and "GB/s" in quiet.out
+    loud = feedrate(*words, "--out", tmp_path / "b", "-v")
+    assert loud.status == 0 and "mpirun" in loud.err and "-n 2" in loud.err
+
+
+def test_every_exit_status_is_in_the_help():
+    text = feedrate("-h").out
+    for error in FeedrateError.__subclasses__():
+        assert error.exit_code in EXIT_STATUS
+    assert all(f"  {status} " in text for status in EXIT_STATUS)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A home folder and the folder beside a dataset, each with defaults."""
+    home, beside = tmp_path / "home", tmp_path / "beside"
+    for folder, text in ((home, 'loader = "torch"\nepochs = 2\n'), (beside, 'loader = "direct"\n')):
+        folder.mkdir()
+        (folder / "feedrate.toml").write_text(text)
+    monkeypatch.setenv("HOME", str(home))
+    return home, beside
+
+
+def said(verb, place):
+    return {default.option: default.value for default in defaults_of(verb, verb_command(verb), place)}
+
+
+def test_the_file_beside_the_dataset_wins_over_the_one_at_home(files):
+    _, beside = files
+    assert said("sweep", str(beside / "data")) == {"loader": "direct", "epochs": 2}
+    assert said("sweep", None) == {"loader": "torch", "epochs": 2}
+    (beside / "feedrate.toml").write_text('loader = "direct"\n[sweep]\nmax-runs = 3\nloader = "torch"\n')
+    assert said("sweep", str(beside / "data")) == {"loader": "torch", "epochs": 2, "max-runs": 3}
+    assert said("run", str(beside / "data")) == {"loader": "direct", "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[sweep]\nlodaer = 'direct'\n", "did you mean loader"),
+        ("[sweeep]\nloader = 'direct'\n", "did you mean sweep"),
+        ("force = true\n", "may not say --force"),
+        ("out = '/etc'\n", "may not say --out"),
+        ("loader = {a = 1}\n[run]\n", "is no command"),
+        ("verify-reads = 1\n", "is not true or false"),
+    ],
+)
+def test_a_mistake_in_it_is_named(files, text, words):
+    _, beside = files
+    (beside / "feedrate.toml").write_text(text)
+    with pytest.raises(SpecError, match=words):
+        defaults_of("sweep", verb_command("sweep"), str(beside / "data"))
+
+
+def test_small_slips_have_hints(tmp_path):
+    assert "write s3://bucket" in feedrate("verify", "s3:/bucket").one_line()
+    assert (
+        "256GiB"
+        in feedrate("datasize", "-w", "unet3d-a100", "--accelerators", 8, "--host-memory", "256").one_line()
+    )
+    (tmp_path / "file").write_text("")
+    assert "is a file" in feedrate("doctor", tmp_path / "file").out
+    assert "--recipe" in feedrate("generate", tmp_path / "data").one_line()

@@ -1,0 +1,279 @@
+"""Intact specimens of every kind of file that feedrate reads, and the commands that read them."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from command import Done, feedrate
+from faults.harness import complaint, load_modules_of
+from faults.mutate import (
+    Damage,
+    bytes_damaged,
+    gz_damaged,
+    hdf5_damaged,
+    json_damaged,
+    lines_damaged,
+    nifti_damaged,
+    npy_damaged,
+    npz_damaged,
+    one_of,
+    parquet_damaged,
+    tfrecord_damaged,
+)
+
+from emulator.registry import VERBS, load
+
+ROOT = Path(__file__).resolve().parents[2]
+FORMATS = ("npz", "npy", "nii", "nii.gz", "hdf5", "raw", "tfrecord", "parquet", "jpeg")
+MANY = ("hdf5", "tfrecord", "parquet")
+UNSUMMED = ("hdf5", "parquet")
+"""Files of many samples that hold bytes without a sum: samples themselves, or what no read asks for."""
+FOREIGN = ("npz", "hdf5", "tfrecord", "parquet")
+
+
+DAMAGES: dict[str, Damage] = {
+    "npz": one_of(bytes_damaged, npz_damaged),
+    "npy": one_of(bytes_damaged, npy_damaged),
+    "nii": one_of(bytes_damaged, nifti_damaged),
+    "nii.gz": one_of(bytes_damaged, nifti_damaged, gz_damaged(bytes_damaged)),
+    "hdf5": one_of(bytes_damaged, hdf5_damaged),
+    "tfrecord": one_of(bytes_damaged, tfrecord_damaged),
+    "parquet": one_of(bytes_damaged, parquet_damaged),
+    "raw": bytes_damaged,
+    "jpeg": bytes_damaged,
+}
+"""Of each format: any bytes, and its own fields."""
+
+
+class Reader:
+    """A kind of file, and the commands that read it.
+
+    `folder` of the specimens is copied for each case, one of its files that match `pattern` is damaged. In
+    the commands {X} is the copy, {F} the damaged file, {O} a path that does not exist. With `finds` the first
+    command has to notice every change of bytes. `memory`: see forked.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: str,
+        pattern: str,
+        damage: Damage,
+        *commands: str,
+        finds: bool = False,
+        memory: int | None = 4 * 2**30,
+    ) -> None:
+        self.name, self.folder, self.pattern, self.damage = name, folder, pattern, damage
+        self.commands, self.finds, self.memory = commands, finds, memory
+
+
+PLANNED = "run {X} --workload unet3d-tiny --dry-run -n 2 --mismatched-dataset"
+GENERATE = "--recipe tiny --files 4 --dry-run"
+READERS = [
+    Reader(
+        "manifest.json",
+        "npz",
+        "manifest.json",
+        json_damaged,
+        "verify {X}",
+        PLANNED,
+        f"generate {{X}} {GENERATE}",
+    ),
+    Reader(
+        "table of samples", "npz", "samples-*.npy", one_of(bytes_damaged, npy_damaged), "verify {X}", PLANNED
+    ),
+    *(
+        Reader(f"{form} in verify", form, "sample_*", DAMAGES[form], "verify {X}", finds=True)
+        for form in FORMATS
+    ),
+    *(
+        Reader(f"{form} in adopt", f"foreign-{form}", "*/sample_*", DAMAGES[form], "adopt {X}", PLANNED)
+        for form in FOREIGN
+    ),
+    Reader(
+        "run.json", "result", "run.json", json_damaged, "report {X}", "compare {X} {X}", "fit {X} --out {O}"
+    ),
+    Reader("run.json in export", "result", "run.json", json_damaged, "export --mlperf {X} --out {O}"),
+    Reader("run.json on a page", "result", "run.json", json_damaged, "report {X} --html {O}", memory=None),
+    Reader("steps.parquet", "result", "steps.parquet", DAMAGES["parquet"], "report {X}", "fit {X} --out {O}"),
+    Reader("workload", "toml", "workload.toml", lines_damaged, "workloads {F}", "datasize --workload {F}"),
+    Reader("recipe", "toml", "recipe.toml", lines_damaged, "generate {O} --recipe {F} --files 2 --dry-run"),
+    Reader("system", "toml", "system.toml", lines_damaged, "efficiency --system {F}"),
+    Reader(
+        "system in simulate",
+        "toml",
+        "system.toml",
+        lines_damaged,
+        "simulate --system {F} --workload unet3d-tiny --counts 1,3 --steps 3 --out {O}",
+    ),
+    Reader(
+        "system in plan", "toml", "system.toml", lines_damaged, "plan --system {F} --workload unet3d-tiny"
+    ),
+    Reader(
+        "model", "toml", "checkpoint.toml", lines_damaged, "checkpoint {O} --model {F} --dry-run --subset"
+    ),
+    Reader("DLIO YAML", "toml", "dlio.yaml", lines_damaged, "import {F} --out {O}"),
+    Reader("MLPerf JSON", "mlperf", "*.json", json_damaged, "import {X} --out {O}"),
+    Reader("MLPerf config", "mlperf", "dlio_config/*.yaml", lines_damaged, "import {X} --out {O}"),
+    Reader(
+        "seeds",
+        "seeds",
+        "case_*/*",
+        one_of(bytes_damaged, nifti_damaged),
+        "generate {O} --recipe tiny --files 1 --seeds {X} --payload ct-realistic --no-fsync",
+    ),
+]
+
+DLIO_YAML = """model: unet3d
+framework: pytorch
+workflow: {generate_data: False, train: True, checkpoint: False}
+dataset:
+  data_folder: data/unet3d/
+  format: npz
+  num_files_train: 168
+  num_samples_per_file: 1
+  record_length_bytes: 146600628
+  record_length_bytes_stdev: 68341808
+reader:
+  data_loader: pytorch
+  batch_size: 7
+  read_threads: 4
+  file_shuffle: seed
+  sample_shuffle: seed
+train:
+  epochs: 5
+  computation_time: 0.636
+metric:
+  au: 0.90
+"""
+
+
+def make_specimens(folder: Path) -> None:
+    """One small intact folder of each kind, made by the commands themselves."""
+
+    def done(*words: object) -> None:
+        end = feedrate(*words)
+        assert end.status == 0, end.err
+
+    for form in FORMATS:
+        many = ("--set", "samples_per_file=3") if form in MANY else ()
+        settings = (
+            "--set",
+            f"format={form}",
+            "--set",
+            "size.bytes_min=20kB",
+            "--set",
+            "size.min_edge=8",
+            "--set",
+            "size.bytes_mean=40kB",
+            "--set",
+            "size.bytes_sd=4kB",
+        )
+        done("generate", folder / form, "--recipe", "tiny", "--files", 3, *settings, *many)
+    for form in FOREIGN:
+        (folder / f"foreign-{form}" / "train").mkdir(parents=True)
+        for sample in (folder / form).glob("sample_*"):
+            shutil.copy(sample, folder / f"foreign-{form}" / "train")
+    done("generate", folder / "trained", "--recipe", "tiny", "--files", 32)
+    done(
+        "run",
+        folder / "trained",
+        "--workload",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "-n",
+        2,
+        "--steps",
+        3,
+        "--out",
+        folder / "result",
+    )
+    toml = folder / "toml"
+    toml.mkdir()
+    shutil.copy(ROOT / "workloads" / "unet3d-a100.toml", toml / "workload.toml")
+    shutil.copy(ROOT / "datasets" / "kits19" / "recipe.toml", toml / "recipe.toml")
+    shutil.copy(sorted((ROOT / "results" / "systems").glob("*.toml"))[0], toml / "system.toml")
+    shutil.copy(ROOT / "workloads" / "checkpoints" / "llama3-8b.toml", toml / "checkpoint.toml")
+    (toml / "dlio.yaml").write_text(DLIO_YAML)
+    done("export", "--mlperf", folder / "result", "--out", folder / "exported")
+    run = next(path.parent for path in (folder / "exported").rglob("summary.json"))
+    shutil.copytree(run, folder / "mlperf")
+    seeds = folder / "seeds" / "case_00000"
+    seeds.mkdir(parents=True)
+    _nifti_pair(seeds)
+
+
+def _nifti_pair(folder: Path) -> None:
+    """A case as KiTS19 has it: 24 x 32 x 32 voxels."""
+    import nibabel
+    import numpy as np
+
+    random = np.random.default_rng(7)
+    voxels = random.normal(0, 300, (24, 32, 32)).astype(np.int16)
+    labels = (voxels > 250).astype(np.uint8)
+    for name, array in (("imaging", voxels), ("segmentation", labels)):
+        nibabel.save(nibabel.Nifti1Image(array, np.diag([3.0, 0.8, 0.8, 1.0])), folder / f"{name}.nii.gz")
+
+
+def commands_of(reader: Reader, case: Path, victim: Path, work: Path) -> list[list[str]]:
+    """The words of its commands, with these paths."""
+    return [
+        [word.format(X=case, F=victim, O=work / f"out-{number}") for word in words.split()]
+        for number, words in enumerate(reader.commands)
+    ]
+
+
+def victims(reader: Reader, case: Path) -> list[Path]:
+    """The files that may be damaged."""
+    return sorted(path for path in case.glob(reader.pattern) if path.is_file())
+
+
+def damaged_case(reader: Reader, specimens: Path, work: Path, random: Random, run: Run) -> str:
+    """Run one case in the new folder `work`; what is wrong, empty when nothing is."""
+    copy = work / "case"
+    shutil.copytree(specimens / reader.folder, copy)
+    victim = random.choice(victims(reader, copy))
+    before = victim.read_bytes()
+    after = reader.damage(before, random)
+    victim.write_bytes(after)
+    listing = {path for path in copy.rglob("*") if path.is_file()}
+    for number, words in enumerate(commands_of(reader, copy, victim, work)):
+        done = run(words, work, memory=reader.memory)
+        wrong = complaint(done)
+        if not wrong and reader.finds and number == 0 and after != before and done.status == 0:
+            wrong = "the damage was not found"
+        if not wrong and "\x1b[31m" in done.out + done.err:
+            wrong = "an escape sequence of the file reached the terminal"
+        lost = {path for path in listing if not path.exists()}
+        if not wrong and lost:
+            wrong = f"files are gone: {sorted(lost)}"
+        if not wrong and (left := list(work.rglob("*.part"))):
+            wrong = f"temporary files are left: {left}"
+        if wrong:
+            return f"feedrate {' '.join(words)[-200:]}: {wrong}"
+    return ""
+
+
+def warm_up(specimens: Path, work: Path) -> None:
+    """Import here what all commands import, so that forks need not each do it again.
+
+    And have the simulator's machine code made, once for all processes.
+    """
+    warnings.simplefilter("ignore")
+    for verb in VERBS.values():
+        load(verb.function)
+    assert feedrate("plan", "--system", "weka-performance").status == 0
+    for number, reader in enumerate(READERS):
+        copy = work / str(number) / "case"
+        shutil.copytree(specimens / reader.folder, copy)
+        for words in commands_of(reader, copy, victims(reader, copy)[0], copy.parent):
+            load_modules_of(words, work)
+
+
+Run = Callable[..., Done]
+"""`forked` or `inside`."""

@@ -1,0 +1,167 @@
+"""What a machine runs out of, and processes that are killed early: one line each."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from command import ROOT_AND_OVERSUBSCRIBED, Done, feedrate
+from faults.harness import build_shim, complaint, feedrate_struck
+
+TRAINING = ("-w", "unet3d-tiny", "--epochs", 50)
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_shim(tmp_path_factory.mktemp("shim"))
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("loader", ["direct", pytest.param("torch", marks=pytest.mark.long)])
+def test_an_error_at_close(shim, tiny, tmp_path, loader):
+    """Some file systems tell only then that a read or a write has failed."""
+    struck = feedrate_struck(
+        shim, "path=.npz calls=close mode=errno:EIO times=0", "run", tiny, *TRAINING, "--loader", loader,
+        "-n", 1, "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert struck.calls and not complaint(struck.done)
+    if struck.done.status:
+        assert "Input/output error" in struck.done.one_line()
+
+
+def test_an_error_at_close_of_what_is_written(shim, tmp_path):
+    words = ("generate", tmp_path / "data", "--recipe", "tiny", "--files", 4)
+    struck = feedrate_struck(
+        shim, f"path={tmp_path / 'data'}/sample calls=close mode=errno:EIO times=0", *words
+    )
+    assert struck.calls and struck.done.status == 4 and "Input/output error" in struck.done.one_line()
+    assert not list((tmp_path / "data").glob("*.npz")) and feedrate(*words).status == 0
+
+
+@pytest.mark.mpi
+def test_a_worker_that_is_killed_at_its_start(tiny, tmp_path):
+    words = ("run", tiny, *TRAINING, "--loader", "torch", "--set", "loader.worker_kind=process", "-n", 1,
+             "--out", tmp_path / "out")  # fmt: skip
+    done = started(words, kill_first_worker)
+    assert done.status not in (0, -9) and not complaint(done)
+    assert "worker" in done.one_line() and len(done.err.splitlines()) < 6, done.err
+
+
+def kill_first_worker(launcher: psutil.Process) -> bool:
+    """Kill a process that a rank has started; False: there is none yet."""
+    of_ranks = {process.pid: process for process in launcher.children(recursive=True)
+                if "PMIX_RANK" in process.environ()}  # fmt: skip
+    for process in of_ranks.values():
+        if process.ppid() in of_ranks and process.status() != psutil.STATUS_ZOMBIE:
+            process.kill()
+            return True
+    return False
+
+
+def started(words: Sequence[object], strike) -> Done:
+    with subprocess.Popen(
+        [sys.executable, "-m", "emulator", *map(str, words)], text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
+    ) as process:  # fmt: skip
+        launcher = psutil.Process(process.pid)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if strike(launcher):
+                    break
+            except psutil.Error:
+                continue
+        try:
+            out, err = process.communicate(timeout=40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            pytest.fail("it did not end")
+    return Done(process.returncode, out, err, 0)
+
+
+# ---- As root.
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system with 40 inodes."""
+    if os.geteuid():
+        pytest.skip("needs root, to mount a file system with few inodes")
+    place = tmp_path / "small"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "nr_inodes=40,size=200m", "none", place],
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip("this system mounts no tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_inodes_that_are_used_up(small):
+    words = ("generate", small / "data", "--recipe", "tiny", "--files", 60)
+    assert "inodes are used up" in feedrate(*words).one_line()
+    assert not (small / "data").exists()
+    done = feedrate(*words, "--no-space-check")
+    assert done.status == 4 and "no inodes left" in done.one_line() and "resumes" in done.one_line()
+
+
+@pytest.mark.faults
+@pytest.mark.mpi
+def test_a_machine_without_memory(tiny, tmp_path):
+    """A cgroup that ends ranks for want of memory: it is said once, with the rank."""
+    groups = Path("/sys/fs/cgroup/memory")
+    if os.geteuid() or not (groups / "memory.limit_in_bytes").exists():
+        pytest.skip("needs root and cgroup v1 for memory")
+    group = groups / f"feedrate-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(260 << 20))
+        words = ("run", tiny, *TRAINING, "--loader", "direct", "-n", 12, "--out", tmp_path / "out")
+        inside = [
+            "sh",
+            "-c",
+            f'echo $$ > {group}/cgroup.procs && exec "$@"',
+            "-",
+            sys.executable,
+            "-m",
+            "emulator",
+        ]
+        done = subprocess.run(
+            [*inside, *map(str, words)], capture_output=True, text=True, timeout=60, check=False,
+            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
+        )  # fmt: skip
+    finally:
+        time.sleep(0.5)
+        group.rmdir()
+    assert done.returncode, "it had memory enough"
+    assert done.stderr.count("oom_kill") == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count("feedrate: error:") == 1, done.stderr
+
+
+@pytest.mark.mpi
+def test_too_few_processes_are_one_line(tiny, tmp_path):
+    """`ulimit -u` holds only users other than root."""
+    prefix = ["unshare", "--user"] if os.geteuid() == 0 else []
+    if prefix and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespaces, and root is not held to the limit")
+    words = ("run", tiny, *TRAINING, "--loader", "direct", "-n", 24,
+             "--out", tmp_path / "out")  # fmt: skip
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "emulator", *map(str, words)],
+        capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (200, 200)),
+    )  # fmt: skip
+    assert re.search(
+        r"feedrate: error: 24 ranks need \d+ processes and threads, and 200 are allowed", done.stderr
+    )

@@ -1,0 +1,181 @@
+"""Two commands at one place at the same moment: one works, the other is refused, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from command import ROOT_AND_OVERSUBSCRIBED, Done, feedrate
+from s3_server import s3_server
+
+from emulator.record.folder import LOCK, read_result
+from emulator.record.steps import read_steps
+
+MADE = ("--recipe", "tiny", "--files", 24, "--threads", 1, "--set", "size.bytes_mean=300kB", "--set",
+        "size.bytes_sd=20kB", "--set", "size.bytes_min=200kB")  # fmt: skip
+
+
+def at_once(*commands: Sequence[object], **environment: str) -> list[Done]:
+    """All commands, started together."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "emulator", *map(str, words)], stdin=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
+        )
+        for words in commands
+    ]  # fmt: skip
+    told = [process.communicate(timeout=100) for process in running]
+    return [Done(process.returncode, *texts, 0) for process, texts in zip(running, told, strict=True)]
+
+
+def one_worked(ends: Sequence[Done]) -> Done:
+    """The one that was refused."""
+    worked = [end for end in ends if end.status == 0]
+    refused = [end for end in ends if end.status]
+    assert len(worked) == 1 and len(refused) == 1, [end.err for end in ends]
+    assert "in use" in refused[0].one_line() or "not empty" in refused[0].one_line()
+    return refused[0]
+
+
+def sweep(data: Path, out: Path, *more: object) -> tuple[object, ...]:
+    return ("sweep", data, "-w", "unet3d-tiny", "--loader", "direct", "--counts", "1,2", "--steps", 20,
+            *(more or ("--out", out)))  # fmt: skip
+
+
+@pytest.mark.mpi
+def test_two_sweeps_at_one_out(tiny, tmp_path):
+    """Both once ended with status 0, and the points of one were gone."""
+    out = tmp_path / "out"
+    one_worked(at_once(sweep(tiny, out), sweep(tiny, out)))
+    result = read_result(out)
+    assert result.status == "complete" and [point.ranks for point in result.points] == [1, 2]
+    assert set(read_steps(out)["point"]) == {0, 1}
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_force_over_a_running_sweep(tiny, tmp_path):
+    out = tmp_path / "out"
+    one_worked(at_once(sweep(tiny, out, "--out", out, "--force"), sweep(tiny, out, "--out", out, "--force")))
+    assert [point.ranks for point in read_result(out).points] == [1, 2]
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_a_killed_sweep_resumes_and_again(tiny, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "emulator", *map(str, sweep(tiny, out))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("  1 rank:"):
+                break
+        process.send_signal(signal.SIGKILL)
+        process.stdout.read()
+    assert len(read_result(out).points) == 1
+    deadline = time.monotonic() + 5  # ranks of a killed launcher end within that
+    first = feedrate(*sweep(tiny, out, "--resume", out))
+    while first.status and time.monotonic() < deadline:
+        assert "in use" in first.one_line()
+        first = feedrate(*sweep(tiny, out, "--resume", out))
+    assert first.status == 0, first.err
+    again = feedrate(*sweep(tiny, out, "--resume", out))
+    assert again.status == 0 and len(read_result(out).points) == 2
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_two_resumes_at_once(tiny, tmp_path):
+    out = tmp_path / "out"
+    assert feedrate(*sweep(tiny, out)).status == 0
+    longer = (
+        "sweep",
+        tiny,
+        "-w",
+        "unet3d-tiny",
+        "--loader",
+        "direct",
+        "--counts",
+        "1,2,3",
+        "--steps",
+        20,
+        "--resume",
+        out,
+    )
+    ends = at_once(longer, longer)
+    assert all(end.status == 0 or "use" in end.err or "gone on" in end.err for end in ends), [
+        e.err for e in ends
+    ]
+    assert any(end.status == 0 for end in ends)
+    result = read_result(out)
+    assert [point.ranks for point in result.points] == [1, 2, 3]
+    assert set(read_steps(out)["point"]) == {0, 1, 2}
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_resume_compares_the_length_and_the_dataset(tiny, tmp_path):
+    out = tmp_path / "out"
+    assert feedrate(*sweep(tiny, out)).status == 0
+    words = [*sweep(tiny, out, "--resume", out)]
+    words[words.index(20)] = 30
+    assert "steps" in feedrate(*words).one_line()
+    other = tmp_path / "other"
+    assert feedrate("generate", other, "--recipe", "tiny", "--files", 96, "--seed", 5).status == 0
+    assert "another dataset" in feedrate(*sweep(other, out, "--resume", out)).one_line()
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/x", pytest.param("folder", marks=pytest.mark.long)])
+def test_two_generates_of_different_seeds(place, tmp_path):
+    """On S3 both once said 0, and then "its table is missing"."""
+    with s3_server() as server:
+        data, environment = (place if "s3" in place else str(tmp_path / place)), server.environment()
+        ends = at_once(("generate", data, *MADE), ("generate", data, *MADE, "--seed", 1), **environment)
+        one_worked(ends)
+        assert feedrate("verify", data, **environment).status == 0
+        seed = next(index for index, end in enumerate(ends) if end.status == 0)
+        assert feedrate("generate", data, *MADE, "--seed", seed, **environment).status == 0
+        assert "another dataset" in feedrate("generate", data, *MADE, "--seed", 1 - seed, **environment).err
+
+
+def test_a_lock_that_a_killed_generate_left_is_taken_over(tmp_path):
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "emulator", "generate", str(data), *map(str, MADE), "--files", "4000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not list(data.glob("*.npz")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    assert (data / ".feedrate/lock").read_bytes()
+    deadline = time.monotonic() + 5  # its child ends with it
+    while (
+        done := feedrate("generate", data, *MADE, "--files", 24, "--force")
+    ).status and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert done.status == 0, done.err
+    assert not list(data.rglob("*.part")) and feedrate("verify", data).status == 0
+
+
+@pytest.mark.long
+def test_out_of_a_run_that_was_killed_at_its_beginning_is_free(tiny, tmp_path):
+    """It holds a lock and half of a file, and no result: --force had nothing to go by."""
+    from emulator.files import Owner, temporary_name
+
+    out = tmp_path / "out"
+    out.mkdir()
+    child = os.fork()
+    if child == 0:
+        (out / LOCK).write_bytes(Owner.me().line())
+        temporary_name(out / "run.json").write_bytes(b"{")
+        os._exit(0)
+    os.waitpid(child, 0)
+    words = ("simulate", "--system", "weka-performance", "-w", "unet3d-tiny", "--counts", "1", "--steps", 2)
+    done = feedrate(*words, "--out", out)
+    assert done.status == 0, done.err
+    assert not list(out.glob("*.part")) and not (out / LOCK).exists()

@@ -1,0 +1,102 @@
+"""When a call into the storage counts as a hang, and when it is only slow."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from emulator.errors import SpecError
+from emulator.run.watch import Call, Watch, bytes_moved, storage_call, storage_timeout
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("", 30),
+        ("--storage-timeout 90s", 90),
+        ("--storage-timeout=2min", 120),
+        ("--set loader.stall_timeout=5min", 300),
+        ("--set=io.stall_timeout=45s", 45),
+        ("--set loader.stall_timeout=5s", 30),
+        ("--set loader.stall_timeout=5min --storage-timeout 7s", 7),
+        ("-- --storage-timeout 7s", 30),
+    ],
+)
+def test_a_longer_stall_timeout_is_not_cut_short_in_silence(words, seconds):
+    assert storage_timeout(words.split()) == seconds
+
+
+def test_a_timeout_that_is_none():
+    with pytest.raises(SpecError, match="storage-timeout"):
+        storage_timeout(["--storage-timeout", "0s"])
+
+
+def in_thread(call, *values):
+    """A thread that is blocked in `call(*values)`, its frame and its number."""
+    thread = threading.Thread(target=call, args=values, daemon=True)
+    thread.start()
+    time.sleep(0.2)
+    return sys._current_frames()[thread.ident], thread.native_id
+
+
+def test_a_call_is_named_with_its_path(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def read() -> bytes:
+        return pipe.read_bytes()
+
+    frame, number = in_thread(read)
+    assert storage_call(frame, number) == Call("open", str(pipe))
+    os.close(os.open(pipe, os.O_RDWR))
+
+
+def test_a_call_of_a_library_is_found_in_the_kernel(tmp_path):
+    """The stack ends in a function whose name says nothing, as in h5py or pyarrow."""
+    pipe = tmp_path / "file"
+    os.mkfifo(pipe)
+    ours = os.open(pipe, os.O_RDWR)
+    import ctypes
+
+    library_function = ctypes.CDLL(None).read
+
+    def load() -> None:
+        library_function(ours, ctypes.create_string_buffer(8), 8)
+
+    frame, number = in_thread(load)
+    assert storage_call(frame, number) == Call("read", str(pipe))
+    os.write(ours, b"end")
+    frame, number = in_thread(threading.Event().wait, 1)
+    assert storage_call(frame, number) is None
+
+
+def test_what_is_moved_is_counted_on_a_disk():
+    place, moved = bytes_moved(str(Path(__file__)))
+    assert place and Path(place).is_dir() and moved >= 0
+    assert bytes_moved("/proc/self/status") == ("/proc", 0)
+
+
+def test_a_slow_fsync_is_no_hang_while_data_moves(tmp_path):
+    """Gigabytes are written to the disk while a thread is said to wait in fsync; then nothing is."""
+    file = tmp_path / "large"
+    if not bytes_moved(str(file))[1]:
+        pytest.skip("no disk below the folder for temporary files")
+    watcher = Watch(3600, lambda error: None)
+    watcher._timeout = 1.0
+    call, begin = Call("fsync", str(file)), time.monotonic()
+    seen = []
+    with file.open("wb") as open_file:
+        for _ in range(4):
+            open_file.write(os.urandom(8 << 20))
+            open_file.flush()
+            os.fsync(open_file.fileno())
+            seen.append(watcher._moves(call, time.monotonic(), begin))
+    assert seen == [False, True, True, True]
+    assert not watcher._moves(Call("read", str(file)), time.monotonic(), begin)  # no read takes so long
+    assert not watcher._moves(call, begin + 11.0, begin)  # nor ten times the timeout
+    assert not watcher._moves(Call("fsync", "/proc/x"), time.monotonic(), begin)  # it does not count

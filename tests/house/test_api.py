@@ -1,0 +1,47 @@
+"""The Python surface: its doctest runs, and importing the package costs a rank nothing."""
+
+import doctest
+import subprocess
+import sys
+
+import pytest
+from synthetic_results import plain_sweep, steps_of
+
+import emulator
+from emulator import api
+from emulator.record.folder import write_result
+from emulator.record.steps import write_steps
+
+
+@pytest.mark.long
+def test_the_doctest_of_the_surface():
+    assert doctest.testmod(api).failed == 0
+
+
+def test_importing_the_package_imports_nothing_of_it():
+    code = (
+        "import sys, emulator; "
+        "print([name for name in sys.modules if name.startswith(('emulator', 'numpy'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['emulator']"
+
+
+def test_a_result_is_a_table_figures_and_a_sentence(tmp_path):
+    made = plain_sweep()
+    write_result(tmp_path, made)
+    write_steps(tmp_path, steps_of(made))
+    result = emulator.read(tmp_path)
+    assert result.table["ranks"].tolist() == [1, 2, 4, 8, 12, 14, 15, 16, 18, 20, 24, 32]
+    assert 12 < emulator.find_knee(result.points).n_au < 20
+    pictures = emulator.figures(result)
+    assert pictures[0].name == "answer" and pictures[0]._repr_svg_().startswith("<svg")
+    assert "14 accelerators" in result.answer and "| ranks |" in result._repr_markdown_()
+    pictures[0].save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_surface_is_what_it_says():
+    assert set(api.__all__) < set(dir(emulator))
+    with pytest.raises(AttributeError):
+        emulator.nothing  # noqa: B018

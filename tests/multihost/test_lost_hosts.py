@@ -1,0 +1,58 @@
+"""A host that is gone ends the run soon, with its name. Needs root: make test-multihost."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from hosts import pids_on, start_on_hosts
+
+from emulator.record.folder import read_result
+from emulator.record.steps import read_steps
+
+pytestmark = pytest.mark.multihost
+
+
+@pytest.fixture
+def reading(hosts, tiny, tmp_path):
+    """A run on three hosts, a rank each, whose steps are being counted."""
+    out = tmp_path / "out"
+    run = start_on_hosts(
+        1, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 100000,
+        "--set", "training.sync=step", "--out", out,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not ((out / "spool").is_dir() and len(read_steps(out))):
+        time.sleep(0.2)
+    yield run, out
+    run.kill()
+    run.communicate()
+    for host in hosts:
+        for pid in pids_on(host):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_rank_that_is_killed_ends_the_run(reading):
+    run, _ = reading
+    os.kill(pids_on("frh2", "emulator")[0], signal.SIGKILL)
+    began = time.monotonic()
+    run.communicate(timeout=20)
+    assert run.returncode != 0
+    assert time.monotonic() - began < 10
+
+
+def test_a_host_whose_network_is_gone_ends_the_run(reading):
+    """Nobody closed a connection. The status is mpirun's own, and not always an error."""
+    run, out = reading
+    subprocess.run(["ip", "-n", "frsw", "link", "set", "p2", "down"], check=True)
+    began = time.monotonic()
+    try:
+        _, errors = run.communicate(timeout=30)
+        took = time.monotonic() - began
+    finally:
+        subprocess.run(["ip", "-n", "frsw", "link", "set", "p2", "up"], check=True)
+    assert read_result(out).status == "incomplete"
+    assert "lost the connection to frh" in errors + (out / "failure.txt").read_text()
+    assert "Traceback" not in errors
+    assert took < 10

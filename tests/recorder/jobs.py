@@ -1,0 +1,122 @@
+"""Training jobs as users have them: `python jobs.py KIND FOLDER [KEY=VALUE...]`. They know no feedrate."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+
+class Files(Dataset):
+    """A file a sample, read whole or from a random place."""
+
+    def __init__(self, folder: Path, part: int = 0) -> None:
+        self.files = sorted(folder.glob("*.dat"))
+        self.part = part
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with self.files[index].open("rb", buffering=0) as file:
+            if self.part:
+                file.seek(int(torch.randint(0, self.files[index].stat().st_size - self.part, ())))
+                return torch.frombuffer(bytearray(file.read(self.part)), dtype=torch.uint8).sum()
+            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).sum()
+
+
+class Slices(Dataset):
+    """Many samples in one file, each at its place."""
+
+    def __init__(self, folder: Path, each: int) -> None:
+        (self.file,) = folder.glob("*.dat")
+        self.each = each
+        self.opened = None
+
+    def __len__(self) -> int:
+        return self.file.stat().st_size // self.each
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.opened is None:
+            self.opened = self.file.open("rb", buffering=0)
+        self.opened.seek(index * self.each)
+        return torch.frombuffer(bytearray(self.opened.read(self.each)), dtype=torch.uint8).sum()
+
+
+class Mapped(Slices):
+    """The same through a map of the file."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.opened is None:
+            self.opened = np.memmap(self.file, np.uint8, "r")
+        return torch.from_numpy(self.opened[index * self.each : (index + 1) * self.each].copy()).sum()
+
+
+class Shards(IterableDataset):
+    """Files that are read from their start to their end."""
+
+    def __init__(self, folder: Path, each: int) -> None:
+        self.files = sorted(folder.glob("*.dat"))
+        self.each = each
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        share = self.files[info.id :: info.num_workers] if info else self.files
+        for path in share:
+            with path.open("rb", buffering=0) as file:
+                while len(data := file.read(self.each)) == self.each:
+                    yield torch.frombuffer(bytearray(data), dtype=torch.uint8).sum()
+
+
+def train(loader: DataLoader, step: float, epochs: int = 1, steps: int = 10**9) -> int:
+    """So many epochs; a step keeps this process busy for `step` seconds."""
+    done = 0
+    for _ in range(epochs):
+        for _batch in loader:
+            end = time.perf_counter() + step
+            while time.perf_counter() < end:
+                time.sleep(step / 20)
+            done += 1
+            if done >= steps:
+                return done
+    return done
+
+
+def main() -> None:
+    kind, folder = sys.argv[1], Path(sys.argv[2])
+    options = {key: json.loads(value) for key, _, value in (word.partition("=") for word in sys.argv[3:])}
+    step, epochs, each = options.pop("step", 0.01), options.pop("epochs", 1), options.pop("each", 65536)
+    status, steps = options.pop("status", 0), options.pop("steps", 10**9)
+    options = {"batch_size": 4, "num_workers": 2, **options}
+    if kind == "files":
+        loader = DataLoader(Files(folder), shuffle=True, **options)
+    elif kind == "parts":
+        loader = DataLoader(Files(folder, each), shuffle=True, **options)
+    elif kind == "slices":
+        loader = DataLoader(Slices(folder, each), shuffle=True, **options)
+    elif kind == "mapped":
+        loader = DataLoader(Mapped(folder, each), shuffle=True, **options)
+    elif kind == "shards":
+        loader = DataLoader(Shards(folder, each), **options)
+    elif kind == "two":
+        train(DataLoader(Files(folder / "valid"), batch_size=2, num_workers=1), 0.001)
+        loader = DataLoader(Files(folder), shuffle=True, **options)
+    elif kind == "none":
+        for path in sorted(folder.glob("*.dat")):
+            path.read_bytes()
+        raise SystemExit(status)
+    print("steps", train(loader, step, epochs, steps), flush=True)
+    if status < 0:
+        import os
+
+        os.kill(os.getpid(), -status)
+    raise SystemExit(status)
+
+
+if __name__ == "__main__":
+    main()

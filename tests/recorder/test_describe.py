@@ -1,0 +1,98 @@
+"""From what was read to a pattern that is replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from emulator.errors import SpecError
+from emulator.satellites.recorder.describe import Pattern, pattern_of, size_spec
+from emulator.satellites.recorder.observation import Loader, Settings
+from emulator.satellites.recorder.reads import Histogram, Reads
+
+SHUFFLED = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="RandomSampler", dataset_length=100)
+
+
+def pieces(size: int, count: int):
+    histogram = Histogram()
+    for _ in range(count):
+        histogram.add(size)
+    return histogram.seen()
+
+
+def whole(files: int, size: int, times: int = 1) -> Reads:
+    return Reads(
+        files=files, files_bytes=files * size, sizes=(size, size), opens=files * times, visits=files * times,
+        visit_bytes=files * size * times, visit_size=files * size * times, bytes=files * size * times,
+        requests=pieces(size, files * times), runs=pieces(size, files * times),
+    )  # fmt: skip
+
+
+def seen(reads: Reads, samples: int, settings: Settings = SHUFFLED, ahead: float = 1.0) -> Loader:
+    return Loader(
+        rank=0, host="h", process=1, settings=settings, epochs=1, steps=samples // 4, samples=samples,
+        ahead=ahead, reads=reads,
+    )  # fmt: skip
+
+
+def pattern(reads: Reads, samples: int, settings: Settings = SHUFFLED, ahead: float = 1.0) -> Pattern:
+    one = seen(reads, samples, settings, ahead)
+    return pattern_of(one, [one])
+
+
+def test_whole_files():
+    found = pattern(whole(100, 50_000), 100)
+    assert (found.files, found.samples_per_file, found.access.bytes_read) == (100, 1, 0)
+    found = pattern(whole(40, 50_000), 40)
+    assert found.files == 100 and any("40 files were seen" in line for line in found.told)
+
+
+def test_image_and_label_of_a_sample_are_files_of_their_own():
+    found = pattern(whole(200, 50_000), 100)
+    assert (found.files, found.files_per_sample) == (200, 2)
+    assert any("2 times the job's" in line for line in found.told)
+
+
+def test_two_ranks_that_read_the_same_files_or_shares_of_them():
+    both = [seen(whole(100, 50_000), 100) for _ in range(2)]
+    together = replace(both[0], samples=200, reads=both[0].reads.plus(both[1].reads))
+    assert pattern_of(together, both).files == 100
+    halves = [seen(whole(50, 50_000), 50) for _ in range(2)]
+    together = replace(halves[0], samples=100, reads=halves[0].reads.plus(halves[1].reads))
+    assert pattern_of(together, halves).files == 100
+
+
+def test_batches_on_their_way_when_the_job_ended_do_not_make_a_sample_smaller():
+    reads = replace(whole(1, 100 * 65536), visit_bytes=46 * 65536, bytes=46 * 65536,
+                    requests=pieces(65536, 46), runs=pieces(65536, 46))  # fmt: skip
+    found = pattern(reads, 40, ahead=1.2)  # 40 were delivered, 48 asked for, 46 read
+    assert (found.samples_per_file, found.access.bytes_read, found.block_bytes) == (100, 0, 65536)
+
+
+def test_pieces_of_a_sample():
+    reads = replace(whole(100, 1_000_000), visit_bytes=100 * 80_000, bytes=100 * 80_000,
+                    requests=pieces(8_000, 1000), runs=pieces(8_000, 1000))  # fmt: skip
+    found = pattern(reads, 100)
+    assert (found.access.bytes_read, found.access.pieces, found.block_bytes) == (80_000, 10, 8192)
+
+
+def test_maps_that_were_in_memory_already_are_refused():
+    reads = Reads(
+        files=1, files_bytes=10**8, sizes=(10**8, 10**8), mapped=10**8, storage_bytes=0, resident=1.0
+    )
+    with pytest.raises(SpecError, match="there already"):
+        pattern(reads, 100)
+    cold = replace(reads, storage_bytes=100 * 131072, faults=100, resident=0.0)
+    found = pattern(cold, 100)
+    assert (found.access.bytes_read, found.access.pieces) == (131072, 1)
+
+
+def test_nothing_that_was_read_is_refused():
+    with pytest.raises(SpecError, match="no file was seen"):
+        pattern(Reads(), 100)
+
+
+def test_sizes_that_are_all_one_need_no_quantiles():
+    assert size_spec((7, 7, 7)).distribution == "fixed"
+    assert size_spec((7, 8, 9)).quantiles == (7, 8, 9)

@@ -1,0 +1,99 @@
+"""Calls as strace tells them, reduced to what a job reads."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emulator.satellites.recorder.reads import Histogram, Reduction, bin_bytes, bin_of, is_data, quantiles_of
+from emulator.satellites.recorder.strace import Tracer
+from emulator.satellites.recorder.watch import Watch
+
+
+@given(st.integers(1, 2**47))
+def test_a_size_lies_in_its_bin(size):
+    first, after = bin_bytes(bin_of(size))
+    assert first <= size < after
+
+
+@given(st.lists(st.integers(1, 2**40), min_size=1))
+def test_a_typical_size_is_one_that_most_bytes_come_in(sizes):
+    histogram = Histogram()
+    for size in sizes:
+        histogram.add(size)
+    seen = histogram.seen()
+    assert seen.count == len(sizes) and sum(seen.bytes) == sum(sizes)
+    assert min(sizes) <= seen.typical() <= max(sizes)
+
+
+def traced(lines: str, pieces: int = 7) -> Reduction:
+    """What a Tracer makes of lines that arrive in pieces."""
+    reduction = Reduction()
+    tracer = Tracer(reduction, lambda process: process)
+    data = lines.encode()
+    for start in range(0, len(data), pieces):
+        tracer.feed(data[start : start + pieces])
+    return reduction
+
+
+def test_reads_runs_and_visits(tmp_path):
+    one, two = tmp_path / "a b.dat", tmp_path / "größe.dat"
+    one.write_bytes(bytes(1000))
+    two.write_bytes(bytes(5000))
+    other = "".join(f"\\{byte:o}" if byte > 127 else chr(byte) for byte in str(two).encode())
+    found = traced(
+        f"""7 openat(AT_FDCWD</x>, "{one}", O_RDONLY|O_CLOEXEC) = 3<{one}> <0.000010>
+7 read(3<{one}>, ""..., 600) = 600 <0.000010>
+7 lseek(3<{one}>, 0, SEEK_CUR) = 600 <0.000001>
+7 read(3<{one}>,  <unfinished ...>
+8 pread64(9<{other}>, ""..., 100, 4000) = 100 <0.000020>
+7 <... read resumed>""..., 600) = 400 <0.000010>
+7 read(3<{one}>, "", 600) = 0 <0.000010>
+8 pread64(9<{other}>, ""..., 100, 0) = 100 <0.000020>
+8 pread64(9<{other}>, ""..., 50, 100) = 50 <0.000020>
+7 read(4<pipe:[17]>, ""..., 600) = 600 <0.000010>
+7 read(5</usr/lib/x.so>, ""..., 600) = 600 <0.000010>
+nonsense
+7 read(
+"""
+    )
+    seven, eight = found.seen(7, {}, False), found.seen(8, {}, False)
+    assert (seven.visits, seven.visit_bytes, seven.visit_size, seven.opens) == (1, 1000, 1000, 1)
+    assert seven.runs.count == 1 and seven.requests.count == 2
+    assert (eight.bytes, eight.requests.count, eight.runs.count, eight.files_bytes) == (250, 3, 2, 5000)
+
+
+def test_what_is_not_data():
+    for name in (
+        "/usr/lib/a",
+        "/x/lib/python3.11/a.txt",
+        "/a/b.so.1",
+        "/a/b.py",
+        "/proc/1/io",
+        "/dev/shm/sem.x",
+    ):
+        assert not is_data(name)
+    assert is_data("/data/a.npz") and is_data("/dev/shm/set/a.npz")
+
+
+def test_the_job_may_write_anything_into_the_pipe():
+    draw, watch = random.Random(1), Watch(traced=False)
+    lines = [
+        b'{"k":"s"}', b"[]", b"7", b"{" * 5000, b'{"k":"l","p":1,"l":0,"f":{"workers":-1},"w":[]}',
+        b'{"k":"s","p":1,"l":0,"e":0,"i":0,"a":5,"g":1e999,"r":1,"s":1,"n":4}', b"\xff\xfe",
+        b'{"k":"o","p":1,"f":7}', b'{"k":"u","p":"x"}', b'{"k":"lost","n":[]}',
+    ]  # fmt: skip
+    for _ in range(200):
+        watch.events(b"\n".join(draw.choices(lines, k=5)) + b"\n" + draw.randbytes(20))
+        watch.tracer.feed(b"\n".join(draw.choices(lines, k=3)) + draw.randbytes(20))
+    assert watch.found("here") == [] and watch.lost > 0
+
+
+def test_quantiles_end_at_the_extremes():
+    import numpy as np
+
+    found = quantiles_of(np.array([5, 1, 9, 7]))
+    assert (found[0], found[-1], len(found)) == (1, 9, 257)
+    assert list(found) == sorted(found)

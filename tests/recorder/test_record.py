@@ -1,0 +1,184 @@
+"""`feedrate record`: real jobs with the real DataLoader, described and replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import feedrate
+
+from emulator.config.recipe import load_recipe
+from emulator.config.workload import load_workload
+from emulator.record.rows import read_rows
+from emulator.satellites.recorder.steps import SEEN
+from emulator.satellites.recorder.strace import usable
+
+JOBS = Path(__file__).with_name("jobs.py")
+TRACED = pytest.mark.skipif(bool(usable()), reason=usable() or "strace works")
+TRACERS = [pytest.param("strace", marks=TRACED), "python"]
+
+
+def make_files(folder: Path, sizes: list[int]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, size in enumerate(sizes):
+        (folder / f"patient-{number:03d}.dat").write_bytes(os.urandom(size))
+    return folder
+
+
+def record(
+    out: Path, kind: str, folder: Path, *words: str, options: tuple[str, ...] = (), **environment: str
+):
+    return feedrate(
+        "record", "--out", out, *options, "--", sys.executable, JOBS, kind, folder, *words, **environment
+    )
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_job_of_whole_files_runs_unchanged_and_is_described(tracer, tmp_path):
+    sizes = [20_000 + 1_000 * number for number in range(96)]
+    data = make_files(tmp_path / "data", sizes)
+    out = tmp_path / "job"
+    done = record(out, "files", data, "step=0.02", "epochs=2", "status=7", options=("--tracer", tracer))
+    assert done.status == 7 and done.out == "steps 48\n", done.err
+    seen = json.loads((out / "record.json").read_text())
+    assert seen["how"] == tracer and seen["status"] == 7 and not seen["complete"]
+    (loader,) = seen["loaders"]
+    assert loader["settings"]["sampler"] == "RandomSampler" and loader["settings"]["workers"] == 2
+    reads = loader["reads"]
+    assert (reads["files"], reads["files_bytes"], reads["visits"]) == (96, sum(sizes), 192)
+    assert reads["bytes"] == 2 * sum(sizes)
+    workload, recipe = load_workload(str(out / "workload.toml")), load_recipe(str(out / "recipe.toml"))
+    assert workload.loader.batch_size == 4 and workload.loader.prefetch == 4
+    assert not workload.access.bytes_read and workload.sample.samples_per_file == 1
+    # On a busy machine the loader falls behind, and then the step time is a bound.
+    assert workload.accelerator.provenance in ("recorded", "bound")
+    assert workload.accelerator.step_seconds >= 0.02
+    assert recipe.files == 96 and recipe.size.quantiles[0] == 20_000 and recipe.size.quantiles[-1] == 115_000
+    steps = read_rows(out / "profile.parquet", SEEN)
+    assert len(steps) == 48 and steps["samples"].sum() == 192
+    # Nothing of the user's but sizes, counts and times.
+    for path in out.iterdir():
+        assert b"patient" not in path.read_bytes() and os.fsencode(tmp_path.name) not in path.read_bytes()
+
+
+@pytest.mark.long
+@TRACED
+def test_parts_slices_and_shards_are_told_apart_and_replayed(tmp_path):
+    small = make_files(tmp_path / "small", [400_000] * 24)
+    large = make_files(tmp_path / "large", [64 * 65536])
+    for kind, folder, words in (
+        ("parts", small, ()),
+        ("slices", large, ()),
+        ("shards", small, ("each=20000",)),
+    ):
+        done = record(tmp_path / kind, kind, folder, "step=0.005", "batch_size=1", *words)
+        assert done.status == 0, done.err
+        found = load_workload(str(tmp_path / kind / "workload.toml"))
+        if kind == "parts":
+            assert (found.sample.samples_per_file, found.access.pieces) == (1, 1)
+            assert found.access.bytes_read == 65536 and found.access.pattern == "random"
+        elif kind == "slices":
+            assert (found.sample.samples_per_file, found.access.bytes_read) == (64, 0)
+            assert found.access.pattern == "random" and found.loader.block_bytes == 65536
+        else:
+            assert found.sample.samples_per_file == 20 and found.access.pattern == "sequential"
+    data = tmp_path / "replay"
+    assert feedrate("generate", data, "--recipe", tmp_path / "parts" / "recipe.toml").status == 0
+    for loader in ("torch", "direct"):
+        out = tmp_path / loader
+        done = feedrate(
+            "run", data, "--workload", tmp_path / "parts" / "workload.toml", "--loader", loader,
+            "--steps", "10", "--out", out,
+        )  # fmt: skip
+        assert done.status == 0, done.err
+        run = json.loads((out / "run.json").read_text())
+        assert run["points"][0]["bytes"] == 10 * 65536
+
+
+@pytest.mark.long
+@TRACED
+def test_two_loaders_a_user_sitecustomize_and_names(tmp_path):
+    data = make_files(tmp_path / "data", [50_000] * 64)
+    make_files(data / "valid", [10_000] * 6)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "sitecustomize.py").write_text(
+        f"import pathlib\nwith pathlib.Path({str(tmp_path / 'called')!r}).open('a') as f: f.write('x')\n"
+    )
+    out = tmp_path / "job"
+    done = record(
+        out, "two", data, "num_workers=0", options=("--keep-names", "--warmup", "1"),
+        PYTHONPATH=os.pathsep.join([str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")]),
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert (tmp_path / "called").exists()
+    seen = json.loads((out / "record.json").read_text())
+    by_batch = {loader["settings"]["batch_size"]: loader["reads"] for loader in seen["loaders"]}
+    assert by_batch[2]["bytes"] == 60_000 and by_batch[4]["bytes"] == 64 * 50_000
+    assert load_workload(str(out / "workload.toml")).loader.batch_size == 4
+    assert sum("patient" in name for name in seen["names"]) == 70
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_job_that_kills_itself_and_one_without_a_loader(tracer, tmp_path):
+    data = make_files(tmp_path / "data", [50_000] * 24)
+    done = record(tmp_path / "killed", "files", data, "status=-9", options=("--tracer", tracer))
+    assert done.status == -signal.SIGKILL, done.err
+    assert (tmp_path / "killed" / "record.json").exists()
+    done = record(tmp_path / "none", "none", data, options=("--tracer", tracer))
+    assert done.status == 0
+    lines = [line for line in done.err.splitlines() if "no DataLoader" in line]
+    assert "24 data files of 1.2 MB" in lines[0]
+    assert not (tmp_path / "none" / "workload.toml").exists()
+
+
+def test_what_is_in_the_way_is_not_touched(tmp_path):
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "mine.txt").write_text("mine")
+    done = feedrate("record", "--out", tmp_path / "job", "--force", "--", "true")
+    assert done.status == 2 and "mine.txt" in done.one_line()
+    done = feedrate("record", "--out", tmp_path / "other", "--", "no-such-program")
+    assert done.status == 5 and "no-such-program" in done.one_line()
+
+
+@pytest.mark.long
+@TRACED
+def test_ranks_of_torchrun_and_of_mpirun_are_one_recording(tmp_path):
+    data = make_files(tmp_path / "data", [30_000] * 64)
+    torchrun = Path(sys.executable).parent / "torchrun"
+    launched = (torchrun, "--standalone", "--nproc-per-node", "2", JOBS, "files", data, "step=0.01")
+    done = feedrate("record", "--out", tmp_path / "torchrun", "--", *launched)
+    assert done.status == 0, done.err
+    command = ("--", sys.executable, JOBS, "files", data, "step=0.01")
+    done = feedrate("record", "--out", tmp_path / "mpirun", *command, mpirun=2)
+    assert done.status == 0, done.err
+    for name in ("torchrun", "mpirun"):
+        seen = json.loads((tmp_path / name / "record.json").read_text())
+        assert sorted(loader["rank"] for loader in seen["loaders"]) == [0, 1]
+        recipe, workload = (tmp_path / name / file for file in ("recipe.toml", "workload.toml"))
+        assert load_recipe(str(recipe)).files == 64
+        assert load_workload(str(workload)).training.sync == "step"
+
+
+@pytest.mark.long
+def test_a_loop_in_a_notebook_is_recorded_until_it_ends(tmp_path):
+    data = make_files(tmp_path / "data", [30_000] * 64)
+    code = f"""
+import sys; sys.path.insert(0, {str(JOBS.parent)!r})
+from pathlib import Path
+import jobs
+from emulator.satellites.recorder import recording
+loader = jobs.DataLoader(jobs.Files(Path({str(data)!r})), 4, shuffle=True, num_workers=2)
+with recording({str(tmp_path / "job")!r}, warmup=2):
+    jobs.train(loader, 0.01)
+jobs.train(loader, 0.001)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (loader,) = json.loads((tmp_path / "job" / "record.json").read_text())["loaders"]
+    assert (loader["steps"], loader["reads"]["files"]) == (16, 64)

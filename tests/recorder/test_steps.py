@@ -1,0 +1,61 @@
+"""What a step takes, from when batches were asked for and handed over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from emulator.satellites.recorder.steps import Track, step_time
+
+
+def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:
+    """A job whose step takes `step` seconds beside waiting."""
+    found, now = Track(0), 0
+    for epoch in range(epochs):
+        for number, wait in enumerate(waits):
+            got = now + round(1e9 * wait)
+            found.add(epoch, number, 4, ready[number] if ready else int(wait < 1e-3), now, got, number + 3)
+            now = got + round(1e9 * step)
+        found.ends[epoch] = now
+    return found
+
+
+def test_steps_count_where_no_batch_was_waited_for():
+    waits = [1.0] + [0.0] * 30 + [0.5, 0.5] + [0.0] * 20
+    found = step_time([track(waits, 0.1).table()], warmup=0)
+    assert found is not None and not found.bound
+    assert found.seconds == pytest.approx(0.1, rel=1e-3)
+    assert found.steps == 30 - 2 + 20 - 2
+    assert sum(found.quantiles) / len(found.quantiles) == pytest.approx(found.seconds)
+
+
+def test_a_job_that_starves_throughout_gives_a_bound():
+    found = step_time([track([0.3] * 40, 0.1).table()], warmup=5)
+    assert found is not None and found.bound and not found.quantiles
+    assert found.seconds == pytest.approx(0.4) and found.at_least == pytest.approx(0.1)
+    assert found.waited == pytest.approx(0.75)
+
+
+def test_a_job_that_reads_in_turn_needs_no_such_stretch():
+    found = step_time([track([0.3] * 40, 0.1).table()], 5, in_turn=True)
+    assert found is not None and not found.bound and found.seconds == pytest.approx(0.1)
+
+
+def test_too_few_steps_give_nothing():
+    assert step_time([track([0.0] * 9, 0.1).table()], warmup=0) is None
+    assert step_time([], warmup=0) is None
+
+
+def test_where_readiness_is_not_known_the_quickest_batches_tell():
+    waits = [0.006] * 20 + [0.2] * 5 + [0.006] * 20
+    found = step_time([track(waits, 0.1, [2] * 45).table()], warmup=0)
+    assert found is not None and not found.bound and found.seconds == pytest.approx(0.106)
+
+
+def test_epochs_are_borders_and_the_last_step_of_one_has_its_end():
+    table = track([0.0] * 10, 0.05, epochs=3).table()
+    assert len(table) == 30 and not np.isnan(table["between"]).any()
+    cut = track([0.0] * 10, 0.05)
+    cut.ends.clear()
+    assert np.isnan(cut.table()["between"]).sum() == 1
+    assert cut.ahead == pytest.approx(1.2) and track([0.0] * 10, 0.05).ahead == 1.0

@@ -1,0 +1,58 @@
+"""The view on a terminal and its facts: what fits, what is kept on the way from a rank to its launcher."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from emulator.live import SHARED, Follower, Now, Shared, from_json, later, speak
+from emulator.report.live import frame
+
+NOW = Now(
+    verb="sweep", doing="8 ranks, step 12 of 40", part=4, parts=7, about=True, share=0.52, seconds=130.0,
+    eta_seconds=180.0, bytes_per_second=3.98e8, au=0.71, limit="storage at 6 ranks", knee=(5.2, 5.5, 5.9),
+    curve=tuple((n, min(n * 8e7, 4e8), n * 8e7) for n in (1, 2, 4, 6, 8)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_the_view_fits_and_its_facts_are_whole(columns):
+    lines = [line.plain for line in frame(NOW, columns)]
+    assert all(len(line) <= columns for line in lines)
+    text = "\n".join(lines)
+    for fact in ("398 MB/s", "AU 71 %", "knee 5.5 (5.2 to 5.9)", "52 %", "limit: storage at 6 ranks"):
+        assert fact in text
+    assert text.count("●") == 5 and "░" in text
+    assert "run 4 of about 7" in lines[0] or columns < 60
+
+
+def test_a_low_terminal_has_no_chart():
+    assert len(frame(NOW, 80, rows=6)) <= 6
+
+
+def test_control_characters_of_others_are_escapes():
+    assert "\x1b" not in frame(Now(verb="generate", doing="a\x1b[2J"), 80)[1].plain
+
+
+def test_json_has_every_field_and_nothing_that_is_no_json():
+    told = json.loads(Now(verb="run", doing="x", bytes_per_second=float("inf")).as_json())
+    assert told.keys() == asdict(NOW).keys() and told["bytes_per_second"] is None
+    assert from_json(json.loads(NOW.as_json())) == NOW
+    assert later(NOW, 200.0).eta_seconds == 0.0
+
+
+def test_the_launcher_shows_what_its_rank_says(tmp_path, capsys):
+    speak(live="lines")
+    rank, launcher = Shared(tmp_path / SHARED), Follower(tmp_path)
+    rank.say("point 1 of 2")
+    launcher.follow()
+    rank.show(NOW)
+    with (tmp_path / SHARED).open("a") as file:
+        file.write('{"say": "ha')  # half a line: the rest comes later
+    launcher.follow()
+    with (tmp_path / SHARED).open("a") as file:
+        file.write('lf"}\n')
+    launcher.follow()
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "point 1 of 2" and out[-1] == "half"
+    assert "run 4 of about 7, 8 ranks, step 12 of 40, 398 MB/s" in out[1]

@@ -1,0 +1,84 @@
+"""What launchers say, against what MPI sees: the texts and variables are those of real ones."""
+
+import pytest
+
+from emulator.errors import LaunchError
+from emulator.run.launched import Claim, claims, library_of, require_family, require_world
+
+WHEEL = library_of(
+    "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev: v5.0.11rc1"
+)
+DEBIAN = library_of("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022")
+MPICH = library_of(
+    "MPICH Version:      5.0.2\nMPICH Device:       ch4:ucx ofi\nMPICH configure:    --with-pm=hydra\n"
+)
+PMIX_MPICH = library_of("MPICH Version:      4.2.0\nMPICH configure:    --with-pmix=/usr --with-pm=no\n")
+INTEL = library_of("Intel(R) MPI Library 2021.9 for Linux* OS\n")
+
+OPENMPI_4 = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "1"}
+HYDRA_4 = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+SRUN_4 = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+
+
+def test_libraries_are_known_by_what_they_say():
+    assert [str(one) for one in (WHEEL, DEBIAN, MPICH, INTEL)] == [
+        "Open MPI 5.0.11", "Open MPI 4.1.4", "MPICH 5.0.2", "MPICH 2021.9",
+    ]  # fmt: skip
+    assert library_of("MVAPICH2 Version      :\t2.3.7").family == "MPICH"  # by launcher and binary interface
+    assert library_of("another 1.0").family is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "library"),
+    [
+        (OPENMPI_4, WHEEL),
+        (OPENMPI_4, DEBIAN),
+        (HYDRA_4, MPICH),
+        (HYDRA_4, INTEL),
+        ({**SRUN_4, "PMIX_RANK": "1"}, WHEEL),
+        ({**SRUN_4, "PMIX_RANK": "1"}, PMIX_MPICH),
+        ({**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"}, MPICH),
+        ({**SRUN_4, "PMI_RANK": "1", "PMI_SIZE": "4"}, DEBIAN),  # some are built with PMI2
+        # mpirun within an allocation: its daemons are the tasks of srun
+        ({**OPENMPI_4, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, WHEEL),
+        # one launcher under another: the inner one's world is as good as the outer one's
+        ({**HYDRA_4, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, MPICH),
+    ],
+)
+def test_pairs_that_work_pass(environment, library):
+    require_family(library, environment)
+    require_world(1, 4, library, environment)
+
+
+@pytest.mark.parametrize(
+    ("environment", "library", "words"),
+    [
+        (OPENMPI_4, MPICH, ("Open MPI's mpirun started 4 ranks", "MPICH 5.0.2", "feedrate[mpi]")),
+        (HYDRA_4, WHEEL, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 5.0.11", "MPI4PY_MPIABI=mpich")),
+        ({**SRUN_4, "PMIX_RANK": "1"}, MPICH, ("srun --mpi=pmix", "MPICH 5.0.2", "pmi2")),
+    ],
+)
+def test_what_cannot_start_is_said_before_it_is_tried(environment, library, words):
+    with pytest.raises(LaunchError) as caught:
+        require_family(library, environment)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("environment", "library"), [(HYDRA_4, DEBIAN), (SRUN_4, WHEEL), (SRUN_4, MPICH), (OPENMPI_4, WHEEL)]
+)
+def test_worlds_of_one_are_refused(environment, library):
+    require_family(library, environment)  # it may be able to
+    with pytest.raises(LaunchError, match="started 4 ranks.*MPI sees 1"):
+        require_world(0, 1, library, environment)
+
+
+def test_ranks_that_are_numbered_otherwise_are_refused():
+    with pytest.raises(LaunchError):
+        require_world(2, 4, WHEEL, OPENMPI_4)
+
+
+def test_a_process_that_nobody_started_may_be_anything():
+    assert claims({}) == () and claims({"SLURM_PROCID": "0"}) == ()
+    require_world(0, 1, WHEEL, {"SLURM_PROCID": "0"})  # an sbatch script
+    assert claims(SRUN_4) == (Claim("srun", 1, 4),)

@@ -1,0 +1,166 @@
+"""Hosts joined by sockets: all meet, nobody else gets in, clocks are followed, and who is gone is missed."""
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_interface
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from threads import Group, ThreadComm
+
+from emulator.errors import RankError
+from emulator.run import links as links_module
+from emulator.run.comm import Quiet
+from emulator.run.links import FAN, Clock, _listen, _Proof, hosts_joined, likely_first, own_addresses
+
+
+def on_hosts(hosts, work):
+    """`work(links, rank)` of the only rank of each of so many hosts."""
+    group, names = Group(hosts), [f"host{number}" for number in range(hosts)]
+
+    def live(rank):
+        with hosts_joined(ThreadComm(group, rank), names) as (links, problem):
+            assert links and not problem
+            links._guard.stop()  # it would end the whole test
+            return work(links, rank)
+
+    with ThreadPoolExecutor(hosts) as pool:
+        return list(pool.map(live, range(hosts)))
+
+
+@pytest.mark.parametrize("hosts", [2, FAN + 1, FAN + 3])
+def test_every_host_learns_the_last_moment_of_all(hosts):
+    steps = [[1e9 + (7 * host + 3 * step) % 11 for host in range(hosts)] for step in range(20)]
+    learned = on_hosts(hosts, lambda links, rank: [links.meet(ends[rank], hosts) for ends in steps])
+    for told in learned:  # the same clock for all here, known to within the time of a message
+        assert told == pytest.approx([max(ends) for ends in steps], abs=0.01)
+
+
+def test_the_first_hosts_meet_without_the_others():
+    met = on_hosts(5, lambda links, rank: links.meet(1e9 + rank, 3) if rank < 3 else None)
+    assert met[:3] == pytest.approx([1e9 + 2] * 3, abs=0.01) and met[3:] == [None, None]
+
+
+def test_nobody_leaves_before_the_last_host_is_there():
+    def work(links, rank):
+        if rank == 3:
+            time.sleep(0.05)
+            late.append(time.monotonic())
+        return links.meet(time.monotonic(), 4) and time.monotonic()
+
+    late = []
+    assert min(on_hosts(4, work)) >= late[0]
+
+
+def test_a_host_that_ends_is_missed_at_once(monkeypatch):
+    monkeypatch.setattr(links_module, "_GRACE_SECONDS", 0.0)
+
+    def work(links, rank):
+        if rank == 1:
+            links.close()
+            return None
+        with pytest.raises(RankError, match="lost the connection to host"):
+            links.meet(1.0, 3)
+        links.close()  # so that whoever waits for this one hears of it, too
+        return rank
+
+    assert on_hosts(3, work) == [0, None, 2]
+
+
+def test_when_all_end_together_their_sockets_are_closed():
+    def work(links, rank):
+        seen.append(links)
+        raise Quiet(3)
+
+    seen = []
+    with pytest.raises(Quiet):
+        on_hosts(2, work)
+    assert all(peer.link.fileno() == -1 for links in seen for peer in links._below)
+
+
+def test_strangers_are_sent_away():
+    """Who has another token, or is another host, hears nothing; the right one is let in after them."""
+    (listener,) = [_listen(own_addresses()[0])]
+    address = listener.getsockname()[:2]
+    right, wrong = _Proof(b"t" * 32, 1, 0), _Proof(b"s" * 32, 1, 0)
+    heard = []
+
+    def stranger(said):
+        with socket.create_connection(address, 5) as link:
+            link.sendall(said)
+            link.shutdown(socket.SHUT_WR)
+            heard.append(link.recv(100))
+
+    def come():
+        for said in (wrong.of_child, _Proof(b"t" * 32, 2, 0).of_child, b"GET / HTTP/1.0\r\n\r\n", b""):
+            with_reset = [ConnectionResetError]
+            try:
+                stranger(said)
+            except tuple(with_reset):
+                heard.append(b"")
+        found.append(links_module._call([address], own_addresses(), right, time.monotonic() + 5))
+
+    found = []
+    thread = threading.Thread(target=come)
+    thread.start()
+    let_in = links_module._answer([listener], {1: right}, time.monotonic() + 10)
+    thread.join()
+    assert heard == [b""] * 4
+    found[0].sendall(b"x")
+    assert let_in[1].recv(1) == b"x"
+    for link in (listener, found[0], let_in[1]):
+        link.close()
+
+
+def test_a_host_that_nobody_can_reach_is_said_and_nothing_is_left_open(monkeypatch):
+    monkeypatch.setattr(links_module, "_JOIN_SECONDS", 0.3)
+    monkeypatch.setattr(links_module, "_CALL_SECONDS", 0.2)
+    monkeypatch.setattr(
+        links_module, "_call", lambda *words: (_ for _ in ()).throw(OSError("no route to host"))
+    )
+    group = Group(2)
+
+    def live(rank):
+        with hosts_joined(ThreadComm(group, rank), ["a", "b"]) as joined:
+            return joined
+
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(live, range(2)))
+    assert [links for links, _ in told] == [None, None]
+    assert len({problem for _, problem in told}) == 1 and told[0][1]
+
+
+@given(
+    ahead=st.floats(-1e6, 1e6),
+    drift=st.floats(-50e-6, 50e-6),
+    delays=st.lists(st.floats(30e-6, 5e-3), min_size=400, max_size=400),
+)
+@settings(max_examples=50, deadline=None)
+def test_a_clock_that_drifts_is_followed(ahead, drift, delays):
+    """50 ppm apart, for 20 s of steps: the estimate stays within a message's time and a second's drift."""
+    shortest = 30e-6
+    delays = [shortest if number % 10 == 0 else delay for number, delay in enumerate(delays)]
+
+    def other(ours):
+        return ours + ahead + drift * ours
+
+    clock = Clock([(0.0, other(shortest), 2 * shortest)])
+    for number, delay in enumerate(delays):
+        now = 0.05 * (number + 1)
+        clock.hear(other(now - delay), now)
+        assert clock.ahead - (other(now) - now) == pytest.approx(0.0, abs=shortest + 2.6 * 50e-6 + 1e-9)
+
+
+addresses = st.ip_addresses(v=4).map(lambda address: ip_interface(f"{address}/24"))
+
+
+@given(st.lists(addresses, max_size=5), st.lists(addresses, min_size=1, max_size=3))
+def test_addresses_in_a_network_of_ours_come_first_and_our_own_last(there, own):
+    assume(there)
+    ordered = likely_first([(str(one.ip), 1) for one in there], own)
+    assert sorted(ordered) == sorted((str(one.ip), 1) for one in there)
+    mine = [text in {str(one.ip) for one in own} for text, _ in ordered]
+    assert mine == sorted(mine)

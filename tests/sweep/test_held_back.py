@@ -1,0 +1,96 @@
+"""A sweep among runs that the client held back: it tries again, and such runs say nothing of the storage."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from command import feedrate
+from synthetic_results import plain_sweep, point
+
+from emulator.analysis.evidence import held, left_out, usable
+from emulator.analysis.knee import find_knee
+from emulator.analysis.search import Search
+from emulator.errors import Inconclusive
+from emulator.record.folder import ResultFolder
+from emulator.record.result import CLIENT, Bound, Point
+from emulator.record.steps import STEP
+from emulator.report.compare import compare
+from emulator.run.accelerator import MonotonicClock
+from emulator.sweep.schedule import Adaptive
+
+STORAGE = 20e9
+"""Bytes/s: twelve accelerators."""
+POOR = 5e9
+"""What the client gets while others have its cores."""
+
+
+def run(ranks: int, client: str | None = None) -> Point:
+    made = point(ranks, POOR if client else STORAGE)
+    return replace(made, bound=Bound(kind=client or "storage", evidence=("...",)))  # type: ignore[arg-type]
+
+
+def adaptive(**limits: int) -> Adaptive:
+    return Adaptive(Search(maximum=64, **limits), MonotonicClock(), repeats=1, budget=None)
+
+
+def test_a_disturbed_count_is_run_again_once():
+    schedule = adaptive()
+    first = schedule.next_count([])
+    assert first is not None
+    storm = run(first, "client-cpu")
+    assert held(storm)
+    assert schedule.next_count([storm]) == first
+    calm, undisturbed = schedule.next_count([storm, run(first)]), schedule.next_count([run(first)])
+    assert calm == undisturbed, "the run in the storm chooses nothing once there is another"
+    assert schedule.next_count([storm, storm]) != first
+
+
+def test_the_last_run_is_not_one_too_many():
+    schedule = adaptive(max_runs=1)
+    first = schedule.next_count([])
+    assert first is not None
+    assert schedule.next_count([run(first, "client-cpu")]) is None
+
+
+def test_disturbed_runs_count_as_runs():
+    schedule, points = adaptive(max_runs=6), []
+    while (count := schedule.next_count(points)) is not None:
+        clean = any(point.ranks == count for point in points)
+        points.append(run(count, None if clean else "client-cpu"))
+    assert len(points) <= 6
+    assert schedule.verdict(points)
+
+
+def test_fed_all_the_same_is_evidence():
+    late = run(2, "client-cpu")
+    late = replace(late, x_ideal=0.99, samples_per_second=0.99 * late.ideal_samples_per_second)
+    assert not held(late)
+    assert usable([late, run(32)]) == [late, run(32)]
+
+
+def test_what_is_left_out_is_counted_by_its_reason():
+    points = [run(4), run(8), run(16, "client-cpu"), run(32, "loader"), run(64)]
+    assert usable(points) == [points[0], points[1], points[4]]
+    assert left_out(points) == ["2 of 5 runs (limited by the client)"]
+
+
+@pytest.mark.parametrize("kind", CLIENT)
+def test_a_fit_refuses_a_client(tmp_path, kind):
+    """`fit` ends with the status that says: nothing is known of the storage."""
+    points = tuple(run(ranks, kind) for ranks in (4, 8))
+    result = replace(plain_sweep(), points=points, knee=find_knee(points))
+    ResultFolder.create(tmp_path / "out", result, force=False).complete(np.zeros(0, dtype=STEP))
+    done = feedrate("fit", tmp_path / "out", "--out", tmp_path / "system.toml")
+    assert done.status == Inconclusive.exit_code == 9
+    assert "the client was the limit of every run" in done.one_line()
+    assert not (tmp_path / "system.toml").exists()
+
+
+def test_at_least_is_no_difference_from_a_knee_above_it():
+    held_back = (run(2), run(8, "client-cpu"), run(16, "client-cpu"))
+    poor = replace(plain_sweep(), points=held_back, knee=find_knee(held_back))
+    fed = tuple(run(ranks) for ranks in (2, 8, 11, 13, 16, 24))
+    good = replace(plain_sweep(), points=fed, knee=find_knee(fed))
+    assert good.knee is not None and good.knee.kind == "knee"
+    (said,) = compare([("good", good), ("poor", poor)]).moves
+    assert "and at least 2 accelerators: no difference that these runs can show" in said

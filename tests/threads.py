@@ -1,0 +1,54 @@
+"""Ranks as threads of one process, for what several ranks do together."""
+
+import threading
+
+
+class Group:
+    """What the threads of a ThreadComm share."""
+
+    def __init__(self, size):
+        self.size = size
+        self.meet = threading.Barrier(size)
+        self.said = [None] * size
+        self.lock = threading.Lock()
+        self.parts = {}
+
+    def part(self, color, size):
+        with self.lock:
+            return self.parts.setdefault(color, Group(size))
+
+
+class ThreadComm:
+    """Ranks as threads; `nodes` are the numbers of ranks on each."""
+
+    def __init__(self, group, rank, nodes=()):
+        self.group, self.rank, self.size, self.nodes = group, rank, group.size, nodes
+
+    def barrier(self, poll=0.0):
+        self.group.meet.wait(10)
+
+    def bcast(self, value):
+        return self._all(value)[0]
+
+    def split(self, color):
+        colors = self._all(color)
+        rank = colors[: self.rank].count(color)
+        found = ThreadComm(self.group.part(color, colors.count(color)), rank)
+        self.barrier()
+        if self.rank == 0:
+            self.group.parts = {}
+        self.barrier()
+        return found
+
+    def node(self):
+        return self.split([node for node, ranks in enumerate(self.nodes) for _ in range(ranks)][self.rank])
+
+    def allgather(self, value):
+        return self._all(value)
+
+    def _all(self, value):
+        self.group.said[self.rank] = value
+        self.barrier()
+        said = list(self.group.said)
+        self.barrier()
+        return said
