@@ -33,7 +33,9 @@ def read_rows(path: Path, dtype: np.dtype[Any], later: Container[str] = ()) -> N
 
     try:
         with path.open("rb") as file:
-            table = pyarrow.parquet.read_table(file)
+            # Without threads: a pool that read through a Python file may abort or hang the interpreter at its end
+            # (apache/arrow issues 34314 and 50482).
+            table = pyarrow.parquet.ParquetFile(file, pre_buffer=False).read(use_threads=False)
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise storage_error(error, "cannot read the step log") from None

@@ -383,7 +383,7 @@ def _opened(event: str, args: tuple[Any, ...]) -> None:
     if event != "open" or _events is None or not _events.open or getattr(_inside, "busy", False):
         return
     path, flags = args[0], args[2]
-    if not isinstance(path, (str, bytes)) or (isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY):
+    if not isinstance(path, (str, bytes)) or (isinstance(flags, int) and _holds_nothing(flags)):
         return
     name = os.fsdecode(path)
     if name.endswith(_CODE) or "/lib/python" in name or name.startswith(("/proc/", "/sys/", "/dev/")):
@@ -393,6 +393,12 @@ def _opened(event: str, args: tuple[Any, ...]) -> None:
         _events.facts(k="o", p=os.getpid(), f=os.path.abspath(name))  # noqa: PTH100
     finally:
         _inside.busy = False
+
+
+def _holds_nothing(flags: int) -> bool:
+    """Whether a file that is opened so cannot be read, or is empty then, as temporary files are."""
+    made = flags & (os.O_CREAT | os.O_EXCL) == os.O_CREAT | os.O_EXCL or bool(flags & os.O_TRUNC)
+    return made or flags & os.O_ACCMODE == os.O_WRONLY
 
 
 def usage(process: str) -> dict[str, int]:
