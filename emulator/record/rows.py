@@ -33,8 +33,8 @@ def read_rows(path: Path, dtype: np.dtype[Any], later: Container[str] = ()) -> N
 
     try:
         with path.open("rb") as file:
-            # Without threads: a pool that read through a Python file may abort or hang the interpreter at its end
-            # (apache/arrow issues 34314 and 50482).
+            # Without threads: a pool that read through a Python file may abort the interpreter at its end, or
+            # hang it (apache/arrow issues 34314 and 50482).
             table = pyarrow.parquet.ParquetFile(file, pre_buffer=False).read(use_threads=False)
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
