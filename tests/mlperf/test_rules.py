@@ -83,7 +83,7 @@ SAMPLES = swept().points[0].samples
         (swept(command=("feedrate", "sweep", "--resume")), ["runs"]),
         (replace(swept(), loader="direct"), ["data loader"]),
         (replace(swept(), storage={"shaped_rate": 4e8}), ["storage"]),
-        (replace(swept(), dataset={**swept().dataset, "format": "hdf5"}), ["samples that were read"]),
+        (replace(swept(), dataset={**swept().dataset, "format": "hdf5"}), ["format of the dataset"]),
         (
             replace(swept(), points=swept().points[:4]),
             ["runs", "warm-up run before them", "spread of the runs' throughput"],
@@ -93,6 +93,22 @@ SAMPLES = swept().points[0].samples
 )
 def test_what_did_not_happen_is_not_met(result, names):
     assert broken(result) == names
+
+
+@pytest.mark.parametrize(
+    ("result", "is_open"),
+    [
+        (replace(swept(), loader="direct"), True),
+        (replace(swept(), dataset={**swept().dataset, "format": "hdf5"}), True),
+        (swept(bytes=SAMPLES * 1_000_000), False),
+        (swept(epochs=1, steps=600), False),
+    ],
+    ids=["direct", "format", "other sizes", "one epoch"],
+)
+def test_open_leaves_the_workload_as_it_is(result, is_open):
+    """As MLPerf's checkers have it: OPEN may change format and data loader, not what is read and computed."""
+    (check,) = self_check(result)
+    assert check.open is is_open and not check.closed
 
 
 def test_versions_have_workloads_of_their_own():

@@ -44,7 +44,7 @@ class Limits:
     spread_percent: int
     """Largest - smallest throughput of the runs that count, in per cent of the mean."""
     fixed: Mapping[str, tuple[str, ...]]
-    """Section of a workload -> keys that CLOSED leaves as published."""
+    """Section of a workload -> keys that both divisions leave as published."""
     checkpoints: int
     """Checkpoints that are written, and that are read."""
     ranks_of_a_host: int
@@ -206,9 +206,14 @@ def _bytes_read(runs: TrainingRuns, limits: Limits) -> Answer:
         return "nothing was read", False
     room = 0.01 * expected + 3 * sd / min(point.samples for point in runs.points if point.samples) ** 0.5
     furthest = max(means, key=lambda mean: abs(mean - expected))
+    return f"{furthest:,.0f} bytes each, published: {expected:,}", abs(furthest - expected) <= room
+
+
+def _format(runs: TrainingRuns, limits: Limits) -> Answer:
+    if runs.published is None:
+        return f"{runs.workload.name} is none of its workloads", False
     form, wanted = str(runs.result.dataset.get("format", "")), runs.published.sample.format
-    value = f"{furthest:,.0f} bytes of {form or 'a format not recorded'}, published: {expected:,} of {wanted}"
-    return value, abs(furthest - expected) <= room and form == wanted
+    return f"{form or 'not recorded'}, published: {wanted}", form == wanted if form else None
 
 
 def _loader(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -271,7 +276,7 @@ def _storage_as_it_is(runs: TrainingRuns, limits: Limits) -> Answer:
 
 
 def _parameters(runs: TrainingRuns, limits: Limits) -> Answer:
-    """Files, folders, read threads, prefetch and transfer size may change; `limits.fixed` may not."""
+    """OPEN may change format, samples a file and data loader, too; `limits.fixed` nobody may."""
     if runs.published is None:
         return f"{runs.workload.name} is none of its workloads", False
     own, published = asdict(runs.workload), asdict(runs.published)
@@ -351,7 +356,7 @@ def _ranks_of_a_host(run: CheckpointRun, limits: Limits) -> Answer:
 
 _V1_WORKLOADS = dict.fromkeys(("unet3d", "resnet50", "cosmoflow"), ("a100", "h100"))
 _FIXED = {
-    "sample": ("format", "bytes_mean", "bytes_sd"),
+    "sample": ("bytes_mean", "bytes_sd"),
     "access": ("columns",),
     "loader": ("batch_size",),
     "accelerator": ("step_seconds",),
@@ -386,10 +391,11 @@ def _training(**numbers: str) -> tuple[Rule, ...]:
             "seeds": ("shuffle seeds", BOTH, "another one for every run", _seeds),
             "hosts": ("accelerators on a host", BOTH, "the same on every host", _same_on_every_host),
             "storage": ("storage", BOTH, "as it is", _storage_as_it_is),
-            "epochs": ("epochs that were run", CLOSED, "whole ones, as many as published", _whole_epochs),
-            "bytes": ("samples that were read", CLOSED, "the published ones", _bytes_read),
+            "epochs": ("epochs that were run", BOTH, "whole ones, as many as published", _whole_epochs),
+            "bytes": ("samples that were read", BOTH, "the published ones", _bytes_read),
+            "parameters": ("parameters of the workload", BOTH, "as published", _parameters),
+            "format": ("format of the dataset", CLOSED, "the published one", _format),
             "loader": ("data loader", CLOSED, "the framework's", _loader),
-            "parameters": ("parameters of the workload", CLOSED, "as published", _parameters),
         }.items()
     )
 
@@ -427,8 +433,9 @@ VERSIONS = {
             hosts="5",
             epochs="6",
             bytes="3",
-            loader="6",
             parameters="6",
+            format="6",
+            loader="6",
         ),
         (),
     ),
@@ -444,10 +451,11 @@ VERSIONS = {
             spread="6.7",
             seeds="6.6",
             hosts="9",
-            epochs="10.1",
-            bytes="7",
-            loader="10.1",
-            parameters="10.1",
+            epochs="10.2",
+            bytes="10.2",
+            parameters="10.2",
+            format="10.2",
+            loader="10.2",
         ),
         _checkpointing(
             sizes="2.2.1",
@@ -475,10 +483,11 @@ VERSIONS = {
             warm_up="2.1.17",
             au="3.3.2",
             hosts="3.3.6",
-            epochs="3.6.2",
-            bytes="3.6.2",
+            epochs="3.6.3",
+            bytes="3.6.3",
+            parameters="3.6.3",
+            format="3.6.3",
             loader="3.6.3",
-            parameters="3.6.2",
         ),
         _checkpointing(
             sizes="4.3.3",
@@ -496,10 +505,11 @@ VERSIONS = {
 
 
 def version_for(result: RunResult) -> str:
-    """The version that an import is of; else the newest that has the workload, or the newest of all."""
+    """The (newest) version that imports are of; else the newest that has the workload, or the newest of all."""
     imported = result.environment.get("imported")
-    if isinstance(imported, list) and imported and imported[0].get("version") in VERSIONS:
-        return str(imported[0]["version"])
+    versions = [run.get("version") for run in imported] if isinstance(imported, list) else []
+    if known := [name for name in VERSIONS if name in versions]:
+        return known[-1]
     if result.kind != "checkpoint":
         model, _, rest = str(result.workload["name"]).replace("_", "-").partition("-")
         for name in reversed(VERSIONS):
