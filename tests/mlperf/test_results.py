@@ -226,6 +226,7 @@ def test_the_rules_that_runs_meet(tmp_path):
         good.write(tmp_path / "in" / f"run{number}", "v2.0", logs=False, seed=number)
     (check,) = self_check(imported(tmp_path / "in", tmp_path / "out"))
     workload = ["epochs that were run", "samples that were read", "parameters of the workload"]
+    workload.append("checkpoint of the training")
     assert not check.open and [rule.name for rule in check.rules if not rule.met] == workload
     poor = Run(steps=499, ranks=3, hosts=2, first=0.1, wait=0.02, barrier=0.0, epochs=1)
     poor.write(tmp_path / "poor" / "run1", "v2.0")
@@ -245,6 +246,7 @@ def test_the_rules_that_runs_meet(tmp_path):
         "epochs that were run": False,
         "samples that were read": False,
         "parameters of the workload": False,
+        "checkpoint of the training": None,
         "format of the dataset": True,
         "data loader": True,
     }

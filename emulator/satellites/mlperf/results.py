@@ -314,8 +314,8 @@ def _provenance(imported: Imported) -> dict[str, Any]:
     """What a run published, beside what was recomputed; shares are of 1."""
     run, published, figures = imported.run, imported.published, imported.figures
     table = run.configs.get("config.yaml")
-    train = workload_table(table, run.name).get("train") if table is not None else None
-    seed = train.get("seed") if isinstance(train, Mapping) else None
+    config = Config(run.name, workload_table(table, run.name) if table is not None else {})
+    seed, saved = config.at("train.seed"), config.at("workflow.checkpoint")
     return {
         "run": run.name,
         "layout": run.layout,
@@ -334,6 +334,7 @@ def _provenance(imported: Imported) -> dict[str, Any]:
         "steps_left_out_of_throughput": figures.skips,
         "au_met": published.met,
         "seed": seed if isinstance(seed, int) and not isinstance(seed, bool) else None,
+        "saved": saved if isinstance(saved, bool) else None,
     }
 
 

@@ -55,6 +55,8 @@ class Limits:
     """Models of which 8 ranks alone may write what is theirs."""
     withdrawn: tuple[str, ...] = ()
     """Models that were part of the version and are no more."""
+    saved: tuple[str, ...] = ()
+    """Models whose training writes a checkpoint."""
 
     @property
     def listed(self) -> str:
@@ -155,6 +157,8 @@ class TrainingRuns:
         """As published, where it was: that is what the rule is about."""
         self.seeds: list[int | None] = [*numbers]
         """feedrate gives every point a seed of its own; imported runs state theirs, or do not."""
+        self.saved: list[bool | None] = [False for _ in numbers]
+        """Whether the training wrote a checkpoint: feedrate's never do; imported runs state it, or do not."""
         self.model, _, accelerator = self.workload.name.replace("_", "-").partition("-")
         self.accelerator = accelerator.partition("-")[0]
         name = f"{self.model}-{self.accelerator}"
@@ -167,6 +171,7 @@ class TrainingRuns:
             published = [run.get("au_published") or [au] for run, au in zip(runs, self.au, strict=True)]
             self.au = [sum(epochs) / len(epochs) for epochs in published]
             self.seeds = [run.get("seed") for run in runs]
+            self.saved = [run.get("saved") for run in runs]
 
 
 def _workload(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -194,6 +199,14 @@ def _whole_epochs(runs: TrainingRuns, limits: Limits) -> Answer:
     return f"{value} of {epochs * steps:,}", all(
         point.epochs == epochs and point.steps >= epochs * steps for point in runs.points
     )
+
+
+def _saved(runs: TrainingRuns, limits: Limits) -> Answer:
+    if runs.model not in limits.saved:
+        return "none, as published", True
+    if False in runs.saved:
+        return "not every run wrote one", False
+    return ("not recorded", None) if None in runs.saved else ("every run wrote one", True)
 
 
 def _bytes_read(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -372,6 +385,7 @@ _V1 = Limits(
     ranks_of_a_host=5,
     workloads=_V1_WORKLOADS,
     subsets=(),
+    saved=("unet3d",),
 )
 _ALL_SUBSETS = ("llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t")
 
@@ -394,6 +408,7 @@ def _training(**numbers: str) -> tuple[Rule, ...]:
             "epochs": ("epochs that were run", BOTH, "whole ones, as many as published", _whole_epochs),
             "bytes": ("samples that were read", BOTH, "the published ones", _bytes_read),
             "parameters": ("parameters of the workload", BOTH, "as published", _parameters),
+            "saved": ("checkpoint of the training", BOTH, "as published", _saved),
             "format": ("format of the dataset", CLOSED, "the published one", _format),
             "loader": ("data loader", CLOSED, "the framework's", _loader),
         }.items()
@@ -434,6 +449,7 @@ VERSIONS = {
             epochs="6",
             bytes="3",
             parameters="6",
+            saved="6",
             format="6",
             loader="6",
         ),
@@ -454,6 +470,7 @@ VERSIONS = {
             epochs="10.2",
             bytes="10.2",
             parameters="10.2",
+            saved="10.2",
             format="10.2",
             loader="10.2",
         ),
@@ -474,6 +491,7 @@ VERSIONS = {
             workloads=dict.fromkeys(("unet3d", "retinanet"), ("b200", "mi355")),
             subsets=("llama3-8b",),
             withdrawn=("dlrm", "flux"),
+            saved=(),
         ),
         _training(
             workload="2.1.11",
@@ -486,6 +504,7 @@ VERSIONS = {
             epochs="3.6.3",
             bytes="3.6.3",
             parameters="3.6.3",
+            saved="3.6.3",
             format="3.6.3",
             loader="3.6.3",
         ),
