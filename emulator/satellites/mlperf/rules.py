@@ -524,7 +524,7 @@ VERSIONS = {
 
 
 def version_for(result: RunResult) -> str:
-    """The (newest) version that imports are of; else the newest that has the workload, or the newest of all."""
+    """The newest that imports are of; else the newest that has the workload, or the newest of all."""
     imported = result.environment.get("imported")
     versions = [run.get("version") for run in imported] if isinstance(imported, list) else []
     if known := [name for name in VERSIONS if name in versions]:
