@@ -11,6 +11,7 @@ The twin is *no better than* a null whose median error is not larger than its ow
 
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 
 from emulator.errors import SpecError
@@ -23,7 +24,7 @@ from emulator.satellites.systems.predict import efficiency_interval, on_paper, p
 def rows_of(out: Path) -> list[tuple[int, float, float, tuple[float, float], float, float]]:
     """(count, measured, twin, interval, constant, cap) of every count that is left out; efficiencies."""
     result = read_result(out)
-    workload, seen = workload_of(result), seen_in(result, read_steps(out))
+    workload, seen = workload_of(result), seen_in(result, partial(read_steps, out))
     rows = []
     for count in sorted({one.ranks for one in seen}):
         others = [one for one in seen if one.ranks != count]

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from emulator.analysis.knee import find_knee
 from emulator.config.workload import load_workload
 from emulator.errors import MissingError
 from emulator.record.result import Knee, Point, RunResult
-from emulator.record.steps import STEP, Steps
+from emulator.record.steps import STEP, Steps, read_steps
 from emulator.registry import KINDS, load
 from emulator.report.drawing import svg, write_picture
 from emulator.report.figure import Figure
@@ -58,8 +59,16 @@ class Result:
 
     run: RunResult
     """Everything about it, as run.json has it; results/README.md explains each field."""
-    steps: Steps = field(default_factory=lambda: np.zeros(0, dtype=STEP), repr=False)
-    """Every step of every rank, as a structured array; may be empty."""
+    log: Callable[[], Steps] = field(default=lambda: np.zeros(0, dtype=STEP), repr=False)
+    """Gives `steps`."""
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Every step of every rank, as a structured array, read when first asked for; may be empty.
+
+        Raises StorageError, SpecError.
+        """
+        return self.log()
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -126,14 +135,14 @@ class Picture:
 
 def read(out: str | os.PathLike[str]) -> Result:
     """The result in the folder OUT, also of a run that was cut off. Raises StorageError, SpecError."""
-    return Result(*recovered(Path(out)))
+    return Result(recovered(Path(out)), partial(read_steps, Path(out)))
 
 
 def figures(result: Result | RunResult) -> list[Picture]:
     """The figures of a result, the one that answers the question first."""
     made = result if isinstance(result, Result) else Result(result)
     first = hero(made.run) if KINDS[made.run.kind] == "report.training" else None
-    found = [*([first] if first else []), *kind_of(made.run).figures(made.run, made.steps)]
+    found = [*([first] if first else []), *kind_of(made.run).figures(made.run)]
     return [Picture(figure) for figure in found]
 
 
@@ -159,5 +168,5 @@ def simulate(
     simulation = load(f"{systems}.predict:on_paper")(spec, on, max(counts), steps=steps)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "out" if out is None else Path(out)
-        made = load(f"{systems}.simulate:sweep")(simulation, tuple(counts), place, command=())
-    return Result(*made)
+        made, rows = load(f"{systems}.simulate:sweep")(simulation, tuple(counts), place, command=())
+    return Result(made, lambda: rows)

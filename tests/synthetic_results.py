@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
+from emulator.analysis.point import drawn
 from emulator.config.workload import load_workload
 from emulator.record.result import Bound, Flag, HostShare, Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps
@@ -117,6 +118,13 @@ def steps_of(made: RunResult, ranks: int = 4) -> Steps:
         rows["begin"] = (np.cumsum(seconds, axis=1) - seconds).reshape(-1)
         parts.append(rows)
     return np.concatenate(parts) if parts else np.zeros(0, dtype=STEP)
+
+
+def with_steps(made: RunResult) -> RunResult:
+    """`made` with what figures show of the steps of its points."""
+    rows = steps_of(made)
+    points = (drawn(at, rows[rows["point"] == number], "none") for number, at in enumerate(made.points))
+    return replace(made, points=tuple(points))
 
 
 def one_point() -> RunResult:

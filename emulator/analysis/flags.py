@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from emulator.analysis.throughput import Floats, drift
+from emulator.analysis.parts import Floats
+from emulator.analysis.throughput import drift
 from emulator.config.workload import Workload
 from emulator.record.result import Flag, HostShare, Point
 from emulator.units import show_bytes, show_seconds

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 
 from emulator.analysis.flags import UNEVEN
 from emulator.analysis.here import here
+from emulator.analysis.parts import WHOLE, Floats, Whole, least
 from emulator.record.books import Stretch
 from emulator.record.result import Starved
 from emulator.record.steps import Steps
-
-Floats = NDArray[np.float64]
 
 CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "barrier")
 """The shares of `Starved`, in the order of the columns below."""
@@ -41,35 +40,40 @@ class RankAccount:
 
 
 def starved(
-    steps: Steps, sync: Literal["step", "epoch", "none"], ranks: Sequence[RankAccount]
+    steps: Steps, sync: Literal["step", "epoch", "none"], ranks: Sequence[RankAccount], over: Whole = WHOLE
 ) -> tuple[Starved, dict[str, Starved]]:
     """What starved all ranks of a point together, and those of each host.
 
-    `steps` are the point's, with `ranks` in rank order. The first step of a rank waits for a pipeline that is
-    still empty, and is left out.
+    `steps` are the point's, or those of a part of its ranks, with `ranks` in rank order. The first step of a
+    rank waits for a pipeline that is still empty, and is left out.
     """
-    played = here(steps, sync)
-    logged, felt = _table(steps), _table(steps if played is None else played)
+    played = here(steps, sync, over)
+    logged, felt = _table(steps, over), _table(steps if played is None else played, over)
     felt = felt[: len(logged)]
     logged = logged[: len(felt)]
-    hosts = np.array([rank.host for rank in ranks])
     waited = logged["wait"].sum(axis=0)
     lost = felt["wait"] + felt["overshoot"]  # shape (steps, ranks)
     late = np.maximum(0.0, lost.sum(axis=0) - waited)
     seconds = (felt["compute"] + felt["barrier"] + lost).sum(axis=0)
-    own = np.array([_own(*rank) for rank in zip(ranks, waited, late, strict=True)])  # (ranks, causes)
-    _move_to_link(own, hosts, seconds)
-    total = own + _barriers(own, lost, felt["barrier"])
-    by_host = {host: _shares(total[hosts == host].sum(axis=0)) for host in dict.fromkeys(hosts.tolist())}
-    return _shares(total.sum(axis=0)), by_host
+    # From here on some numbers of each rank of the point: (all ranks, causes).
+    hosts = over.all(np.array([rank.host for rank in ranks]))
+    own = over.all(np.array([_own(*rank) for rank in zip(ranks, waited, late, strict=True)]))
+    numbers = over.all(np.unique(steps["rank"]))
+    mine = np.searchsorted(numbers, np.unique(steps["rank"]))
+    _move_to_link(own, hosts, over.all(seconds))
+    total = own[mine] + _barriers(own, mine, lost, felt["barrier"], over)
+    names = list(dict.fromkeys(hosts.tolist()))
+    by_host = over.sum(np.array([total[hosts[mine] == name].sum(axis=0) for name in names]))
+    return _shares(by_host.sum(axis=0)), dict(zip(names, map(_shares, by_host), strict=True))
 
 
-def _table(steps: Steps) -> Steps:
+def _table(steps: Steps, over: Whole) -> Steps:
     """The steps of each rank but the first, shape (steps, ranks), as many as all ranks have."""
     ordered = steps[np.argsort(steps["rank"], kind="stable")]
     counts = np.unique(ordered["rank"], return_counts=True)[1]
     first = np.cumsum(counts) - counts
-    table: Steps = ordered[first + np.arange(min(1, counts.min() - 1), counts.min())[:, None]]
+    shortest = int(least(over, np.array([counts.min()], np.float64))[0])
+    table: Steps = ordered[first + np.arange(min(1, shortest - 1), shortest)[:, None]]
     return table
 
 
@@ -110,21 +114,33 @@ def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None
             own[hosts == name, _LINK] += extra
 
 
-def _barriers(own: Floats, lost: Floats, barrier: Floats) -> Floats:
-    """Seconds that each rank waited at barriers, by what held up the rank that came last.
+def _barriers(own: Floats, mine: NDArray[np.intp], lost: Floats, barrier: Floats, over: Whole) -> Floats:
+    """Seconds that the ranks `mine` waited at barriers, by what held up the rank that came last.
 
-    Shape (ranks, causes). What that rank had not lost itself, it computed for longer.
+    Shape (ranks, causes). What that rank had not lost itself, it computed for longer. `own` is of all ranks,
+    `lost` and `barrier` have a column for each of `mine`.
     """
-    last = np.argmin(barrier, axis=1)
-    itself = np.take_along_axis(lost, last[:, None], axis=1)[:, 0]
-    held = np.minimum(1.0, itself / np.maximum(1e-12, barrier.max(axis=1)))
+    last, itself = last_at(barrier, mine, lost[None], over)
+    held = np.minimum(1.0, itself[0] / np.maximum(1e-12, over.max(barrier.max(axis=1))))
     shares = own / np.maximum(1e-12, own.sum(axis=1, keepdims=True))
-    found = np.zeros_like(own)
-    for rank in np.unique(last):
-        chosen = last == rank
-        found += (barrier[chosen] * held[chosen, None]).sum(axis=0)[:, None] * shares[rank]
+    found = (barrier * held[:, None]).T @ shares[last]
     found[:, _BARRIER] += barrier.sum(axis=0) - found.sum(axis=1)
-    return found
+    return np.asarray(found)
+
+
+def last_at(
+    barrier: Floats, mine: NDArray[np.intp], columns: Floats, over: Whole = WHOLE
+) -> tuple[NDArray[np.intp], Floats]:
+    """Which rank came last to each barrier, and its row of each of `columns`, shape (columns, barriers).
+
+    It is the first of those that waited least: `barrier` has a column for each of the ranks `mine`, infinite
+    where it was not there.
+    """
+    shortest = least(over, barrier.min(axis=1))
+    came = np.where(barrier == shortest[:, None], mine, np.inf)
+    last = least(over, came.min(axis=1))
+    of_last = np.where(came == last[:, None], columns, -np.inf).max(axis=2)
+    return last.astype(np.intp), over.max(of_last)
 
 
 def _shares(seconds: Floats) -> Starved:

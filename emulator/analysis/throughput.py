@@ -12,6 +12,8 @@ not look busy.
 What is consumed in a while need not have been read in it: at its beginning, batches are there that were read
 before. So the throughput of a point is what was consumed, or what arrived, whichever is less (`sustained`):
 the one cannot exceed what the accelerators ask for, the other what the storage can give.
+
+Steps may be a part of the point's, of some of its ranks: then `over` knows the other parts.
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.analysis.parts import WHOLE, Floats, Whole, least, quantile
 from emulator.record.steps import Steps
-
-Floats = NDArray[np.float64]
 
 WINDOWS = 20
 """Windows that the drift is judged on; their means are nearly independent even when steps are not."""
@@ -53,34 +54,32 @@ def durations(steps: Steps) -> Floats:
     return total
 
 
-def steady(steps: Steps) -> Steps:
+def steady(steps: Steps, over: Whole = WHOLE) -> Steps:
     """The steps that AU is taken over: those of `busy` without the first step of each epoch.
 
     MLPerf Storage leaves that step out of compute and of time (DLIO's statscounter), since it waits for a
     pipeline that is still empty. Where epochs have no other step, as `busy`.
     """
-    return _chosen(steps, steps["step"] > 0)
+    return _chosen(steps, steps["step"] > 0, over)
 
 
-def busy(steps: Steps) -> Steps:
+def busy(steps: Steps, over: Whole = WHOLE) -> Steps:
     """The steps of a point while all of its ranks were busy: X is taken over these, borders of epochs too.
 
     Without the first step of each rank, and without what slower ranks did after the first rank had ended,
     when they had the storage for themselves. A rank of which nothing would be left keeps its later steps, or
     its only one.
     """
-    return _chosen(steps, (steps["epoch"] > 0) | (steps["step"] > 0))
+    return _chosen(steps, (steps["epoch"] > 0) | (steps["step"] > 0), over)
 
 
-def _chosen(steps: Steps, wanted: NDArray[np.bool_]) -> Steps:
+def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
     """The `wanted` steps that ended before the first rank did; of a rank without any, its next best."""
-    if not len(steps):
-        return steps
     ends = steps["begin"] + durations(steps)
     ranks, rank = np.unique(steps["rank"], return_inverse=True)
     last = np.zeros(len(ranks))
     np.maximum.at(last, rank, ends)
-    together = ends <= last.min() + 1e-9
+    together = ends <= least(over, last.min(keepdims=True, initial=np.inf))[0] + 1e-9
     later = (steps["epoch"] > 0) | (steps["step"] > 0)
     kept = wanted & together
     for choice in (later & together, later, np.ones_like(later)):
@@ -90,23 +89,18 @@ def _chosen(steps: Steps, wanted: NDArray[np.bool_]) -> Steps:
     return chosen
 
 
-def throughput(steps: Steps) -> Throughput:
+def throughput(steps: Steps, over: Whole = WHOLE) -> Throughput:
     """Throughput and AU over `steps` of one point, by the formulas at the top of this module."""
-    if not len(steps):
-        return Throughput(samples_per_second=0.0, bytes_per_second=0.0, au=0.0)
-    _, rank = np.unique(steps["rank"], return_inverse=True)
+    ranks, rank = np.unique(steps["rank"], return_inverse=True)
     seconds = np.bincount(rank, weights=durations(steps))
-    samples = np.bincount(rank, weights=steps["samples"])
-    size = np.bincount(rank, weights=steps["bytes"])
-    compute = np.bincount(rank, weights=steps["compute"])
-    return Throughput(
-        samples_per_second=float(np.sum(samples / seconds)),
-        bytes_per_second=float(np.sum(size / seconds)),
-        au=float(np.mean(compute / seconds)),
-    )
+    rates = [
+        (np.bincount(rank, weights=steps[name]) / seconds).sum() for name in ("samples", "bytes", "compute")
+    ]
+    samples, size, compute, count = over.sum(np.array([*rates, len(ranks)])).tolist()
+    return Throughput(samples_per_second=samples, bytes_per_second=size, au=compute / count if count else 0.0)
 
 
-def arrived(steps: Steps) -> Rates | None:
+def arrived(steps: Steps, over: Whole = WHOLE) -> Rates | None:
     """What arrived from the moment that all ranks were reading until one of them had read everything.
 
     Of a batch whose reading, from `requested` to `arrived`, reaches out of that time, a share counts: as if
@@ -115,13 +109,15 @@ def arrived(steps: Steps) -> Rates | None:
     moments.
     """
     read = steps[steps["bytes"] > 0]
-    if not len(read) or np.isnan(read["arrived"]).any():
+    known, unknown = over.sum(np.array([len(read), np.isnan(read["arrived"]).sum()], np.float64))
+    if not known or unknown:
         return None
     ranks, rank = np.unique(read["rank"], return_inverse=True)
     start = np.where(np.isnan(read["requested"]), read["arrived"], read["requested"])
     first, last = np.full(len(ranks), np.inf), np.full(len(ranks), -np.inf)
     np.minimum.at(first, rank, start)
     np.maximum.at(last, rank, read["arrived"])
+    first, last = over.all(np.stack([first, last], axis=1)).T
     begin, end = first.max(), last.min()
     if end <= begin:  # one had read everything before another began
         begin, end = first.min(), last.max()
@@ -141,64 +137,76 @@ def arrived(steps: Steps) -> Rates | None:
     share = np.where(
         read["arrived"] > start, np.clip(inside / whole, 0.0, 1.0), (begin < start) & (start <= end)
     )
+    samples, size = over.sum(np.array([share @ read["samples"], share @ read["bytes"]]))
     return Rates(
-        samples_per_second=float(share @ read["samples"]) / (end - begin),
-        bytes_per_second=float(share @ read["bytes"]) / (end - begin),
+        samples_per_second=float(samples / (end - begin)), bytes_per_second=float(size / (end - begin))
     )
 
 
-def sustained(steps: Steps) -> Rates:
+def sustained(steps: Steps, over: Whole = WHOLE) -> Rates:
     """The throughput of a point: what was consumed while all ranks were busy, or what arrived if that is
     less."""
-    consumed = throughput(busy(steps))
-    found = arrived(steps)
+    consumed = throughput(busy(steps, over), over)
+    found = arrived(steps, over)
     if found is None or found.bytes_per_second >= consumed.bytes_per_second:
         return consumed
     return found
 
 
-def overshoot_p99(steps: Steps, step_seconds: float) -> float:
+def overshoot_p99(steps: Steps, step_seconds: float, over: Whole = WHOLE) -> float:
     """99th percentile over the steps of |overshoot| and lateness, as a share of the step time.
 
     Whether it held the accelerator up or not: a process that comes late also asks late for the next data.
     0 without compute.
     """
-    if not len(steps) or step_seconds <= 0:
+    if step_seconds <= 0:
         return 0.0
-    return float(np.percentile(np.abs(steps["overshoot"]) + steps["late"], 99) / step_seconds)
+    return quantile(np.abs(steps["overshoot"]) + steps["late"], 0.99, over) / step_seconds
 
 
-def share_of_time(steps: Steps, column: str) -> float:
+def share_of_time(steps: Steps, column: str, over: Whole = WHOLE) -> float:
     """Share of the ranks' loop time that `column` (wait, compute, overshoot or barrier) takes."""
-    total = float(np.sum(durations(steps)))
-    return float(np.sum(steps[column])) / total if total > 0 else 0.0
+    own, total = over.sum(np.array([steps[column].sum(), durations(steps).sum()]))
+    return float(own / total) if total > 0 else 0.0
 
 
-def loop_seconds(steps: Steps) -> float:
+def loop_seconds(steps: Steps, over: Whole = WHOLE) -> float:
     """Wall seconds of the loop: from the start of the point to the end of the last step of any rank."""
-    return float(np.max(steps["begin"] + durations(steps))) if len(steps) else 0.0
+    return float(over.max(np.max(steps["begin"] + durations(steps), keepdims=True, initial=0.0))[0])
 
 
-def rate_series(steps: Steps, bins: int = 40) -> Floats:
-    """Samples/s of all ranks in `bins` equal spans of the time in which each had steps; shape (bins,).
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Rates in equal spans of the time in which each rank had steps."""
+
+    begin: float
+    """Seconds since the start of the point."""
+    end: float
+    rates: Floats
+    """Samples/s of all ranks; empty where they were never busy together."""
+
+
+def rate_series(steps: Steps, bins: int = 40, over: Whole = WHOLE) -> Series:
+    """Samples/s of all ranks in `bins` equal spans of the time in which each had steps.
 
     A step's samples are spread evenly over its duration, so that steps which cross a border count for
     both sides. Where one rank began later or ended earlier than another, nothing rose or fell.
     """
-    if not len(steps):
-        return np.zeros(0)
-    begin, length = steps["begin"], np.maximum(durations(steps), 1e-9)
-    _, rank = np.unique(steps["rank"], return_inverse=True)
-    first, last = np.full(rank.max() + 1, np.inf), np.zeros(rank.max() + 1)
-    np.minimum.at(first, rank, begin)
-    np.maximum.at(last, rank, begin + length)
-    if first.max() >= last.min():
-        return np.zeros(0)
-    edges = np.linspace(first.max(), last.min(), bins + 1)
+    start, length = steps["begin"], np.maximum(durations(steps), 1e-9)
+    ranks, rank = np.unique(steps["rank"], return_inverse=True)
+    first, last = np.full(len(ranks), np.inf), np.zeros(len(ranks))
+    np.minimum.at(first, rank, start)
+    np.maximum.at(last, rank, start + length)
+    begin, end = over.max(np.array([first.max(initial=-np.inf), -last.min(initial=np.inf)])) * np.array(
+        [1, -1]
+    )
+    if not begin < end < np.inf:
+        return Series(0.0, 0.0, np.zeros(0))
+    edges = np.linspace(begin, end, bins + 1)
     # Samples delivered up to each edge: the sum over steps of the share of the step before it.
-    before = np.clip((edges[:, None] - begin[None, :]) / length[None, :], 0, 1) @ steps["samples"]
-    rates: Floats = np.diff(before) / np.diff(edges)
-    return rates
+    samples = steps["samples"].astype(np.float64)
+    before = over.sum(np.array([np.clip((edge - start) / length, 0, 1) @ samples for edge in edges]))
+    return Series(float(begin), float(end), np.diff(before) / np.diff(edges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ def report(
     """Show a result: table, knee, what qualifies it; write it as a page or a picture."""
     _check(html, png, svg, csv, markdown)
     found = gather(out, baseline or [], system or [])
-    result, steps = recovered(found.main)
+    result = recovered(found.main)
     tables, figures = beside(result, found)
     blocks = [*result_blocks(result), *tables]
     if live.for_programs():
@@ -62,11 +62,11 @@ def report(
     elif not live.for_programs():
         print_blocks(blocks)
     if html is not None:
-        write_html(result, steps, html, tables, figures, found.limit)
+        write_html(result, html, tables, figures, found.limit)
         _said(f"page: {html}")
     for path, kind in ((png, "png"), (svg, "svg")):
         if path is not None:
-            write_result_picture(result, steps, path, kind)
+            write_result_picture(result, path, kind)
             _said(f"picture: {path}")
 
 

@@ -23,7 +23,7 @@ from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import FeedrateError, Inconclusive, LaunchError, MissingError, SpecError
 from emulator.record.folder import RESULT, check_out, read_result
-from emulator.record.steps import read_steps
+from emulator.record.steps import step_blocks
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import world
@@ -235,7 +235,7 @@ def _launch(
 
     def look() -> None:
         with suppress(FeedrateError, OSError):
-            kept.append((job.out / RESULT).is_file() and len(read_steps(job.out)) > 0)
+            kept.append((job.out / RESULT).is_file() and any(map(len, step_blocks(job.out))))
 
     if briefly(look) and any(kept):  # OUT may be what hangs
         hint = shlex.join(["feedrate", "report", str(job.out)])

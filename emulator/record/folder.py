@@ -1,7 +1,7 @@
 """An OUT folder: the result, the step log, and what became of a run that ended early.
 
     OUT/run.json       the RunResult; results/README.md has it field by field
-    OUT/steps.parquet  the step log, and OUT/spool/ while a run goes on: record.steps
+    OUT/steps*.parquet the step log, a part for each host, and OUT/spool/ while a run goes on: record.steps
     OUT/failure.txt    why a run ended early, in the words of the first rank that failed
 
 One process fills the folder, through a `ResultFolder`, and holds a lock in it meanwhile. `run.json` and
@@ -28,12 +28,14 @@ from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
 from emulator.record.steps import (
     SPOOL,
-    SPOOL_FILES,
-    STEPS,
     Steps,
+    is_part,
     is_spool,
     is_step_log,
+    keep_spools,
+    parts_of,
     remove_spools,
+    spools_of,
     write_steps,
 )
 
@@ -98,8 +100,8 @@ class ResultFolder:
         return folder
 
     @classmethod
-    def resume(cls, path: Path, result: RunResult, steps: Steps) -> ResultFolder:
-        """Go on with `result` and `steps` of a run that was cut off; spools go.
+    def resume(cls, path: Path, result: RunResult) -> ResultFolder:
+        """Go on with `result` of a run that was cut off; spools become a part of the step log.
 
         Raises SpecError when somebody else goes on with it, or has done so; StorageError.
         """
@@ -107,8 +109,7 @@ class ResultFolder:
         if len(read_result(path).points) != len(result.points):
             raise SpecError(f"another process has gone on with {path}", "resume it again")
         _tidy(path, lock.before)
-        if len(steps):
-            write_steps(path, steps)
+        keep_spools(path, len(result.points))
         remove_spools(path)
         with storage_errors(f"cannot write to {path}"):
             (path / FAILURE).unlink(missing_ok=True)
@@ -210,8 +211,13 @@ def _left_by(path: Path, before: Owner | None) -> list[Path]:
     """The temporary files in OUT of the process `before`. Raises OSError."""
     if before is None:
         return []
-    writers = [(name, before.host[:32], before.pid) for name in (RESULT, STEPS, _PROBE)]
-    return [file for file in path.iterdir() if written_by(file.name) in writers and _is_file(file)]
+    found = []
+    for file in path.iterdir():
+        name, *writer = written_by(file.name) or ("",)
+        ours = name in (RESULT, _PROBE) or is_part(name)
+        if ours and writer == [before.host[:32], before.pid] and _is_file(file):
+            found.append(file)
+    return found
 
 
 def _own_files(path: Path, left: Collection[str] = (LOCK,)) -> list[Path]:
@@ -233,7 +239,7 @@ def _own_files(path: Path, left: Collection[str] = (LOCK,)) -> list[Path]:
     inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
     ours: list[Path] = []
     others: list[Path] = []
-    for file in [path / RESULT, path / STEPS, path / FAILURE, *(path / SPOOL).glob(SPOOL_FILES)]:
+    for file in [path / RESULT, path / FAILURE, *parts_of(path), *spools_of(path)]:
         if os.path.lexists(file):
             (ours if _looks_ours(file, result) else others).append(file)
     for pattern in _OUTPUT_OF_TOOLS:
@@ -257,7 +263,7 @@ def _looks_ours(file: Path, result: RunResult) -> bool:
     if not _is_file(file):
         return False
     with storage_errors("cannot read a file"):
-        if file.name == STEPS:
+        if is_part(file.name):
             return is_step_log(file)
         if file.name == FAILURE:
             return result.status == "incomplete" and file.read_bytes().count(b"\n") <= 1

@@ -117,6 +117,17 @@ class HostShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """Throughput over the time of a point, the first step of each rank left out."""
+
+    begin: float
+    """Seconds since the point began."""
+    end: float
+    bytes_per_second: tuple[float, ...]
+    """All ranks, in equal spans from `begin` to `end`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One process count, run once."""
 
@@ -173,6 +184,11 @@ class Point:
     """As au, in the processes' time: what a training on these clients gets. None: not in the log."""
     au_here_first: float | None = None
     """As au_here, over all steps, the first ones included."""
+    course: Course | None = None
+    """Throughput over time; None: too few steps, or an older version wrote it."""
+    step: Mapping[str, float] = field(default_factory=dict)
+    """`compute`, `wait`, `barrier`, `overshoot` -> seconds of the mean step. Time at a barrier counts as what
+    the last rank did longer; as `barrier` where the log does not tell. Empty: an older version wrote it."""
     bound: Bound | None = None
     """What limits the point; None: not examined."""
     au_published: float | None = None

@@ -1,12 +1,17 @@
 """The step log: one row per step per rank, for emulated and simulated runs alike.
 
-OUT/spool/rank-00007.steps  raw rows of rank 7, appended while it runs, so that a killed run keeps them
-OUT/steps.parquet           all rows, once the run is complete; then the spools are gone
+OUT/spool/rank-00007.steps  raw rows of rank 7 of the world, appended while it runs: a killed run keeps them
+OUT/steps.parquet           the rows of the first host, once the run is complete; then its spools are gone
+OUT/steps-00001.parquet     those of the second one, and so on; a sweep that is resumed adds further parts
+
+No process ever holds all rows: each host writes its own, and readers take them a point or some at a time.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -15,11 +20,12 @@ from numpy.typing import NDArray
 
 from emulator.errors import storage_errors
 from emulator.files import RecordFile
-from emulator.record.rows import read_rows, write_rows
+from emulator.record.rows import row_blocks, write_rows
 
 STEPS = "steps.parquet"
 SPOOL = "spool"
 SPOOL_FILES = "rank-*.steps"
+_PART = re.compile(r"steps(-[0-9]{5})?\.parquet")
 
 STEP = np.dtype(
     [
@@ -126,20 +132,29 @@ class Spool:
         self.close()
 
 
-def read_spools(out: Path) -> Steps:
-    """The rows of all spools, rank after rank, each in the order written; a torn last row is left out.
-
-    Raises StorageError.
-    """
-    parts = [np.zeros(0, dtype=STEP)]
+def spools_of(out: Path, ranks: Collection[int] | None = None) -> list[Path]:
+    """The spools of these ranks of the world, None: of all, rank after rank. Raises StorageError."""
     with storage_errors("cannot read the step log"):
-        parts += [_spooled(file) for file in sorted((out / SPOOL).glob(SPOOL_FILES))]
-    return np.concatenate(parts)
+        found = sorted((out / SPOOL).glob(SPOOL_FILES))
+    return [file for file in found if ranks is None or _rank_of(file) in ranks]
+
+
+def _rank_of(file: Path) -> int:
+    """The rank that a spool is named after; -1: it is none."""
+    digits = file.stem.removeprefix("rank-")
+    return int(digits) if digits.isdecimal() else -1
 
 
 def is_spool(file: Path) -> bool:
-    """Whether all whole rows of a file are of the rank that it is named after. Raises OSError."""
-    return bool((_spooled(file)["rank"] == int(file.stem.removeprefix("rank-"))).all())
+    """Whether what is in a file can be rows of steps. Raises OSError."""
+    rows = _spooled(file)
+    whole = ("point", "rank", "epoch", "step", "samples", "bytes")
+    seconds = rows["begin"] + rows["wait"] + rows["compute"]
+    return all(bool((rows[name] >= 0).all()) for name in whole) and bool((np.abs(seconds) < _LONGEST).all())
+
+
+_LONGEST = 1e9
+"""Seconds: a step that is longer, or no number, is none."""
 
 
 def _spooled(file: Path) -> Steps:
@@ -160,30 +175,109 @@ def is_step_log(file: Path) -> bool:
             return False
 
 
-def remove_spools(out: Path) -> None:
-    """Remove the spools; files of others in their folder stay, and then it does too. Raises StorageError."""
+def remove_spools(out: Path, ranks: Collection[int] | None = None) -> None:
+    """Remove the spools of these ranks, None: of all, and their folder once it is empty.
+
+    Files of others stay, and then the folder does too. Raises StorageError.
+    """
     with storage_errors("cannot remove the spools"):
-        for file in (out / SPOOL).glob(SPOOL_FILES):
+        for file in spools_of(out, ranks):
             if is_spool(file):
                 file.unlink(missing_ok=True)
-        if (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
+        if ranks is None and (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
             (out / SPOOL).rmdir()
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of a step log has such a name."""
+    return bool(_PART.fullmatch(name))
+
+
+def parts_of(out: Path) -> list[Path]:
+    """The Parquet files of the step log in OUT, in order. Raises StorageError."""
+    with storage_errors("cannot read the step log"):
+        found = [file for file in out.glob("steps*.parquet") if is_part(file.name)]
+    return sorted(found, key=lambda file: (len(file.name), file.name))
+
+
+def part(out: Path, number: int) -> Path:
+    """The file of part `number`."""
+    return out / (f"steps-{number:05d}.parquet" if number else STEPS)
+
+
+def next_part(out: Path) -> int:
+    """Number of the first part that is not there yet. Raises StorageError."""
+    last = parts_of(out)[-1:]
+    return int(last[0].stem.removeprefix("steps").removeprefix("-") or 0) + 1 if last else 0
 
 
 def write_steps(out: Path, rows: Steps) -> None:
     """Write OUT/steps.parquet whole or not at all, rows as they are. Raises StorageError."""
-    write_rows(out / STEPS, rows)
+    write_rows(out / STEPS, STEP, [rows])
 
 
-def read_steps(out: Path) -> Steps:
-    """The rows of OUT/steps.parquet, and those of later points that are still in the spools; may be empty.
+def write_part(out: Path, number: int, ranks: Collection[int]) -> None:
+    """Write the rows in the spools of these ranks as part `number`, a point after the other.
 
-    Raises StorageError when it cannot be read, SpecError when it is no step log.
+    Without rows there is none. Raises StorageError.
     """
-    written: Steps = (
-        read_rows(out / STEPS, STEP, MOMENTS) if (out / STEPS).is_file() else np.zeros(0, dtype=STEP)
-    )
-    spooled = read_spools(out)
-    if not len(written):
-        return spooled
-    return np.concatenate([written, spooled[spooled["point"] > written["point"].max()]])
+    stretches = []  # (point, file, first row, rows): of each rank those of a point lie together
+    for file in spools_of(out, ranks):
+        with storage_errors("cannot read the step log"):
+            at, first, count = np.unique(_spooled(file)["point"], return_index=True, return_counts=True)
+        stretches += [(p, file, f, c) for p, f, c in zip(at, first, count, strict=True)]
+
+    def blocks() -> Iterator[Steps]:
+        for _, file, first, count in sorted(stretches):
+            yield np.fromfile(file, STEP, count, offset=first * STEP.itemsize)
+
+    if stretches:
+        write_rows(part(out, number), STEP, blocks())
+
+
+def keep_spools(out: Path, points: int) -> None:
+    """Write what the spools of a run that was cut off have of its first `points` points as a further part.
+
+    Raises StorageError, SpecError when a part is no step log.
+    """
+    kept = [rows[rows["point"] < points] for rows in _only_spooled(out, None)]
+    if any(map(len, kept)):
+        write_rows(part(out, next_part(out)), STEP, kept)
+
+
+def step_blocks(out: Path, point: int | None = None) -> Iterator[Steps]:
+    """All rows in OUT, or those of a point, some at a time.
+
+    Raises StorageError when they cannot be read, SpecError when a part is no step log.
+    """
+    for file in parts_of(out):
+        yield from row_blocks(file, STEP, MOMENTS, None if point is None else ("point", point))
+    yield from _only_spooled(out, point)
+
+
+def _only_spooled(out: Path, point: int | None) -> Iterator[Steps]:
+    """The rows of the spools, or those of a point, that no part has: a run may be cut off while it writes
+    parts."""
+    spools, known = spools_of(out), np.zeros(0, np.int64)
+    if spools:
+        parts = [np.unique(_runs(rows)) for file in parts_of(out) for rows in row_blocks(file, STEP, MOMENTS)]
+        known = np.concatenate([known, *parts])
+    for file in spools:
+        with storage_errors("cannot read the step log"):
+            rows = _spooled(file)
+        rows = rows if point is None else rows[rows["point"] == point]
+        yield rows[~np.isin(_runs(rows), known)]
+
+
+def _runs(rows: Steps) -> NDArray[np.int64]:
+    """A number for each pair of point and rank."""
+    runs: NDArray[np.int64] = rows["point"].astype(np.int64) << 32 | rows["rank"]
+    return runs
+
+
+def read_steps(out: Path, point: int | None = None) -> Steps:
+    """The rows of the step log in OUT, or those of a point; may be empty.
+
+    Raises StorageError when they cannot be read, SpecError when a part is no step log.
+    """
+    return np.concatenate([np.zeros(0, dtype=STEP), *step_blocks(out, point)])

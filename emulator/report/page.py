@@ -19,7 +19,6 @@ from emulator.errors import SpecError, StorageError
 from emulator.files import write_whole
 from emulator.record.folder import RESULT, read_result
 from emulator.record.result import RunResult
-from emulator.record.steps import Steps
 from emulator.registry import BESIDE, KINDS, load
 from emulator.report import drawing
 from emulator.report.drawing import DARK, HERO, NARROW, WIDE, extra, svgs
@@ -143,7 +142,6 @@ def _all_of(found: Gathered, main: RunResult) -> Table:
 
 def write_html(
     result: RunResult,
-    steps: Steps,
     path: Path,
     tables: Sequence[Table] = (),
     figures: Sequence[Figure] = (),
@@ -153,20 +151,19 @@ def write_html(
 
     `limit` is the most that another tool read. Raises MissingError, StorageError.
     """
-    write_whole(path, page(result, steps, tables, figures, limit))
+    write_whole(path, page(result, tables, figures, limit))
 
 
 def page(
     result: RunResult,
-    steps: Steps,
     tables: Sequence[Table] = (),
     figures: Sequence[Figure] = (),
     limit: StorageLimit | None = None,
 ) -> str:
-    """The page as text. `steps` may be empty. Raises MissingError."""
+    """The page as text. Raises MissingError."""
     kind = kind_of(result)
     first = hero(result, limit) if KINDS[result.kind] == "report.training" else None
-    drawn = plotted([*([first] if first else []), *kind.figures(result, steps), *figures], first)
+    drawn = plotted([*([first] if first else []), *kind.figures(result), *figures], first)
     return render(
         "page.html",
         result=result,
@@ -193,9 +190,9 @@ def page(
     )
 
 
-def write_picture(result: RunResult, steps: Steps, path: Path, kind: str) -> None:
+def write_picture(result: RunResult, path: Path, kind: str) -> None:
     """Write the first four figures as one picture, `svg` or else `png`. Raises MissingError, StorageError."""
-    figures = kind_of(result).figures(result, steps)[:4]
+    figures = kind_of(result).figures(result)[:4]
     drawing.write_picture(figures, path, kind, title(result), marks_line(result))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
-from emulator.record.steps import Steps
 from emulator.report.figure import Figure
 from emulator.report.table import (
     Cell,
@@ -62,9 +61,9 @@ def setting(result: RunResult) -> str:
     return " · ".join(parts)
 
 
-def figures(result: RunResult, steps: Steps) -> tuple[Figure, ...]:
+def figures(result: RunResult) -> tuple[Figure, ...]:
     """Its figures, as far as there is something to draw."""
-    made = (make(result, steps) for make in FIGURES)
+    made = (make(result) for make in FIGURES)
     return tuple(figure for figure in made if figure is not None)
 
 

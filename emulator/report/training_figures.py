@@ -13,9 +13,7 @@ from emulator.analysis.evidence import usable
 from emulator.analysis.knee import asked
 from emulator.analysis.posterior import posterior
 from emulator.analysis.search import observe
-from emulator.analysis.throughput import rate_series
 from emulator.record.result import Point, RunResult
-from emulator.record.steps import Steps
 from emulator.report import figure as fig
 from emulator.report.table import number, percent
 from emulator.report.view import BOUNDS, marks_line
@@ -105,7 +103,7 @@ def hero(result: RunResult, limit: StorageLimit | None = None) -> fig.Figure | N
     return figure and replace(figure, name="answer", title="Throughput and the knee")
 
 
-def throughput(result: RunResult, steps: Steps) -> fig.Figure | None:
+def throughput(result: RunResult) -> fig.Figure | None:
     """All processes together: bytes/s against the process count, with the ideal line and the knee."""
     return _throughput(result)
 
@@ -161,7 +159,7 @@ def _throughput(
     )
 
 
-def per_process(result: RunResult, steps: Steps) -> fig.Figure | None:
+def per_process(result: RunResult) -> fig.Figure | None:
     """Bytes/s of one process against the process count, with what it asks for and the knee."""
     points = by_ranks(result)
     if not points:
@@ -260,7 +258,7 @@ def _band(
     return tuple((float(low), float(middle), float(high)) for low, middle, high in found.T)
 
 
-def utilisation(result: RunResult, steps: Steps) -> fig.Figure | None:
+def utilisation(result: RunResult) -> fig.Figure | None:
     """Accelerator utilisation and X/X_ideal in percent against the process count, with the threshold."""
     points = [point for point in by_ranks(result) if computes(point)]
     if not points:
@@ -295,44 +293,33 @@ MOST_LINES = 8
 """Points whose course is drawn."""
 
 
-def over_time(result: RunResult, steps: Steps) -> fig.Figure | None:
+def over_time(result: RunResult) -> fig.Figure | None:
     """Bytes/s of all processes over the time of each point, the first steps left out."""
-    series = []
-    for place, point in enumerate(result.points):
-        own = steps[steps["point"] == place]
-        later = own[(own["epoch"] > 0) | (own["step"] > 0)]
-        each = np.unique(later["rank"], return_counts=True)[1]
-        bins = int(min(40, each.min() // 2)) if len(each) else 0
-        rates = rate_series(later, bins) if bins > 2 else np.zeros(0)
-        if len(rates) and point.samples and point.bytes:
-            scale = point.ranks / len(each) * point.bytes / point.samples
-            begins = later["begin"][later["rank"] == later["rank"][0]].min()
-            times = begins + (np.arange(len(rates)) + 0.5) / len(rates) * (point.seconds - begins)
-            series.append((point, times, rates * scale))
-    series.sort(key=lambda item: item[0].ranks)
+    series = [(point.ranks, point.course) for point in by_ranks(result) if point.course]
     if len(series) > MOST_LINES:
         series = [series[place] for place in np.linspace(0, len(series) - 1, MOST_LINES).astype(int)]
     if not series:
         return None
-    name, unit = unit_for(max(float(rates.max()) for _, _, rates in series), RATES)
+    most = max(max(course.bytes_per_second) for _, course in series)
+    name, unit = unit_for(most, RATES)
     marks: list[fig.Mark] = []
-    for place, (_, times, rates) in enumerate(series):
+    for place, (_, course) in enumerate(series):
+        rates = np.array(course.bytes_per_second)
+        times = course.begin + (np.arange(len(rates)) + 0.5) / len(rates) * (course.end - course.begin)
         points = tuple(zip(times.tolist(), (rates / unit).tolist(), strict=True))
         marks.append(fig.Line(points=points, colour=fig.series_colour(place)))
-    top = max(float(rates.max()) for _, _, rates in series) / unit
     return fig.Figure(
         name="over-time",
         title="Throughput over time",
         caption="Bytes per second of all processes together, over the time of each point. A level line is a "
         "storage that has settled; one that falls was read from a cache at first.",
         x=fig.Axis(
-            title="seconds since the point began", high=max(float(t[-1]) for _, t, _ in series) * 1.04
+            title="seconds since the point began", high=max(course.end for _, course in series) * 1.04
         ),
-        y=fig.Axis(title=name, high=top * 1.15),
+        y=fig.Axis(title=name, high=most / unit * 1.15),
         marks=tuple(marks),
         legend=tuple(
-            fig.Key(f"{point.ranks:,}", fig.series_colour(place))
-            for place, (point, _, _) in enumerate(series)
+            fig.Key(f"{ranks:,}", fig.series_colour(place)) for place, (ranks, _) in enumerate(series)
         ),
         qualified=marks_line(result),
     )
@@ -342,9 +329,9 @@ PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "oversho
 """Part of a step -> its colour, from the bottom of the stack to its top."""
 
 
-def step_time(result: RunResult, steps: Steps) -> fig.Figure | None:
+def step_time(result: RunResult) -> fig.Figure | None:
     """Where the mean step goes: compute, wait, barrier, overshoot, stacked, for each process count."""
-    seconds = mean_steps(result, steps)
+    seconds = mean_steps(result)
     if not seconds:
         return None
     name, unit = unit_for(max(map(sum, seconds.values())), TIMES)
@@ -369,51 +356,16 @@ def step_time(result: RunResult, steps: Steps) -> fig.Figure | None:
     )
 
 
-def mean_steps(result: RunResult, steps: Steps) -> dict[int, tuple[float, ...]]:
-    """Rank count -> mean seconds of the PARTS of a step, from the step log or else from the points."""
-    steps = without_barriers(steps, result.workload.get("training", {}).get("sync", "none"))
-    point = steps["point"]
-    logged = point >= 0
-    count = np.bincount(point[logged], minlength=len(result.points))
-    sums = [np.bincount(point[logged], weights=steps[part][logged], minlength=len(count)) for part in PARTS]
+def mean_steps(result: RunResult) -> dict[int, tuple[float, ...]]:
+    """Rank count -> mean seconds of the PARTS of a step, as measured or else from the points' shares."""
     found: dict[int, list[list[float]]] = {}
-    for place, at in enumerate(result.points):
-        parts = [float(total[place] / count[place]) for total in sums] if count[place] else _estimated(at)
-        found.setdefault(at.ranks, []).append(parts)
+    for at in result.points:
+        known = [at.step[part] for part in PARTS] if PARTS.keys() <= at.step.keys() else _estimated(at)
+        found.setdefault(at.ranks, []).append(known)
     return {
         ranks: tuple(max(0.0, sum(part) / len(part)) for part in zip(*repeats, strict=True))
         for ranks, repeats in sorted(found.items())
     }
-
-
-def without_barriers(steps: Steps, sync: str) -> Steps:
-    """The steps with the time at each barrier counted as what the rank that came last did longer than others.
-
-    Between two barriers all ranks begin together; a rank waits as long as the last one is busier. That excess
-    is shared out over wait, compute and overshoot as the last one's exceed this rank's.
-    """
-    if sync not in ("step", "epoch") or not len(steps) or not steps["barrier"].any():
-        return steps
-    found = steps.copy()
-    keys = ["point", "epoch", "step"] if sync == "step" else ["point", "epoch"]
-    _, group = np.unique(steps[keys], return_inverse=True)
-    _, member = np.unique(np.stack([group, steps["rank"]]), axis=1, return_inverse=True)
-    member = member.reshape(-1)
-    first = np.unique(member, return_index=True)[1]
-    of_group = group[first]
-    busy = {part: np.bincount(member, weights=steps[part]) for part in ("wait", "compute", "overshoot")}
-    barrier = np.bincount(member, weights=steps["barrier"])
-    # the member of each group that waited least at the barrier came last
-    order = np.lexsort((barrier, of_group))
-    last = order[np.unique(of_group[order], return_index=True)[1]][of_group]
-    excess = {part: np.maximum(0.0, busy[part][last] - busy[part]) for part in busy}
-    total = sum(excess.values())
-    known = total > 0
-    for part in busy:
-        share = np.divide(excess[part], total, out=np.zeros_like(total), where=known)
-        found[part] = steps[part] + steps["barrier"] * share[member]
-    found["barrier"] = np.where(known[member], 0.0, steps["barrier"])
-    return found
 
 
 def _estimated(point: Point) -> list[float]:
@@ -428,7 +380,7 @@ PERCENTILES = {50.0: "#4f83cc", 90.0: "#0f8a6d", 99.0: "#e07b39", 99.9: "#a23b72
 """Percentile of read latency -> its colour; the maximum is not drawn."""
 
 
-def latency(result: RunResult, steps: Steps) -> fig.Figure | None:
+def latency(result: RunResult) -> fig.Figure | None:
     """Percentiles of the latency of read requests against the process count."""
     found = [(point.ranks, seconds) for point, seconds in with_latency(result) if point.ranks > 0]
     series = {

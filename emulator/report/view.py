@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from emulator.record.result import Flag, Point, RunResult
-from emulator.record.steps import Steps
 from emulator.registry import KINDS, load
 from emulator.report.figure import Figure
 from emulator.report.table import Table
@@ -34,8 +33,8 @@ class Kind(Protocol):
     def tables(self, result: RunResult) -> tuple[Table, ...]:
         """Its tables, the one that answers the question first."""
 
-    def figures(self, result: RunResult, steps: Steps) -> tuple[Figure, ...]:
-        """Its figures, as far as there is something to draw. `steps` may be empty."""
+    def figures(self, result: RunResult) -> tuple[Figure, ...]:
+        """Its figures, as far as there is something to draw."""
 
     def beside(self, main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
         """What stands of `result` on the page of another result, `main`."""

@@ -22,6 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.analysis.parts import Floats, Whole
 from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.record.folder import claim_failure
 from emulator.run.child import signals_to
@@ -35,10 +39,11 @@ IDLE_POLL = 0.025
 """Longest sleep between two polls of a rank that has nothing to do, seconds."""
 
 
-class Comm:
+class Comm(Whole):
     """A group of ranks. This one is a rank alone, without MPI; `MpiComm` is one of many.
 
-    Every verb but `abort` is collective: all ranks of the group call it.
+    The rows of a point that each rank has are parts of it, so that figures are computed over a group. Every
+    verb but `abort` is collective: all ranks of the group call it.
     """
 
     rank: int = 0
@@ -99,6 +104,23 @@ class MpiComm(Comm):
         self.barrier()
         values: list[Any] = self._comm.allgather(value)
         return values
+
+    def sum(self, values: Floats) -> Floats:
+        return self._reduced(values, "SUM")
+
+    def max(self, values: Floats) -> Floats:
+        return self._reduced(values, "MAX")
+
+    def _reduced(self, values: Floats, operation: str) -> Floats:
+        from mpi4py import MPI
+
+        found = np.array(values, np.float64, order="C")
+        self.barrier(STEP_POLL)
+        self._comm.Allreduce(MPI.IN_PLACE, found, getattr(MPI, operation))
+        return found
+
+    def all(self, values: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate(self.allgather(values))
 
     def split(self, color: int) -> MpiComm:
         self.barrier()

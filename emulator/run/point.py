@@ -1,14 +1,25 @@
-"""One point: the active ranks read and compute, and tell rank 0 what they measured."""
+"""One point: the active ranks read and compute, and sum up what they measured.
+
+Each rank keeps its rows. Figures that need all of them are computed together (`analysis.parts`), the rest is
+summed by host: rank 0 gets as much of a million steps as of ten.
+"""
 
 from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from emulator.analysis.parts import Floats
+from emulator.analysis.point import point_of
+from emulator.analysis.starved import RankAccount, starved
+from emulator.analysis.throughput import busy, rate_series
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import Dataset, Manifest
@@ -16,7 +27,7 @@ from emulator.loader import make_loader
 from emulator.plan import RankPlan, plan_for
 from emulator.record.books import Books
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
-from emulator.record.result import Kind
+from emulator.record.result import HostShare, Kind, Point, Starved
 from emulator.record.steps import Spool, StepLog, Steps
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.account import Account, Accounted
@@ -94,19 +105,14 @@ def mismatch(workload: Workload, manifest: Manifest) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankReport:
-    """What one rank measured during a point."""
+class Reads:
+    """What a rank's requests were, or those of all ranks of a host, or of all hosts."""
 
-    host: str
-    cores: int
-    direct_io: bool
-    """True when reads by-passed the page cache (O_DIRECT), as those of objects do."""
-    cpu_seconds: float
-    """User + system seconds of the rank and its workers, during the loop."""
-    steps: Steps
-    read_latency: Mapping[int, int]
+    buffered: int
+    """Ranks whose reads went through the page cache."""
+    latency: Mapping[int, int]
     """Upper edge in microseconds -> read requests."""
-    slowest_read: float
+    slowest: float
     """Seconds of the longest read request."""
     pages_sampled: int
     """Pages looked at just before they were read."""
@@ -114,14 +120,36 @@ class RankReport:
     """Those of them that were in the page cache."""
     retries: Mapping[str, int]
     """Why requests to an object store were repeated -> how many of them."""
-    account: Account | None
-    """What its waits for batches went into; None: the kernel keeps no books."""
-    barrier_seconds: float
-    """What the barrier of these ranks takes when all come at once."""
+
+    @classmethod
+    def summed(cls, parts: Sequence[Reads]) -> Reads:
+        """All of them together."""
+        latency: Counter[int] = Counter()
+        retries: Counter[str] = Counter()
+        for part in parts:
+            latency.update(part.latency)
+            retries.update(part.retries)
+        return cls(
+            buffered=sum(part.buffered for part in parts),
+            latency=latency,
+            slowest=max(part.slowest for part in parts),
+            pages_sampled=sum(part.pages_sampled for part in parts),
+            pages_resident=sum(part.pages_resident for part in parts),
+            retries=retries,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What all ranks of a point measured, as rank 0 has it."""
+
+    point: Point
+    """With its hosts, without flags."""
+    reads: Reads
+    rates: Floats
+    """Samples/s of all ranks over the time in which they were busy (`analysis.throughput.rate_series`)."""
     barrier_polled: bool
-    """True when that is in the columns of each step that ends in one."""
-    activity: HostActivity | None
-    """What the host did; from the first rank of each host."""
+    """True when what the barrier takes is in the columns of each step that ends in one."""
 
 
 def run_point(
@@ -132,8 +160,8 @@ def run_point(
     spool: Spool,
     progress: Callable[[int], None],
     links: HostLinks | None = None,
-) -> list[RankReport]:
-    """Run point `number` on the ranks of `comm`; their reports in rank order on rank 0, [] elsewhere.
+) -> Measured | None:
+    """Run point `number` on the ranks of `comm`; what they measured on rank 0, None elsewhere.
 
     `links` join this host to the others; the first rank of each host has them.
     `progress(steps)` is called once a step. Raises DatasetError, StorageError.
@@ -189,24 +217,76 @@ def run_point(
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - before
         comm.barrier()
         activity = probe.stop() if probe else None
-    counts = storage.stats.snapshot()
-    report = RankReport(
-        host=socket.gethostname(),
-        cores=cores(),
-        direct_io=direct or isinstance(job.dataset, ObjectURL),
-        cpu_seconds=cpu,
-        steps=log.rows(),
-        read_latency=counts.latencies,
-        slowest_read=counts.slowest,
+    counts, rows = storage.stats.snapshot(), log.rows()
+    own = Reads(
+        buffered=not (direct or isinstance(job.dataset, ObjectURL)),
+        latency=counts.latencies,
+        slowest=counts.slowest,
         pages_sampled=counts.pages_sampled,
         pages_resident=counts.pages_resident,
         retries=counts.retries,
-        account=account,
-        barrier_seconds=barrier_seconds,
-        barrier_polled=barrier.polled,
-        activity=activity,
     )
-    return comm.gather(report)
+    lost = _starved(job, rows, comm, account, node.bcast(activity))
+    by_host = lost[1] if lost else {}
+    point = point_of(
+        workload,
+        dataset.manifest.samples,
+        comm.size,
+        rows,
+        comm,
+        starved=lost[0] if lost else None,
+        barrier_seconds=barrier_seconds,
+    )
+    rates = rate_series(busy(rows, comm), over=comm).rates
+    share = _host_share(rows, cpu, activity, node)
+    if share is not None:
+        share = replace(share, starved=by_host.get(share.host))
+    of_node = node.gather(own)
+    gathered = comm.gather((share, Reads.summed(of_node)) if of_node else None)
+    if not gathered:
+        return None
+    hosts, reads = zip(*filter(None, gathered), strict=True)
+    return Measured(
+        point=replace(point, hosts=hosts),
+        reads=Reads.summed(reads),
+        rates=rates,
+        barrier_polled=barrier.polled,
+    )
+
+
+def _starved(
+    job: TrainingJob, rows: Steps, comm: Comm, account: Account | None, activity: HostActivity
+) -> tuple[Starved, dict[str, Starved]] | None:
+    """What starved the accelerators, all together and by host; None where a kernel keeps no books.
+
+    Collective over `comm`. `activity` is what this rank's host did.
+    """
+    if comm.max(np.array([float(account is None)]))[0] or account is None:
+        return None
+    share = activity.busy_share or 0.0
+    stolen = min(0.9, (activity.steal_share or 0.0) / share) if share else 0.0
+    own = RankAccount(
+        host=socket.gethostname(), reading=account.reading, process=account.process, stolen=stolen
+    )
+    return starved(rows, job.workload.training.sync, [own], comm)
+
+
+def _host_share(rows: Steps, cpu: float, activity: HostActivity | None, node: Comm) -> HostShare | None:
+    """What the ranks of this host did, on the first of them; None on the others. Collective over `node`."""
+    own = (rows["bytes"].sum(), rows["samples"].sum(), rows["wait"].sum(), cpu)
+    size, samples, waited, used = node.sum(np.array(own, np.float64)).tolist()
+    if activity is None:
+        return None
+    return HostShare(
+        host=socket.gethostname(),
+        ranks=node.size,
+        bytes=int(size),
+        samples=int(samples),
+        cpu_seconds=used,
+        cores=cores(),
+        wait_seconds=waited,
+        **asdict(activity),
+    )
 
 
 class SpoolWriter:

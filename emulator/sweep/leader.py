@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-
-import numpy as np
 
 from emulator import live
 from emulator.config.reader import build, to_plain
@@ -20,9 +18,8 @@ from emulator.live import Now
 from emulator.record.folder import ResultFolder, read_result
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.result import Point, RunResult
-from emulator.record.steps import STEP, Steps, read_steps
 from emulator.run.launched import started_by_mpi
-from emulator.run.point import RankReport, TrainingJob
+from emulator.run.point import Measured, TrainingJob
 from emulator.run.selftest import self_test
 from emulator.storage.objects import ObjectStore
 from emulator.sweep.outlook import Spools, share_done, step_seconds
@@ -51,7 +48,7 @@ class Leader:
         self._manifest = manifest
         if isinstance(self._schedule, ForFit):
             self._schedule.hosts = len(set(hosts))
-        points, steps = _reopened(job, manifest) if job.resume else ((), np.zeros(0, dtype=STEP))
+        points = _reopened(job, manifest) if job.resume else ()
         mount = store.describe() if isinstance(store, ObjectStore) else describe_mount(Path(str(store)))
         environment = {
             **describe_machine(),
@@ -67,12 +64,19 @@ class Leader:
         if unjoined:
             live.say(f"note: hosts meet through MPI, which is polled, since sockets failed: {unjoined}")
         result = first_result(job, manifest, environment)
-        self._steps = [steps]
         if job.resume:
             result = replace(result, **conclusions(job, result, points))
-            self._folder = ResultFolder.resume(job.out, result, steps)
+            self._folder = ResultFolder.resume(job.out, result)
         else:
             self._folder = ResultFolder.create(job.out, result, force=job.force)
+
+    def keep_rows_on(self, apart: Collection[str]) -> None:
+        """These hosts do not see OUT: each keeps its part of the step log in a folder of its own."""
+        if apart:
+            where = ", ".join(sorted(apart))
+            live.say(f"note: {self._job.out} is another folder on {where}: their steps stay there")
+            environment = {**self._folder.result.environment, "steps_left_on": sorted(apart)}
+            self._folder.update(environment=environment)
 
     @property
     def _points(self) -> tuple[Point, ...]:
@@ -157,21 +161,20 @@ class Leader:
         mean = sum(point.seconds for point in points) / len(points) if points else self._length * each
         return rest + (self._left - 1) * mean
 
-    def add(self, ranks: int, reports: Sequence[RankReport]) -> None:
-        """Keep the point that `ranks` ranks measured. Raises StorageError."""
-        point = summarise(self._job, self._manifest, ranks, reports)
-        self._steps.extend(report.steps for report in reports)
+    def add(self, measured: Measured) -> None:
+        """Keep the point that was measured. Raises StorageError."""
+        point = summarise(self._job, measured)
         self._folder.update(**conclusions(self._job, self._folder.result, (*self._points, point)))
         live.say(
-            f"  {_ranks(ranks)}: {point.samples_per_second:.4g} samples/s, "
+            f"  {_ranks(point.ranks)}: {point.samples_per_second:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, AU {100 * point.au:.1f} %, {show_seconds(point.seconds)}"
         )
 
     def complete(self) -> RunResult:
-        """The complete result, written with its step log. Raises StorageError."""
+        """The complete result; its step log is there. Raises StorageError."""
         if verdict := self._schedule.verdict(self._points):
             live.say(f"done: {verdict}")
-        return self._folder.complete(np.concatenate(self._steps))
+        return self._folder.complete()
 
 
 def _ideal(point: Point) -> float:
@@ -183,8 +186,8 @@ def _ranks(count: int) -> str:
     return f"{count} rank" if count == 1 else f"{count} ranks"
 
 
-def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], Steps]:
-    """The complete points in OUT and their steps; those of the point that was cut off are dropped.
+def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[Point, ...]:
+    """The complete points in OUT.
 
     Fields that an older version did not write have their default values. Raises SpecError when OUT is no
     sweep, or not of this job.
@@ -213,5 +216,4 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], 
                 f"the points in {job.out} have {point.steps} steps a rank, these options give {length}",
                 "resume with the --epochs and --steps that it was started with",
             )
-    steps = read_steps(job.out)
-    return result.points, steps[steps["point"] < len(result.points)]
+    return result.points

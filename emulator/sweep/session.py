@@ -14,8 +14,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from emulator.dataset.manifest import open_dataset
+from emulator.record.folder import RESULT
 from emulator.record.result import RunResult
-from emulator.record.steps import Spool
+from emulator.record.steps import Spool, next_part, remove_spools, write_part
 from emulator.run.comm import Comm, Quiet, agreed, guarded
 from emulator.run.links import hosts_joined
 from emulator.run.point import TrainingJob, run_point
@@ -45,7 +46,11 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         order = activation_order(hosts)
         with hosts_joined(world, hosts) as (links, unjoined):
             agreed(world, lambda: leader.open(dataset, hosts, unjoined) if leader else None)
-            number = world.bcast(leader.number if leader else 0)
+            number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
+            seen = world.gather(not checks or (job.out / RESULT).is_file())
+            apart = {host for host, sees in zip(hosts, seen, strict=False) if not sees}
+            if leader:
+                leader.keep_rows_on(apart)
             with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
@@ -55,11 +60,17 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                         if leader:
                             leader.run_by(on[:count])
                         progress = leader.progress if leader else lambda steps: None
-                        reports = run_point(job, dataset, number, group, spool, progress, links)
-                        if leader:
-                            leader.add(count, reports)
+                        measured = run_point(job, dataset, number, group, spool, progress, links)
+                        if leader and measured:
+                            leader.add(measured)
                     number += 1
                     world.barrier()  # ranks that are not active sleep here
+        if checks:
+            names = list(dict.fromkeys(hosts))
+            part += names.index(hosts[world.rank])
+        own = [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]
+        agreed(world, lambda: write_part(job.out, part, own) if checks else None)
+        agreed(world, lambda: remove_spools(job.out, own) if checks else None)
         return leader.complete() if leader else None
 
 

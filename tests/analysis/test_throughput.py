@@ -91,21 +91,21 @@ def test_nothing_measured_is_zero():
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=60), st.integers(1, 50))
 def test_a_series_of_rates_adds_up_to_the_samples(waits, bins):
     rows = steps_of(0, waits)
-    rates = rate_series(rows, bins)
+    rates = rate_series(rows, bins).rates
     assert len(rates) == bins
     assert rates.sum() * loop_seconds(rows) / bins == pytest.approx(rows["samples"].sum())
 
 
 def test_a_steady_rank_has_a_flat_series():
-    assert np.allclose(rate_series(steps_of(0, [0.0] * 30)), 8.0)
+    assert np.allclose(rate_series(steps_of(0, [0.0] * 30)).rates, 8.0)
 
 
 def test_a_rank_that_begins_late_does_not_make_the_rate_rise():
     early, late = steps_of(0, [0.0] * 30), steps_of(1, [0.0] * 30)
     late["begin"] += 10 * 0.5
-    assert np.allclose(rate_series(np.concatenate([early, late])), 16.0)
+    assert np.allclose(rate_series(np.concatenate([early, late])).rates, 16.0)
     late["begin"] += 1000.0
-    assert not len(rate_series(np.concatenate([early, late]))), "they were never busy together"
+    assert not len(rate_series(np.concatenate([early, late])).rates), "they were never busy together"
 
 
 def reading_from(storage, ranks, steps, compute, prefetch, start=0.0):

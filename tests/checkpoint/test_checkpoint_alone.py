@@ -84,7 +84,7 @@ def test_a_damaged_checkpoint_ends_the_run_and_says_which_file(job, tmp_path, ca
     out = tmp_path / "again"
     line = refused(replace(job, model=model(0, 2), keep=True), capsys, out)
     assert damaged.name in line and "checksum" in line
-    result, _ = recovered(out)
+    result = recovered(out)
     assert (result.status, [one.number for one in result.checkpoints]) == ("incomplete", [0])
     assert "is not what was written" in result.reason and "Incomplete" in render(result_blocks(result))
 

@@ -1,20 +1,16 @@
 """A checkpoint run in the terminal, on a page, and beside a sweep in one folder."""
 
-import numpy as np
 import pytest
 from synthetic_results import plain_sweep
 
 from emulator.record.folder import write_result
 from emulator.record.result import RunResult
-from emulator.record.steps import STEP
 from emulator.report.compare import blocks, compare
 from emulator.report.drawing import NARROW, WIDE, svg
 from emulator.report.page import beside, gather, page
 from emulator.report.terminal import render, result_blocks
 from emulator.satellites.checkpoint.report import QUESTION, answer, figures, setting, tables
 from emulator.satellites.checkpoint.session import Report, checkpoint_of
-
-NO_STEPS = np.zeros(0, dtype=STEP)
 
 
 def of(*seconds: float, size: int = 10**9, commit: float = 0.0, direction: str = "write", number: int = 0):
@@ -70,11 +66,11 @@ def test_the_terminal_says_means_and_each():
 
 def test_the_page_has_its_own_question_and_plot():
     result = run(of(2.0, 4.0), of(1.0, 1.0, direction="read"))
-    text = page(result, NO_STEPS)
+    text = page(result)
     assert QUESTION in text and "Checkpoints written and read" in text
-    (figure,) = figures(result, NO_STEPS)
+    (figure,) = figures(result)
     assert all(svg(figure, size) for size in (WIDE, NARROW))
-    assert figures(run(of(1.0)), NO_STEPS) == ()
+    assert figures(run(of(1.0))) == ()
 
 
 def test_two_runs_are_compared_by_their_answers():
@@ -86,7 +82,7 @@ def test_two_runs_are_compared_by_their_answers():
 def test_nothing_completed():
     result = run()
     assert answer(result) == "No checkpoint was completed." and tables(result) == ()
-    assert "No checkpoint" in render(result_blocks(result)) and "No checkpoint" in page(result, NO_STEPS)
+    assert "No checkpoint" in render(result_blocks(result)) and "No checkpoint" in page(result)
 
 
 def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):

@@ -207,7 +207,7 @@ def of_results() -> Protocol:
     def fill(out: Path, done: Callable[[int], None]) -> int:
         empty = replace(whole, points=(), status="incomplete", knee=None)
         if (out / RESULT).exists():
-            folder = ResultFolder.resume(out, read_result(out), read_steps(out))
+            folder = ResultFolder.resume(out, read_result(out))
         else:
             folder = ResultFolder.create(out, empty, force=out.exists())
         for number in range(len(folder.result.points), len(whole.points)):

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlperf.artefacts import Run
 from s3_server import BUCKET
-from synthetic_results import plain_sweep, steps_of
+from synthetic_results import plain_sweep, with_steps
 
 from emulator.cli.main import command
 from emulator.config.reader import to_plain
@@ -190,7 +190,7 @@ def hostile(tmp_path):
 
 
 def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
-    text = page(hostile, steps_of(hostile))
+    text = page(with_steps(hostile))
     assert printable(text) == text and r"\x1b[31mred" in text
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text(json.dumps(to_plain(hostile)))
@@ -202,7 +202,7 @@ def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_a_picture_shows_escapes(hostile, kind, tmp_path):
-    write_picture(hostile, steps_of(hostile), tmp_path / "p", kind)
+    write_picture(with_steps(hostile), tmp_path / "p", kind)
     content = (tmp_path / "p").read_bytes()
     if kind == "svg":
         assert rb"\x1b[31mred" in content and b"\x1b" not in content

@@ -11,7 +11,6 @@ import sys
 import zlib
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command import Done
 from faults.harness import forked
@@ -317,11 +316,7 @@ def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
     assert read_result(tmp_path / "out") == folder.result
     for call in (ResultFolder.create, ResultFolder.resume):
         with pytest.raises(SpecError, match=f"in use: process {os.getpid()} on"):
-            call(
-                tmp_path / "out",
-                folder.result,
-                **({"force": True} if call == ResultFolder.create else {"steps": []}),
-            )
+            call(tmp_path / "out", folder.result, **({"force": True} if call == ResultFolder.create else {}))
     folder.complete()
     ResultFolder.create(tmp_path / "out", result(), force=True).complete()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
@@ -338,7 +333,7 @@ def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     other = put(out / f"run.json.{socket.gethostname()}-1-0123456789abcdef.part")
     assert Owner.read((out / LOCK).read_bytes()).pid == child
-    assert ResultFolder.resume(out, read_result(out), np.zeros(0)).complete().status == "complete"
+    assert ResultFolder.resume(out, read_result(out)).complete().status == "complete"
     assert list(out.glob("*.part")) == [other]
 
 

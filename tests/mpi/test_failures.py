@@ -212,7 +212,7 @@ def test_a_rank_that_dies_takes_the_run_down_and_what_was_measured_is_kept(start
     assert process.returncode != 0
     assert "Traceback" not in err
     assert all_gone(ranks)
-    result, rows = recovered(out)
+    result, rows = recovered(out), read_steps(out)
     assert result.status == "incomplete"
     assert len(rows) > 30
     assert result.points[0].ranks == 3
@@ -233,4 +233,4 @@ def test_stopping_feedrate_stops_the_ranks(start, tmp_path, number):
     assert "Traceback" not in err
     assert all_gone(ranks)
     shutil.rmtree(scratch, ignore_errors=True)  # a killed feedrate cannot
-    assert recovered(out)[0].status == "incomplete"
+    assert recovered(out).status == "incomplete"

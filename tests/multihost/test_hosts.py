@@ -9,6 +9,7 @@ from hosts import on_hosts
 
 from emulator.errors import Inconclusive
 from emulator.record.folder import read_result
+from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.multihost
 
@@ -24,6 +25,9 @@ def test_ranks_run_on_three_hosts_and_the_table_says_so(hosts, tiny, tmp_path):
     assert result.environment["hosts"] == hosts
     for point, per_host in zip(result.points, (1, 2), strict=True):
         assert Counter({share.host: share.ranks for share in point.hosts}) == dict.fromkeys(hosts, per_host)
+    parts = ["steps-00001.parquet", "steps-00002.parquet", "steps.parquet"]
+    assert sorted(file.name for file in out.iterdir()) == ["run.json", *parts], "each host's rows, no spools"
+    assert len(read_steps(out)) == (3 + 6) * 8
     for host in hosts:
         assert host in done.stdout
     shown = subprocess.run(

@@ -17,19 +17,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from synthetic_results import point
 
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.record.folder import ResultFolder, claim_failure, prepare_out, read_result, write_result
 from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult, new_result
+from emulator.record.rows import AT_ONCE
 from emulator.record.steps import (
     MOMENTS,
     STEP,
     STEPS,
     Spool,
     is_step_log,
-    read_spools,
+    next_part,
     read_steps,
     remove_spools,
+    step_blocks,
+    write_part,
     write_steps,
 )
 
@@ -144,11 +148,10 @@ def test_spools_lose_at_most_the_torn_last_row(
     file = out / "spool" / "rank-00007.steps"
     with file.open("ab") as handle:
         handle.write(b"\xff" * torn)  # what a killed rank may leave
-    assert read_spools(out).tobytes() == steps.tobytes()
     assert read_steps(out).tobytes() == steps.tobytes()
     with Spool(out, 7) as spool:  # a resumed rank goes on behind the last whole row
         spool.append(steps)
-    assert read_spools(out).tobytes() == steps.tobytes() * 2
+    assert read_steps(out).tobytes() == steps.tobytes() * 2
 
 
 def small(**changes: object) -> RunResult:
@@ -180,7 +183,7 @@ def test_spools_of_many_ranks_are_read_in_rank_order_and_removed(tmp_path: Path)
         step["rank"] = rank
         with Spool(tmp_path, rank) as spool:
             spool.append(step)
-    assert read_spools(tmp_path)["rank"].tolist() == [2, 2, 2, 11, 11, 11]
+    assert read_steps(tmp_path)["rank"].tolist() == [2, 2, 2, 11, 11, 11]
     remove_spools(tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert len(read_steps(tmp_path)) == 0
@@ -200,6 +203,47 @@ def test_spooled_rows_of_later_points_follow_those_of_the_parquet_file(tmp_path:
     with Spool(tmp_path, 0) as spool:
         spool.append(steps[2:])
     assert read_steps(tmp_path).tobytes() == steps.tobytes()
+
+
+def spooled(out: Path, world: int, points: int) -> np.ndarray:
+    """Rows of a rank of the world, which is another one among the active ranks of its points."""
+    rows = np.zeros(3 * points, dtype=STEP)
+    rows["point"], rows["rank"], rows["step"] = (
+        np.repeat(np.arange(points), 3),
+        world // 2,
+        [0, 1, 2] * points,
+    )
+    rows["begin"] = np.arange(3 * points) + world / 10
+    with Spool(out, world) as spool:
+        spool.append(rows)
+    return rows
+
+
+def test_each_host_writes_a_part_and_a_point_is_read_by_itself(tmp_path: Path) -> None:
+    rows = np.concatenate([spooled(tmp_path, world, 2) for world in (0, 2, 4, 6)])
+    for number, ranks in enumerate([(0, 4), (2, 6)]):
+        assert np.sort(read_steps(tmp_path)).tobytes() == np.sort(rows).tobytes(), (
+            "also while parts are written"
+        )
+        write_part(tmp_path, number, ranks)
+    assert np.sort(read_steps(tmp_path)).tobytes() == np.sort(rows).tobytes()
+    for ranks in ((0, 4), (2, 6), None):
+        remove_spools(tmp_path, ranks)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["steps-00001.parquet", "steps.parquet"]
+    first = read_steps(tmp_path)[:12]
+    assert first["point"].tolist() == [0] * 6 + [1] * 6 and first["rank"].tolist() == [0, 0, 0, 2, 2, 2] * 2
+    assert np.sort(read_steps(tmp_path, 1)).tobytes() == np.sort(rows[rows["point"] == 1]).tobytes()
+    assert next_part(tmp_path) == 2, "of a sweep that is resumed"
+
+
+def test_of_many_rows_some_are_held_at_a_time(tmp_path: Path) -> None:
+    rows = np.zeros(3 * AT_ONCE + 5, dtype=STEP)
+    rows["point"], rows["begin"] = np.arange(len(rows)) // (AT_ONCE + 7), np.arange(len(rows))
+    write_steps(tmp_path, rows)
+    blocks = list(step_blocks(tmp_path))
+    assert max(map(len, blocks)) <= AT_ONCE and np.concatenate(blocks).tobytes() == rows.tobytes()
+    assert read_steps(tmp_path, 1).tobytes() == rows[rows["point"] == 1].tobytes()
+    assert sum(1 for _ in step_blocks(tmp_path, 2)) == 2, "of four row groups two have rows of it"
 
 
 def test_infinity_is_readable_by_strict_json_readers(tmp_path: Path) -> None:
@@ -264,13 +308,17 @@ def test_a_result_folder_shows_what_there_is_after_every_addition(tmp_path: Path
 
 def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     kept = ResultFolder.create(tmp_path, begun(), force=False).result
+    rows = np.zeros(3, dtype=STEP)
+    rows["point"] = [0, 0, 1]
     with Spool(tmp_path, 0) as spool:
-        spool.append(np.zeros(3, dtype=STEP))
+        spool.append(rows)
     claim_failure(tmp_path, "the storage hangs")
-    folder = ResultFolder.resume(tmp_path, kept, np.zeros(1, dtype=STEP))
+    kept = dataclasses.replace(kept, points=(point(1, 1e9),))
+    write_result(tmp_path, kept)
+    folder = ResultFolder.resume(tmp_path, kept)
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".feedrate-lock", "run.json", "steps.parquet"]
-    assert len(read_steps(tmp_path)) == 1
+    assert read_steps(tmp_path)["point"].tolist() == [0, 0], "the point that was cut off is dropped"
     assert folder.complete().status == "complete"
 
 

@@ -14,6 +14,7 @@ from emulator.record.result import (
     Bound,
     Checkpoint,
     Corner,
+    Course,
     Flag,
     HostShare,
     Knee,
@@ -39,7 +40,7 @@ def names_under(heading: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", [RunResult, Point, HostShare, Starved, Flag, Bound, Knee, Corner, Side, Checkpoint]
+    "kind", [RunResult, Point, HostShare, Starved, Course, Flag, Bound, Knee, Corner, Side, Checkpoint]
 )
 def test_every_field_is_described_once(kind: type) -> None:
     described = names_under(f"### {kind.__name__}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from synthetic_results import PAGES, flagged_sweep, long_names_sweep, multi_host_sweep, steps_of
+from synthetic_results import PAGES, flagged_sweep, long_names_sweep, multi_host_sweep, with_steps
 
 from emulator.report.compare import compare
 from emulator.report.compare import page as comparison_page
@@ -14,7 +14,7 @@ from emulator.report.reference import load_references
 @pytest.fixture(scope="session")
 def pages() -> dict[str, str]:
     """Name of a synthetic result -> its page."""
-    return {name: page(made(), steps_of(made())) for name, made in PAGES.items()}
+    return {name: page(with_steps(made())) for name, made in PAGES.items()}
 
 
 @pytest.fixture(scope="session")

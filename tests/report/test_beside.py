@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from command import feedrate
 from synthetic_results import multi_host_sweep, plain_sweep, result
@@ -11,7 +10,6 @@ from synthetic_results import multi_host_sweep, plain_sweep, result
 from emulator.errors import SpecError, StorageError
 from emulator.record.folder import write_result
 from emulator.record.result import Corner, RunResult, Side
-from emulator.record.steps import STEP
 from emulator.report.drawing import WIDE, chart, svg
 from emulator.report.page import beside, gather, page
 from emulator.report.terminal import render, result_blocks
@@ -28,7 +26,6 @@ from emulator.satellites.baseline.report import (
     training_figure,
 )
 
-NO_STEPS = np.zeros(0, dtype=STEP)
 FIGURES = {
     "training": lambda baseline: training_figure(plain_sweep(), baseline),
     "sequential": sequential_figure,
@@ -118,7 +115,7 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
         "Every queue depth (fio)",
         "Efficiency",
     ]
-    html = page(plain_sweep(), NO_STEPS, shown, pictures)
+    html = page(plain_sweep(), shown, pictures)
     assert [figure.name for figure in pictures] == [f"baseline-{name}" for name in FIGURES]
     assert {f'id="plot-baseline-{name}"' in html for name in FIGURES} == {True}
     for table in shown:
@@ -131,7 +128,7 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
 
 def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
     assert "1 MiB sequential read" in render(result_blocks(weka()), 60)
-    assert "Nothing was measured" not in page(weka(), NO_STEPS)
+    assert "Nothing was measured" not in page(weka())
     write_result(tmp_path, plain_sweep())
     with pytest.raises(SpecError, match="is no baseline"):
         gather(tmp_path, [tmp_path], [])
@@ -152,5 +149,5 @@ def test_figures_are_valid_and_absent_where_there_is_nothing(name):
 
 
 def test_a_baseline_without_a_training_has_its_own_figures_only():
-    assert [figure.name.partition("-")[2] for figure in figures(weka(), NO_STEPS)] == list(FIGURES)[1:]
+    assert [figure.name.partition("-")[2] for figure in figures(weka())] == list(FIGURES)[1:]
     assert training_figure(result(()), weka()) is None

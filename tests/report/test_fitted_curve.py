@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, plain_sweep, repeated_sweep, soft_min
 
 from emulator.analysis.flags import invalid
 from emulator.analysis.knee import find_knee
-from emulator.record.steps import STEP
 from emulator.report.drawing import svg
 from emulator.report.figure import Band
 from emulator.report.training_figures import fitted, throughput
-
-NO_STEPS = np.zeros(0, dtype=STEP)
 
 
 def test_the_curve_goes_through_what_made_the_points_and_the_band_holds_it() -> None:
@@ -34,7 +30,7 @@ def test_the_curve_is_made_from_the_same_points_as_the_knee() -> None:
 
 
 def test_the_curve_stays_within_the_plot() -> None:
-    figure = throughput(plain_sweep(), NO_STEPS)
+    figure = throughput(plain_sweep())
     assert figure is not None and figure.y.high is not None
     (band,) = [mark for mark in figure.marks if isinstance(mark, Band)]
     assert len(band.points) == 60
@@ -47,6 +43,6 @@ def test_nothing_is_fitted_without_an_interval_or_an_ideal() -> None:
     without = replace(made, knee=replace(made.knee, interval=None))
     for result in (without, EXAMPLES["no-compute"](), EXAMPLES["one-point"](), EXAMPLES["empty"]()):
         assert fitted(result) == []
-    with_fit, without_fit = throughput(made, NO_STEPS), throughput(without, NO_STEPS)
+    with_fit, without_fit = throughput(made), throughput(without)
     assert with_fit is not None and "fit, 95 % band" in svg(with_fit)
     assert without_fit is not None and "fit, 95 % band" not in svg(without_fit)

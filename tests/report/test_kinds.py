@@ -2,12 +2,10 @@
 
 from typing import get_args
 
-import numpy as np
 import pytest
 from synthetic_results import plain_sweep, result
 
 from emulator.record.result import Kind
-from emulator.record.steps import STEP
 from emulator.registry import BESIDE, KINDS, load
 from emulator.report.view import kind_of
 
@@ -23,6 +21,6 @@ def test_a_kind_speaks_for_an_empty_result_and_stands_beside_another(kind):
     spoken = kind_of(empty)
     assert spoken.QUESTION.endswith("?") and spoken.setting(empty) and spoken.answer(empty).endswith(".")
     assert [table for table in spoken.tables(empty) if table.rows] == []
-    assert spoken.figures(empty, np.zeros(0, dtype=STEP)) == ()
+    assert spoken.figures(empty) == ()
     tables, figures = spoken.beside(plain_sweep(), empty)
     assert [table for table in tables if table.rows] == [] and figures == ()

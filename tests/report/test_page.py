@@ -12,24 +12,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, steps_of
+from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, with_steps
 
-from emulator.analysis.throughput import durations
+from emulator.analysis.point import PARTS, mean_step
 from emulator.errors import MissingError, StorageError
 from emulator.record.result import RunResult
-from emulator.record.steps import STEP, Steps
+from emulator.record.steps import STEP
 from emulator.report.drawing import DARK, WIDE, chart, extra, legend_rows, svg
 from emulator.report.figure import Figure, Key, decades
 from emulator.report.page import inline, write_html, write_picture
 from emulator.report.training import figures
-from emulator.report.training_figures import FIGURES, throughput, with_latency, without_barriers
+from emulator.report.training_figures import FIGURES, throughput, with_latency
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def draw(result: RunResult, steps: Steps) -> str:
+def draw(result: RunResult) -> str:
     """The throughput of a result as SVG text."""
-    figure = throughput(result, steps)
+    figure = throughput(result)
     assert isinstance(figure, Figure)
     return svg(figure)
 
@@ -111,14 +111,14 @@ def test_every_plot_carries_the_marks(pages: dict[str, str], name: str, mark: st
 
 
 def test_a_plot_without_marks_has_none() -> None:
-    drawing = draw(plain_sweep(), np.zeros(0, dtype=STEP))
+    drawing = draw(plain_sweep())
     assert "emulated" not in drawing.replace("emulated accelerators", "")
 
 
 def test_the_charts_are_valid_vega_lite() -> None:
     """The report itself draws with Altair's checks off."""
     made = flagged_sweep()
-    drawn = figures(made, steps_of(made))
+    drawn = figures(with_steps(made))
     assert len(drawn) == len(FIGURES)
     for figure in drawn:
         assert chart(figure, WIDE).to_dict(validate=True)["width"] == WIDE.width
@@ -126,7 +126,7 @@ def test_the_charts_are_valid_vega_lite() -> None:
 
 def test_flagged_points_are_diamonds_and_are_explained() -> None:
     made = flagged_sweep()
-    figure = throughput(made, steps_of(made))
+    figure = throughput(made)
     assert figure is not None
     layers = chart(figure, WIDE).to_dict()["layer"]
     (raised,) = [
@@ -139,15 +139,14 @@ def test_flagged_points_are_diamonds_and_are_explained() -> None:
 
 
 def test_the_knee_is_drawn_only_where_there_is_one() -> None:
-    steps = np.zeros(0, dtype=STEP)
-    assert ">knee 14.8<" in draw(plain_sweep(), steps)
-    assert "knee" not in draw(no_knee_sweep(), steps)
+    assert ">knee 14.8<" in draw(plain_sweep())
+    assert "knee" not in draw(no_knee_sweep())
 
 
 @pytest.mark.long
 def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
     made = flagged_sweep()
-    for figure in figures(made, steps_of(made)):
+    for figure in figures(with_steps(made)):
         used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', svg(figure)))
         assert used - set(DARK) <= {"none", "transparent"}, figure.name
 
@@ -186,12 +185,11 @@ def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:
     rows["rank"], rows["step"], rows["compute"] = [0, 1, 0, 1], [0, 0, 1, 1], 1.0
     rows["wait"], rows["barrier"] = [3.0, 0.5, 0.0, 0.0], [0.0, 2.5, 0.0, 0.0]
     rows["overshoot"], rows["barrier"] = [0, 0, 0, 2.0], [0, 2.5, 2.0, 0]
-    found = without_barriers(rows, "step")
-    assert found["barrier"].tolist() == [0, 0, 0, 0]
-    assert found["wait"].tolist() == [3.0, 3.0, 0.0, 0.0]
-    assert found["overshoot"].tolist() == [0, 0, 2.0, 2.0]
-    assert durations(found).sum() == durations(rows).sum()
-    assert without_barriers(rows, "none") is rows
+    for sync, expected in (
+        ("step", {"compute": 1.0, "wait": 1.5, "barrier": 0.0, "overshoot": 1.0}),
+        ("none", {"compute": 1.0, "wait": 0.875, "barrier": 1.125, "overshoot": 0.5}),
+    ):
+        assert dict(zip(PARTS, mean_step(rows, sync), strict=True)) == pytest.approx(expected)
 
 
 def test_the_longest_request_is_the_measured_one() -> None:
@@ -210,16 +208,16 @@ def png_size(path: Path) -> tuple[int, int]:
 
 def test_pictures_are_written_whole(tmp_path: Path) -> None:
     made = flagged_sweep()
-    write_picture(made, steps_of(made), tmp_path / "a.png", "png")
+    write_picture(with_steps(made), tmp_path / "a.png", "png")
     assert png_size(tmp_path / "a.png")[0] > 2000
-    write_picture(EXAMPLES["empty"](), np.zeros(0, dtype=STEP), tmp_path / "a.svg", "svg")
+    write_picture(EXAMPLES["empty"](), tmp_path / "a.svg", "svg")
     assert ET.fromstring((tmp_path / "a.svg").read_text()).tag == f"{SVG}svg"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
 
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as error:
-        write_html(EXAMPLES["empty"](), np.zeros(0, dtype=STEP), tmp_path / "nowhere" / "a.html")
+        write_html(EXAMPLES["empty"](), tmp_path / "nowhere" / "a.html")
     assert "\n" not in str(error.value)
 
 

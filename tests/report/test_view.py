@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_results import CACHE, EXAMPLES, flagged_sweep, plain_sweep, point, shaped_sweep, steps_of
+from synthetic_results import (
+    CACHE,
+    EXAMPLES,
+    flagged_sweep,
+    plain_sweep,
+    point,
+    shaped_sweep,
+    steps_of,
+    with_steps,
+)
 
 from emulator.record.result import BoundKind
-from emulator.record.steps import STEP
 from emulator.report.figure import Line, through
 from emulator.report.page import facts, show
 from emulator.report.table import number, shortened
@@ -120,7 +128,7 @@ def test_points_that_a_flag_invalidates_do_not_bend_the_line_unless_too_few_are_
 
 
 def test_the_ideal_line_stays_within_the_plot() -> None:
-    figure = throughput(plain_sweep(), np.zeros(0, dtype=STEP))
+    figure = throughput(plain_sweep())
     assert figure is not None
     ideal = next(mark for mark in figure.marks if isinstance(mark, Line) and mark.dashed)
     assert ideal.points[0] == (0.0, 0.0)
@@ -129,11 +137,11 @@ def test_the_ideal_line_stays_within_the_plot() -> None:
 
 def test_the_parts_of_a_step_come_from_the_step_log_or_else_from_the_shares() -> None:
     made = plain_sweep()
-    logged = steps_of(made)
-    mine = logged[logged["point"] == 0]
-    parts = dict(zip(PARTS, mean_steps(made, logged)[1], strict=True))
+    mine = steps_of(made)
+    mine = mine[mine["point"] == 0]
+    parts = dict(zip(PARTS, mean_steps(with_steps(made))[1], strict=True))
     assert parts["wait"] == pytest.approx(float(mine["wait"].mean()))
-    last = mean_steps(made, np.zeros(0, dtype=STEP))[32]
+    last = mean_steps(made)[32]
     whole = made.points[-1].seconds / made.points[-1].steps
     assert sum(last) == pytest.approx(whole)
 

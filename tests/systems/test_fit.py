@@ -150,7 +150,7 @@ def simulated_on_hosts():
         "sweep", command=(), workload=asdict(TINY), dataset={"samples": 400}, storage={}, loader="direct",
         environment={}, points=(found.point,), knee=None, flags=(),
     )  # fmt: skip
-    return result, found.steps
+    return result, lambda number: found.steps[found.steps["point"] == number]
 
 
 def test_an_imported_result_says_why_it_cannot_be_fitted():

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import chain
 
 from emulator.record.result import Corner, RunResult, Side
-from emulator.record.steps import Steps
 from emulator.report import figure as fig
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
 from emulator.report.training_figures import by_ranks, mean_demand, measured
@@ -235,7 +234,7 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
     """On the page of a training: training against the baseline, then the baseline's own."""
     figure = training_figure(main, result)
-    own = figures(result, None)
+    own = figures(result)
     return (against(main, result), *tables(result)), own if figure is None else (figure, *own)
 
 
@@ -273,7 +272,7 @@ def against(training: RunResult, baseline: RunResult) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
-def figures(result: RunResult, steps: Steps | None) -> tuple[fig.Figure, ...]:
+def figures(result: RunResult) -> tuple[fig.Figure, ...]:
     """Throughput and latency against queue depth, as far as they were measured."""
     made = (sequential_figure(result), random_figure(result), latency_figure(result))
     return tuple(figure for figure in made if figure is not None)

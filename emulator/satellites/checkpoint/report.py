@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from emulator.record.result import Checkpoint, RunResult
-from emulator.record.steps import Steps
 from emulator.report.figure import Axis, Dot, Figure, Key, Mark, rate_axis, series_colour, through
 from emulator.report.table import Cell, Column, Table, one_place, three_digits, two_digits
 from emulator.report.view import marks_line
@@ -94,7 +93,7 @@ def _row(name: str, found: Sequence[Checkpoint]) -> tuple[Cell, ...]:
     )
 
 
-def figures(result: RunResult, steps: Steps | None) -> tuple[Figure, ...]:
+def figures(result: RunResult) -> tuple[Figure, ...]:
     """Bytes/s of each checkpoint; nothing when there are fewer than two."""
     if len(result.checkpoints) < 2:
         return ()
@@ -127,4 +126,4 @@ def figures(result: RunResult, steps: Steps | None) -> tuple[Figure, ...]:
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
     """On the page of another result: all of it."""
-    return tables(result), figures(result, None)
+    return tables(result), figures(result)

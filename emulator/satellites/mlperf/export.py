@@ -122,12 +122,11 @@ def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]
     workload = stored_workload(result.workload)
     if not workload.accelerator.step_seconds:
         raise SpecError(f"{out}: the workload does not compute", "MLPerf Storage's figures need a step time")
-    steps = read_steps(out)
     sync = workload.training.sync
     start = _ended(result) - timedelta(seconds=math.ceil(sum(point.seconds for point in result.points)))
     runs = []
     for number, point in enumerate(result.points):
-        rows = steps[steps["point"] == number]
+        rows = read_steps(out, number)
         counts = np.unique(rows["rank"], return_counts=True)[1]
         if len(counts) != point.ranks or len(set(counts.tolist())) != 1:
             raise SpecError(f"{out} has not the same steps of all {point.ranks} ranks", "run it again")

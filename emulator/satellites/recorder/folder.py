@@ -251,4 +251,4 @@ def write_steps(path: Path, tables: Sequence[Table]) -> None:
     """Write the steps of all loaders, in the order of record.json. Raises StorageError."""
     for number, table in enumerate(tables):
         table["loader"] = number
-    write_rows(path, np.concatenate([np.zeros(0, SEEN), *tables]))
+    write_rows(path, SEEN, tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -127,7 +128,7 @@ def fit(
                 f"{path}: the client was the limit of every run, so a fit would describe the client",
                 "use more hosts",
             )
-        found = seen_in(result, read_steps(path))
+        found = seen_in(result, partial(read_steps, path))
         seen += [count for count in found if wanted is None or count.ranks in wanted]
     if any(workload != workloads[0] for workload in workloads):
         raise SpecError("the results are of different workloads", "fit each of them by itself")
@@ -268,8 +269,8 @@ def _print_feeds(
             counts = around(found.accelerators)
             simulation = on_paper(job, system, max(counts), steps=STEPS)
             command = options.command_line()
-            result, steps = sweep(simulation, counts, out / job.name, command=command, force=True)
-            write_picture(result, steps, out / f"{job.name}.png", "png")
+            result, _ = sweep(simulation, counts, out / job.name, command=command, force=True)
+            write_picture(result, out / f"{job.name}.png", "png")
             typer.echo(f"  plot: {out / job.name}.png   (feedrate report {out / job.name})")
     typer.echo(
         f"\nfeeds: accelerators at {_threshold(jobs, au)}, simulated; with {margin:.0%}: so much in reserve; "

@@ -104,8 +104,8 @@ def workload_of(result: RunResult) -> Workload:
     return stored_workload(result.workload)
 
 
-def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
-    """The measured counts of a result. Raises SpecError.
+def seen_in(result: RunResult, steps: Callable[[int], Steps]) -> list[Seen]:
+    """The measured counts of a result; `steps` gives the rows of a point by its number. Raises SpecError.
 
     Points that were cut short are left out, and those that say nothing of the storage (`analysis.evidence`).
     """
@@ -120,9 +120,11 @@ def seen_in(result: RunResult, steps: Steps) -> list[Seen]:
     samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
     found = []
     for number, point in enumerate(result.points):
-        rows = steps[steps["point"] == number]
         shape = (point.ranks, point.steps)
-        if point not in used or not math.prod(shape) or len(rows) != math.prod(shape):
+        if point not in used or not math.prod(shape):
+            continue
+        rows = steps(number)
+        if len(rows) != math.prod(shape):
             continue
         drift = _drift(rows)
         # As the engine's: what was consumed, read-ahead from the first step included. The point's own

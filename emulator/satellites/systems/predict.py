@@ -11,6 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from emulator.analysis.point import drawn
 from emulator.analysis.throughput import share_of_time, throughput
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
@@ -192,7 +193,8 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
         au_here_first=all_steps.au,
     )
     logged = np.unique(np.linspace(0, ranks - 1, min(ranks, LOGGED_RANKS)).astype(np.int64))
-    return Predicted(point=point, steps=played.rows(logged, plan, number), events=played.events)
+    rows = played.rows(logged, plan, number)
+    return Predicted(point=drawn(point, rows, workload.training.sync), steps=rows, events=played.events)
 
 
 def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:

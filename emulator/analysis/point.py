@@ -1,0 +1,139 @@
+"""The point that a step log shows: all figures that follow from rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from emulator.analysis.here import here
+from emulator.analysis.parts import WHOLE, Floats, Whole
+from emulator.analysis.starved import last_at
+from emulator.analysis.throughput import (
+    loop_seconds,
+    overshoot_p99,
+    rate_series,
+    share_of_time,
+    steady,
+    sustained,
+    throughput,
+)
+from emulator.config.workload import Workload
+from emulator.plan import plan_for
+from emulator.record.result import Course, Point
+from emulator.record.steps import Steps
+
+Sync = Literal["step", "epoch", "none"]
+
+PARTS = ("compute", "wait", "barrier", "overshoot")
+"""What a step is divided into."""
+
+SPANS = 40
+"""Spans of a course, at most."""
+
+
+def point_of(
+    workload: Workload, samples: int, ranks: int, rows: Steps, over: Whole = WHOLE, **more: Any
+) -> Point:
+    """The point that the step log `rows` of `ranks` ranks shows; `more` are fields that it does not.
+
+    `samples` are those of the dataset. `rows` may be those of a part of the ranks: `over` knows the others.
+    """
+    sync = workload.training.sync
+    plan = plan_for(workload, samples, ranks)
+    lasting, whole = sustained(rows, over), throughput(rows, over)
+    trained = here(rows, sync, over)
+    ideal = ranks * workload.ideal_samples_per_second
+    count, got, size = over.sum(
+        np.array([len(rows), rows["samples"].sum(), rows["bytes"].sum()], np.float64)
+    ).tolist()
+    epochs = over.max(np.array([len(np.unique(rows["epoch"]))], np.float64))
+    point = Point(
+        ranks=ranks,
+        hosts=more.pop("hosts", ()),
+        epochs=int(epochs[0]),
+        steps=int(count) // ranks,
+        samples=int(got),
+        bytes=int(size),
+        left_out=plan.left_out,
+        seconds=loop_seconds(rows, over),
+        samples_per_second=lasting.samples_per_second,
+        bytes_per_second=lasting.bytes_per_second,
+        ideal_samples_per_second=ideal,
+        x_ideal=lasting.samples_per_second / ideal,
+        au=throughput(steady(rows, over), over).au,
+        x_ideal_first=whole.samples_per_second / ideal,
+        au_first=whole.au,
+        wait_share=share_of_time(rows, "wait", over),
+        barrier_share=share_of_time(rows, "barrier", over),
+        overshoot_share=share_of_time(rows, "overshoot", over),
+        overshoot_p99=overshoot_p99(rows, workload.accelerator.step_seconds, over),
+        au_here=None if trained is None else throughput(steady(trained, over), over).au,
+        au_here_first=None if trained is None else throughput(trained, over).au,
+        **more,
+    )
+    return drawn(point, rows, sync, over)
+
+
+def drawn(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> Point:
+    """`point` with what figures show of its steps, so that nobody has to read them again.
+
+    `rows` may also be those of some ranks alone, as a simulated result keeps them.
+    """
+    later = rows[(rows["epoch"] > 0) | (rows["step"] > 0)]
+    each = np.unique(later["rank"], return_counts=True)[1]
+    logged = over.sum(np.array([len(each)], np.float64))[0]
+    fewest = -over.max(-each.min(keepdims=True, initial=2 * SPANS).astype(np.float64))[0]
+    series = rate_series(later, int(max(1, min(SPANS, fewest // 2))), over)
+    course = None
+    if len(series.rates) > 2 and logged and point.samples:
+        scale = point.ranks / logged * point.bytes / point.samples
+        course = Course(
+            begin=series.begin, end=series.end, bytes_per_second=tuple((series.rates * scale).tolist())
+        )
+    step = dict(zip(PARTS, mean_step(rows, sync, over).tolist(), strict=True)) if logged else {}
+    return replace(point, course=course, step=step)
+
+
+def mean_step(rows: Steps, sync: Sync, over: Whole = WHOLE) -> Floats:
+    """Mean seconds of the PARTS of a step; 0 without steps.
+
+    Time at a barrier counts as what the rank that came last did longer than others. Between two barriers all
+    ranks begin together; a rank waits as long as the last one is busier. That excess is shared out over wait,
+    compute and overshoot as the last one's exceed this rank's.
+    """
+    sums = np.array([rows[part].sum() for part in PARTS])
+    count, waited = over.sum(np.array([float(len(rows)), sums[PARTS.index("barrier")]]))
+    if sync in ("step", "epoch") and waited:
+        sums += over_barriers(rows, sync, over)
+    total = over.sum(sums)
+    return total / count if count else total
+
+
+def over_barriers(rows: Steps, sync: Sync, over: Whole) -> Floats:
+    """By how many seconds PARTS change where time at barriers counts as what the last rank did."""
+    ranks, rank = np.unique(rows["rank"], return_inverse=True)
+    stretch = rows["epoch"].astype(np.int64)
+    if sync == "step":  # the number of the step, counted over all epochs
+        order = np.argsort(rank, kind="stable")
+        counts = np.bincount(rank)
+        stretch = np.empty(len(rows), np.int64)
+        stretch[order] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    length = int(over.max(stretch.max(keepdims=True, initial=-1).astype(np.float64))[0]) + 1
+    cell = stretch * len(ranks) + rank
+    shape = (length, len(ranks))
+
+    def summed(part: str) -> Floats:
+        found = np.bincount(cell, weights=rows[part], minlength=length * len(ranks))
+        return found.astype(np.float64).reshape(shape)
+
+    busy = np.stack([summed("compute"), summed("wait"), summed("overshoot")])
+    barrier = summed("barrier")
+    there = np.bincount(cell, minlength=length * len(ranks)).reshape(shape) > 0
+    _, last = last_at(np.where(there, barrier, np.inf), ranks, busy, over)
+    excess = np.maximum(0.0, last[:, :, None] - busy) * there
+    total = excess.sum(axis=0)
+    gained = np.divide(excess, total, out=np.zeros_like(excess), where=total > 0) * barrier
+    compute, wait, overshoot = gained.sum(axis=(1, 2))
+    return np.array([compute, wait, -gained.sum(), overshoot])
