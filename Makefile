@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio test-faults test-mlperf test-record
+.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio test-faults test-mlperf test-record test-browser
 
 install: $(INSTALLED)
 
@@ -65,6 +65,12 @@ test-dlio: $(INSTALLED)
 test-mlperf: $(INSTALLED)
 	test -d '$(MLPERF_STORAGE)' || { echo 'give MLPERF_STORAGE=DIR, a checkout of mlcommons/storage'; exit 1; }
 	MLPERF_STORAGE=$(abspath $(MLPERF_STORAGE)) $(BIN)/python -m pytest -m mlperf -s tests/mlperf
+
+# As root. Reports in Chromium, looked at, pointed at, and by axe-core: no serious finding of accessibility.
+test-browser: $(INSTALLED)
+	command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium
+	$(BIN)/python -m pip install --quiet --no-deps axe-playwright-python==0.1.8
+	$(BIN)/python -m pytest tests/report/test_browser.py
 
 # As root. Three network namespaces with host names of their own, on one bridge.
 test-multihost: $(INSTALLED)

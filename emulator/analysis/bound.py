@@ -87,9 +87,10 @@ def at_cap(point: Point, shape: Shape | None) -> Bound | None:
     hosts = max(1, len(point.hosts))
     if shape is None or point.x_ideal >= FED or point.bytes_per_second < SAME * shape.rate * hosts:
         return None
-    each = "" if hosts == 1 else f" on each of {hosts} hosts"
-    delivered = f"delivered {show_rate(point.bytes_per_second)} of the {show_rate(shape.rate)}{each}"
-    return Bound(kind="storage", evidence=(f"it {delivered} that it is shaped to", *_shares(point)))
+    each = "" if hosts == 1 else f", {show_rate(shape.rate)} on each of {hosts} hosts"
+    rates = f"{show_rate(point.bytes_per_second)} of the {show_rate(shape.rate * hosts)}"
+    sentence = f"it delivered {rates} that it is shaped to{each}"
+    return Bound(kind="storage", evidence=(sentence, *_shares(point)))
 
 
 def from_books(point: Point, references: Sequence[Point], shape: Shape | None) -> Bound | None:

@@ -208,6 +208,11 @@ class Posterior:
         return self.cautious.weight
 
     @property
+    def curved(self) -> bool:
+        """Whether curves foretold the runs better than a bare crossing, which says nothing of between counts."""
+        return float(self.shown.weight[: len(self.shape)].sum()) > 0.5
+
+    @property
     def log_n_au(self) -> Floats:
         """ln N_AU; far below 0 where a hypothesis is never above the threshold."""
         return self.log_crossing(self.threshold)

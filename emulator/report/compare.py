@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -46,7 +47,7 @@ class Entry:
     def told(self) -> str:
         """In words, for who points at it."""
         parts = [
-            f"{_short(self.name, 44)}: {self.accelerators:,} accelerators",
+            f"{fig.short(self.name, 44)}: {self.accelerators:,} accelerators",
             show_rate(self.bytes_per_second),
         ]
         parts += [f"AU {self.au * 100:.1f} %"] if self.au is not None else []
@@ -189,8 +190,10 @@ def compare(
 
 
 def _has(wanted: Sequence[str], name: str) -> bool:
-    """Whether each of the words is in the name."""
-    return all(word in _letters(name) for word in wanted)
+    """Whether each of the words is in the name, from the beginning of one of its words on."""
+    words = re.findall(r"[^\W_]+", name.casefold())
+    rests = ["".join(words[place:]) for place in range(len(words))]
+    return all(any(rest.startswith(word) for rest in rests) for word in wanted)
 
 
 def _letters(text: str) -> str:
@@ -506,10 +509,10 @@ def _figure(
     for place, (compared, found) in enumerate(zip(comparison.results, series, strict=True)):
         colour = fig.series_colour(place)
         marks += fig.through(found, colour, flagged_colour=colour) if found else ()
-        legend.append(fig.Key(_short(compared.name), colour))
+        legend.append(fig.Key(fig.short(compared.name), colour))
         knee = compared.result.knee
         if found and knee is not None and knee.n_au is not None:
-            label = f"{_short(compared.name, 16)} {number(knee.n_au, 3)}"
+            label = f"{fig.short(compared.name, 16)} {number(knee.n_au, 3)}"
             line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=(label,), colour=colour)
             marks.append(replace(line, level=place))
     if level is not None:
@@ -533,7 +536,7 @@ def _spread(places: Sequence[tuple[float, float, str]]) -> tuple[tuple[float, fl
     seen: dict[str, tuple[float, float, str]] = {}
     for place in sorted(places, reverse=True):
         seen.setdefault(place[2], place)
-    return tuple((x, y, _short(name, 24)) for x, y, name in seen.values())
+    return tuple((x, y, fig.short(name, 24)) for x, y, name in seen.values())
 
 
 def _qualified(comparison: Comparison) -> str:
@@ -542,15 +545,10 @@ def _qualified(comparison: Comparison) -> str:
     if marked and all(labels == marked[0] for labels in marked):
         return " · ".join(marked[0])
     return " · ".join(
-        f"{_short(compared.name)}: {label}"
+        f"{fig.short(compared.name)}: {label}"
         for compared, labels in zip(comparison.results, marked, strict=True)
         for label in labels
     )
-
-
-def _short(name: str, most: int = 28) -> str:
-    """A name of at most `most` letters, for a legend."""
-    return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
 
 
 def write_html(comparison: Comparison, path: Path) -> None:

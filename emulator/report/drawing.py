@@ -41,6 +41,8 @@ DARK = {
 FONT = "Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 TEXT = 12
 """Size of letters inside a plot, px."""
+LETTER = 6.8
+"""px of a letter of a label, in the wide font that a Linux without others has."""
 SHORT_COUNT = "datum.value < 10000 ? format(datum.value, ',') : format(datum.value, '.3~s')"
 """Vega expression: 9,999 in full, 100k short."""
 Chart = Any
@@ -291,7 +293,7 @@ def _placed(
     for number, (at, value, text) in enumerate(places):
         if not text:
             continue
-        left, top, width = _at(at, x) * size.width, (1 - _at(value, y)) * size.height, 5.8 * len(text)
+        left, top, width = _at(at, x) * size.width, (1 - _at(value, y)) * size.height, LETTER * len(text)
         for align, begin, dx, dy in (
             ("left", left + 8, 8, 0),
             ("right", left - 8 - width, -8, 0),
@@ -370,14 +372,16 @@ def _layers(
                 yield words.encode(x=x, y=y)
         case fig.VerticalLine():
             if mark.interval is not None:
-                low, high = mark.interval
+                low, high = (min(max(end, axis.low), axis.high or end) for end in mark.interval)
                 band = rows({"x": low, "end": high}).mark_rect(color=mark.colour, opacity=0.18)
                 yield band.encode(x=x, x2="end:Q")
             yield rows({"x": mark.x}).mark_rule(color=mark.colour, strokeWidth=1.6).encode(x=x)
             high = axis.high or mark.x
             left = mark.x > ((axis.low * high) ** 0.5 if axis.kind == "log" else high * 0.52)
+            room = size.width * (_at(mark.x, axis) if left else 1 - _at(mark.x, axis))
+            letters = int(room / (1.25 * LETTER))  # bold
             label = rows({"x": mark.x}).mark_text(
-                text=list(mark.label),
+                text=[fig.short(line, letters) for line in mark.label],
                 align="right" if left else "left",
                 dx=-7 if left else 7,
                 baseline="line-bottom",

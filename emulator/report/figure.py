@@ -180,6 +180,11 @@ def through(
     )
 
 
+def short(name: str, most: int = 28) -> str:
+    """A name of at most `most` letters, with its beginning and its end."""
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
+
+
 def flagged_key(dots: Sequence[Dot], colour: str = FLAGGED) -> tuple[Key, ...]:
     """An entry for flagged points, when there are any."""
     return (Key("flagged", colour, "diamond"),) if any(dot.flagged for dot in dots) else ()

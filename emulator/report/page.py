@@ -179,7 +179,7 @@ def page(
         help=advice(result),
         limits=limits(result),
         notes=notes(result),
-        environment=facts(result.environment),
+        environment=facts({key: value for key, value in result.environment.items() if key != "imported"}),
         storage=facts(result.storage),
         dataset=facts(result.dataset),
         workload=facts(
@@ -332,7 +332,7 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 def show(key: str, value: Any) -> str:
     """A value for people: sizes, rates and durations by the name of their key, others as they are."""
-    if value is None:
+    if value is None or value == "":
         return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -348,4 +348,6 @@ def show(key: str, value: Any) -> str:
         return show_rate(value)
     if name.endswith(("seconds", "timeout", "latency")) and math.isfinite(value):
         return show_seconds(value)
-    return f"{value:,}" if isinstance(value, int) and name != "seed" else f"{value}"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if name != "seed" else f"{value}"

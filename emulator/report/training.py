@@ -73,8 +73,8 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
-    """The points, the hosts of the largest one, and the latency of requests."""
-    found = points_table(result), hosts_table(result), latency_table(result)
+    """The points, the runs that they were imported from, the hosts of the largest, the latency of requests."""
+    found = points_table(result), imports_table(result), hosts_table(result), latency_table(result)
     return tuple(table for table in found if table.rows)
 
 
@@ -126,6 +126,18 @@ def starved_by(point: Point, starved: Starved | None) -> str:
     return ", ".join(f"{cause} {share * 100:.0f} %" for share, cause in shares if share >= 0.1)
 
 
+def imports_table(result: RunResult) -> Table:
+    """What each imported run published, and what follows from it."""
+    runs = result.environment.get("imported")
+    found = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+    rows = tuple(
+        (str(run.get("run", "")), str(run.get("version") or "unknown"), str(run.get("verdict", "")))
+        for run in found
+    )
+    columns = Column("run", align="fold"), Column("version", align="left"), Column("verdict", align="fold")
+    return Table(caption="Imported runs", columns=columns, rows=rows, items="runs", detail=True)
+
+
 def hosts_table(result: RunResult) -> Table:
     """The hosts of the point with the most hosts (of these, with the most ranks)."""
     point = max(result.points, key=lambda point: (len(point.hosts), point.ranks), default=None)
@@ -143,7 +155,7 @@ def hosts_table(result: RunResult) -> Table:
         Column("CPU %", one_place, room=56),
         Column("CPU-s\nper GB", two_digits, room=60),
         Column("run\nqueue", two_digits, room=110),
-        Column("NIC in,\nGB/s", three_digits, room=110),
+        Column("NIC in,\nGB/s", three_places, room=110),
         Column("starved by", align="fold", room=130),
     )
     table = Table(caption=caption, columns=columns, rows=tuple(rows), items="hosts", detail=len(rows) < 2)
@@ -214,6 +226,8 @@ def advice(result: RunResult) -> str:
     """What limits the largest count and what would help, in one or two sentences; empty: not examined."""
     points = by_ranks(result)
     bound = points[-1].bound if points else None
+    if result.kind == "imported":
+        return "What limits it is not known: other tools' files do not tell."
     if bound is None:
         return ""
     where = f" of {bound.host}" if bound.host else ""
@@ -271,8 +285,7 @@ def cards(result: RunResult) -> list[Card]:
         samples = "1 sample" if batch == 1 else f"{batch} samples"
         detail = f"{samples} every {show_seconds(float(seconds))}" if known else ""
         add("One process asks for", show_rate(demand), detail)
-    detail = "at 1 process" if last.ranks == 1 else f"at {last.ranks:,} processes"
-    if computes(last):
-        detail += f", AU {percent(last.au)}\N{NO-BREAK SPACE}%"
-    add("Largest count", show_rate(last.bytes_per_second), detail)
+    processes = "1 process" if last.ranks == 1 else f"{last.ranks:,} processes"
+    detail = f"AU {percent(last.au)}\N{NO-BREAK SPACE}%" if computes(last) else ""
+    add(f"{processes} get" if last.ranks != 1 else "1 process gets", show_rate(last.bytes_per_second), detail)
     return found

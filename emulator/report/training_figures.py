@@ -222,7 +222,7 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     """The curve that the knee was read from: ranks, and bytes/s of one process, low, middle and high (95 %).
 
     From the same posterior and the same points as the knee. [] without an interval of the knee: then nothing
-    was fitted.
+    was fitted; and where no curve fits the runs, so that the knee is a bare crossing between two counts.
     """
     points = by_ranks(result)
     demand = mean_demand(points)
@@ -241,7 +241,7 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
     )
     return [
         (ranks, *(demand * min(1.0, level) for level in levels))
-        for ranks, levels in zip(counts, band, strict=True)
+        for ranks, levels in zip(counts, band, strict=bool(band))
     ]
 
 
@@ -254,8 +254,11 @@ def _band(
     counts: tuple[float, ...],
 ) -> tuple[tuple[float, float, float], ...]:
     """Quantiles of the fitted efficiency at each count; kept, since several figures draw the same."""
-    found = posterior(ranks, efficiency, threshold, max(ranks), slack).band(counts, (0.025, 0.5, 0.975))
-    return tuple((float(low), float(middle), float(high)) for low, middle, high in found.T)
+    found = posterior(ranks, efficiency, threshold, max(ranks), slack)
+    if not found.curved:
+        return ()
+    band = found.band(counts, (0.025, 0.5, 0.975))
+    return tuple((float(low), float(middle), float(high)) for low, middle, high in band.T)
 
 
 def utilisation(result: RunResult) -> fig.Figure | None:
@@ -290,12 +293,13 @@ def utilisation(result: RunResult) -> fig.Figure | None:
 
 
 MOST_LINES = 8
-"""Points whose course is drawn."""
+"""Process counts whose course is drawn."""
 
 
 def over_time(result: RunResult) -> fig.Figure | None:
-    """Bytes/s of all processes over the time of each point, the first steps left out."""
-    series = [(point.ranks, point.course) for point in by_ranks(result) if point.course]
+    """Bytes/s of all processes over the time of each count's last point, the first steps left out."""
+    courses = {point.ranks: point.course for point in by_ranks(result) if point.course}
+    series = list(courses.items())
     if len(series) > MOST_LINES:
         series = [series[place] for place in np.linspace(0, len(series) - 1, MOST_LINES).astype(int)]
     if not series:
@@ -311,8 +315,8 @@ def over_time(result: RunResult) -> fig.Figure | None:
     return fig.Figure(
         name="over-time",
         title="Throughput over time",
-        caption="Bytes per second of all processes together, over the time of each point. A level line is a "
-        "storage that has settled; one that falls was read from a cache at first.",
+        caption="Bytes per second of all processes together, a line a process count. A level line is a storage "
+        "that has settled; one that falls was read from a cache at first.",
         x=fig.Axis(
             title="seconds since the point began", high=max(course.end for _, course in series) * 1.04
         ),

@@ -1,6 +1,6 @@
 """The pages in a real headless browser: nothing overflows, overlaps, is clipped or tiny; a silent console.
 
-Runs where Chromium is installed. All pages at all widths are frames of one document, so that the browser
+Runs where Chromium is installed, and with axe-core where that is, too (`make test-browser` installs both). All pages at all widths are frames of one document, so that the browser
 starts once; a script of the test measures them, and points at a dot of the answer's chart.
 """
 
@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +84,13 @@ window.addEventListener('load', () => {
 """
 
 
-def in_browser(document: Path, profile: Path) -> subprocess.CompletedProcess[str]:
+def in_browser(document: Path, profile: Path, *more: str) -> subprocess.CompletedProcess[str]:
     assert BROWSER is not None
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
         "--disable-background-networking", "--disable-component-update", "--disable-sync",
         "--disable-dev-shm-usage", "--enable-logging=stderr", f"--user-data-dir={profile}",
-        "--dump-dom", document.as_uri(),
+        *more, "--dump-dom", document.as_uri(),
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
 
@@ -142,3 +143,42 @@ def test_a_point_of_the_answers_chart_says_its_figures(seen: dict[str, Any], wid
     assert said["met"] == "aim", "nothing lies over the point"
     assert said["shown"] == said["title"] and said["gone"]
     assert said["title"].startswith("1 process: 1.6")
+
+
+AXE = """
+window.addEventListener('load', () => axe.run(document).then(result => {
+  const told = document.createElement('pre');
+  told.id = 'found';
+  told.textContent = JSON.stringify({
+    passed: result.passes.length,
+    violations: result.violations.map(v => [v.impact, v.id, v.help, v.nodes.map(n => n.html.slice(0, 200))]),
+  });
+  document.body.append(told);
+}));
+"""
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The source of axe-core, which the package axe-playwright-python carries."""
+    package = find_spec("axe_playwright_python")
+    if BROWSER is None or package is None or package.origin is None:
+        pytest.skip("Chromium or axe-core is not installed: make test-browser")
+    return (Path(package.origin).parent / "axe.min.js").read_text().replace("</script", "<\\/script")
+
+
+@pytest.mark.parametrize("ground", ["light", "dark"])
+@pytest.mark.parametrize("name", ["multi-host", "flagged", "compared"])
+def test_axe_has_nothing_serious(
+    name: str, ground: str, axe: str, pages: dict[str, str], comparison_pages: dict[str, str], tmp_path: Path
+) -> None:
+    document = tmp_path / "page.html"
+    page = {**pages, **comparison_pages}[name]
+    document.write_text(page.replace("</body>", f"<script>{axe}</script><script>{AXE}</script></body>"))
+    scheme = f"--blink-settings=preferredColorScheme={1 if ground == 'light' else 0}"
+    done = in_browser(document, tmp_path / "profile", scheme, "--virtual-time-budget=30000")
+    told = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert told, done.stderr
+    found = json.loads(html.unescape(told[1]))
+    assert found["passed"] > 15, "the rules were tried"
+    assert [each for each in found["violations"] if each[0] in ("serious", "critical")] == []
