@@ -209,7 +209,7 @@ class Posterior:
 
     @property
     def curved(self) -> bool:
-        """Whether curves foretold the runs better than a bare crossing, which says nothing of between counts."""
+        """Whether curves foretold the runs better than a bare crossing, which no count between shows."""
         return float(self.shown.weight[: len(self.shape)].sum()) > 0.5
 
     @property

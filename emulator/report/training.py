@@ -73,7 +73,7 @@ def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
-    """The points, the runs that they were imported from, the hosts of the largest, the latency of requests."""
+    """The points, the runs they were imported from, the hosts of the largest, the latency of requests."""
     found = points_table(result), imports_table(result), hosts_table(result), latency_table(result)
     return tuple(table for table in found if table.rows)
 

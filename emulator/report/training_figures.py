@@ -315,8 +315,8 @@ def over_time(result: RunResult) -> fig.Figure | None:
     return fig.Figure(
         name="over-time",
         title="Throughput over time",
-        caption="Bytes per second of all processes together, a line a process count. A level line is a storage "
-        "that has settled; one that falls was read from a cache at first.",
+        caption="Bytes per second of all processes together, a line a process count. A level line is a "
+        "storage that has settled; one that falls was read from a cache at first.",
         x=fig.Axis(
             title="seconds since the point began", high=max(course.end for _, course in series) * 1.04
         ),

@@ -1,7 +1,8 @@
 """The pages in a real headless browser: nothing overflows, overlaps, is clipped or tiny; a silent console.
 
-Runs where Chromium is installed, and with axe-core where that is, too (`make test-browser` installs both). All pages at all widths are frames of one document, so that the browser
-starts once; a script of the test measures them, and points at a dot of the answer's chart.
+Runs where Chromium is installed, and with axe-core where that is, too: `make test-browser` installs both.
+Pages at all widths are frames of one document, so that the browser starts once; a script of the test measures
+them, and points at a dot of the answer's chart.
 """
 
 from __future__ import annotations
