@@ -144,7 +144,7 @@ def measure(
         outputs = run(list(texts.values()), shared.seconds + shared.ramp_seconds) if texts else []
         return {name: (texts[name], output) for name, output in zip(texts, outputs, strict=True)}
 
-    progress = Turns([turn.name for turn in planned], shared.seconds + shared.ramp_seconds)
+    progress = Turns([turn.title for turn in planned], shared.seconds + shared.ramp_seconds)
     stack = ExitStack()
     try:
         stack.enter_context(progress.shown(comm))

@@ -74,6 +74,13 @@ class Turn:
     beside: tuple[str, ...] = ()
     """For each task what runs beside it: `nothing`, `writers`, `readers`; empty: not part of the question."""
 
+    @property
+    def title(self) -> str:
+        """For people."""
+        clients = "1 client" if self.clients == 1 else f"{self.clients} clients"
+        tasks = (f"{task.access.name}, depth {task.depth}" for task in self.tasks)
+        return f"{' beside '.join(tasks)}, {clients}"
+
 
 DEPTHS = (1, 2, 4, 8, 16, 32)
 QUICK_DEPTHS = (1, 8, 32)
