@@ -108,6 +108,8 @@ def frame(now: Now, columns: int, rows: int = 24) -> list[Text]:
     if now.eta_seconds is not None and math.isfinite(now.eta_seconds):
         left = show_seconds(max(1, round(now.eta_seconds)))
         head.append(f", {'about ' if now.about else ''}{left} left", "bold")
+    if head.cell_len > columns:
+        head = head[len("feedrate ") :]
     lines = [head]
     if now.share is not None:
         lines.append(_bar(now.share, columns))

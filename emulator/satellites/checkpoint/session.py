@@ -287,7 +287,8 @@ class _Session:
         rate = left = None
         if turn is not None:
             moved, spent = self.io.done - turn.done_before, time.monotonic() - turn.began
-            rate = moved / spent * self.world.size if moved and spent > 0 else None
+            going = 0 < moved < turn.size and spent > 0  # afterwards it rests, as a training computes
+            rate = moved / spent * self.world.size if going else None
             mean = sum(item.seconds for item in found) / len(found) if found else 0.0
             share = moved / turn.size if turn.size else 0.0
             here = spent / share - spent if share else mean
