@@ -5,6 +5,13 @@ from __future__ import annotations
 GLOSSARY = {
     "process": "One emulated accelerator: a process that reads batches as a training job does and waits "
     "where the accelerator would compute.",
+    "rank": "The same: a process of MPI, which emulates one accelerator.",
+    "sample, batch, step": "A sample is one training example (a volume, an image). A batch is what an "
+    "accelerator takes at once. A step is a batch, read and computed on.",
+    "point": "One number of processes, run once.",
+    "client": "A host that reads. Its cores, its memory, its network link and the loader are the client's.",
+    "loader": "What reads and prepares batches: torch is PyTorch's DataLoader with its worker processes, "
+    "threads the same over threads, direct reads the same bytes in the same order for a fraction of the CPU.",
     "AU": "Accelerator utilisation: nominal compute over elapsed time, the first step of each epoch "
     "left out, as MLPerf Storage defines it.",
     "AU here": "What a training on these very clients would have had: the same steps in the time of the "
@@ -24,10 +31,11 @@ GLOSSARY = {
     "what the last process did meanwhile.",
     "overshoot": "Time by which the process that emulates the accelerator held it up, because it came late.",
     "bound": "What limits a point: compute (all accelerators are fed), storage, a client's CPU, CPU "
-    "quota or link, the loader, or the emulator itself. The evidence stands beside it.",
+    "quota or link, or the loader. The evidence stands beside it.",
     "flag": "A reason to doubt a point: what was measured, the threshold, and what to do. A flag "
     "informs; points that memory served are left out of the knee.",
-    "cold": "Reads come from the storage: O_DIRECT, or pages evicted before each read.",
+    "cold": "Reads come from the storage: O_DIRECT, or pages evicted before each read; what came from memory "
+    "all the same is measured. Warm: the page cache may answer, which measures the client.",
     "shaped": "Storage slowed down on purpose, to a known rate. Its figures show that shape, no real "
     "storage.",
     "fio": "A tool that reads and writes without any training; its best figure is a limit of the storage.",
