@@ -50,7 +50,9 @@ def commands_in(page: Path) -> list[str]:
     return [line.rpartition("feedrate ")[2] if " -- " not in line else line for line in shown]
 
 
-PAGES = [ROOT / "README.md", ROOT / "launch" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = (ROOT / "docs" / ".gitignore").read_text().splitlines()
+WRITTEN = [page for page in sorted((ROOT / "docs").glob("*.md")) if f"/{page.name}" not in GENERATED]
+PAGES = [ROOT / "README.md", ROOT / "launch" / "README.md", *WRITTEN]
 SHOWN = sorted({line for page in PAGES for line in commands_in(page)})
 
 
