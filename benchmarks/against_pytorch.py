@@ -55,8 +55,8 @@ CASES = (
         name="the same, workers stay", ranks=4, steps=30, step_seconds=0.2, files=96, storage="rate=100e6",
         persistent=True,
     ),
-    Case(name="stalls of 1 s every 6 s", ranks=2, steps=300, storage="stall=1 period=6"),
-    Case(name="stalls of 2 s every 6 s", ranks=2, steps=300, storage="stall=2 period=6"),
+    Case(name="stalls of 1 s every 3 s", ranks=2, steps=400, storage="stall=1 period=3"),
+    Case(name="stalls of 2 s every 5 s", ranks=2, steps=400, storage="stall=2 period=5"),
     Case(name="1 % of reads late by 1.5 s", ranks=2, steps=150, storage="late=1.5 share=10"),
 )  # fmt: skip
 
@@ -160,6 +160,7 @@ def dlio(case: Case, folder: Path, python: Path) -> float:
     train = folder / "dlio/train"
     shutil.rmtree(train, ignore_errors=True)
     train.mkdir(parents=True)
+    (folder / "dlio/valid").mkdir(exist_ok=True)  # it lists this folder, although it evaluates nothing
     files = case.ranks * BATCH * case.steps
     paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
     for number in range(files):  # the same files again and again

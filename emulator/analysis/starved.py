@@ -35,6 +35,8 @@ class RankAccount:
     """While it waited until batches had been read: shares count, their sum does not."""
     process: Stretch
     """What the threads that do not read did in the whole loop: they notice batches and hand them over."""
+    workers: Stretch = Stretch()
+    """What those did who read in processes of their own: a batch is handed over while they leave Python's lock."""
     stolen: float = 0.0
     """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""
 
@@ -84,12 +86,15 @@ def _own(rank: RankAccount, waited: float, late: float) -> Floats:
     ready = min(late, process.cores + process.quota)
     quota = ready * process.quota / max(1e-9, process.cores + process.quota)
     work = min(late - ready, process.work)
+    # Asleep, for Python's lock: whoever holds it runs, or has no core to run on and keeps it all the same.
+    asleep = late - ready - work
+    holding = asleep / max(1e-9, rank.workers.cores + rank.workers.quota + rank.workers.work)
     found = np.zeros(len(CAUSES))
     found[_STORAGE] = reading.storage - stolen
-    found[_CORES] = reading.cores + stolen + ready - quota
-    found[_QUOTA] = reading.quota + quota
+    found[_CORES] = reading.cores + stolen + ready - quota + holding * rank.workers.cores
+    found[_QUOTA] = reading.quota + quota + holding * rank.workers.quota
     found[_WORK] = reading.work + work
-    found[_LOADER] = reading.loader + late - ready - work
+    found[_LOADER] = reading.loader + asleep - holding * (rank.workers.cores + rank.workers.quota)
     return found
 
 

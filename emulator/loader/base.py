@@ -34,6 +34,8 @@ class Made(NamedTuple):
     """Seconds before its begin in which the worker had nothing to do."""
     others: Stretch
     """What threads of the worker that do not read did since its last batch: they hand batches over."""
+    starting: float = 0.0
+    """Of a worker's first batch: seconds of `idle` in which the worker, just born, had no core."""
 
 
 @dataclass(frozen=True, slots=True)

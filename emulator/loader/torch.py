@@ -292,11 +292,14 @@ class _Diary:
 
     def end(self, before: Page) -> Made | None:
         """The batch that was begun with `before` is ready; None where the kernel keeps no books."""
-        page = self._books.look()
-        idle = math.inf if self._last is None else before.time - self._last.time
-        others = self._books.others(self._last or before, page)
+        page, last = self._books.look(), self._last
         self._last = page
-        return Made(self._books.reading(before, page), idle, others) if self._books.kept else None
+        if not self._books.kept:
+            return None
+        stretch, others = self._books.reading(before, page), self._books.others(last or before, page)
+        if last is None:
+            return Made(stretch, math.inf, others, sum(entry.ready for entry in before.entries.values()))
+        return Made(stretch, before.time - last.time, others)
 
 
 def as_it_is(collated: Any) -> Any:

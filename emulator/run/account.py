@@ -23,6 +23,8 @@ class Account(NamedTuple):
     """While it waited until a batch had been read, the first batch left out."""
     process: Stretch
     """What its threads that do not read did, and those of its workers, from the first batch to the last."""
+    workers: Stretch = Stretch()
+    """What the threads of its worker processes that read did while they had a batch to make."""
 
 
 class Accounted:
@@ -33,6 +35,7 @@ class Accounted:
         self._books = books
         self._reading = Stretch()
         self._handing = Stretch()
+        self._making = Stretch()
         self._first: Page | None = None
         self._last: Page | None = None
         self._taken, self._takings = 0.0, 0
@@ -62,8 +65,10 @@ class Accounted:
         """A wait for a worker process, which knows itself what it did meanwhile."""
         idle = min(waited, made.idle, max(0.0, batch.began - asked))
         busy = made.stretch.lasting(waited - idle)
-        self._reading = self._reading.plus(busy).plus(Stretch(loader=idle))
+        starting = min(idle, made.starting)
+        self._reading = self._reading.plus(busy).plus(Stretch(cores=starting, loader=idle - starting))
         self._handing = self._handing.plus(made.others)
+        self._making = self._making.plus(made.stretch)
 
     def _look_up(self, waited: float, taken: float | None) -> None:
         """A wait for threads of this process; `taken` is how long it took to notice that it was over."""
@@ -80,7 +85,8 @@ class Accounted:
         """Of the batches so far; None where the kernel keeps no books, or there was only one batch."""
         if not self._books.kept or self._first is None or self._first is self._last:
             return None
-        return Account(self._reading, self._books.others(self._first, self._books.look()).plus(self._handing))
+        process = self._books.others(self._first, self._books.look()).plus(self._handing)
+        return Account(self._reading, process, self._making)
 
     def helper_cpu_seconds(self) -> float:
         """As Loader.helper_cpu_seconds."""

@@ -266,7 +266,11 @@ def _starved(
     share = activity.busy_share or 0.0
     stolen = min(0.9, (activity.steal_share or 0.0) / share) if share else 0.0
     own = RankAccount(
-        host=socket.gethostname(), reading=account.reading, process=account.process, stolen=stolen
+        host=socket.gethostname(),
+        reading=account.reading,
+        process=account.process,
+        workers=account.workers,
+        stolen=stolen,
     )
     return starved(rows, job.workload.training.sync, [own], comm)
 
