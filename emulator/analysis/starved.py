@@ -26,6 +26,9 @@ CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "barrier")
 _STORAGE, _LINK, _CORES, _QUOTA, _WORK, _LOADER, _BARRIER = range(len(CAUSES))
 
 
+_NOTHING = Stretch()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAccount:
     """What one rank knows of its lost time, in seconds."""
@@ -35,8 +38,9 @@ class RankAccount:
     """While it waited until batches had been read: shares count, their sum does not."""
     process: Stretch
     """What the threads that do not read did in the whole loop: they notice batches and hand them over."""
-    workers: Stretch = Stretch()
-    """What those did who read in processes of their own: a batch is handed over while they leave Python's lock."""
+    workers: Stretch = _NOTHING
+    """What those did who read in processes of their own: they hand a batch over between two holds of Python's
+    lock."""
     stolen: float = 0.0
     """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""
 
