@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from emulator.cli.main import verb_command
+from emulator.config.workload import load_workload
 from emulator.record.result import BoundKind, KneeKind
 from emulator.report.view import BOUNDS
 
@@ -76,3 +77,9 @@ def test_every_command_that_is_printed_is_one(line):
             type(error).__name__ != "MissingParameter"
         ):  # a page may name an option without what stands beside it
             raise
+
+
+def test_the_workload_that_is_printed_is_one(tmp_path):
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "workload.md").read_text(), re.DOTALL)
+    (tmp_path / "mine.toml").write_text(block)
+    assert load_workload(str(tmp_path / "mine.toml")).loader.batch_size == 32
