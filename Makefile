@@ -40,9 +40,14 @@ docs: $(INSTALLED)
 	$(BIN)/sphinx-build -q -W -b html docs build/docs
 	$(BIN)/sphinx-build -q -W -b man docs build/man
 
-# What would be uploaded, and whether the project's page would show it.
+# What would be uploaded, and whether the project's page would show it. Its links and its picture need an address:
+# make dist URL=https://HOST/PROJECT/raw/main; without one they are left out, since relative ones lead nowhere there.
+LINKED = s~](\(docs\|results\)/~]($(URL)/\1/~g
+UNLINKED = /^!\[/d; s~\[\([^]]*\)\](docs/[^)]*)~\1~g
 dist: $(INSTALLED)
-	$(BIN)/python -m build --outdir dist
+	rm -rf build/source && git checkout-index --all --prefix=build/source/
+	sed -i '$(if $(URL),$(LINKED),$(UNLINKED))' build/source/README.md
+	$(BIN)/python -m build build/source --outdir dist
 	$(BIN)/twine check --strict dist/*
 
 # What takes minutes: kills by the dozen, clusters, the wheel beside other packages. CI runs it too.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from emulator.api import Picture, Result, figures, find_knee, read, simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Picture", "Result", "__version__", "figures", "find_knee", "read", "simulate"]
 
 
