@@ -44,7 +44,7 @@ def verify(
     tally, size = Tally(), int(rows["bytes"][mine].sum())
     with shown("verify", tally, len(mine), size):
         found = agreed(comm, lambda: check_files(dataset, rows, mine, threads or _cores(), tally.add))
-        found += agreed(comm, lambda: extra_files(dataset) if first else [])
+        found += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
     said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
     faults = [fault for fault in said if not fault.note]
     repeated = repeats_of(comm, dataset.store)
@@ -78,7 +78,8 @@ def _repaired(dataset: Dataset, faults: list[Fault], threads: int | None) -> lis
     """Make the files of these faults again; the faults that are left. Raises DatasetError, StorageError."""
     names = [fault.name for fault in faults]
     repair(dataset, names, threads or _cores())
-    rows, known = dataset.rows(), {name: index for index, name in enumerate(dataset.manifest.names)}
+    wanted, rows = set(names), dataset.rows()
+    known = {name: index for index, name in enumerate(dataset.manifest.names) if name in wanted}
     indices = np.array([known[name] for name in names if name in known], np.int64)
     checked = check_files(dataset, rows, indices, threads or _cores(), lambda files, size: None)
     left = [fault for fault in checked if not fault.note]

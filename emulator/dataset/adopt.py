@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, MANIFEST, ROW, TRAINING, Manifest, open_dataset, write_manifest
+from emulator.dataset.manifest import (
+    ADOPTED,
+    MANIFEST,
+    ROW,
+    TRAINING,
+    Listed,
+    Manifest,
+    open_dataset,
+    write_manifest,
+)
 from emulator.dataset.owned import is_record, look
-from emulator.dataset.progress import Done
+from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.verify import looks_right, sums
 from emulator.errors import DatasetError, storage_errors
 from emulator.registry import FORMATS
@@ -48,9 +58,9 @@ class Found:
 
     folder: Path
     format: str
-    names: Sequence[str]
+    names: Listed
     """Relative to the folder, in the order of their numbers; of a sample in several files, the first."""
-    sizes: Sequence[int]
+    sizes: NDArray[np.int64]
     """Bytes of each sample, all its files together."""
     left: int
     """Files in the folder that are none of them."""
@@ -58,7 +68,7 @@ class Found:
     @property
     def bytes(self) -> int:
         """Of all samples together."""
-        return sum(self.sizes)
+        return int(self.sizes.sum())
 
 
 def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
@@ -73,23 +83,33 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
             raise DatasetError(f"{folder} has a {MANIFEST} already", "add --force to make it anew")
         look(FolderStore(folder))  # raises when it is somebody else's
     inside = TRAINING if (folder / TRAINING).is_dir() else ""
+    counts: Counter[str] = Counter()
+    held: dict[str, list[bytes]] = {}  # of each format, a file in one string: its place in the order first
+    others: dict[str, int] = {}  # the second files of samples
     with storage_errors("cannot list the folder"):
-        files = dict(_files(folder / inside, f"{inside}/" if inside else ""))
-    formats = {name: next((form for end, form in _ENDS if name.endswith(end)), "") for name in files}
-    if wanted == ANY:
-        formats = dict.fromkeys(files, ANY)
-    chosen = _the_format(folder, Counter(formats.values()), wanted)
-    form = format_named(chosen)
-    names = sorted((name for name in files if formats[name] == chosen), key=_by_number)
-    sizes = []
-    for name in names:
+        for name, size in _files(folder / inside, f"{inside}/" if inside else ""):
+            kind = ANY if wanted == ANY else next((form for end, form in _ENDS if name.endswith(end)), None)
+            counts[kind or ""] += 1
+            if kind == "":
+                others[name] = size
+            elif kind and kind == (wanted or kind):
+                held.setdefault(kind, []).append(_packed(name, size))
+    chosen = _the_format(folder, counts, wanted)
+    form, files = format_named(chosen), held.pop(chosen)
+    held.clear()
+    files.sort()
+    sizes = np.fromiter((_size(file) for file in files), np.int64, len(files))
+    names = Listed(_name(file) for file in files)
+    del files
+    for index, name in enumerate(names):
         for part in form.parts(name):
-            if not files.get(part):
-                what = "is missing" if part not in files else "is empty"
+            held_by_it = int(sizes[index]) if part == name else others.get(part)
+            if not held_by_it:
+                what = "is missing" if held_by_it is None else "is empty"
                 raise DatasetError(f"{folder / part} {what}", "repair the dataset, or take it away")
-        sizes.append(sum(files[part] for part in form.parts(name)))
+            sizes[index] += 0 if part == name else held_by_it
     used = len(names) * len(form.parts("a" + form.suffix))
-    return Found(folder, chosen, names, sizes, len(files) - used)
+    return Found(folder, chosen, names, sizes, sum(counts.values()) - used)
 
 
 def _files(folder: Path, inside: str) -> Iterator[tuple[str, int]]:
@@ -121,10 +141,28 @@ def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
     raise DatasetError(f"{folder} holds {held} files", "choose one with --format, 20 million files at most")
 
 
-def _by_number(name: str) -> tuple[tuple[int, int | str], ...]:
-    """Sorts img_2 before img_10: numbers by value, text by its letters."""
-    parts = re.split(r"(\d+)", name)
-    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts if part)
+def _packed(name: str, size: int) -> bytes:
+    """A file as one string: how its name sorts, its size, its name. A million of them take 100 MB.
+
+    img_2 comes before img_10: numbers are sorted by value, and before text, which is sorted by its letters.
+    """
+    key = bytearray()
+    for part in re.split(r"(\d+)", name):
+        if part.isdecimal():
+            digits = str(int(part)).encode()
+            key += b"\1" + bytes([len(digits)]) + digits
+        elif part:
+            key += b"\2" + os.fsencode(part)
+    return bytes(key) + b"\0" + size.to_bytes(8, "big") + os.fsencode(name)
+
+
+def _size(packed: bytes) -> int:
+    end = packed.index(0)
+    return int.from_bytes(packed[end + 1 : end + 9], "big")
+
+
+def _name(packed: bytes) -> str:
+    return os.fsdecode(packed[packed.index(0) + 9 :])
 
 
 def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done) -> Manifest:
@@ -132,33 +170,31 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
 
     Raises DatasetError naming the first file that cannot be a sample, StorageError.
     """
-    form, store = format_named(found.format), FolderStore(found.folder)
+    form, store, local = format_named(found.format), FolderStore(found.folder), threading.local()
     rows = np.zeros(len(found.names), ROW)
     rows["bytes"] = found.sizes
 
     def check(index: int) -> int:
-        name, size = found.names[index], found.sizes[index]
+        name, size = found.names[index], int(found.sizes[index])
         parts = form.parts(name)
         wrong = looks_right(store, form, parts, size)
         if wrong:
             raise DatasetError(f"{found.folder}: {wrong}", "it is no sample; repair it or take it away")
         if samples_per_file > 1:
             _require_samples(form, found.folder / name, size, samples_per_file)
-        crc = sums(store, parts, memoryview(bytearray(store.request)))
+        if not hasattr(local, "buffer"):
+            local.buffer = bytearray(store.request)
+        crc = sums(store, parts, memoryview(local.buffer))
         done(1, size)
         return crc
 
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            rows["crc"] = list(pool.map(check, range(len(found.names))))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    indices = np.arange(len(found.names))
+    rows["crc"] = np.fromiter(by_threads(check, indices, threads), np.uint32, len(indices))
     manifest = Manifest(
         format=found.format,
         recipe=ADOPTED,
         seed=0,
-        names=tuple(found.names),
+        names=found.names,
         sizes=np.ascontiguousarray(rows["bytes"]),
         samples_per_file=samples_per_file,
     )

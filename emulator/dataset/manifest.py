@@ -18,7 +18,8 @@ import mmap
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -97,6 +98,42 @@ class Names(Sequence[str]):
             number, digit = divmod(number, wide)
             parts.append(f"{digit:04d}")
         return "/".join(reversed(parts))
+
+
+class Listed(Sequence[str]):
+    """File names as they were found: their bytes one after the other, each a string when it is asked for."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Raises UnicodeEncodeError for what cannot be the name of a file."""
+        self._bytes = bytearray()
+        ends = array("q", [0])
+        for name in names:
+            self._bytes += os.fsencode(name)
+            ends.append(len(self._bytes))
+        self._ends = np.frombuffer(ends, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(index)
+        begin, end = self._ends[number : number + 2].tolist()
+        return os.fsdecode(bytes(self._bytes[begin:end]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Listed) and bool(
+            self._bytes == other._bytes and np.array_equal(self._ends, other._ends)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 @cache
@@ -222,7 +259,10 @@ class Head:
 def checksum_of(table: Mapping[str, Any]) -> str:
     """SHA-256 over what a manifest says, in whatever order and layout."""
     content = {key: value for key, value in table.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    summed = hashlib.sha256()
+    for piece in json.JSONEncoder(sort_keys=True).iterencode(content):  # never all of it: names may be many
+        summed.update(piece.encode())
+    return summed.hexdigest()
 
 
 def open_dataset(place: Place | Store, *, trusted: bool = False) -> Dataset:
@@ -428,15 +468,14 @@ def _names(store: Store, head: Head, files: int) -> Sequence[str]:
         return Names(files, head.suffix, head.subfolders, head.folder, head.depth)
     if not isinstance(head.names, list):
         raise _corrupt(store, "its names are no list")
-    names = tuple(head.names)
-    if len(names) != files:
-        raise _corrupt(store, f"{len(names)} names for {files} files")
-    for name in names:
+    if len(head.names) != files:
+        raise _corrupt(store, f"{len(head.names)} names for {files} files")
+    for name in head.names:
         if not _stays_inside(name):
             raise _corrupt(store, f"the name {str(name)[:60]!r} leaves the folder, or is none")
-    if len(set(names)) < files:
+    if len(set(head.names)) < files:
         raise _corrupt(store, "a name appears twice")
-    return names
+    return Listed(head.names)
 
 
 def _stays_inside(name: Any) -> bool:
@@ -488,6 +527,9 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table, old: str = "")
     store.put(name, data)
     content |= {"table": name, "table_crc32": crc}
     content["checksum"] = checksum_of(content)
-    store.put(MANIFEST, (json.dumps(content, indent=1) + "\n").encode())
+    text = bytearray()
+    for piece in json.JSONEncoder(indent=1).iterencode(content):
+        text += piece.encode()
+    store.put(MANIFEST, memoryview(text + b"\n"))
     if old and old != name:
         store.delete([old])

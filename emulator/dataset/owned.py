@@ -34,7 +34,7 @@ from emulator.dataset.manifest import (
     open_dataset,
     recovered,
 )
-from emulator.dataset.progress import JOURNALS, read_journals, read_writers
+from emulator.dataset.progress import JOURNALS, journalled, read_writers
 from emulator.errors import DatasetError, SpecError
 from emulator.files import Owner, written_by
 from emulator.registry import FORMATS, WRITTEN_FORMATS
@@ -252,9 +252,9 @@ def removable(holding: Holding) -> Removable:
     if holding.dataset is not None:
         expected[: len(holding.dataset.manifest.sizes)] = holding.dataset.manifest.sizes
     if holding.begun is not None:
-        records = read_journals(store)
-        records = records[records["index"] < len(names)]
-        expected[records["index"]] = records["bytes"]
+        for records in journalled(store):
+            records = records[records["index"] < len(names)]
+            expected[records["index"]] = records["bytes"]
     found, samples = np.zeros(len(names), np.int64), []
     for entry in store.entries():
         index = index_of(names, form, entry.name)

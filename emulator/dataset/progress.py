@@ -14,8 +14,10 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,22 @@ from emulator.units import show_bytes
 
 Done = Callable[[int, int], None]
 """Called with the (files, bytes) that were just finished; from many threads."""
+
+Value = TypeVar("Value")
+_AHEAD = 4096
+"""Tasks that wait for a thread, at most: each takes a kilobyte or two."""
+
+
+def by_threads(work: Callable[[int], Value], indices: NDArray[np.int64], threads: int) -> Iterator[Value]:
+    """What `work` makes of each of `indices`, in their order, by so many threads. Raises what it raises."""
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for begin in range(0, len(indices), _AHEAD):
+                yield from pool.map(work, indices[begin : begin + _AHEAD].tolist())
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
 
 RECORD = np.dtype([("index", "<i8"), ("bytes", "<i8"), ("crc", "<u4"), ("check", "<u4")])
 Records = NDArray[np.void]
@@ -73,28 +91,34 @@ class Journal(Closing):
         self._appender.close()
 
 
-def read_journals(store: Store) -> Records:
-    """The valid records of all journals, the last of each index, by index. Raises StorageError."""
-    records = _all_records(store)
-    records = records[records["index"] >= 0][::-1]
-    return records[np.unique(records["index"], return_index=True)[1]]
+def journalled(store: Store) -> Iterator[Records]:
+    """The valid records of all journals, some at a time; of an index that comes again, the last one holds.
+
+    Raises StorageError.
+    """
+    for records in _records(store):
+        yield records[records["index"] >= 0]
 
 
 def read_writers(store: Store) -> set[tuple[int, int]]:
     """(process, CRC-32 of its host's name) of all that kept a journal in a folder. Raises StorageError."""
-    records = _all_records(store)
-    return {(int(row["bytes"]), int(row["crc"])) for row in records[records["index"] == _WRITER]}
+    writers = (records[records["index"] == _WRITER] for records in _records(store))
+    return {(int(row["bytes"]), int(row["crc"])) for rows in writers for row in rows}
 
 
-def _all_records(store: Store) -> Records:
-    """The valid records of all journals. Raises StorageError."""
-    found = [np.empty(0, RECORD)]
+def _records(store: Store) -> Iterator[Records]:
+    """The valid records of all journals, those of writers too, some at a time. Raises StorageError."""
     for name in sorted(entry.name for entry in store.entries(JOURNALS)):
         data = store.get(name) or b""
-        records = np.frombuffer(data[: _whole(len(data))], RECORD)
-        checks = [zlib.crc32(data[at : at + 20]) for at in range(0, _whole(len(data)), RECORD.itemsize)]
-        found.append(records[records["check"] == np.array(checks, dtype=np.uint32)])
-    return np.concatenate(found)
+        for begin in range(0, _whole(len(data)), _AT_ONCE):
+            part = data[begin : min(begin + _AT_ONCE, _whole(len(data)))]
+            records = np.frombuffer(part, RECORD)
+            checks = [zlib.crc32(part[at : at + 20]) for at in range(0, len(part), RECORD.itemsize)]
+            yield records[records["check"] == np.array(checks, dtype=np.uint32)]
+
+
+_AT_ONCE = 2**16 * RECORD.itemsize
+"""Bytes of a journal that are looked at together."""
 
 
 class Tally:

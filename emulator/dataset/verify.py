@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -15,9 +15,9 @@ import zstandard
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, Dataset, Table
-from emulator.dataset.owned import is_record
-from emulator.dataset.progress import Done
+from emulator.dataset.manifest import ADOPTED, Dataset, Names, Table
+from emulator.dataset.owned import index_of, is_record
+from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.sizes import Index
 from emulator.errors import DatasetError, StorageError
 from emulator.storage.base import HEAD, Store
@@ -140,28 +140,55 @@ def check_files(dataset: Dataset, rows: Table, indices: Index, threads: int, don
         done(1, int(rows[index]["bytes"]))
         return fault
 
-    with ThreadPoolExecutor(threads) as pool:
-        return [fault for fault in pool.map(check, indices.tolist()) if fault is not None]
+    return [fault for fault in by_threads(check, indices, threads) if fault is not None]
 
 
-def extra_files(dataset: Dataset) -> list[Fault]:
-    """Files at the place that the manifest does not know. Raises StorageError.
+def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault]:
+    """Files at the place that the manifest does not know; one of so many shares of them. Raises StorageError.
 
-    Beside adopted files only those of their kind count: what else lies in the folder is somebody else's.
+    Shares are of the sub-folders; the first one has what lies in no folder of the dataset's, too. Beside
+    adopted files only those of their kind count: what else lies in the folder is somebody else's.
     """
+    manifest, store = dataset.manifest, dataset.store
+    names, form = manifest.names, format_named(manifest.format)
+    if not isinstance(names, Names):
+        extra = _beside(dataset, form) if share == 0 else []
+    else:
+        leaves = []
+        if isinstance(store, FolderStore):
+            leaves = [names.leaf(number) for number in range(min(names.subfolders, names.files))]
+            leaves = [f"{names.folder}/{leaf}" if names.folder else leaf for leaf in leaves]
+        entries = [store.entries(f"{leaf}/") for leaf in leaves[share::shares]]
+        if share == 0:
+            entries.append(store.entries(without=frozenset(leaves)))
+        found = (entry.name for entry in chain.from_iterable(entries))
+        extra = sorted(
+            name for name in found if index_of(names, manifest.format, name) is None and not is_record(name)
+        )
+    return [Fault(name, "extra: not in the manifest") for name in extra]
+
+
+def _beside(dataset: Dataset, form: Format) -> list[str]:
+    """Files beside adopted ones, of their kind, that were not adopted. Raises StorageError."""
 
     def kind(name: str) -> tuple[str, str]:
         path = PurePosixPath(name)
         return str(path.parent), path.suffix
 
-    form = format_named(dataset.manifest.format)
-    known = {part for name in dataset.manifest.names for part in form.parts(name)}
-    found = sorted(entry.name for entry in dataset.store.entries() if entry.name not in known)
-    extra = [name for name in found if not is_record(name)]
-    if dataset.manifest.recipe == ADOPTED:
-        kinds = {kind(name) for name in known}
-        extra = [name for name in extra if kind(name) in kinds]
-    return [Fault(name, "extra: not in the manifest") for name in extra]
+    names = dataset.manifest.names
+    parts = len(form.parts(names[0]))
+    hashes = (hash(part) for name in names for part in form.parts(name))
+    known = np.sort(np.fromiter(hashes, np.int64, len(names) * parts))  # 8 bytes of a name
+    kinds = {kind(part) for name in names for part in form.parts(name)}
+
+    def is_known(name: str) -> bool:
+        place = int(np.searchsorted(known, hash(name)))
+        return place < len(known) and int(known[place]) == hash(name)
+
+    found = (entry.name for entry in dataset.store.entries())
+    return sorted(
+        name for name in found if kind(name) in kinds and not is_known(name) and not is_record(name)
+    )
 
 
 # ---- Would storage that compresses or deduplicates be flattered by this dataset? Measured on its files.

@@ -15,7 +15,6 @@ import errno
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -31,6 +30,7 @@ from emulator.dataset.manifest import (
     Dataset,
     Manifest,
     Names,
+    Table,
     open_dataset,
     write_manifest,
 )
@@ -49,7 +49,7 @@ from emulator.dataset.owned import (
     tidy,
 )
 from emulator.dataset.plan import DatasetPlan, outlook
-from emulator.dataset.progress import RECORD, Done, Journal, Records, read_journals
+from emulator.dataset.progress import Done, Journal, by_threads, journalled
 from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.verify import evenly_spread, looks_right, measure_payload, sums_right
@@ -102,7 +102,8 @@ def _give_up(store: Store) -> None:
     if holding.begun is None or holding.dataset is not None or store.get(PLAN) is None:
         return
     names, form = holding.begun.names, holding.begun.format
-    if len(read_journals(store)) or any(index_of(names, form, e.name) is not None for e in store.entries()):
+    made = any(len(records) for records in journalled(store))
+    if made or any(index_of(names, form, e.name) is not None for e in store.entries()):
         return
     store.delete([*(entry.name for entry in holding.journals()), PLAN])
     store.clear(sorted(folders_of(names), reverse=True))
@@ -160,8 +161,7 @@ class DatasetWriter:
                 manifest = holding.dataset.manifest
                 self._require_same(manifest, manifest.identity, len(manifest.names), "")
             if holding.begun is not None:
-                records = read_journals(self.store)
-                made = int(records["index"].max()) + 1 if len(records) else 0
+                made = max((int(r["index"].max()) + 1 for r in journalled(self.store) if len(r)), default=0)
                 self._require_same(holding.begun, holding.begun.identity, made, " an unfinished part of")
         require_free(holding, plan.names, plan.recipe.format, self._folders)
         return found
@@ -214,20 +214,23 @@ class DatasetWriter:
             return holding.begun.table
         return "" if holding.dataset is None else holding.dataset.table[0]
 
-    def _recorded(self) -> Records:
-        """Files that are said to be done: by the manifest and by the journals. Raises StorageError."""
-        rows, journalled = np.empty(0, ROW), np.empty(0, RECORD)
+    def _recorded(self) -> Table:
+        """A row for each file of the plan: what the manifest and the journals say of it, without its shape.
+
+        0 bytes where neither says that it is done. Raises StorageError.
+        """
+        rows = np.zeros(self.plan.files, ROW)
         holding = look(self.store)
         if holding.dataset is not None and holding.dataset.manifest.identity == self.plan.identity:
-            rows = holding.dataset.rows()
+            known = holding.dataset.rows()[: len(rows)]
+            for name in ("bytes", "crc"):
+                rows[name][: len(known)] = known[name]
         if holding.begun is not None and holding.begun.identity == self.plan.identity:
-            journalled = read_journals(self.store)
-        records = np.zeros(len(rows), RECORD)
-        records["index"] = np.arange(len(rows))
-        records["bytes"], records["crc"] = rows["bytes"], rows["crc"]
-        records = np.concatenate([journalled, records[~np.isin(records["index"], journalled["index"])]])
-        records = records[(records["index"] >= 0) & (records["index"] < self.plan.files)]
-        return records[np.argsort(records["index"])]
+            for records in journalled(self.store):
+                records = records[records["index"] < len(rows)]
+                for name in ("bytes", "crc"):
+                    rows[name][records["index"]] = records[name]
+        return rows
 
     def unfinished(self, indices: Index, paranoid: bool) -> Index:
         """Those of `indices` whose files are missing, are not what was recorded, or were not recorded.
@@ -236,18 +239,18 @@ class DatasetWriter:
         """
         if self.force:
             return indices
-        records = self._recorded()
-        records = records[np.isin(records["index"], indices)]
+        rows = self._recorded()
         form, names = self.plan.form, self.plan.names
 
-        def intact(record: np.void) -> bool:
-            parts = form.parts(names[int(record["index"])])
-            wrong = looks_right(self.store, form, parts, int(record["bytes"]))
-            return not wrong and (not paranoid or sums_right(self.store, parts, int(record["crc"])))
+        def intact(index: int) -> bool:
+            size, crc = int(rows["bytes"][index]), int(rows["crc"][index])
+            parts = form.parts(names[index])
+            wrong = not size or looks_right(self.store, form, parts, size)
+            return not wrong and (not paranoid or sums_right(self.store, parts, crc))
 
-        with ThreadPoolExecutor(_READERS) as pool:  # storage far away answers many at once
-            kept = np.fromiter(pool.map(intact, records), np.bool_, len(records))
-        left: Index = np.setdiff1d(indices, records["index"][kept], assume_unique=True)
+        # Storage far away answers many at once.
+        kept = np.fromiter(by_threads(intact, indices, _READERS), np.bool_, len(indices))
+        left: Index = indices[~kept]
         return left
 
     def require_space(self, files: int, needed: int, freed: int) -> None:
@@ -358,10 +361,10 @@ class DatasetWriter:
                 f"no inodes left in {self.store}: it takes no more files, however much space is free",
                 "remove some files and run the same command again, it resumes",
             )
-        records = self._recorded()
-        missing = max(outlook(self.plan).total - int(records["bytes"].sum()), 0)
+        sizes = self._recorded()["bytes"]
+        missing = max(outlook(self.plan).total - int(sizes.sum()), 0)
         return StorageError(
-            f"no space left in {self.store}: {len(records)} of {self.plan.files} files are done, "
+            f"no space left in {self.store}: {np.count_nonzero(sizes)} of {self.plan.files} files are done, "
             f"{show_bytes(missing)} are missing",
             "free that much and run the same command again, it resumes",
         )
@@ -381,12 +384,9 @@ class DatasetWriter:
         Raises DatasetError when files are missing, StorageError.
         """
         plan, recipe, store = self.plan, self.plan.recipe, self.store
-        records = self._recorded()
-        if len(records) != plan.files:
-            missing = plan.files - len(records)
+        rows = self._recorded()
+        if missing := int(np.count_nonzero(rows["bytes"] == 0)):
             raise DatasetError(f"{missing} files of {store} are not done", "run the same command again")
-        rows = np.zeros(len(records), ROW)
-        rows["bytes"], rows["crc"] = records["bytes"], records["crc"]
         for start in range(0, len(rows), 1 << 16):
             stop = min(start + (1 << 16), len(rows))
             rows["shape"][start:stop] = plan.shapes(np.arange(start, stop))

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, ParamSpec, Self, TypeVar
@@ -417,8 +417,8 @@ class Store(Storage):
     """Bytes of a request that reading a whole file in order should use."""
 
     @abstractmethod
-    def entries(self, prefix: str = "") -> Iterator[Entry]:
-        """Everything whose name begins with `prefix`."""
+    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
+        """Everything whose name begins with `prefix`; what lies in the folders `without` may be left out."""
 
     @abstractmethod
     def size(self, name: str) -> int | None:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -52,11 +52,11 @@ class FolderStore(PosixStorage, Store):
     def takes_direct(self) -> bool:
         return probe_direct(self.root)
 
-    def entries(self, prefix: str = "") -> Iterator[Entry]:
+    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
         """Everything whose name begins with `prefix`, except what is in lost+found: that is nobody's."""
         folder, _, start = prefix.rpartition("/")
         with storage_errors(f"cannot list {self}"):
-            for name, entry in _walk(self.root / folder, folder + "/" if folder else "", start):
+            for name, entry in _walk(self.root / folder, folder + "/" if folder else "", start, without):
                 with suppress(FileNotFoundError):
                     yield Entry(name, entry.stat(follow_symlinks=False).st_size)
 
@@ -150,15 +150,18 @@ class FolderStore(PosixStorage, Store):
         return next(place for place in (here, *here.parents) if place.is_dir())
 
 
-def _walk(folder: Path, inside: str, start: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Files in `folder` whose names begin with `start`, and all in folders that do."""
+def _walk(
+    folder: Path, inside: str, start: str, without: Container[str]
+) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Files in `folder` whose names begin with `start`, and all in folders that do, but not in `without`."""
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             name = inside + entry.name
             if not entry.name.startswith(start) or name == "lost+found":
                 continue
             if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), name + "/", "")
+                if name not in without:
+                    yield from _walk(Path(entry.path), name + "/", "", without)
             else:
                 yield name, entry
 

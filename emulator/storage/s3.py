@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
 
@@ -161,7 +161,7 @@ class S3Store(ObjectStore):
         except StorageError:  # perhaps the endpoint refuses the condition
             return super().put_new(name, data)
 
-    def entries(self, prefix: str = "") -> Iterator[Entry]:
+    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
         whole = self.key(prefix)
         folder, _, start = whole.rpartition("/")
         after = whole[:-1] if start else None  # S3 begins behind it, in the order of names

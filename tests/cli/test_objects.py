@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import Done, feedrate
 from contracts.loader_contract import whole_files
@@ -16,7 +17,7 @@ from s3_server import KEY, SECRET, Endpoint, Fault, s3_server
 from emulator.config.storage import parse_place
 from emulator.config.workload import LoaderSpec
 from emulator.dataset.manifest import open_dataset, read_manifest
-from emulator.dataset.progress import Journal, Tally, read_journals
+from emulator.dataset.progress import Journal, Tally, journalled
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
 from emulator.record.folder import read_result
@@ -218,4 +219,4 @@ def test_what_another_process_has_done_is_read_from_its_journal(endpoint: Endpoi
             assert watch.now() == (21, 210)
             journal.add(21, 10, 0)
         assert watch.now() == (22, 220)
-        assert read_journals(store)["index"].tolist() == list(range(22))
+        assert np.concatenate(list(journalled(store)))["index"].tolist() == list(range(22))

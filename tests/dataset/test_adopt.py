@@ -76,7 +76,7 @@ def test_files_of_many_samples(tmp_path):
 def test_numbers_sort_by_value(tmp_path):
     for number in (10, 9, 100):
         np.savez(tmp_path / f"part{number}.npz", x=np.zeros((4, 4, 4), np.float32), y=np.zeros(64, np.uint8))
-    assert find_samples(tmp_path).names == ["part9.npz", "part10.npz", "part100.npz"]
+    assert list(find_samples(tmp_path).names) == ["part9.npz", "part10.npz", "part100.npz"]
 
 
 def test_run_and_verify_take_them(tmp_path):

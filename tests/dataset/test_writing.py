@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import ArrayBytes, Deferred, Format, Shape, Sources, write_file
 from emulator.dataset.grow import random_sources
-from emulator.dataset.progress import Journal, Tally, read_journals
+from emulator.dataset.progress import Journal, Tally, journalled
 from emulator.registry import FORMATS, WRITTEN_FORMATS
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft, FolderStore
@@ -95,14 +95,14 @@ def test_journals_survive_torn_records(tmp_path):
             journal.add(index, 1000 + index, index)
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
-    assert read_journals(store)["index"].tolist() == [0, 1, 2, 3]
+    assert np.concatenate(list(journalled(store)))["index"].tolist() == [0, 1, 2, 3]
     watch = Tally(store, [0, 1])
     with Journal(store, 0) as journal:
         journal.add(4, 77, 9)
     with Journal(store, 1) as journal:
         journal.add(9, 100, 9)
     assert watch.now() == (2, 177)
-    records = read_journals(store)
+    records = np.concatenate(list(journalled(store)))
     assert records["index"].tolist() == [0, 1, 2, 3, 4, 9] and records["bytes"][4] == 77
 
 
@@ -118,6 +118,6 @@ def test_a_damaged_journal_gives_only_true_records(folder, tail, at, value):
     data = bytearray(path.read_bytes())
     data[at] = value
     path.write_bytes(bytes(data) + tail)
-    records = read_journals(store)
+    records = np.concatenate(list(journalled(store)))
     known = records[records["index"] < 5]
     assert np.array_equal(known["bytes"], known["index"] + 1000)
