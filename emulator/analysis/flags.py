@@ -199,7 +199,7 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     What was read ahead during the first step, which is left out of the time, is consumed in later ones: an
     excess of up to prefetch / steps. A shuffle buffer is filled by then, too.
     """
-    ahead = workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size
+    ahead = read_ahead(workload)
     enough = LONG * ahead
     if point.steps >= enough or point.wait_share <= 0.01:
         return None
@@ -208,6 +208,11 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
         f"step makes throughput look higher; use --steps {enough}."
     )
     return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
+
+
+def read_ahead(workload: Workload) -> int:
+    """Batches that a rank may have read before the first step is over."""
+    return workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size
 
 
 def costly_barrier(point: Point, workload: Workload, *, polled: bool) -> Flag | None:

@@ -35,7 +35,17 @@ FILE = "feedrate.toml"
 BESIDE = frozenset(
     (
         *("batch", "budget", "cache", "counts", "depths", "engine", "epochs", "jobs", "label", "loader"),
-        *("max-runs", "mismatched-dataset", "payload", "precision", "quick", "ranks", "recipe", "repeats"),
+        *(
+            "max-runs",
+            "mismatched-dataset",
+            "payload",
+            "placement",
+            "precision",
+            "quick",
+            "ranks",
+            "recipe",
+            "repeats",
+        ),
         *("runtime", "set", "size", "steps", "storage", "suite", "threads", "verify-reads", "workload"),
     )
 )

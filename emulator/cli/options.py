@@ -14,6 +14,7 @@ import typer
 from emulator import live
 from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
+from emulator.config.workload import Placement
 from emulator.errors import SpecError
 from emulator.record.result import RunResult
 from emulator.registry import LOADERS
@@ -52,8 +53,24 @@ LoaderName = Annotated[
         help=". ".join(f"{name}: {kind.summary}" for name, kind in LOADERS.items()) + ".",
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, help="At most this many epochs a point.")]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="At most this many epochs a point, as MLPerf has them. Default: as long as the precision takes, "
+        "half a minute or more.",
+    ),
+]
 Steps = Annotated[int | None, typer.Option(min=1, help="At most this many steps of each rank a point.")]
+PlacementName = Annotated[
+    Placement,
+    typer.Option(
+        "--placement",
+        parser=one_of("--placement", *get_args(Placement)),
+        metavar="spread|pack",
+        help="Active ranks on all hosts evenly, or on one host after the other.",
+    ),
+]
 CacheName = Annotated[
     Cache,
     typer.Option(

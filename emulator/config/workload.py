@@ -28,6 +28,10 @@ Compute = Literal["constant", "empirical"]
 Refill = Literal["epoch", "persistent", "never"]
 
 
+Placement = Literal["spread", "pack"]
+"""Where active ranks are: on all hosts, evenly, or on one host after the other."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSpec:
     """What one sample of the job's dataset looks like."""

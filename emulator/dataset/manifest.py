@@ -180,7 +180,11 @@ class Manifest:
     @property
     def total(self) -> int:
         """Bytes of the dataset."""
-        return int(self.sizes.sum())
+        return _range_of(self.sizes)[2]
+
+    def let_go(self) -> None:
+        """Give the memory back that mapped rows take; what is asked for again comes from the page cache."""
+        _let_go(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +295,14 @@ def _dataset(store: Store, table: Mapping[str, Any], *, trusted: bool = False) -
     if not len(sizes):
         raise DatasetError(f"the dataset in {store} is empty", "run feedrate generate")
     if not trusted:
-        if int(sizes.min()) <= 0:
+        smallest, largest, total = _range_of(sizes)
+        if smallest <= 0:
             raise _corrupt(store, "a file without bytes")
-        if int(sizes.max()) > _MOST_BYTES:
-            raise _corrupt(store, f"a file of {int(sizes.max())} bytes")
-        if float(sizes.sum(dtype=np.float64)) >= 2**62:
+        if largest > _MOST_BYTES:
+            raise _corrupt(store, f"a file of {largest} bytes")
+        if total >= 2**62:
             raise _corrupt(store, "more bytes than there can be")
-        if (head.files, head.bytes) != (len(sizes), int(sizes.sum())):
+        if (head.files, head.bytes) != (len(sizes), total):
             raise _corrupt(store, f"it counts {head.files} files and {head.bytes} bytes, its table others")
     if head.checksum and head.checksum != checksum_of(table):
         raise _corrupt(store, "it was changed after it was written: its own checksum is wrong")
@@ -405,6 +410,32 @@ def _npy_header(files: int) -> bytes:
 
 _AT_ONCE = 2**24
 """Bytes of a mapped table that are looked at together."""
+
+
+def _range_of(sizes: NDArray[np.int64]) -> tuple[int, int, int]:
+    """The smallest, the largest and the sum, without keeping in memory what is mapped."""
+    smallest, largest, total = 2**63, -(2**63), 0
+    for begin in range(0, len(sizes), _ROWS_AT_ONCE):
+        part = sizes[begin : begin + _ROWS_AT_ONCE]
+        smallest, largest = min(smallest, int(part.min())), max(largest, int(part.max()))
+        # In halves: what a damaged table says may be more than 64 bits hold.
+        total += (int((part >> 32).sum()) << 32) + int((part & 0xFFFFFFFF).sum())
+        _let_go(sizes)
+    return smallest, largest, total
+
+
+_ROWS_AT_ONCE = _AT_ONCE // ROW.itemsize
+
+
+def _let_go(rows: NDArray[Any]) -> None:
+    """Give back the memory that `rows` take where they are those of a mapped file."""
+    holder: Any = rows
+    while isinstance(holder, np.ndarray):
+        holder = holder.base
+    if isinstance(holder, memoryview):
+        holder = holder.obj
+    if isinstance(holder, mmap.mmap):
+        holder.madvise(mmap.MADV_DONTNEED)
 
 
 def _content(store: Store, name: str) -> mmap.mmap | bytes | None:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from emulator.analysis.flags import LONG, read_ahead
 from emulator.analysis.parts import Floats
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import RankAccount, starved
 from emulator.analysis.throughput import busy, rate_series
 from emulator.config.storage import ObjectURL, Place, StorageSpec
-from emulator.config.workload import Workload
+from emulator.config.workload import Placement, Workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.loader import make_loader
 from emulator.plan import RankPlan, plan_for
@@ -57,7 +58,11 @@ class TrainingJob:
     epochs: int | None
     """Epochs of a point, at most; None: as many as `steps` take."""
     steps: int | None
-    """Steps of a rank in a point, at most; None: whole epochs."""
+    """Steps of a rank in a point, at most; None: whole epochs. Without either: `enough_steps`."""
+    precision: float = 0.05
+    """Width of a knee's interval that is asked for: how well a point has to be known."""
+    placement: Placement = "spread"
+    """`spread`: over all hosts, evenly. `pack`: one host after the other."""
     verify_reads: bool = False
     """Compare every sample with the manifest's checksum while it is read."""
     out: Path
@@ -76,7 +81,27 @@ class TrainingJob:
         plan.require_a_step()
         # A seed of its own for every point: caches behind the mount must not profit from the last point.
         seed = self.workload.training.shuffle_seed + number
-        return RankPlan(plan=plan, epochs=self.epochs, steps=self.steps, seed=seed)
+        epochs, steps = self.epochs, self.steps
+        if epochs is None and steps is None:
+            epochs, steps = self.workload.training.epochs, enough_steps(self.workload, ranks, self.precision)
+        return RankPlan(plan=plan, epochs=epochs, steps=steps, seed=seed)
+
+
+POINT_SECONDS = 30.0
+"""Seconds of a point whose accelerators never wait, at least: a drift of the storage shows in them."""
+
+
+def enough_steps(workload: Workload, ranks: int, precision: float) -> int:
+    """Steps of a rank that make a point of `ranks` ranks long enough: fewer than the workload's epochs have.
+
+    POINT_SECONDS; as many as no read-ahead shows in (the flag `short`); and so many samples that their mean
+    size, by the deviation that the workload states, is known to half of `precision`, with 95 % certainty.
+    """
+    sample = workload.sample_read
+    samples = (2 * 1.96 / precision * sample.bytes_sd / sample.bytes_mean) ** 2
+    by_size = samples / (ranks * workload.loader.batch_size)
+    by_time = POINT_SECONDS / max(1e-3, workload.accelerator.step_seconds)
+    return math.ceil(max(by_size, by_time, LONG * read_ahead(workload)))
 
 
 MEAN_DIFFERENCE = 0.2
@@ -176,7 +201,8 @@ def run_point(
 
     def meanwhile(now: float) -> None:
         progress(len(log))
-        writer.write_if_due(now)
+        if writer.write_if_due(now):
+            dataset.manifest.let_go()
 
     with ExitStack() as stack:
         barrier = stack.enter_context(StepBarrier(comm, node, links))
@@ -302,11 +328,13 @@ class SpoolWriter:
         self._written = 0
         self._due = 0.0
 
-    def write_if_due(self, now: float) -> None:
-        """Write them once in SPOOL_SECONDS. Raises StorageError."""
-        if now >= self._due:
-            self._due = now + SPOOL_SECONDS
-            self.write()
+    def write_if_due(self, now: float) -> bool:
+        """Write them once in SPOOL_SECONDS; whether it was time. Raises StorageError."""
+        if now < self._due:
+            return False
+        self._due = now + SPOOL_SECONDS
+        self.write()
+        return True
 
     def write(self) -> None:
         """Raises StorageError."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from emulator.config.workload import Placement
 from emulator.dataset.manifest import open_dataset
 from emulator.record.folder import RESULT
 from emulator.record.result import RunResult
@@ -43,7 +44,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         hosts = world.allgather(socket.gethostname())
         checks = hosts.index(hosts[world.rank]) == world.rank  # the first rank of each host, for all of them
         dataset = agreed(world, lambda: open_dataset(job.dataset, trusted=not checks))
-        order = activation_order(hosts)
+        order = activation_order(hosts, job.placement)
         with hosts_joined(world, hosts) as (links, unjoined):
             agreed(world, lambda: leader.open(dataset, hosts, unjoined) if leader else None)
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
@@ -74,16 +75,18 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         return leader.complete() if leader else None
 
 
-def activation_order(hosts: Sequence[str]) -> list[int]:
+def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> list[int]:
     """World ranks in the order in which they become active, given each world rank's host.
 
-    The first rank of every host, then the second of every host, and so on: n active ranks are spread
-    over the hosts as evenly as their slots allow. World rank 0 always comes first.
+    spread: the first rank of every host, then the second of every host, and so on: n active ranks are
+    spread over the hosts as evenly as their slots allow. pack: all ranks of the first host, then all of the
+    second. World rank 0 always comes first.
     """
+    names = list(dict.fromkeys(hosts))
     seen: Counter[str] = Counter()
     slots = []
     for rank, host in enumerate(hosts):
-        slots.append((seen[host], rank))
+        slots.append((seen[host] if placement == "spread" else names.index(host), rank))
         seen[host] += 1
     return [rank for _, rank in sorted(slots)]
 

@@ -15,6 +15,10 @@ def test_one_rank_of_each_host_before_the_second_of_any():
     assert activation_order(["a", "a", "a", "b", "b", "b"]) == [0, 3, 1, 4, 2, 5]
 
 
+def test_packed_one_host_after_the_other():
+    assert activation_order(["a", "b", "a", "b", "c"], "pack") == [0, 2, 1, 3, 4]
+
+
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40))
 def test_every_rank_once_and_hosts_even(hosts):
     order = activation_order(hosts)
