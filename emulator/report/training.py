@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import takewhile
 
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
@@ -212,27 +213,30 @@ def latency_table(result: RunResult) -> Table:
 
 HELPS = {
     "compute": "Nothing starves: only more processes would show a limit.",
-    "storage": "A faster storage, or a faster path to it, would raise this.",
-    "client-cpu": "More client hosts or cores would raise this; the storage may have more to give.",
-    "cpu-quota": "A larger CPU quota would raise this; the storage may have more to give.",
-    "client-link": "A faster link of the clients, or more of them, would raise this.",
-    "loader": "More loader workers or larger blocks may raise this (loader.workers, loader.block_bytes).",
+    "storage": "A faster storage, or a faster path to it, would feed more.",
+    "client-cpu": "More client hosts or cores would get more; the storage may have more to give.",
+    "cpu-quota": "A larger CPU quota would get more; the storage may have more to give.",
+    "client-link": "A faster link of the clients, or more of them, would get more.",
+    "loader": "More loader workers or larger blocks may get more (loader.workers, loader.block_bytes).",
     "emulator": "The emulator itself is at its limit: use more hosts, or --loader direct.",
 }
 """What limits a point -> what would help."""
 
 
 def advice(result: RunResult) -> str:
-    """What limits the largest count and what would help, in one or two sentences; empty: not examined."""
+    """What limits the largest counts and what would help, in one or two sentences; empty: not examined."""
     points = by_ranks(result)
     bound = points[-1].bound if points else None
     if result.kind == "imported":
         return "What limits it is not known: other tools' files do not tell."
     if bound is None:
         return ""
+    key = (bound.kind, bound.host)
+    same = [*takewhile(lambda p: p.bound and (p.bound.kind, p.bound.host) == key, reversed(points))]
+    least, most = same[-1].ranks, points[-1].ranks
+    counts = f"At {most:,} processes" if least == most else f"From {least:,} processes on"
     where = f" of {bound.host}" if bound.host else ""
-    limit = f"At {points[-1].ranks:,} processes the limit is {BOUNDS[bound.kind]}{where}."
-    return f"{limit} {HELPS.get(bound.kind, '')}".strip()
+    return f"{counts} the limit is {BOUNDS[bound.kind]}{where}. {HELPS.get(bound.kind, '')}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

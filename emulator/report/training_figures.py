@@ -144,7 +144,7 @@ def _throughput(
         kinds = {point.bound.kind: None for point in points if point.bound}
         keys = (
             *(key for key in keys if key.kind != "dot" or not kinds),
-            *(fig.Key(f"limited by {BOUNDS[kind]}", LIMITS.get(kind, fig.SOFT), "dot") for kind in kinds),
+            *(fig.Key(_limit_key(kind), LIMITS.get(kind, fig.SOFT), "dot") for kind in kinds),
         )
     return fig.Figure(
         name="throughput",
@@ -157,6 +157,11 @@ def _throughput(
         legend=(*keys, *legend, *fig.flagged_key(dots)),
         qualified=marks_line(result),
     )
+
+
+def _limit_key(kind: str) -> str:
+    """What limits a point, for the legend: that compute does is what one wants."""
+    return "fed: limited by compute" if kind == "compute" else f"limited by {BOUNDS[kind]}"
 
 
 def per_process(result: RunResult) -> fig.Figure | None:
