@@ -194,10 +194,11 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
 
 
 def short_run(point: Point, workload: Workload) -> Flag | None:
-    """Steps < 5 x batches of read-ahead, while ranks wait: the first step's reading is in the others' rate.
+    """Steps < 5 x batches of read-ahead, while ranks wait: the first step's reading is in AU.
 
-    What was read ahead during the first step, which is left out of the time, is consumed in later ones: an
-    excess of up to prefetch / steps. A shuffle buffer is filled by then, too.
+    What was read ahead during the first step, which is left out of the time, is consumed in later ones: AU
+    is too high by up to prefetch / steps. A shuffle buffer is filled by then, too. Throughput counts what
+    arrived.
     """
     ahead = read_ahead(workload)
     enough = LONG * ahead
@@ -205,7 +206,7 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
         return None
     sentence = (
         f"{point.steps} steps are few against {ahead} batches of read-ahead: what was read during the first "
-        f"step makes throughput look higher; use --steps {enough}."
+        f"step makes AU look higher, while throughput counts what arrived; use --steps {enough}."
     )
     return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
 

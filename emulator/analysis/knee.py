@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 ONSET = 0.98
 """Efficiency at which throughput per process visibly begins to fall."""
 PRIOR_NOISE = 0.01
-"""Relative standard deviation of one run when no count was repeated (published runs: p90 1.2 %)."""
+"""Relative standard deviation of one run where nothing says it (published runs: p90 1.2 %)."""
 BEYOND_DOUBT = 0.998
 """Probability that one run alone cannot have, since it may have stalled."""
 WIDE = 3.0
@@ -49,19 +49,6 @@ def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floa
     runs = np.bincount(index).astype(np.float64)
     total = np.bincount(index, weights=np.asarray(values, dtype=np.float64))
     return count, total / runs, runs
-
-
-def run_noise(ranks: Sequence[float], values: Sequence[float]) -> float:
-    """Relative standard deviation of one run, pooled over the counts that were run more than once.
-
-    sqrt(sum of squared deviations of ln value from the mean of its count / degrees of freedom), with
-    two degrees of freedom of PRIOR_NOISE added, so that few repeats that happen to agree claim no precision.
-    """
-    logs = np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12))
-    count, mean, runs = means(ranks, logs.tolist())
-    off = logs - mean[np.searchsorted(count, np.asarray(ranks, dtype=np.float64))]
-    freedom = float(runs.sum()) - len(runs)
-    return math.sqrt((float(off @ off) + 2 * PRIOR_NOISE**2) / (freedom + 2))
 
 
 def saturated(ranks: Sequence[float], efficiency: Sequence[float], noise: float) -> bool:

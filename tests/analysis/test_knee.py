@@ -11,7 +11,7 @@ from model_free import crossing
 from points import point
 from synthetic_curves import curve, drifting, heavy, searched, white
 
-from emulator.analysis.knee import ONSET, find_knee, peak, run_noise, saturated
+from emulator.analysis.knee import ONSET, find_knee, peak, saturated
 from emulator.analysis.search import Search, observe
 from emulator.record.result import CLIENT, Bound, Flag, Point, Starved
 
@@ -34,13 +34,6 @@ def test_no_saturation_while_throughput_still_grows():
 def test_noise_does_not_pass_for_saturation():
     assert saturated([10, 11], [1.0, 0.91], 0.01)
     assert not saturated([10, 11], [1.0, 0.91], 0.05)
-
-
-def test_run_noise_comes_from_repeats():
-    assert run_noise([1, 2, 4], [1, 1, 0.5]) == pytest.approx(0.01)
-    random = np.random.default_rng(1)
-    runs = np.repeat([4, 8, 16], 40)
-    assert run_noise(runs, np.exp(random.normal(0, 0.03, 120))) == pytest.approx(0.03, rel=0.2)
 
 
 def test_peak_only_when_throughput_falls_after_it():
