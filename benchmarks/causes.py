@@ -291,7 +291,7 @@ FAST = {
 }
 """2 GB/s a rank of the direct loader, 200 MB/s of the torch loader."""
 STAY = ("--set", "access.refill=persistent")
-"""Workers that are started anew in each epoch of a second or two are a limit of their own, beside the known one."""
+"""Workers that are started anew in each epoch of a second or two would be a limit of their own."""
 ONE_SAMPLE = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
 LATE = ("--storage", "shaped:2GB/s,40ms", *ONE_SAMPLE, *step(0.012))
 """A storage that takes its time for each request, and has room for many."""
@@ -400,7 +400,8 @@ def run(case: Case, loader: str, number: int) -> dict[str, object]:
             sys.executable, "-m", "emulator", "run", data, "--workload", "unet3d-tiny",
             "--loader", loader, "--out", out, "--force",
             "--set", f"training.shuffle_seed={number}",
-            *(STAY if loader == "torch" else ()), *(FAST[loader == "direct"] if case.fast else ()), *case.words,
+            *(STAY if loader == "torch" else ()),
+            *(FAST[loader == "direct"] if case.fast else ()), *case.words,
         ]  # fmt: skip
         command = [*front, *map(str, words)]
         if "--" in front:  # an agent takes one line
