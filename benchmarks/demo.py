@@ -32,7 +32,7 @@ def lines() -> list[list[str]]:
     words = ["make", "-n", "demo", "INSTALLED=", f"FEEDRATE={sys.executable} -m emulator"]
     text = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     joined = text.replace("\\\n", " ").splitlines()
-    return [shlex.split(line.partition("||")[0]) for line in joined if "emulator" in line]
+    return [shlex.split(line.partition("||")[0]) for line in joined if "-m emulator" in line]
 
 
 def truth(result: RunResult) -> float:
