@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import Span
 from emulator.errors import DatasetError
-from emulator.loader.reading import Cancelled, WholeReader
-from emulator.storage.base import Blob
+from emulator.loader.reading import WholeReader
+from emulator.storage.base import Blob, Cancelled
 from emulator.storage.posix import aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 

@@ -2,16 +2,19 @@
 
 What the plan asks for is read in order by `workers` threads, each in requests of `block_bytes` into a
 buffer of its own, which is overwritten by its next request: memory is workers x block_bytes, whatever the
-samples' size. The queue depth that the storage sees is `workers`.
+samples' size. The queue depth that the storage sees is `workers`. Threads are handed some reads at a time,
+and a storage of files reads these in one loop (storage.posix.PosixScanner).
 """
 
 from __future__ import annotations
 
 import math
+import resource
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from queue import SimpleQueue
 
@@ -19,11 +22,17 @@ from emulator.config.workload import LoaderSpec, Refill
 from emulator.loader.base import Batch, DaemonThreads, stalled
 from emulator.loader.reading import WholeReader
 from emulator.plan import Portion, Read
+from emulator.storage.base import Closing, Scanner
 from emulator.storage.posix import aligned_buffer
+
+_FILES = 64
+"""Files that a thread keeps open, at most; all threads a quarter of what a process may."""
+_TOGETHER = 4 * 2**20
+"""Bytes of samples that a thread takes at once, of those of a step."""
 
 
 class _Slot:
-    """One batch on its way, of which `left` reads are still to come.
+    """One batch on its way, of which `left` tasks are still to come.
 
     The reader that brings the last one notes the time and releases `complete`, for which the consumer waits.
     A bare lock is the cheapest thing that a thread can wait for with a timeout: an Event or a Future builds a
@@ -32,9 +41,9 @@ class _Slot:
 
     __slots__ = ("began", "bytes", "cancelled", "complete", "error", "left", "ready", "samples")
 
-    def __init__(self, samples: int, reads: int) -> None:
+    def __init__(self, samples: int, tasks: int) -> None:
         self.samples = samples
-        self.left = reads
+        self.left = tasks
         self.bytes = 0
         self.began = math.nan
         self.ready = time.monotonic()
@@ -42,11 +51,37 @@ class _Slot:
         self.cancelled = False
         """Nobody waits for it any more."""
         self.complete = threading.Lock()  # held until the batch is complete or has failed
-        if reads:
+        if tasks:
             self.complete.acquire()
 
     def is_cancelled(self) -> bool:
         return self.cancelled
+
+
+class _Lead(Closing):
+    """The right to take the next task. One thread has it, and keeps it until it has to wait for the storage.
+
+    So as many threads read as are needed to keep the storage busy: what is in memory is read by one, since
+    more would only fight for Python's lock.
+    """
+
+    def __init__(self, lock: threading.Lock) -> None:
+        """`lock` is that of all threads, this object one thread's."""
+        self._lock = lock
+        self._mine = False
+
+    def take(self) -> bool:
+        """Wait for it; True."""
+        self._mine = self._mine or self._lock.acquire()
+        return self._mine
+
+    def give_way(self) -> None:
+        """Let another thread have it."""
+        if self._mine:
+            self._mine = False
+            self._lock.release()
+
+    close = give_way
 
 
 class DirectLoader:
@@ -59,8 +94,10 @@ class DirectLoader:
         self._spec = spec
         self._reader = reader
         self._lock = threading.Lock()  # guards the counts of all slots
+        self._leading = threading.Lock()
         self._window: deque[_Slot] = deque()
         self._closed = False
+        self._together = max(1, _TOGETHER // reader.sample_bytes())
         self._readers = DaemonThreads(spec.workers, "reader", self._read_tasks)
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
@@ -89,31 +126,46 @@ class DirectLoader:
                 slot.cancelled = True
 
     def _admit(self, portion: Portion) -> _Slot:
-        slot = _Slot(portion.samples, len(portion.reads))
-        for read in portion.reads:
-            self._readers.tasks.put((slot, read))
+        reads = portion.reads
+        together = min(self._together, -(-len(reads) // self._spec.workers) or 1)
+        slot = _Slot(portion.samples, -(-len(reads) // together))
+        for first in range(0, len(reads), together):
+            self._readers.tasks.put((slot, reads[first : first + together]))
         return slot
 
-    def _read_tasks(self, tasks: SimpleQueue[tuple[_Slot, Read] | None]) -> None:
+    def _read_tasks(self, tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None]) -> None:
         """Life of a reader thread."""
         buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
-        while (task := tasks.get()) is not None:
-            slot, read = task
-            if slot.cancelled:
-                continue
-            if math.isnan(slot.began):
-                slot.began = time.monotonic()
-            try:
-                size = self._reader.fetch(read, buffer, slot.is_cancelled)
-            except BaseException as error:  # noqa: BLE001  the consumer raises it, once, and does not wait for ever
-                self._fail(slot, error)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
+        lead = _Lead(self._leading)
+        scanner = self._reader.scanner(buffer, files, lead.give_way)
+        with lead, scanner or nullcontext():
+            while lead.take() and (task := tasks.get()) is not None:
+                if scanner is None or scanner.waits:
+                    lead.give_way()
+                self._read(*task, scanner, buffer)
+
+    def _read(self, slot: _Slot, reads: Sequence[Read], scanner: Scanner | None, buffer: memoryview) -> None:
+        if slot.cancelled:
+            return
+        if math.isnan(slot.began):
+            slot.began = time.monotonic()
+        try:
+            if scanner is not None:
+                wanted = [self._reader.wanted(read) for read in reads]
+                size = scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
             else:
-                with self._lock:
-                    slot.bytes += size
-                    slot.left -= 1
-                    if slot.left == 0 and slot.error is None:
-                        slot.ready = time.monotonic()
-                        slot.complete.release()
+                size = sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
+        except BaseException as error:  # noqa: BLE001  the consumer raises it, once, and does not wait for ever
+            self._fail(slot, error)
+        else:
+            with self._lock:
+                slot.bytes += size
+                slot.left -= 1
+                if slot.left == 0 and slot.error is None:
+                    slot.ready = time.monotonic()
+                    slot.complete.release()
 
     def _fail(self, slot: _Slot, error: BaseException) -> None:
         with self._lock:

@@ -10,22 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.dataset.checksum import crc32
-from emulator.dataset.formats.base import Extent, Format, Index
-from emulator.errors import DAMAGE, DatasetError, StorageError, damaged
+from emulator.dataset.formats.base import Format, Index
+from emulator.errors import DAMAGE, DatasetError, damaged
 from emulator.loader.base import SampleList
 from emulator.plan import Read
-from emulator.storage.base import HEAD, Blob, Storage
+from emulator.storage.base import (
+    HEAD,
+    SKIM,
+    Blob,
+    Cancelled,
+    Scanner,
+    Storage,
+    Wanted,
+    closed,
+    cut_short,
+    wrong_size,
+)
 from emulator.storage.posix import aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
 Checksums = Sequence[int] | NDArray[np.uint32]
 """CRC-32 of each sample, over all its files."""
-
-Cancelled = Callable[[], bool]
-"""Asked before each request: True when nobody waits for the bytes any more."""
-
-SKIM = 2**18
-"""Bytes of a buffer that unwanted bytes are read into: it stays in a core's second-level cache."""
 
 _INDICES_KEPT = 64
 """Indices of files that are kept: that of a Parquet file takes as much memory as its footer."""
@@ -41,20 +46,13 @@ def request(blob: Blob, offset: int, length: int, buffer: memoryview, cancelled:
     before = offset % blob.alignment
     done = blob.read_into(offset - before, buffer[: padded(before + length, blob.alignment)])
     if done < before + length:
-        raise _cut_short(blob, offset - before + done)
+        raise cut_short(blob.name, offset - before + done, blob.size)
     return buffer[before : before + length]
 
 
 def _go_on(cancelled: Cancelled) -> None:
     if cancelled():
-        raise StorageError("the loader is closed")
-
-
-def _cut_short(blob: Blob, end: int) -> DatasetError:
-    return DatasetError(
-        f"the sample {blob.name} ends at byte {end} of {blob.size}",
-        "it was cut while it was read; run feedrate verify on the dataset",
-    )
+        raise closed()
 
 
 class WholeReader:
@@ -80,12 +78,40 @@ class WholeReader:
         self.checksums = checksums
 
     def room(self) -> int:
-        """Bytes of a buffer that any block can be read or skimmed through."""
-        return max(self.block, 3 * HEAD)
+        """Bytes of a buffer that any block can be read or skimmed through, beside the head of its file and
+        the pages that its ends lie in."""
+        return self.block + 3 * HEAD
 
     def size(self, index: int) -> int:
-        """Bytes of sample `index`."""
+        """Bytes of file `index`; of a sample in several, of all of them."""
         return int(self.samples.sizes[index])
+
+    def sample_bytes(self) -> int:
+        """Bytes of a sample, about: as those of the first files."""
+        return max(1, int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file)
+
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
+        """As Storage.scanner; None also where bytes are looked at, or the manifest does not know how many
+        lie in each of a sample's files."""
+        if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
+            return None
+        return self.storage.scanner(buffer, files, give_way)
+
+    def wanted(self, read: Read) -> Wanted:
+        """What `read` asks for, as requests of a block."""
+        size = self.size(read.file)
+        return Wanted(self.samples.names[read.file], size, self.requests([(0, size)]), whole=True)
+
+    def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Offset and bytes of each request for `extents`."""
+        block = self.block
+        if max((size for _, size in extents), default=0) <= block:
+            return extents
+        return [
+            (at, min(block, offset + size - at))
+            for offset, size in extents
+            for at in range(offset, offset + size, block)
+        ]
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         """Read what `read` asks for through `buffer`, which is `room()` long, and keep none; its bytes."""
@@ -139,7 +165,7 @@ class WholeReader:
         _go_on(cancelled)
         done = blob.skim(offset, length, buffer[:SKIM])
         if done < length:
-            raise _cut_short(blob, offset + done)
+            raise cut_short(blob.name, offset + done, blob.size)
         if offset == 0:
             self.form.check_head(buffer[: min(length, HEAD)], blob.size, part)
 
@@ -154,10 +180,7 @@ class WholeReader:
     def check_size(self, index: int, total: int, last: Blob) -> None:
         """Raises DatasetError unless `total`, the bytes of all files of sample `index`, is its size."""
         if total != self.size(index):
-            raise DatasetError(
-                f"the sample {last.name} has {total} bytes, but the manifest says {self.size(index)}",
-                "run feedrate verify on the dataset",
-            )
+            raise wrong_size(last.name, total, self.size(index))
 
     def check_sum(self, index: int, crc: int) -> None:
         """Raises DatasetError when the checksum of sample `index` is known and is not `crc`."""
@@ -194,9 +217,19 @@ class PartReader(WholeReader):
         given = (self.storage, self.samples, self.form, self.block, self.checksums, self.columns)
         return (PartReader, given)
 
-    def room(self) -> int:
-        """Bytes of a block, and of the pages that its ends lie in."""
-        return self.block + 2 * BLOCK_BYTES
+    def wanted(self, read: Read) -> Wanted:
+        if self._reads_whole_files():
+            return super().wanted(read)
+        name, size = self.samples.names[read.file], self.size(read.file)
+        index = self._known(read.file)
+        if index is None:
+            with self.storage.open(name, size) as blob:
+                self.check_size(read.file, blob.size, blob)
+                index = self._index(read.file, blob, name)
+        return Wanted(name, size, self.requests(index.extents(read, self.block)), whole=False)
+
+    def _reads_whole_files(self) -> bool:
+        return self.samples.samples_per_file == 1 and not self.columns and not self.form.partial
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))
@@ -204,7 +237,7 @@ class PartReader(WholeReader):
     def pieces(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
-        if self.samples.samples_per_file == 1 and not self.columns and not self.form.partial:
+        if self._reads_whole_files():
             yield from super().pieces(read, buffer, cancelled, keep)
             return
         known = self._known(read.file)
@@ -213,7 +246,7 @@ class PartReader(WholeReader):
         name = self.samples.names[read.file]
         with self.storage.open(name, self.size(read.file)) as blob:
             self.check_size(read.file, blob.size, blob)
-            index = known or self._index(read.file, blob, name, cancelled)
+            index = known or self._index(read.file, blob, name)
             if self.checksums is None:
                 for extent in index.extents(read, self.block):
                     yield from self._requests(extent, blob, buffer, cancelled)
@@ -229,11 +262,10 @@ class PartReader(WholeReader):
                 yield whole
 
     def _requests(
-        self, extent: Extent, blob: Blob, buffer: memoryview, cancelled: Cancelled
+        self, extent: tuple[int, int], blob: Blob, buffer: memoryview, cancelled: Cancelled
     ) -> Iterator[memoryview]:
-        end = extent.offset + extent.size
-        for offset in range(extent.offset, end, self.block):
-            yield request(blob, offset, min(self.block, end - offset), buffer, cancelled)
+        for offset, length in self.requests([extent]):
+            yield request(blob, offset, length, buffer, cancelled)
 
     def _known(self, file: int) -> Index | None:
         with self._lock:
@@ -242,12 +274,15 @@ class PartReader(WholeReader):
                 self._indices.move_to_end(file)
             return found
 
-    def _index(self, file: int, blob: Blob, name: str, cancelled: Cancelled) -> Index:
-        """Of an open file; read from it once, and again when many others have been read since."""
+    def _index(self, file: int, blob: Blob, name: str) -> Index:
+        """Of an open file; read from it once, and again when many others have been read since.
+
+        Cancelled or not: h5py leaks a file that breaks off while it is opened, and ends by signal at exit.
+        """
 
         def peek(offset: int, length: int) -> memoryview:
             buffer = aligned_buffer(padded(length) + 2 * BLOCK_BYTES)
-            return request(blob, offset, length, buffer, cancelled)
+            return request(blob, offset, length, buffer, lambda: False)
 
         with self._making[file % len(self._making)]:
             try:

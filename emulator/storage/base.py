@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.storage import Cache
+from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
 from emulator.units import BLOCK_BYTES
 
@@ -29,6 +29,8 @@ P = ParamSpec("P")
 
 HEAD = BLOCK_BYTES
 """Bytes at the start of a file that a format needs to know it; `Blob.skim` keeps as many."""
+SKIM = 2**19
+"""Bytes of a buffer that unwanted bytes are read into: it stays in a core's second-level cache."""
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
 """Why a request was repeated: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""
@@ -47,7 +49,7 @@ class ThreadStats(NamedTuple):
     seconds: float
     """Seconds within these."""
     begin: float
-    """When the request under way began, in seconds of time.monotonic; 0.0: there is none."""
+    """When the request, or scan, under way began, in seconds of time.monotonic; 0.0: there is none."""
 
 
 class ReadCounts(NamedTuple):
@@ -107,25 +109,29 @@ def _added(counts: Mapping[Key, int], others: Mapping[Key, int], sign: int) -> d
     return {key: count for key, count in both.items() if count}
 
 
+_TOGETHER = 256
+"""Requests that are put into a histogram together: one by one, that costs a tenth of a small request."""
+
+
 class Tally:
     """What one thread reads. That thread alone writes it, without a lock; anybody may look at any time."""
 
-    __slots__ = ("begin", "buckets", "bytes", "opening", "seconds", "slowest", "thread")
+    __slots__ = ("_filed", "begin", "bytes", "opening", "requests", "seconds", "thread")
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
         self.bytes = 0
-        self.seconds = self.slowest = 0.0
+        self.requests = 0
+        """Read requests that have ended."""
+        self.seconds = 0.0
+        """Seconds within these."""
         self.opening = 0.0
         """Seconds within openings, which are no read requests, but may wait for the storage as well."""
-        self.buckets: NDArray[np.int64] = np.zeros(len(EDGES), np.int64)
         self.begin = 0.0
-        """When the request, or opening, under way began, in seconds of time.monotonic; 0.0: there is none."""
-
-    @property
-    def requests(self) -> int:
-        """Read requests that have ended."""
-        return int(self.buckets.sum())
+        """When what is under way began, a request, an opening or a scan, in seconds of time.monotonic; 0.0:
+        nothing is."""
+        self._filed: tuple[NDArray[np.int64], float, list[float]] = (np.zeros(len(EDGES), np.int64), 0.0, [])
+        """The histogram, the longest request in it, and seconds of the requests that are not in it yet."""
 
     def within(self, now: float) -> float:
         """Seconds within requests and openings up to `now`, a moment of time.monotonic."""
@@ -134,19 +140,24 @@ class Tally:
 
     def add(self, size: int, seconds: float) -> None:
         """One request, which delivered `size` bytes."""
-        self.buckets[bisect_left(EDGES, seconds * 1e6, hi=len(EDGES) - 1)] += 1
-        self.bytes += size
-        self.seconds += seconds
-        if seconds > self.slowest:
-            self.slowest = seconds
+        self.add_all(size, (seconds,))
 
     def add_all(self, size: int, seconds: Sequence[float]) -> None:
         """Some requests, which took so long each and delivered `size` bytes together."""
-        found = np.searchsorted(EDGES[:-1], np.asarray(seconds) * 1e6)  # the last takes what is above
-        self.buckets += np.bincount(found, minlength=len(EDGES))
         self.bytes += size
+        self.requests += len(seconds)
         self.seconds += sum(seconds)
-        self.slowest = max((self.slowest, *seconds))
+        new = self._filed[2]
+        new.extend(seconds)
+        if len(new) >= _TOGETHER:
+            self._filed = (*self.latencies(), [])
+
+    def latencies(self) -> tuple[NDArray[np.int64], float]:
+        """Requests in each bucket of the histogram, and seconds of the longest."""
+        buckets, slowest, new = self._filed
+        taken = np.array(new)
+        found = np.searchsorted(EDGES[:-1], taken * 1e6)  # the last takes what is above
+        return buckets + np.bincount(found, minlength=len(EDGES)), float(taken.max(initial=slowest))
 
 
 class ReadStats:
@@ -220,12 +231,10 @@ class ReadStats:
             pages, retries = (self._pages_sampled, self._pages_resident), dict(self._retries)
             absorbed = self._absorbed
         for tally in tallies:
-            buckets = tally.buckets.tolist()
-            latencies = {edge: count for edge, count in zip(EDGES, buckets, strict=True) if count}
-            thread = ThreadStats(tally.thread, sum(buckets), tally.seconds, tally.begin)
-            absorbed = absorbed.plus(
-                ReadCounts(tally.bytes, latencies, threads=(thread,), slowest=tally.slowest)
-            )
+            buckets, slowest = tally.latencies()
+            latencies = {edge: count for edge, count in zip(EDGES, buckets.tolist(), strict=True) if count}
+            thread = ThreadStats(tally.thread, tally.requests, tally.seconds, tally.begin)
+            absorbed = absorbed.plus(ReadCounts(tally.bytes, latencies, threads=(thread,), slowest=slowest))
         return absorbed.plus(ReadCounts(0, {}, *pages, retries))
 
 
@@ -276,11 +285,59 @@ class Blob(Closing, ABC):
         """
 
 
+CheckHead = Callable[[memoryview, int, str], None]
+"""(first HEAD bytes of a file, its size, its name): raises DatasetError where it cannot be a sample."""
+
+Cancelled = Callable[[], bool]
+"""Asked before each request: True when nobody waits for the bytes any more."""
+
+
+class Wanted(NamedTuple):
+    """What is to be read of one file."""
+
+    name: str
+    size: int
+    """Bytes that the file should have."""
+    requests: Sequence[tuple[int, int]]
+    """Offset and bytes of each."""
+    whole: bool
+    """All of the file, from its start: then its head is looked at. Else it is kept open for more."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all requests."""
+        return sum(length for _, length in self.requests)
+
+
+class Scanner(Closing, ABC):
+    """Reads many requests in one go. Used by one thread."""
+
+    waits = False
+    """Whether every request may have to wait for the storage: then others should read at the same time."""
+
+    @abstractmethod
+    def scan(
+        self,
+        wanted: Sequence[Wanted],
+        check_head: CheckHead,
+        cancelled: Cancelled,
+        into: memoryview | None = None,
+    ) -> int:
+        """Read all that is wanted, in order, every request counted and timed; the bytes that were wanted.
+
+        They are put into `into`, one request behind the other (not with O_DIRECT), or kept nowhere. Raises
+        DatasetError where a file is not there or has another size, StorageError where it cannot be read,
+        and when `cancelled` says so.
+        """
+
+
 class Storage(ABC):
     """A place with named samples. Safe to use from many threads; can be pickled for a worker process."""
 
     stats: ReadStats
     """What the reads cost so far; a wrapper has those of the storage that it wraps."""
+    alignment = 1
+    """As a Blob's."""
     turns = False
     """Whether the requests of a rank take turns, so that one of its readers can hold up all others."""
 
@@ -291,6 +348,34 @@ class Storage(ABC):
         `size` is the bytes that it should have: objects are then not asked for theirs, and a difference
         is a DatasetError of the first read.
         """
+
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
+        """One that reads through `buffer`, which has room for a request and 3 x HEAD bytes, keeps `files`
+        files open at most, and calls `give_way` before it has to wait for the storage: other threads shall
+        read meanwhile. None: here every request goes through a Blob.
+        """
+        return None
+
+
+def closed() -> StorageError:
+    """What a read ends with that nobody waits for any more."""
+    return StorageError("the loader is closed")
+
+
+def cut_short(name: str, end: int, size: int) -> DatasetError:
+    """The error of a file of `size` bytes that now ends at byte `end`."""
+    return DatasetError(
+        f"the sample {name} ends at byte {end} of {size}",
+        "it was cut while it was read; run feedrate verify on the dataset",
+    )
+
+
+def wrong_size(name: str, found: int, size: int) -> DatasetError:
+    """The error of a sample that has `found` bytes."""
+    return DatasetError(
+        f"the sample {name} has {found} bytes, but the manifest says {size}",
+        "run feedrate verify on the dataset",
+    )
 
 
 class WrappedBlob(Blob):
@@ -314,7 +399,7 @@ class TimedStorage(Storage):
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
         self.stats = inner.stats
-
+        self.alignment = inner.alignment
         self.turns = inner.turns
 
     def open(self, name: str, size: int | None = None) -> TimedBlob:
@@ -325,6 +410,9 @@ class TimedStorage(Storage):
         finally:
             tally.opening += time.monotonic() - begin
             tally.begin = 0.0
+
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
+        return self.inner.scanner(buffer, files, give_way)  # which keeps its times itself
 
 
 class TimedBlob(WrappedBlob):

@@ -14,7 +14,17 @@ from typing import Any, ClassVar, Self, TypeVar
 from emulator.config.storage import Cache, ObjectURL
 from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
-from emulator.storage.base import HEAD, Appender, Blob, Draft, ReadStats, RetryKind, Store, WriteOptions
+from emulator.storage.base import (
+    HEAD,
+    Appender,
+    Blob,
+    Draft,
+    ReadStats,
+    RetryKind,
+    Store,
+    WriteOptions,
+    wrong_size,
+)
 
 Value = TypeVar("Value")
 
@@ -256,10 +266,7 @@ class ObjectBlob(Blob):
     def require_size(self, found: int) -> None:
         """Raises DatasetError unless the object has `found` bytes."""
         if found != self.size:
-            raise DatasetError(
-                f"the sample {self.name} has {found} bytes, but the manifest says {self.size}",
-                "run feedrate verify on the dataset",
-            )
+            raise wrong_size(self.name, found, self.size)
 
 
 def missing(url: str) -> DatasetError:

@@ -7,12 +7,30 @@ import errno
 import functools
 import mmap
 import os
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, storage_error, storage_errors
-from emulator.storage.base import HEAD, Blob, ReadStats, Storage
+from emulator.storage.base import (
+    HEAD,
+    SKIM,
+    Blob,
+    Cancelled,
+    CheckHead,
+    ReadStats,
+    Scanner,
+    Storage,
+    Tally,
+    Wanted,
+    closed,
+    cut_short,
+    wrong_size,
+)
 from emulator.units import BLOCK_BYTES
 
 _SAMPLED_OPENS = 8
@@ -21,6 +39,10 @@ _SAMPLED_BYTES = 64 * 2**20
 """Bytes of a file that are looked at, at most."""
 _MOST_PIECES = 1000
 """Buffers of one preadv: Linux takes 1024."""
+_LONG = 2**20
+"""Bytes of a request next to which what Python's lock costs does not count."""
+_TMPFS = 0x01021994
+"""What statfs says of a file system in memory."""
 _HUGE = 2 * 2**20
 """Bytes of a huge page."""
 
@@ -41,10 +63,25 @@ class PosixStorage(Storage):
         self._flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
         self._prefix = os.fspath(root) + "/"
         self._opens = 0
+        self.alignment = BLOCK_BYTES if direct else 1
+        """Offsets, lengths and addresses of reads must be multiples of this."""
+        self.evicts_on_close = cache == "cold" and not direct
 
     def open(self, name: str, size: int | None = None) -> PosixBlob:
         """Raises as Storage.open does; whether a file has `size` bytes is for the caller to compare."""
         path = self._prefix + name
+        fd, length = self.descriptor(path)
+        return PosixBlob(fd, path, length, self.alignment, self.evicts_on_close)
+
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> PosixScanner:
+        return PosixScanner(self, buffer, files, give_way)
+
+    def path(self, name: str) -> str:
+        """Where the file `name` is."""
+        return self._prefix + name
+
+    def descriptor(self, path: str) -> tuple[int, int]:
+        """A file, open, and its bytes. Raises as `open` does."""
         try:
             fd = os.open(path, self._flags)
         except (FileNotFoundError, NotADirectoryError):
@@ -54,13 +91,18 @@ class PosixStorage(Storage):
         except OSError as error:
             raise storage_error(error, "cannot open") from None
         length = os.fstat(fd).st_size
-        cold = self.cache == "cold"
-        if cold:
+        if self.cache == "cold":
             evict(fd)
             self._opens += 1
             if self._opens % _SAMPLED_OPENS == 1:
                 self.stats.add_pages(*resident_pages(fd, 0, min(length, _SAMPLED_BYTES)))
-        return PosixBlob(fd, path, length, BLOCK_BYTES if self.direct else 1, cold and not self.direct)
+        return fd, length
+
+    def close(self, fd: int) -> None:
+        """Let go of what `descriptor` gave."""
+        if self.evicts_on_close:
+            evict(fd)
+        os.close(fd)
 
 
 class PosixBlob(Blob):
@@ -76,32 +118,15 @@ class PosixBlob(Blob):
         self._evict = evict_on_close
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        try:
-            done = os.preadv(self._fd, (buffer,), offset)
-            # A short read is no end of file: a signal or a server may cut one anywhere.
-            while done < len(buffer) and offset + done < self.size:
-                more = os.preadv(self._fd, (buffer[done:],), offset + done)
-                if more == 0:
-                    break
-                done += more
-        except OSError as error:
-            error.filename = self.name
-            raise storage_error(error, "cannot read") from None
-        return done
+        return self.skim(offset, len(buffer), buffer)
 
     def skim(self, offset: int, length: int, buffer: memoryview) -> int:
         """The kernel copies all bytes, but into memory that stays in the processor's cache."""
-        done = 0
         try:
-            while done < length:
-                more = os.preadv(self._fd, _overlapping(buffer, done, length), offset + done)
-                done += more
-                if more == 0 or offset + done >= self.size:
-                    break
+            return _filled(self._fd, buffer, offset, 0, length, self.alignment)
         except OSError as error:
             error.filename = self.name
             raise storage_error(error, "cannot read") from None
-        return done
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -109,6 +134,128 @@ class PosixBlob(Blob):
                 evict(self._fd)
             os.close(self._fd)
             self._fd = -1
+
+
+class PosixScanner(Scanner):
+    """THE loop of small requests: nothing is done for a request but the request."""
+
+    def __init__(
+        self, storage: PosixStorage, buffer: memoryview, files: int, give_way: Callable[[], None]
+    ) -> None:
+        self._storage = storage
+        # Without O_DIRECT bytes that nobody wants need no room of their own. With it, a device writes a
+        # request in any order, and not every driver takes the same page twice.
+        self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
+        self._files = 0 if storage.evicts_on_close else files
+        self._kept: OrderedDict[str, int] = OrderedDict()  # the file that was used last comes last
+        self._give_way = give_way
+        # The kernel reads what is in memory, or says that it would have to wait. All of tmpfs is memory.
+        self._prompt = 0 if _in_memory(storage.root) else os.RWF_NOWAIT
+        self.waits = storage.cache == "cold"
+
+    def scan(
+        self,
+        wanted: Sequence[Wanted],
+        check_head: CheckHead,
+        cancelled: Cancelled,
+        into: memoryview | None = None,
+    ) -> int:
+        storage, tally = self._storage, self._storage.stats.mine()
+        alignment, head, rest = storage.alignment, self._buffer, self._buffer[HEAD:]
+        flags = 0 if self.waits else self._prompt
+        times: list[float] = []
+        useful = delivered = 0
+        tally.begin = time.monotonic()
+        try:
+            for name, size, requests, whole in wanted:
+                if not (requests or whole):
+                    continue  # a stream whose next block has not been reached
+                path, start = storage.path(name), useful
+                fd = self._open(path, size, whole, tally)
+                begin = time.monotonic()
+                try:
+                    for offset, length in requests:
+                        if cancelled():
+                            raise closed()
+                        if length >= _LONG:
+                            flags = self._wait()
+                        low = offset // alignment * alignment
+                        asked = -(-(offset + length) // alignment) * alignment - low
+                        room = (rest if offset else head) if into is None else into[useful:]
+                        try:
+                            done = os.preadv(fd, _places(room, 0, asked), low, flags)
+                        except OSError as error:
+                            if not flags:
+                                raise
+                            done, self.waits = 0, error.errno == errno.EOPNOTSUPP
+                        if low + done < offset + length:
+                            flags = self._wait()
+                            done = _filled(fd, room, low, done, asked, alignment)
+                            if low + done < offset + length:
+                                raise cut_short(path, low + done, size)
+                        now = time.monotonic()
+                        times.append(now - begin)
+                        begin = now
+                        useful += length
+                        delivered += done
+                except OSError as error:
+                    error.filename = path
+                    raise storage_error(error, "cannot read") from None
+                finally:
+                    if path not in self._kept:
+                        storage.close(fd)
+                if whole and requests:
+                    first = head if into is None else into[start:]
+                    check_head(first[: min(size, HEAD)], size, name)
+        finally:
+            tally.begin = 0.0
+            tally.add_all(delivered, times)
+        return useful
+
+    def _wait(self) -> int:
+        """Let others read while this thread waits for the storage; the flags of a request that does."""
+        self._give_way()
+        return 0
+
+    def _open(self, path: str, size: int, whole: bool, tally: Tally) -> int:
+        """A file, open; one that is read in pieces stays so. Raises as Storage.open does."""
+        if path in self._kept:
+            self._kept.move_to_end(path)
+            return self._kept[path]
+        begin = time.monotonic()
+        fd, found = self._storage.descriptor(path)
+        tally.opening += time.monotonic() - begin
+        if found != size:
+            self._storage.close(fd)
+            raise wrong_size(path, found, size)
+        if not whole and self._files:
+            self._kept[path] = fd
+            if len(self._kept) > self._files:
+                os.close(self._kept.popitem(last=False)[1])
+        return fd
+
+    def close(self) -> None:
+        while self._kept:
+            os.close(self._kept.popitem()[1])
+
+
+def _places(room: memoryview, done: int, length: int) -> Sequence[memoryview]:
+    """Where bytes `done` to `length` of a request go."""
+    return (room[done:length],) if length <= len(room) else _overlapping(room, done, length)
+
+
+def _filled(fd: int, room: memoryview, offset: int, done: int, length: int, alignment: int) -> int:
+    """Go on with a request of which `done` bytes have come; those that it has at the end.
+
+    A short read is no end of the file: a signal or a server may cut one anywhere. With O_DIRECT one that does
+    not end with a block is.
+    """
+    while done < length and done % alignment == 0:
+        more = os.preadv(fd, _places(room, done, length), offset + done)
+        if more == 0:
+            break
+        done += more
+    return done
 
 
 def _overlapping(buffer: memoryview, done: int, length: int) -> list[memoryview]:
@@ -131,7 +278,15 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    libc.statfs.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     return libc
+
+
+def _in_memory(folder: Path) -> bool:
+    """Whether `folder` lies in memory (tmpfs)."""
+    told = ctypes.create_string_buffer(256)
+    failed = _libc().statfs(os.fsencode(folder), told)
+    return not failed and int.from_bytes(told.raw[:4], sys.byteorder) == _TMPFS
 
 
 def evict(fd: int) -> None:

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from contracts.storage_contract import StorageContract, content, folder, read_whole
+from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
 
-from emulator.errors import DatasetError
-from emulator.storage.base import ReadStats, TimedStorage
-from emulator.storage.posix import PosixStorage, evict, probe_direct, resident_pages
+from emulator.errors import DatasetError, StorageError
+from emulator.storage.base import HEAD, ReadStats, TimedStorage, Wanted
+from emulator.storage.posix import PosixStorage, aligned_buffer, evict, probe_direct, resident_pages
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["folder"]
@@ -187,3 +187,66 @@ def test_each_thread_shows_its_requests_and_the_one_under_way(folder: Path) -> N
     ((thread, requests, seconds, begin),) = [each for each in found if each.requests]
     assert (thread, requests, begin) == (number, 1, 0.0)
     assert 0.5 <= seconds < time.monotonic() - before
+
+
+def nothing(*_: object) -> bool:
+    return False
+
+
+def wanted(name: str, block: int = 4096) -> Wanted:
+    """The file `name` in requests of `block` bytes, from its second on."""
+    size = SIZES[name]
+    requests = [(at, min(block, size - at)) for at in range(block, size, block)]
+    return Wanted(name, size, requests, whole=False)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_scan_is_its_requests_one_by_one(folder: Path, direct: bool) -> None:
+    if direct:
+        needs_direct(folder)
+    storage = PosixStorage(folder, direct=direct, cache="cold" if direct else "warm")
+    one, buffer = wanted("odd", 3000), aligned_buffer(4 * HEAD)
+    with storage.scanner(buffer, 1, lambda: None) as scanner:
+        assert scanner.scan([one, one], nothing, nothing) == 2 * (10_001 - 3000) == 2 * one.bytes
+        counts = storage.stats.snapshot()
+        assert counts.reads == 2 * 3 and counts.bytes >= 2 * one.bytes
+        if not direct:
+            into = memoryview(bytearray(one.bytes))
+            scanner.scan([one], nothing, nothing, into)
+            assert bytes(into) == content("odd")[3000:]
+        os.truncate(folder / "odd", 7000)
+        with pytest.raises(DatasetError, match="ends at byte 7000 of 10001"):
+            scanner.scan([one], nothing, nothing)
+        with pytest.raises(StorageError, match="closed"):
+            scanner.scan([one], nothing, lambda: True)
+
+
+def test_a_scanner_keeps_few_files_open_and_closes_them(folder: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    storage = PosixStorage(folder, direct=False, cache="warm")
+    with storage.scanner(aligned_buffer(4 * HEAD), 2, lambda: None) as scanner:
+        for name in ("odd", "large", "odd"):
+            scanner.scan([wanted(name)], nothing, nothing)
+        (folder / "odd").unlink()
+        scanner.scan([wanted("odd"), wanted("page")], nothing, nothing)
+        with pytest.raises(DatasetError, match="has 1 bytes, but the manifest says 5"):
+            scanner.scan([Wanted("one", 5, [(0, 5)], whole=True)], nothing, nothing)
+        assert len(os.listdir("/proc/self/fd")) <= before + 2  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
+    """What is in memory is read at once; what is not, or what the kernel cannot tell, after giving way."""
+    needs_eviction(folder)
+    given: list[str] = []
+    storage = PosixStorage(folder, direct=False, cache="warm")
+    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: given.append("way")) as scanner:
+        content_of_cache = (folder / "odd").read_bytes()
+        scanner.scan([wanted("odd")], nothing, nothing)
+        if not scanner.waits:  # a file system that can tell
+            assert given == [] and content_of_cache == content("odd")
+        with (folder / "odd").open("rb") as file:
+            evict(file.fileno())
+        assert scanner.scan([wanted("odd")], nothing, nothing) == 10_001 - 4096
+    assert given
+    assert PosixStorage(folder, direct=False, cache="cold").scanner(memoryview(b""), 1, lambda: None).waits

@@ -181,8 +181,8 @@ Peek = Callable[[int, int], memoryview]
 class Index(Protocol):
     """Where the samples of one file lie. Pure."""
 
-    def extents(self, read: Read, block: int) -> Sequence[Extent]:
-        """The bytes that `read` asks for; a stream asks for whole blocks of `block` bytes."""
+    def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
+        """Offset and bytes of what `read` asks for; a stream asks for whole blocks of `block` bytes."""
         ...
 
     def checked(self, read: Read) -> Sequence[Extent]:

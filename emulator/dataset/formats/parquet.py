@@ -62,12 +62,14 @@ class RowGroups:
 
     def _groups(self, read: Read) -> range:
         """Those that begin within the rows of `read`, and with the first row of one that does not go on."""
-        side: Any = "left" if read.how == "on" else "right"
-        first = int(np.searchsorted(self.starts, read.first, side)) - (read.how != "on")
-        return range(first, int(np.searchsorted(self.starts, read.first + read.samples, "left")))
+        within = read.how != "on"
+        first, end = self.starts.searchsorted((read.first + within, read.first + read.samples)).tolist()
+        return range(first - within, end)
 
-    def extents(self, read: Read, block: int) -> Sequence[Extent]:
-        return self.checked(read)
+    def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
+        groups = self._groups(read)
+        offsets, sizes = self.chunks[groups.start : groups.stop].reshape(-1, 2).T.tolist()
+        return list(zip(offsets, sizes, strict=True))
 
     def checked(self, read: Read) -> Sequence[Extent]:
         groups = self._groups(read)
