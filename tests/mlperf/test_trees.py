@@ -120,6 +120,19 @@ def test_a_tree_of_three_versions(tree, tmp_path):
     assert "published" in shown
 
 
+def test_each_system_has_a_knee_of_its_own(tmp_path):
+    for system in ("one", "two"):
+        for ranks in (2, 4):
+            folder = tmp_path / "tree" / "closed" / "Org" / "results" / system / "unet3d" / f"{ranks}"
+            Run(ranks=ranks).write(folder, "v1.0", logs=False)
+    done = feedrate("import", tmp_path / "tree", "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+    for system in ("one", "two"):
+        result = read_result(tmp_path / "out" / f"Org-{system}-unet3d-h100")
+        assert [point.ranks for point in result.points] == [2, 4]
+        assert result.label == f"Org {system}" and result.workload["name"] == "unet3d-h100"
+
+
 def test_checkpoints_come_in_as_checkpoints(tree, tmp_path):
     place = tree / "closed/Org/results/sys/checkpointing"
     done = feedrate("import", place, "--out", tmp_path / "out")

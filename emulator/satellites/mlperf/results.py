@@ -62,13 +62,20 @@ class Imported:
     rows: Steps
     """Of point 0; empty without logs."""
 
+    @property
+    def system(self) -> str:
+        """`SUBMITTER SYSTEM`, where it lies in a tree of submissions: SUBMITTER/results/SYSTEM/... ."""
+        parts = self.run.name.split("/")
+        at = parts.index("results") if "results" in parts[1:-1] else 0
+        return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
     """What a folder held."""
 
     training: Mapping[str, Sequence[Imported]]
-    """By the name of the workload."""
+    """By the name of the workload, with the system's where there are several; of one system and workload."""
     checkpoints: Mapping[str, Sequence[ImportedCheckpoints]]
     """By the name of the model."""
     skipped: Mapping[str, str]
@@ -121,15 +128,17 @@ def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imp
             skipped[name] = str(error).removeprefix(f"{path}/").removeprefix(f"{name}/")
             continue
         spec = imported.workload
-        training.setdefault(repr((spec.sample, spec.loader.batch_size, spec.accelerator)), []).append(
-            imported
-        )
+        key = repr((imported.system, spec.sample, spec.loader.batch_size, spec.accelerator))
+        training.setdefault(key, []).append(imported)
     if not (training or checkpoints):
         name, why = next(iter(skipped.items()))
         more = f", and {len(skipped) - 1} more folders like it" if len(skipped) > 1 else ""
         raise SpecError(f"{folder}: no run could be imported ({name}: {why}{more})")
+    several = len({runs[0].system for runs in training.values()}) > 1  # whose knees are their own
     return Imports(
-        training=_named(training, lambda first: first.workload.name),
+        training=_named(
+            training, lambda first: f"{first.system if several else ''} {first.workload.name}".strip()
+        ),
         checkpoints=_named(checkpoints, lambda first: str(first.workload["name"])),
         skipped=skipped,
         notes={name: reasons for name, reasons in notes.items() if reasons},
@@ -275,8 +284,8 @@ def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], h
     return cores if isinstance(cores, int) and 0 < cores < 10**6 else 0
 
 
-def result_of(name: str, runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
-    """The result of runs of the workload `name`, and their steps."""
+def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
+    """The result of runs of one workload, and their steps."""
     first = runs[0].workload
     points = tuple(drawn(point_of(one), one.rows, first.training.sync) for one in runs)
     rows = [imported.rows.copy() for imported in runs]
@@ -291,7 +300,7 @@ def result_of(name: str, runs: Sequence[Imported], command: Sequence[str]) -> tu
     result = new_result(
         "imported",
         command=tuple(command),
-        workload={**asdict(first), "name": name},
+        workload=asdict(first),
         dataset={
             "path": "",
             "files": files,
@@ -303,6 +312,7 @@ def result_of(name: str, runs: Sequence[Imported], command: Sequence[str]) -> tu
         },
         storage={"cache": "unknown", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
         loader="DLIO's",
+        label=runs[0].system,
         environment={"memory_bytes": memory, "imported": [_provenance(imported) for imported in runs]},
         points=points,
         knee=find_knee(points, first.training.au_threshold) if several else None,
@@ -346,7 +356,7 @@ def write_imports(
 
     Raises SpecError, StorageError.
     """
-    results = {name: result_of(name, runs, command) for name, runs in imports.training.items()}
+    results = {name: result_of(runs, command) for name, runs in imports.training.items()}
     sources: dict[str, list[RunFolder]] = {
         name: [imported.run for imported in runs] for name, runs in imports.training.items()
     }
@@ -363,7 +373,7 @@ def write_imports(
             raise SpecError(f"{path / ORIGINALS} is not of an import", "choose another --out")
     for name, (result, steps) in results.items():
         originals = folders[name] / ORIGINALS
-        folder = ResultFolder.create(folders[name], replace(result, label=label), force=force)
+        folder = ResultFolder.create(folders[name], replace(result, label=label or result.label), force=force)
         with storage_errors("cannot remove an earlier import"):
             for path in earlier[name]:
                 path.rmdir() if path.is_dir() else path.unlink()
