@@ -15,7 +15,7 @@ from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import drift
 from emulator.config.workload import Workload
 from emulator.record.result import Flag, HostShare, Point
-from emulator.units import show_bytes, show_seconds
+from emulator.units import show_bytes, show_rate, show_seconds
 
 PRECISION = 0.025
 """Share by which throughput may be moved without a flag: half of the 5 % that a knee's interval is wide."""
@@ -134,6 +134,20 @@ def client_behind(point: Point) -> Flag | None:
         "training needs more cores or hosts."
     )
     return Flag(name="client", value=point.au - point.au_here, threshold=PRECISION, sentence=sentence)
+
+
+def below_shape(point: Point, rate: float) -> Flag | None:
+    """Emulated storage is the limit, and delivers > 2.5 % less than it is shaped to: `rate` bytes/s a host."""
+    shaped = rate * max(1, len(point.hosts))
+    value = 1 - point.bytes_per_second / shaped
+    if point.bound is None or point.bound.kind != "storage" or value <= PRECISION:
+        return None
+    sentence = (
+        f"The emulated storage delivered {show_rate(point.bytes_per_second)} of the {show_rate(shaped)} that "
+        "it is shaped to: it was late for want of a core, or at times nothing was asked of it (borders of epochs, "
+        f"barriers); throughput is lower by up to {value:.1%}."
+    )
+    return Flag(name="below-shape", value=value, threshold=PRECISION, sentence=sentence)
 
 
 POINT_FLAGS = (client_behind, overshoot, steal, page_cache, retried, uneven_hosts)

@@ -12,6 +12,7 @@ import numpy as np
 from emulator.analysis.bound import Shape, classify
 from emulator.analysis.flags import (
     another_dataset,
+    below_shape,
     costly_barrier,
     non_stationary,
     point_flags,
@@ -86,10 +87,19 @@ def conclusions(job: TrainingJob, result: RunResult, points: Sequence[Point]) ->
         alone = job.storage.shaped_latency + job.workload.request_bytes / rate
         shape = Shape(rate=rate, request_seconds=alone)
     bound = tuple(replace(point, bound=classify(point, points, from_memory, shape)) for point in points)
+    if shape is not None:
+        bound = tuple(_against_shape(point, shape.rate) for point in bound)
     return {
         "points": bound,
         "knee": find_knee(bound, job.workload.training.au_threshold) if several else None,
     }
+
+
+def _against_shape(point: Point, rate: float) -> Point:
+    """The point with the flag that its bound brings; after a `--resume` it may have it already."""
+    flags = [flag for flag in point.flags if flag.name != "below-shape"]
+    found = below_shape(point, rate)
+    return replace(point, flags=(*flags, found) if found else tuple(flags))
 
 
 def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import pytest
 from points import host, point
 
 from emulator.analysis.evidence import usable
-from emulator.analysis.flags import costly_barrier, point_flags, short_run, small_dataset
+from emulator.analysis.flags import below_shape, costly_barrier, point_flags, short_run, small_dataset
 from emulator.config.workload import load_workload
-from emulator.record.result import Flag, Starved
+from emulator.record.result import Bound, Flag, Starved
 
 
 def test_a_clean_point_raises_nothing():
@@ -49,6 +49,15 @@ def test_each_flag_says_how_much():
     assert "4.0% of the pages" in flag.sentence and flag.value == 0.04
     (flag,) = point_flags(point(4, 0.9, hosts=(host("a"), host("b", wait_seconds=20.0, ranks=2))))
     assert f"by up to {flag.value:.1%}" in flag.sentence
+
+
+def test_emulated_storage_that_gives_less_than_it_is_shaped_to():
+    full = point(4, 0.5, bound=Bound(kind="storage", evidence=()))
+    rate = full.bytes_per_second / len(full.hosts)
+    assert below_shape(full, rate) is None
+    assert below_shape(point(4, 0.5, bound=Bound(kind="loader", evidence=())), rate * 2) is None
+    flag = below_shape(full, rate * 1.25)
+    assert flag is not None and flag.value == pytest.approx(0.2) and "by up to 20.0%" in flag.sentence
 
 
 def test_what_was_not_measured_raises_nothing():
