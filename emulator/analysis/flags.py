@@ -137,15 +137,15 @@ def client_behind(point: Point) -> Flag | None:
 
 
 def below_shape(point: Point, rate: float) -> Flag | None:
-    """Emulated storage is the limit, and delivers > 2.5 % less than it is shaped to: `rate` bytes/s a host."""
+    """Shaped storage is the limit, and delivers > 2.5 % less than it is shaped to: `rate` bytes/s, a host."""
     shaped = rate * max(1, len(point.hosts))
     value = 1 - point.bytes_per_second / shaped
     if point.bound is None or point.bound.kind != "storage" or value <= PRECISION:
         return None
     sentence = (
         f"The emulated storage delivered {show_rate(point.bytes_per_second)} of the {show_rate(shaped)} that "
-        "it is shaped to: it was late for want of a core, or at times nothing was asked of it (borders of epochs, "
-        f"barriers); throughput is lower by up to {value:.1%}."
+        "it is shaped to: it was late for want of a core, or at times nothing was asked of it (borders of "
+        f"epochs, barriers); throughput is lower by up to {value:.1%}."
     )
     return Flag(name="below-shape", value=value, threshold=PRECISION, sentence=sentence)
 
