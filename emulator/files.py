@@ -15,6 +15,7 @@ import json
 import os
 import re
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -88,6 +89,16 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """`content`, text as UTF-8, in place of what was in the file `path`. Raises StorageError."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """The file `path`, open for reading. A pipe, on which one would wait for ever, is an OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        folder = stat.S_ISDIR(mode)
+        raise OSError(errno.EISDIR if folder else errno.EINVAL, "it is no plain file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def require_writable(path: Path) -> None:

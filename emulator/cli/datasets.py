@@ -84,7 +84,7 @@ def _repaired(dataset: Dataset, faults: list[Fault], threads: int | None) -> lis
     checked = check_files(dataset, rows, indices, threads or _cores(), lambda files, size: None)
     left = [fault for fault in checked if not fault.note]
     print(f"{dataset.store}: {len(indices) - len(left)} files made again")
-    return left + [fault for fault in faults if fault.name not in known]
+    return left + extra_files(dataset)
 
 
 def _cores() -> int:

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
-from emulator.errors import DAMAGE, EXIT_STATUS, FeedrateError, damaged, unexpected
+from emulator.errors import DAMAGE, EXIT_STATUS, FeedrateError, damaged, storage_error, unexpected
 from emulator.registry import VERBS, load
 from emulator.run.launched import rank_hint, started_by_mpi
 from emulator.run.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
@@ -154,6 +154,10 @@ def command() -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output is gone
         return 1
+    except OSError as error:  # of a call so small that nobody expects it to fail
+        refused = storage_error(error, "the system refused a call")
+        print(f"feedrate: error: {refused}", file=sys.stderr)
+        return refused.exit_code
     except KeyboardInterrupt:
         print("feedrate: interrupted", file=sys.stderr)
         return 130

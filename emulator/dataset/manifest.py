@@ -33,6 +33,7 @@ from emulator.config.reader import at_least, build, to_plain
 from emulator.config.recipe import Recipe
 from emulator.config.storage import Place
 from emulator.errors import DatasetError, SpecError, storage_errors
+from emulator.files import open_plain
 from emulator.registry import FORMATS
 from emulator.storage import open_store
 from emulator.storage.base import Store
@@ -446,7 +447,7 @@ def _content(store: Store, name: str) -> mmap.mmap | bytes | None:
     with (
         storage_errors("cannot read a file"),
         suppress(FileNotFoundError, NotADirectoryError),
-        path.open("rb") as file,
+        open_plain(path) as file,
     ):
         empty = os.fstat(file.fileno()).st_size == 0  # it cannot be mapped
         return b"" if empty else mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)

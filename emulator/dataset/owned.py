@@ -192,7 +192,9 @@ def look(store: Store) -> Holding:
     if dataset is not None or begun is not None:
         return Holding(store, dataset, damaged, begun)
     others = (entry.name for entry in store.entries() if entry.name != LOCK)
-    foreign = next((name for name in others if not _SEEDS.fullmatch(name)), None)
+    killed = Owner.read(store.get(LOCK) or b"")
+    writers = {_writer(killed)} if killed is not None else set()  # it may not have come as far as a plan
+    foreign = next((n for n in others if not _SEEDS.fullmatch(n) and not _left_by(writers, n, [])), None)
     if foreign is not None:
         raise DatasetError(
             f"{store} is not empty and holds no dataset of feedrate (it has {foreign.split('/')[0]})",
@@ -303,19 +305,24 @@ def tidy(holding: Holding, before: Owner | None) -> None:
     store, claims = holding.store, holding.claims()
     writers = read_writers(store) if holding.begun is not None else set()
     if before is not None:
-        writers.add((before.pid, zlib.crc32(before.host[:32].encode())))
-    if not writers:
-        return
-    left = []
-    for entry in store.entries():
-        inside, _, last = entry.name.rpartition("/")
-        writer = written_by(last)
-        if writer is None or (writer[2], zlib.crc32(writer[1].encode())) not in writers:
-            continue
-        name = f"{inside}/{writer[0]}" if inside else writer[0]
-        if is_record(name) or any(index_of(*claim, name) is not None for claim in claims):
-            left.append(entry.name)
-    store.delete(left)
+        writers.add(_writer(before))
+    if writers:
+        store.delete([entry.name for entry in store.entries() if _left_by(writers, entry.name, claims)])
+
+
+def _writer(owner: Owner) -> tuple[int, int]:
+    """Process and host as journals tell them."""
+    return owner.pid, zlib.crc32(owner.host[:32].encode())
+
+
+def _left_by(writers: set[tuple[int, int]], name: str, claims: list[tuple[Names, str]]) -> bool:
+    """True for the temporary file of a record of ours, or of one that is claimed, which one of them wrote."""
+    inside, _, last = name.rpartition("/")
+    writer = written_by(last)
+    if writer is None or (writer[2], zlib.crc32(writer[1].encode())) not in writers:
+        return False
+    name = f"{inside}/{writer[0]}" if inside else writer[0]
+    return is_record(name) or any(index_of(*claim, name) is not None for claim in claims)
 
 
 def set_aside(store: Store) -> None:

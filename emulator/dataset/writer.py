@@ -84,6 +84,7 @@ def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
     try:
         with store.exclusive(LOCK) as before:
             try:
+                tidy(Holding(store), before)  # what it had not even a plan for
                 yield look(store), before
             except BaseException:
                 with contextlib.suppress(DatasetError, StorageError):

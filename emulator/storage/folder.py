@@ -16,7 +16,16 @@ from pathlib import Path
 
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, storage_errors
-from emulator.files import NEW_FILE, Lock, Owner, RecordFile, sync_folder, temporary_name, write_whole
+from emulator.files import (
+    NEW_FILE,
+    Lock,
+    Owner,
+    RecordFile,
+    open_plain,
+    sync_folder,
+    temporary_name,
+    write_whole,
+)
 from emulator.storage.base import Appender, Draft, Entry, Store, WriteOptions
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import BLOCK_BYTES
@@ -82,8 +91,8 @@ class FolderStore(PosixStorage, Store):
         return ""
 
     def get(self, name: str) -> bytes | None:
-        with storage_errors("cannot read a file"), suppress(*_ABSENT):
-            return (self.root / name).read_bytes()
+        with storage_errors("cannot read a file"), suppress(*_ABSENT), open_plain(self.root / name) as file:
+            return file.read()
         return None
 
     def put(self, name: str, data: bytes | memoryview) -> None:

@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import os
 import resource
+import select
 import shutil
 import signal
 import subprocess
@@ -145,18 +146,16 @@ def in_fork(work: Callable[[], int], folder: Path, seconds: float = 40.0, rule: 
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-    deadline = begin + seconds
-    while True:
-        ended, code = os.waitpid(child, os.WNOHANG)
-        if ended:
-            break
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return Done(
-                -1, out.read_text(errors="replace"), f"hung for {seconds:.0f} s", time.monotonic() - begin
-            )
-        time.sleep(0.001)
+    ends = os.pidfd_open(child)
+    in_time = select.select([ends], [], [], seconds)[0]
+    os.close(ends)
+    if not in_time:
+        os.kill(child, signal.SIGKILL)
+    _, code = os.waitpid(child, 0)
+    if not in_time:
+        return Done(
+            -1, out.read_text(errors="replace"), f"hung for {seconds:.0f} s", time.monotonic() - begin
+        )
     status = os.waitstatus_to_exitcode(code)
     return Done(
         status, out.read_text(errors="replace"), err.read_text(errors="replace"), time.monotonic() - begin
@@ -210,6 +209,15 @@ def run_command(words: list[str]) -> int:
     return command()
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder` but locks and copies of what was damaged."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("lock", ".feedrate-lock") and "/damaged-" not in str(path)
+    }
+
+
 def complaint(done: Done) -> str:
     """What is wrong with how a command ended; empty when nothing is."""
     if done.status == -1 or done.err.startswith("hung"):
@@ -218,6 +226,8 @@ def complaint(done: Done) -> str:
         return f"died of signal {-done.status}: {done.err[-300:]}"
     if "Traceback" in done.err + done.out:
         return "traceback: " + done.err.strip().splitlines()[-1][-300:]
+    if "an internal error" in done.err:
+        return "an internal error: " + done.err.strip().splitlines()[-1][-300:]
     errors = [line for line in done.err.splitlines() if line.startswith("feedrate: error:")]
     if done.status not in (0, 130) and len(errors) != 1 and "Usage:" not in done.err and not done.out:
         return f"status {done.status} with {len(errors)} lines of error: {done.err[-300:]!r}"

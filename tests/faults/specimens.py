@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import operator
 import shutil
 import warnings
 from collections.abc import Callable
@@ -9,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from command import Done, feedrate
-from faults.harness import complaint, load_modules_of
+from faults.harness import complaint, contents, load_modules_of
 from faults.mutate import (
     Damage,
     bytes_damaged,
@@ -24,6 +26,7 @@ from faults.mutate import (
     parquet_damaged,
     tfrecord_damaged,
 )
+from recorder.test_traces import trace
 
 from emulator.registry import VERBS, load
 
@@ -49,12 +52,23 @@ DAMAGES: dict[str, Damage] = {
 """Of each format: any bytes, and its own fields."""
 
 
+Finds = Callable[[bytes, bytes], bool]
+
+
+def changes_json(before: bytes, after: bytes) -> bool:
+    """Whether it says something else now."""
+    try:
+        return bool(json.loads(before) != json.loads(after))
+    except (ValueError, RecursionError):
+        return True
+
+
 class Reader:
     """A kind of file, and the commands that read it.
 
     `folder` of the specimens is copied for each case, one of its files that match `pattern` is damaged. In
-    the commands {X} is the copy, {F} the damaged file, {O} a path that does not exist. With `finds` the first
-    command has to notice every change of bytes. `memory`: see forked.
+    the commands {X} is the copy, {F} the damaged file, {O} a path that does not exist. `finds` says of bytes
+    before and after whether the first command has to notice the change. `memory`: see forked.
     """
 
     def __init__(
@@ -64,7 +78,7 @@ class Reader:
         pattern: str,
         damage: Damage,
         *commands: str,
-        finds: bool = False,
+        finds: Finds | None = None,
         memory: int | None = 4 * 2**30,
     ) -> None:
         self.name, self.folder, self.pattern, self.damage = name, folder, pattern, damage
@@ -82,12 +96,19 @@ READERS = [
         "verify {X}",
         PLANNED,
         f"generate {{X}} {GENERATE}",
+        finds=changes_json,
     ),
     Reader(
-        "table of samples", "npz", "samples-*.npy", one_of(bytes_damaged, npy_damaged), "verify {X}", PLANNED
+        "table of samples",
+        "npz",
+        "samples-*.npy",
+        one_of(bytes_damaged, npy_damaged),
+        "verify {X}",
+        PLANNED,
+        finds=operator.ne,
     ),
     *(
-        Reader(f"{form} in verify", form, "sample_*", DAMAGES[form], "verify {X}", finds=True)
+        Reader(f"{form} in verify", form, "sample_*", DAMAGES[form], "verify {X}", finds=operator.ne)
         for form in FORMATS
     ),
     *(
@@ -117,6 +138,9 @@ READERS = [
         "model", "toml", "checkpoint.toml", lines_damaged, "checkpoint {O} --model {F} --dry-run --subset"
     ),
     Reader("DLIO YAML", "toml", "dlio.yaml", lines_damaged, "import {F} --out {O}"),
+    Reader("feedrate.toml", "defaults", "feedrate.toml", lines_damaged, "config {X}/data", "verify {X}/data"),
+    Reader("PyTorch trace", "trace", "trace.json", json_damaged, "import {F} --out {O} -w unet3d-tiny"),
+    Reader("result of checkpoints", "checkpoints", "run.json", json_damaged, "report {X}", "compare {X} {X}"),
     Reader("MLPerf JSON", "mlperf", "*.json", json_damaged, "import {X} --out {O}"),
     Reader("MLPerf config", "mlperf", "dlio_config/*.yaml", lines_damaged, "import {X} --out {O}"),
     Reader(
@@ -149,6 +173,15 @@ train:
   computation_time: 0.636
 metric:
   au: 0.90
+"""
+
+
+DEFAULTS = """loader = "direct"
+[verify]
+threads = 2
+[sweep]
+max-runs = 12
+set = ["batch_size=2", "epochs=3"]
 """
 
 
@@ -193,6 +226,14 @@ def make_specimens(folder: Path) -> None:
         "--out",
         folder / "result",
     )
+    written = folder / "checkpointed"
+    written.mkdir()
+    done(*("checkpoint", written, "--subset", "--ranks", 2, "--scale", "1/20000", "--writes", 1),
+         *("--reads", 1, "--pause", "0s", "--out", folder / "checkpoints"))  # fmt: skip
+    shutil.copytree(folder / "npz", folder / "defaults" / "data")
+    (folder / "defaults" / "feedrate.toml").write_text(DEFAULTS)
+    (folder / "trace").mkdir()
+    (folder / "trace" / "trace.json").write_text(json.dumps(trace(batches=8)))
     toml = folder / "toml"
     toml.mkdir()
     shutil.copy(ROOT / "workloads" / "unet3d-a100.toml", toml / "workload.toml")
@@ -241,17 +282,17 @@ def damaged_case(reader: Reader, specimens: Path, work: Path, random: Random, ru
     before = victim.read_bytes()
     after = reader.damage(before, random)
     victim.write_bytes(after)
-    listing = {path for path in copy.rglob("*") if path.is_file()}
+    found = contents(copy)
     for number, words in enumerate(commands_of(reader, copy, victim, work)):
         done = run(words, work, memory=reader.memory)
         wrong = complaint(done)
-        if not wrong and reader.finds and number == 0 and after != before and done.status == 0:
+        if not wrong and reader.finds and number == 0 and done.status == 0 and reader.finds(before, after):
             wrong = "the damage was not found"
         if not wrong and "\x1b[31m" in done.out + done.err:
             wrong = "an escape sequence of the file reached the terminal"
-        lost = {path for path in listing if not path.exists()}
-        if not wrong and lost:
-            wrong = f"files are gone: {sorted(lost)}"
+        now = contents(copy)
+        if not wrong and (lost := [name for name, data in found.items() if now.get(name) != data]):
+            wrong = f"files are gone or changed: {lost}"
         if not wrong and (left := list(work.rglob("*.part"))):
             wrong = f"temporary files are left: {left}"
         if wrong:

@@ -89,6 +89,7 @@ def test_a_complaint_is_what_it_says():
     """The judge itself: what it must not let pass."""
     assert "traceback" in complaint(Done(1, "", "Traceback (most recent call last):\nValueError: x", 0.1))
     assert "hang" in complaint(Done(-1, "", "hung for 20 s", 20.0))
+    assert "internal" in complaint(Done(1, "", "feedrate: error: an internal error, OSError: x", 0.1))
     assert "signal" in complaint(Done(-6, "", "", 0.1))
     assert "0 lines" in complaint(Done(1, "", "", 0.1))
     assert not complaint(Done(0, "fine", "", 0.1))

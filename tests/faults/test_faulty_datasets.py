@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +17,9 @@ from faults.harness import build_shim, feedrate_struck, forked
 
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
+from emulator.dataset.owned import LOCK, PLAN
 from emulator.errors import DatasetError
+from emulator.files import Owner
 from emulator.record.folder import RESULT, write_result
 from emulator.record.result import new_result
 from emulator.registry import VERBS, load
@@ -89,6 +94,59 @@ def test_verify_lists_all_and_repair_makes_them_again(made: Path, data: Path, tm
     assert run(tmp_path, "verify", data).status == 0
     assert all(sample(data, index).read_bytes() == sample(made, index).read_bytes() for index in range(8))
     assert (tmp_path / "outside.npz").read_bytes() == sample(made, 7).read_bytes()
+
+
+def test_repair_counts_no_leftover_that_it_removed(data: Path, tmp_path: Path) -> None:
+    sample(data, 0).unlink()
+    left = left_by_a_killed_process(data, sample(data, 0))
+    done = run(tmp_path, "verify", data)
+    assert done.status == 3 and f"{left.name}: extra" in done.out
+    done = run(tmp_path, "verify", data, "--repair")
+    assert done.status == 0 and not left.exists(), done.err
+
+
+def left_by_a_killed_process(data: Path, path: Path) -> Path:
+    """A temporary file of `path`, and the lock of the process that wrote it."""
+    with subprocess.Popen(["true"]) as process:
+        pass
+    (data / ".feedrate").mkdir(exist_ok=True)
+    (data / LOCK).write_bytes(Owner(host=socket.gethostname(), pid=process.pid, started=1, nonce="x").line())
+    left = path.with_name(f"{path.name}.{socket.gethostname()[:32]}-{process.pid}-0123456789abcdef.part")
+    left.write_bytes(b"half")
+    return left
+
+
+def test_a_generate_that_was_killed_before_it_had_a_plan_goes_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    left = left_by_a_killed_process(data, data / PLAN)
+    other = data / ".feedrate" / left.name.replace("0123456789abcdef", "x")
+    other.write_bytes(b"somebody's")
+    assert "holds no dataset" in run(tmp_path, "generate", data, *WORDS).one_line() and left.exists()
+    other.unlink()
+    done = run(tmp_path, "generate", data, *WORDS)
+    assert done.status == 0 and not left.exists(), done.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [("verify", MANIFEST), ("generate", MANIFEST), ("generate", PLAN), ("generate", "samples-0123abcd.npy")],
+)
+def test_a_pipe_in_place_of_a_record_is_one_line(tmp_path: Path, verb: str, name: str) -> None:
+    (tmp_path / "data/.feedrate").mkdir(parents=True)
+    os.mkfifo(tmp_path / "data" / name)
+    done = run(tmp_path, verb, tmp_path / "data", *(WORDS if verb == "generate" else ()))
+    assert f"{name}): it is no plain file" in done.one_line()
+
+
+def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
+    def refused(path: Path) -> bool:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path))
+
+    (data / MANIFEST).unlink()
+    monkeypatch.setattr(Path, "is_dir", refused)
+    done = run(tmp_path, "verify", data)
+    assert done.status == 4 and f"({data}): Cannot allocate memory" in done.one_line()
 
 
 def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path) -> None:

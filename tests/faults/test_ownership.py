@@ -109,14 +109,9 @@ def test_temporary_files_of_a_killed_generate_go_when_it_is_resumed(data: Path, 
     killed = f"""
 import os
 from pathlib import Path
-from emulator.cli.doctor import who_else_writes
-from emulator.config.recipe import load_recipe
 from emulator.dataset.owned import Begun, PLAN
 from emulator.dataset.progress import Journal
 from emulator.files import temporary_name
-from emulator.satellites.baseline.fio import Files
-from emulator.satellites.checkpoint.folder import Marker, Written, begin, clean, commit, remove
-from emulator.satellites.mlperf.folder import RunFolder, own_runs, write_run
 from emulator.storage.folder import FolderStore
 store = FolderStore(Path({str(data)!r}))
 store.put(PLAN, Begun(identity={plan.dataset.manifest.identity!r}, files=3, recipe="tiny", format="npz",
