@@ -31,7 +31,7 @@ class Volumes(Dataset):
         with np.load(self.paths[index]) as file:
             image, label = file["x"], file["y"]
         corner = [
-            random.randrange(size - self.edge + 1)  # noqa: S311
+            random.randrange(size - self.edge + 1)  # noqa: S311  where a crop begins, no secret
             for size in image.shape[-3:]
         ]
         place = (..., *(slice(begin, begin + self.edge) for begin in corner))

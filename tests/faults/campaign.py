@@ -17,6 +17,7 @@ import gc
 import json
 import mmap
 import os
+import re
 import select
 import shutil
 import signal
@@ -46,6 +47,7 @@ from emulator.record.steps import read_steps
 from emulator.registry import VERBS, load
 from emulator.satellites.checkpoint import folder as checkpoints
 
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 DEADLINE = 120.0
 """Seconds of a case, after which it counts as a hang."""
 Case = Callable[["Bench", Path, Random, int], str]
@@ -746,6 +748,12 @@ def earlier(log: Path | None, kinds: Sequence[Kind], seed: int) -> Found:
     return {kind.name: [tuple(end) for end in before.get(kind.name, [])] for kind in kinds}
 
 
+def promises() -> dict[str, list[str]]:
+    """Each fault in the table of docs/faults.md, and the campaign's classes that are named beside it."""
+    rows = [line.split(" | ") for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")][1:]
+    return {row[0][2:]: re.findall(r"\*(.+?)\*", row[-1]) for row in rows}
+
+
 def show(found: Found, seed: int) -> bool:
     """Print what was wrong, and the table; whether anything was wrong."""
     for name, ends in found.items():
@@ -761,6 +769,12 @@ def show(found: Found, seed: int) -> bool:
     for name, kinds in by_class.items():
         ends = [end for kind in kinds for end in kind]
         print(f"| {name} | {len(kinds)} | {len(ends):,} | {sum(bool(wrong) for _, wrong in ends):,} |")
+    print("\n| promise (docs/faults.md) | cases | |\n|---|---|---|")
+    for promise, classes in promises().items():
+        ends = [end for name in classes for kind in by_class.get(name, ()) for end in kind]
+        if ends:
+            broken = any(wrong for _, wrong in ends)
+            print(f"| {promise} | {len(ends):,} | {'broken' if broken else 'upheld'} |")
     return any(wrong for ends in found.values() for _, wrong in ends)
 
 

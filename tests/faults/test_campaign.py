@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from faults.campaign import FOREIGN, KILLED, WRITING
+from faults.campaign import DOCUMENT, FOREIGN, KILLED, KINDS, WRITING, promises
 from faults.harness import build_shim
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -29,6 +30,17 @@ def test_a_few_cases(tmp_path, fault, cases):
         told = campaign.stdout.read()
     assert campaign.returncode == 0, told
     assert f"| {cases} | 0 |" in told.splitlines()[-1], told
+
+
+def test_each_promise_is_checked_and_each_class_of_fault_is_promised():
+    """docs/faults.md and the campaign name each other; what the campaign does not do, a test file does."""
+    named = promises()
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")][1:]
+    tests = [re.findall(r"`(tests/[\w/]+\.py)`", row.split(" | ")[-1]) for row in rows]
+    assert len(named) == len(rows) > 10
+    assert all(classes or files for classes, files in zip(named.values(), tests, strict=True)), named
+    assert {name for classes in named.values() for name in classes} == {kind.fault for kind in KINDS}
+    assert all((TESTS.parent / name).is_file() for files in tests for name in files)
 
 
 @pytest.mark.faults
