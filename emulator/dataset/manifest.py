@@ -375,13 +375,14 @@ def _parsed(store: Store, text: bytes) -> dict[str, Any]:
 
 
 def _absent(store: Store) -> DatasetError:
-    """Why there is no manifest."""
+    """Why there is no manifest. Raises StorageError."""
     if isinstance(store, FolderStore):
-        if not store.root.is_dir():
+        with storage_errors(f"cannot look at {store}"):
+            there, begun = store.root.is_dir(), (store.root / HIDDEN).is_dir()
+        if not there:
             return DatasetError(
                 f"there is no dataset folder {store}", "run feedrate generate, or check the path"
             )
-        begun = (store.root / HIDDEN).is_dir()
     else:
         begun = next(iter(store.entries(f"{HIDDEN}/")), None) is not None
     if begun:

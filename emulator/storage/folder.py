@@ -115,8 +115,8 @@ class FolderStore(PosixStorage, Store):
     @contextmanager
     def exclusive(self, name: str) -> Iterator[Owner | None]:
         """By a lock in the file `name`. When the body fails it goes, and its folder where that is empty."""
-        made = not (self.root / name).exists()
         with storage_errors(f"cannot prepare {self}"):
+            made = not (self.root / name).exists()
             try:
                 held = Lock(self.root / name)
             except BlockingIOError as error:

@@ -18,11 +18,12 @@ from faults.harness import build_shim, feedrate_struck, forked
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
 from emulator.dataset.owned import LOCK, PLAN
-from emulator.errors import DatasetError
+from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
 from emulator.record.folder import RESULT, write_result
 from emulator.record.result import new_result
 from emulator.registry import VERBS, load
+from emulator.storage.folder import FolderStore
 
 SIZES = ("size.bytes_mean=300kB", "size.bytes_sd=20kB", "size.bytes_min=200kB")
 WORDS = (
@@ -139,14 +140,26 @@ def test_a_pipe_in_place_of_a_record_is_one_line(tmp_path: Path, verb: str, name
     assert f"{name}): it is no plain file" in done.one_line()
 
 
-def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
-    def refused(path: Path) -> bool:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path))
+def refused(place: object) -> bool:
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(place))
 
-    (data / MANIFEST).unlink()
-    monkeypatch.setattr(Path, "is_dir", refused)
+
+def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("emulator.cli.datasets.open_dataset", refused)
     done = run(tmp_path, "verify", data)
     assert done.status == 4 and f"({data}): Cannot allocate memory" in done.one_line()
+
+
+def test_an_error_while_giving_up_adds_no_line(data: Path, tmp_path: Path, monkeypatch) -> None:
+    """All calls fail from the middle of a generate on, also those that look what there is to be removed."""
+
+    def fails_from_now_on(store: FolderStore) -> int:
+        monkeypatch.setattr(Path, "is_dir", refused)
+        raise StorageError("cannot see the free space")
+
+    monkeypatch.setattr(FolderStore, "free", fails_from_now_on)
+    done = run(tmp_path, "generate", tmp_path / "new", *WORDS)
+    assert done.status == 4 and "cannot see the free space" in done.one_line()
 
 
 def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path) -> None:
