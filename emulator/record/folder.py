@@ -92,6 +92,8 @@ class ResultFolder:
             folder = cls(path, result, lock)
             folder.update(status="incomplete", reason=UNFINISHED)
         except BaseException:
+            with suppress(StorageError):
+                _tidy(path, Owner.me())  # without the lock nobody knows whose they are
             lock.release(remove=True)
             if made:
                 with suppress(OSError):

@@ -520,7 +520,7 @@ KINDS = [
     *(Kind(KILLED, f"{one.name}, killed at a step", partial(killed, one), 1.6, False) for one in PROTOCOLS),
     *(Kind(WRITING, f"{one.name}, writing fails", partial(failing, one), 1.6, False) for one in PROTOCOLS),
     Kind(FOREIGN, FOREIGN, foreign_tree, 8.0, False),
-    *(Kind(RANKS, f"{name}, one killed", partial(ranks_killed, job), 0.1) for name, job in JOBS.items()),
+    *(Kind(RANKS, f"{name}, one killed", partial(ranks_killed, job), 0.15) for name, job in JOBS.items()),
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -24,7 +25,7 @@ from emulator.dataset.manifest import MANIFEST, open_dataset
 from emulator.dataset.owned import PLAN, look
 from emulator.dataset.progress import Journal
 from emulator.dataset.seeds import prepare_seeds
-from emulator.errors import DatasetError, SpecError
+from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Lock, Owner, temporary_name
 from emulator.record.folder import LOCK, ResultFolder, read_result
 from emulator.record.result import new_result
@@ -315,6 +316,21 @@ def test_out_is_locked_while_it_is_filled(tmp_path: Path) -> None:
     folder.complete()
     ResultFolder.create(tmp_path / "out", result(), force=True).complete()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+
+
+def test_a_probe_that_could_not_be_removed_keeps_nobody_out(tmp_path: Path, monkeypatch) -> None:
+    out, unlink, failed = tmp_path / "out", Path.unlink, []
+
+    def fails_once(path: Path, missing_ok: bool = False) -> None:
+        if path.name.startswith(".feedrate-probe") and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", fails_once)
+    with pytest.raises(StorageError):
+        ResultFolder.create(out, result(), force=False)
+    assert failed and not out.exists()
 
 
 def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
