@@ -556,6 +556,7 @@ def work_on(task: Task, next_number: dict[str, int], pipe: int) -> None:
     library = ctypes.CDLL(None)
     library.feedrate_faults_share()
     library.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what a command leaves running is seen here
+    library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     bench = replace(task.bench, shared=mmap.mmap(-1, 4096))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
 
@@ -574,7 +575,7 @@ def work_on(task: Task, next_number: dict[str, int], pipe: int) -> None:
             gc.collect()
 
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def left_running() -> str:
