@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
+import psutil
 import typer
 
 from emulator import live
@@ -23,6 +24,7 @@ from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import FeedrateError, Inconclusive, LaunchError, MissingError, SpecError
 from emulator.record.folder import RESULT, check_out, read_result
+from emulator.record.machine import memory_bytes
 from emulator.record.steps import step_blocks
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
@@ -226,6 +228,7 @@ def _launch(
     """Look at what can be seen from here, then start the same command under mpirun, and end as it does."""
     schedule(ranks)
     job.rank_plan(manifest, 0, ranks)
+    _require_memory(job, manifest, ranks)
     if not job.resume:
         check_out(job.out, job.force)
     if LOADERS[job.loader].tensors and find_spec("torch") is None:
@@ -257,6 +260,9 @@ TORCH_BYTES = 350e6
 
 WORKER_BYTES = 60e6
 """Bytes of a DataLoader worker that it shares with no other, before it reads anything (measured)."""
+
+OWN_BYTES = 20e6
+"""Bytes of a rank that it shares with no other, before it reads anything (measured: 17 to 22 MB)."""
 
 DIRECT_BYTES = 60e6
 """Resident bytes of a rank with the direct loader, before it reads anything."""
@@ -323,15 +329,12 @@ def _plan_lines(
     job: TrainingJob, manifest: Manifest, runs: Sequence[PlannedRun], schedule: Schedule
 ) -> list[str]:
     """The plan for people: bytes, steps, expected seconds, memory per rank."""
-    workload, loader = job.workload, job.workload.loader
+    workload = job.workload
     mean = _mean_read(job, manifest)
-    if not LOADERS[job.loader].tensors:
-        memory = DIRECT_BYTES + loader.workers * loader.block_bytes
-    else:
-        voxel_bytes = 5  # float32 image and uint8 label
-        kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean
-        memory = TORCH_BYTES + loader.workers * mean + (loader.prefetch + 1) * loader.batch_size * kept
-        memory += WORKER_BYTES * loader.workers if job.loader == "torch" else 0.0
+    memory = DIRECT_BYTES + _buffers(job, manifest)
+    if LOADERS[job.loader].tensors:
+        memory += TORCH_BYTES - DIRECT_BYTES
+        memory += WORKER_BYTES * workload.loader.workers if job.loader == "torch" else 0.0
     lines = [
         f"workload:       {workload.name}: {workload.title}",
         f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
@@ -355,6 +358,26 @@ def _plan_lines(
         f"expected:       about {len(runs)} runs, {read}, {total} or more, without start-up",
         f"                counts and their number follow what is measured: {schedule.assumption}",
     ]
+
+
+def _buffers(job: TrainingJob, manifest: Manifest) -> float:
+    """Bytes that a rank's loader holds samples in."""
+    loader = job.workload.loader
+    if not LOADERS[job.loader].tensors:
+        return loader.workers * loader.block_bytes
+    mean, voxel_bytes = _mean_read(job, manifest), 5  # float32 image and uint8 label
+    kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean
+    return loader.workers * mean + (loader.prefetch + 1) * loader.batch_size * kept
+
+
+def _require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
+    """Raises LaunchError when what ranks share with no other does not fit into the memory of this host."""
+    each, free = OWN_BYTES + _buffers(job, manifest), min(psutil.virtual_memory().available, memory_bytes())
+    if ranks * each > free:
+        raise LaunchError(
+            f"{ranks} ranks need {show_bytes(ranks * each)} of memory or more, {show_bytes(free)} are free",
+            f"at most -n {int(free // each)} here, or smaller batches and blocks, or more hosts",
+        )
 
 
 def _self_test(workload: Workload, loader: str) -> None:

@@ -23,6 +23,7 @@ from emulator import live
 from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
 from emulator.live import Follower
 from emulator.record.folder import replace_failure
+from emulator.record.machine import cores
 from emulator.run.child import ChildProcess, signals_to
 from emulator.run.scratch import scratch
 from emulator.run.watch import REASON, briefly, process_state, short_of_memory, storage_timeout
@@ -295,12 +296,22 @@ _PROCESSES_A_RANK = 12
 """Threads of a rank: so many in /proc/PID/task with the torch loader and four workers."""
 
 
+RANKS_A_CORE = 64
+"""A hundred ranks on two cores are fed; 256 of them had not all started when half a minute was over."""
+
+
 def require_limits(ranks: int) -> None:
     """Raise the soft limit of open files to what `ranks` ranks need; mpirun itself fails in pages.
 
     Raises LaunchError when this machine does not allow as many files, processes or threads.
     """
     files = _FILES_OF_MPIRUN + _FILES_A_RANK * ranks
+    most = RANKS_A_CORE * cores()
+    if ranks > most:
+        raise LaunchError(
+            f"{ranks} ranks are too many for the {cores()} cores of this host: their start would not end",
+            f"at most -n {most} here, or more hosts (launch/README.md)",
+        )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < files:
         if hard != resource.RLIM_INFINITY and hard < files:

@@ -15,8 +15,10 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
+from emulator.errors import LaunchError
 from emulator.record.folder import read_failure
 from emulator.record.steps import read_steps
+from emulator.run.mpirun import RANKS_A_CORE, require_limits
 
 pytestmark = pytest.mark.mpi
 
@@ -209,3 +211,17 @@ def test_too_few_open_files_are_one_line(tiny, tmp_path):
     assert re.fullmatch(
         r"feedrate: error: 8 ranks need \d+ open files, and 60 are allowed: ulimit -n \d+\n", done.stderr
     )
+
+
+def test_what_a_host_cannot_hold_is_refused_before_anything_starts(tiny, tmp_path):
+    words = ("run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--out", tmp_path / "out")
+    samples = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
+    most = RANKS_A_CORE * len(os.sched_getaffinity(0))
+    with pytest.raises(LaunchError, match=f"cores of this host: .*at most -n {most} here"):
+        require_limits(most + 1)
+    done = feedrate(*words, *samples, "-n", 4, "--set", "loader.block_bytes=1TiB")
+    assert (
+        re.search(r"4 ranks need [\d.]+ TB of memory or more", done.one_line())
+        and "at most -n 0 here" in done.err
+    )
+    assert not (tmp_path / "out").exists()
