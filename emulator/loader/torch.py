@@ -35,7 +35,7 @@ from emulator.loader.reading import PartReader, WholeReader
 from emulator.plan import Portion, Read
 from emulator.record.books import Books, Page
 from emulator.registry import load
-from emulator.storage.base import ReadCounts, Storage
+from emulator.storage.base import ReadCounts, Storage, Wanted
 from emulator.storage.posix import aligned_buffer
 
 os.environ.setdefault(
@@ -85,6 +85,7 @@ class DaemonPool(DaemonThreads):
 
     def __init__(self, threads: int, name: str) -> None:
         self._closed = False
+        self.threads = threads
         super().__init__(threads, name, _run_tasks)
 
     def submit(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Task[T]:
@@ -198,7 +199,7 @@ class RecordReader:
         self._local = threading.local()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RecordReader, (self.whole,))
+        return (type(self), (self.whole,))
 
     def __call__(self, epoch: int, read: Read) -> torch.Tensor:
         """The bytes of `read`. Raises DatasetError, StorageError."""
@@ -212,15 +213,52 @@ class RecordReader:
     def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int, float]:
         """As SampleReader.batch; NaN where nothing had to be read."""
         epoch, portion = request
-        began = time.monotonic() if portion.reads else math.nan
-        if pool is None:
-            parts = [self(epoch, read) for read in portion.reads]
-        else:
-            futures = [pool.submit(self, epoch, read) for read in portion.reads]
-            parts = [future.result() for future in futures]
-            began = min((future.began for future in futures), default=began)
+        parts, began = _results([partial(self, epoch, read) for read in portion.reads], pool)
         joined = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
         return (joined,), joined.numel(), began
+
+
+class PlacedRecordReader(RecordReader):
+    """As RecordReader, from a storage with a scanner: that reads each record into its place in the tensor."""
+
+    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int, float]:
+        epoch, portion = request
+        wanted = [self.whole.wanted(read) for read in portion.reads]
+        joined = _unwritten(sum(one.bytes for one in wanted))
+        rest = joined.numpy().data
+        together = -(-len(wanted) // (pool.threads if pool else 1)) or 1
+        calls = []
+        for first in range(0, len(wanted), together):
+            some = wanted[first : first + together]
+            calls.append(partial(self._scan, epoch, some, rest))
+            rest = rest[sum(one.bytes for one in some) :]
+        _, began = _results(calls, pool)
+        return (joined,), joined.numel(), began
+
+    def _scan(self, epoch: int, wanted: Sequence[Wanted], into: memoryview) -> None:
+        if not hasattr(self._local, "scanner"):
+            self._local.scanner = self.whole.scanner(memoryview(b""), 0, lambda: None)
+        check_head = self.whole.form.check_head
+        self._local.scanner.scan(wanted, check_head, lambda: epoch < self.cancelled_before, into)
+
+
+def _results(calls: Sequence[Callable[[], T]], pool: DaemonPool | None) -> tuple[list[T], float]:
+    """What the calls return, by the pool's threads or this one, and when the first began; NaN: none did."""
+    if pool is None:
+        began = time.monotonic() if calls else math.nan
+        return [call() for call in calls], began
+    futures = [pool.submit(call) for call in calls]
+    found = [future.result() for future in futures]
+    return found, min((future.began for future in futures), default=math.nan)
+
+
+def _unwritten(size: int) -> torch.Tensor:
+    """So many bytes; in a worker process in memory shared with the rank, as default_collate has it."""
+    if torch.utils.data.get_worker_info() is None:
+        return torch.empty(size, dtype=torch.uint8)
+    return torch.empty(0, dtype=torch.uint8).set_(
+        torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +366,12 @@ class TorchLoader:
         self._helper_cpu: dict[int, float] = {}
         self._take: Callable[[Tensors], None] | None = None
         reader: SampleReader | RecordReader
-        reader = (
-            RecordReader(whole) if isinstance(whole, PartReader) else SampleReader(whole, spec.crop, seed)
-        )
+        if not isinstance(whole, PartReader):
+            reader = SampleReader(whole, spec.crop, seed)
+        elif whole.storage.alignment > 1 or whole.scanner(memoryview(b""), 0, lambda: None) is None:
+            reader = RecordReader(whole)
+        else:
+            reader = PlacedRecordReader(whole)
         self._engine = self._readers(spec, reader, refill)
 
     def _readers(

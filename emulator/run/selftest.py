@@ -6,6 +6,7 @@ hold samples of the workload's kind, read in its pattern: small requests cost mo
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ from emulator.storage.folder import REQUEST, FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer
 
 FILES = 16
+"""At least."""
 EDGE = 92
 """Voxels per axis of a volume: 3.9 MB."""
 FILE_BYTES = 5 * EDGE**3
@@ -67,7 +69,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
         spec = workload.loader
         small = replace(  # a step as small as a file
             spec,
-            batch_size=max(1, min(spec.batch_size, files.samples_per_file)),
+            batch_size=max(1, min(spec.batch_size, files.samples // FILES)),
             prefetch=max(spec.prefetch, spec.workers),
             crop=(64, 64, 64) if files.format == "npz" else (),
         )
@@ -102,7 +104,8 @@ def self_test(kind: str, workload: Workload) -> Overhead:
 
 
 def ram_files(folder: Path, workload: Workload) -> Manifest:
-    """Write FILES files with samples of the workload's kind and size. Raises OSError."""
+    """Write FILES files with samples of the workload's kind and size, more where they are smaller than
+    FILE_BYTES. Raises OSError."""
     name, sample = workload.sample.format, workload.sample_read
     form = format_named(name)
     if workload.sample.samples_per_file == 1 and not form.records:
@@ -118,7 +121,8 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
         width = values if values > 1 else 0
         columns = tuple(ColumnSpec(name=column, dtype="float32", size=width) for column in names)
         form = load(FORMATS[name].owner)(form.suffix, columns, _ROW_GROUP)
-    files = tuple(f"ram_{number}{form.suffix}" for number in range(FILES))
+    many = FILES * max(1, FILE_BYTES // (5 * math.prod(shape)))
+    files = tuple(f"ram_{number}{form.suffix}" for number in range(many))
     zeros: Sources = {"x": _Zeros(), "y": _Zeros()}
     (pieces,) = form.files(shape, zeros)
     with FileDraft(folder / files[0], WriteOptions(direct=False, sync=False)) as target:
@@ -127,7 +131,7 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
     data = (folder / files[0]).read_bytes()
     for file in files[1:]:
         (folder / file).write_bytes(data)
-    sizes = np.full(FILES, size)
+    sizes = np.full(many, size)
     return Manifest(format=name, recipe="", seed=0, names=files, sizes=sizes, samples_per_file=shape[0])
 
 

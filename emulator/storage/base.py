@@ -29,7 +29,7 @@ P = ParamSpec("P")
 
 HEAD = BLOCK_BYTES
 """Bytes at the start of a file that a format needs to know it; `Blob.skim` keeps as many."""
-SKIM = 2**19
+SKIM = 2**18
 """Bytes of a buffer that unwanted bytes are read into: it stays in a core's second-level cache."""
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
