@@ -86,9 +86,12 @@ def memory_folder() -> str | None:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """`content`, text as UTF-8, in place of what was in the file `path`. Raises StorageError."""
+    """`content`, text as UTF-8, in place of what was in the file `path`. Raises StorageError.
+
+    Bytes of a name that are no UTF-8 are escaped as JSON has it, which reads them back as they were.
+    """
     with replacing(path) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 def open_plain(path: Path) -> BinaryIO:

@@ -23,6 +23,8 @@ from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
 from emulator.errors import FeedrateError, SpecError
+from emulator.record.folder import read_result, write_result
+from emulator.record.result import new_result
 from emulator.report import drawing
 from emulator.report.page import page, write_picture
 from emulator.report.terminal import Text, render
@@ -247,6 +249,15 @@ def test_keys_in_a_url_are_shown_nowhere(url, verb, tmp_path):
     done = feedrate(verb, url, cwd=tmp_path)
     assert done.status != 0 and SECRET not in done.out + done.err
     assert not files_below(tmp_path)
+
+
+def test_a_result_may_name_a_folder_whose_name_is_no_utf8(tmp_path):
+    name = os.fsdecode(b"\xff\xfe")
+    made = new_result("run", command=("feedrate", name), workload={}, dataset={}, storage={}, loader="direct",
+                      environment={})  # fmt: skip
+    write_result(tmp_path, made)
+    assert read_result(tmp_path).command == ("feedrate", name)
+    (tmp_path / "run.json").read_text(encoding="utf-8")
 
 
 def test_keys_are_masked_and_paths_are_not():
