@@ -338,7 +338,7 @@ CASES = (
     Case("stress-ng --cpu 4", CLIENT, ("-n", 2), fast=True, trouble=hog("--cpu", 4)),
     Case("stress-ng --cpu 8, barriers", CLIENT, ("-n", 2, *BARRIERS), fast=True, trouble=hog("--cpu", 8)),
     Case("stress-ng in another cgroup", CLIENT, ("-n", 2), fast=True, trouble=hog_in_cgroup()),
-    Case("hogs of nice -10", CLIENT, ("-n", 2), fast=True, trouble=hog_nice(-10)),
+    Case("hogs of nice -5", CLIENT, ("-n", 2), fast=True, trouble=hog_nice(-5)),
     Case(
         "stress-ng beside shaped storage with room",
         CLIENT,
