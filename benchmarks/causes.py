@@ -349,7 +349,7 @@ CASES = (
     Case(
         "too many ranks",
         CLIENT,
-        ("-n", 12, "--cache", "warm", *step(0.01), "--steps", 200),
+        ("-n", 12, "--cache", "warm", *STAY, *step(0.003), "--steps", 600),
         loaders=("direct",),
     ),
     Case("too many ranks", CLIENT, ("-n", 6), fast=True, loaders=("torch",)),
