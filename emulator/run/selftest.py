@@ -104,8 +104,8 @@ def self_test(kind: str, workload: Workload) -> Overhead:
 
 
 def ram_files(folder: Path, workload: Workload) -> Manifest:
-    """Write FILES files with samples of the workload's kind and size, more where they are smaller than
-    FILE_BYTES. Raises OSError."""
+    """Write FILES files with samples of the workload's kind and size, up to FILES batches where they are
+    smaller than FILE_BYTES. Raises OSError."""
     name, sample = workload.sample.format, workload.sample_read
     form = format_named(name)
     if workload.sample.samples_per_file == 1 and not form.records:
@@ -121,7 +121,8 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
         width = values if values > 1 else 0
         columns = tuple(ColumnSpec(name=column, dtype="float32", size=width) for column in names)
         form = load(FORMATS[name].owner)(form.suffix, columns, _ROW_GROUP)
-    many = FILES * max(1, FILE_BYTES // (5 * math.prod(shape)))
+    # As many small ones as a step of the workload takes: a pass has FILES steps.
+    many = FILES * max(1, min(workload.loader.batch_size, FILE_BYTES // (5 * math.prod(shape))))
     files = tuple(f"ram_{number}{form.suffix}" for number in range(many))
     zeros: Sources = {"x": _Zeros(), "y": _Zeros()}
     (pieces,) = form.files(shape, zeros)
