@@ -43,6 +43,7 @@ _SI_KERNEL = 0x80
 _EXIT_SECONDS = 2.0
 """How long a process that gives up is waited for: one in a dead mount stays for as long as that is dead."""
 _GIVE_UP = b"!"
+_ENDS = b"="
 
 _CALLS = frozenset(
     """
@@ -423,10 +424,21 @@ def supervised(timeout: float) -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted_once())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _to_supervisor.append(beat)
         Watch(timeout, lambda error: _give_up(beat, error), lambda: _tell(beat, b"."))
         return
     os.close(beat)
     _exit_as(_supervise(child, beats, handled, timeout), child)
+
+
+def ends_with(status: int) -> None:
+    """Tell the supervisor, if there is one, that the command is over: its process may yet hang as it closes
+    files of a storage that does not answer."""
+    for pipe in _to_supervisor:
+        _tell(pipe, _ENDS + bytes([status & 0xFF]))
+
+
+_to_supervisor: list[int] = []
 
 
 def _tell(pipe: int, word: bytes) -> None:
@@ -461,6 +473,7 @@ def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: fl
     """Wait for the `child`; its wait status, or -1 less the exit status to use when it is left behind."""
     last = time.monotonic()
     told_to_end = heard = False
+    over: int | None = None  # the command's status, once it has told
     while True:
         found = signal.sigtimedwait(handled, 0.25)
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -475,13 +488,19 @@ def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: fl
         word = b""
         with suppress(BlockingIOError):
             word = os.read(beats, 4096)
-        if _GIVE_UP in word:
+        before, _, status_byte = word.partition(_ENDS)
+        if status_byte:
+            over, last = status_byte[0], now
+        if _GIVE_UP in before:
             _leave(child)
             return -1 - StorageError.exit_code
         if word:
             heard = True
-            if not told_to_end:
+            if not told_to_end and over is None:
                 last = now
+        if over is not None and now - last > timeout:
+            _leave(child)
+            return -1 - over
         if now - last > timeout + 3.0 and (told_to_end or heard):
             state = process_state(child)
             if state in "Tt":  # somebody stopped it on purpose
