@@ -116,7 +116,7 @@ _TOGETHER = 256
 class Tally:
     """What one thread reads. That thread alone writes it, without a lock; anybody may look at any time."""
 
-    __slots__ = ("_filed", "begin", "bytes", "opening", "requests", "seconds", "thread")
+    __slots__ = ("_filed", "begin", "bytes", "on_core", "opening", "requests", "seconds", "thread")
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
@@ -127,6 +127,8 @@ class Tally:
         """Seconds within these."""
         self.opening = 0.0
         """Seconds within openings, which are no read requests, but may wait for the storage as well."""
+        self.on_core = 0.0
+        """Seconds of CPU within requests, where they are known: nobody waits for the storage meanwhile."""
         self.begin = 0.0
         """When what is under way began, a request, an opening or a scan, in seconds of time.monotonic; 0.0:
         nothing is."""
@@ -134,9 +136,9 @@ class Tally:
         """The histogram, the longest request in it, and seconds of the requests that are not in it yet."""
 
     def within(self, now: float) -> float:
-        """Seconds within requests and openings up to `now`, a moment of time.monotonic."""
+        """Seconds within requests and openings up to `now` (time.monotonic), less those on a core."""
         begin = self.begin
-        return self.seconds + self.opening + (now - begin if 0 < begin < now else 0.0)
+        return self.seconds - self.on_core + self.opening + (now - begin if 0 < begin < now else 0.0)
 
     def add(self, size: int, seconds: float) -> None:
         """One request, which delivered `size` bytes."""

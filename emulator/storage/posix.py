@@ -165,7 +165,7 @@ class PosixScanner(Scanner):
         flags = 0 if self.waits else self._prompt
         times: list[float] = []
         useful = delivered = 0
-        tally.begin = time.monotonic()
+        tally.begin, worked = time.monotonic(), time.thread_time()
         try:
             for name, size, requests, whole in wanted:
                 if not (requests or whole):
@@ -210,6 +210,7 @@ class PosixScanner(Scanner):
         finally:
             tally.begin = 0.0
             tally.add_all(delivered, times)
+            tally.on_core += time.thread_time() - worked
         return useful
 
     def _wait(self) -> int:
