@@ -237,7 +237,7 @@ def test_a_lost_table_is_made_again(data: Path, tmp_path: Path) -> None:
 
 def test_a_refused_generate_leaves_nothing(tmp_path: Path) -> None:
     for words in (
-        ("--size", "2TB", "--recipe", "kits19"),
+        ("--size", "20TB", "--recipe", "kits19"),
         ("--payload", "ct-realistic", "--seeds", tmp_path / "none"),
     ):
         done = run(tmp_path, "generate", tmp_path / "new/data", *words)
@@ -245,7 +245,7 @@ def test_a_refused_generate_leaves_nothing(tmp_path: Path) -> None:
         assert not (tmp_path / "new").exists()
     empty = tmp_path / "empty"
     empty.mkdir()
-    refused(run(tmp_path, "generate", empty, "--recipe", "kits19", "--size", "2TB"), "missing")
+    refused(run(tmp_path, "generate", empty, "--recipe", "kits19", "--size", "20TB"), "missing")
     assert tree(empty) == {}
     assert run(tmp_path, "generate", empty, *TINY).status == 0
 
