@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
-import time
 import zlib
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from processes import feedrate, in_a_process, table_line
 
 from emulator.config.recipe import load_recipe
 from emulator.dataset.manifest import ROW, Manifest, open_dataset, write_manifest
@@ -64,10 +62,6 @@ def main() -> None:
         print(lines[-1], flush=True)
     if given.out:
         given.out.write_text("\n".join(lines) + "\n")
-
-
-def table_line(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def prepare(folder: Path, files: int) -> None:
@@ -119,30 +113,6 @@ def rank(place: Path) -> None:
     plan = EpochPlan(samples=manifest.samples, ranks=1, batch_size=1)
     for batch in islice(batches(plan, 0, 0, 0), 20_000):
         assert all(manifest.names[index] and manifest.sizes[index] for index in batch)
-
-
-def feedrate(*words: object) -> None:
-    os.execv(  # noqa: S606
-        sys.executable, [sys.executable, "-m", "emulator", *map(str, words)]
-    )
-
-
-def in_a_process(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of `work` in a process of its own, and the most megabytes that it had resident."""
-    begin = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001
-            print(repr(error), file=sys.stderr)
-            os._exit(1)
-    _, status, used = os.wait4(child, 0)
-    if status:
-        raise SystemExit(f"it ended with {status}")
-    return time.monotonic() - begin, used.ru_maxrss / 1000
 
 
 if __name__ == "__main__":

@@ -12,15 +12,12 @@ run.json as runs write it, which has what figures show, and on one without it, a
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
+from processes import feedrate, in_a_process, table_line
 
 from emulator.analysis.parts import Whole
 from emulator.analysis.point import point_of
@@ -50,10 +47,6 @@ def main() -> None:
         print(lines[-1], flush=True)
     if given.out:
         given.out.write_text("\n".join(lines) + "\n")
-
-
-def table_line(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def measured(out: Path, count: int) -> list[str]:
@@ -118,30 +111,6 @@ def result_of(ranks: int, steps: int) -> object:
         environment={}, points=points,
     )  # fmt: skip
     return replace(made, status="complete", reason="")
-
-
-def feedrate(*words: object) -> None:
-    os.execv(  # noqa: S606
-        sys.executable, [sys.executable, "-m", "emulator", *map(str, words)]
-    )
-
-
-def in_a_process(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of `work` in a process of its own, and the most megabytes that it had resident."""
-    begin = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001
-            print(error, file=sys.stderr)
-            os._exit(1)
-    _, status, used = os.wait4(child, 0)
-    if status:
-        raise SystemExit(f"it ended with {status}")
-    return time.monotonic() - begin, used.ru_maxrss / 1000
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from processes import table_line
 
 import emulator
 from emulator.record.folder import read_result
@@ -99,10 +100,6 @@ def main() -> None:
     print("\n".join(lines))
     if given.out:
         given.out.write_text("\n".join(lines) + "\n")
-
-
-def table_line(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 FEEDRATE = [sys.executable, "-m", "emulator"]
