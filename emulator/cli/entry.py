@@ -10,7 +10,7 @@ from emulator.errors import FeedrateError, LaunchError
 from emulator.registry import load
 from emulator.run.comm import world
 from emulator.run.launched import rank_hint, started_by_mpi
-from emulator.run.watch import DEFAULT_TIMEOUT, ends_with, storage_timeout, supervised, watch_rank
+from emulator.run.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, tell_status, watch_rank
 
 _LAST_WORDS_SECONDS = 2.0
 """How long ranks after the first stay when MPI does not start: a launcher ends all when one has ended."""
@@ -54,5 +54,5 @@ def entry() -> None:
         if together:
             with suppress(LaunchError):
                 world().bcast(status)
-        ends_with(status)
+        tell_status(status)
     raise SystemExit(status)

@@ -43,7 +43,8 @@ _SI_KERNEL = 0x80
 _EXIT_SECONDS = 2.0
 """How long a process that gives up is waited for: one in a dead mount stays for as long as that is dead."""
 _GIVE_UP = b"!"
-_ENDS = b"="
+_STATUS = b"="
+"""Before a byte with the status of a command that is over."""
 
 _CALLS = frozenset(
     """
@@ -431,11 +432,11 @@ def supervised(timeout: float) -> None:
     _exit_as(_supervise(child, beats, handled, timeout), child)
 
 
-def ends_with(status: int) -> None:
+def tell_status(status: int) -> None:
     """Tell the supervisor, if there is one, that the command is over: its process may yet hang as it closes
     files of a storage that does not answer."""
     for pipe in _to_supervisor:
-        _tell(pipe, _ENDS + bytes([status & 0xFF]))
+        _tell(pipe, _STATUS + bytes([status & 0xFF]))
 
 
 _to_supervisor: list[int] = []
@@ -488,7 +489,7 @@ def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: fl
         word = b""
         with suppress(BlockingIOError):
             word = os.read(beats, 4096)
-        before, _, status_byte = word.partition(_ENDS)
+        before, _, status_byte = word.partition(_STATUS)
         if status_byte:
             over, last = status_byte[0], now
         if _GIVE_UP in before:
