@@ -74,7 +74,10 @@ def self_test(kind: str, workload: Workload) -> Overhead:
             crop=(64, 64, 64) if files.format == "npz" else (),
         )
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
-        loader = make_loader(kind, small, storage, files, access=workload.access)
+        # Workers stay: to start them anew costs once an epoch, and a pass is much shorter than one.
+        loader = make_loader(
+            kind, small, storage, files, access=replace(workload.access, refill="persistent")
+        )
         plan = EpochPlan(
             samples=files.samples,
             ranks=1,

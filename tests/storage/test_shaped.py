@@ -59,7 +59,8 @@ def rank(path: str, number: int, threads: int, pipe: Connection) -> None:
 
 def bytes_by_rank(threads: list[int]) -> list[int]:
     """Bytes that ranks with so many reader threads each get through in SECONDS."""
-    context = multiprocessing.get_context("forkserver")
+    # A forkserver would stay, for the loaders of later tests too, without what they have it import.
+    context = multiprocessing.get_context("spawn")
     limiter = NodeLimiter.create(RATE, 0.0, 0)
     pipes, processes = [], []
     for number, count in enumerate(threads):
