@@ -8,6 +8,7 @@ interpreter instead of five, so that few cores stand for a host that has enough.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import multiprocessing
@@ -22,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import connection, process
+from multiprocessing.context import ForkServerContext
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
@@ -480,6 +482,26 @@ class _Batches:
         return iter(self.keys)
 
 
+class _Flag:
+    """An Event that nobody waits for, without a lock: whoever is killed while it looks would keep that."""
+
+    def __init__(self, set_already: ctypes.c_bool) -> None:
+        self._set = set_already
+
+    def set(self) -> None:
+        self._set.value = True
+
+    def is_set(self) -> bool:
+        return self._set.value
+
+
+class Forkserver(ForkServerContext):
+    """As multiprocessing's, for a DataLoader: the Event by which it tells workers to end is a `_Flag`."""
+
+    def Event(self) -> Any:  # noqa: N802 - as the method is called there
+        return _Flag(self.RawValue(ctypes.c_bool))
+
+
 class _Processes:
     """One DataLoader with `workers` processes.
 
@@ -493,7 +515,7 @@ class _Processes:
         self._workers: list[Any] = []
         self._iterator: Any = None
         name_semaphores()
-        context = multiprocessing.get_context("forkserver")
+        context = Forkserver()
         context.set_forkserver_preload(["emulator.loader.torch"])
         self._hung, self._tell = context.Pipe(duplex=False)
         """The error of a worker that hung in the storage, and ended for it."""

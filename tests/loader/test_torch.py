@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +31,17 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader import make_loader
 from emulator.loader.reading import WholeReader
-from emulator.loader.torch import SampleReader
+from emulator.loader.torch import Forkserver, SampleReader
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]
+
+
+def look(event: Any, pipe: Connection) -> None:
+    """In a process: look whether `event` is set, all the time."""
+    pipe.send("looking")
+    while not event.is_set():
+        pass
 
 
 class TestThreads(InProcessContract):
@@ -62,6 +71,19 @@ class TestProcesses(LoaderContract):
         worker.kill()
         with pytest.raises(RankError, match="a DataLoader worker died"):
             list(arriving)
+
+    def test_workers_killed_while_they_look_whether_to_end_hold_nothing_up(self) -> None:
+        context = Forkserver()
+        context.set_forkserver_preload(["emulator.loader.torch"])
+        for _ in range(10):  # with multiprocessing's own Event about every second one takes its lock along
+            event, (mine, theirs) = context.Event(), context.Pipe()
+            worker = context.Process(target=look, args=(event, theirs))
+            worker.start()
+            mine.recv()
+            worker.kill()
+            worker.join()
+            event.set()
+            assert event.is_set()
 
     def test_cpu_and_latencies_of_workers_are_brought_home(self, loader: MakeLoader, files: Files) -> None:
         storage = files.storage()
