@@ -6,9 +6,10 @@ training got.
 FOLDER gets a dataset and the results; a folder in memory is best, since what is asked is how far the two
 programs agree. `benchmarks/plain_training.py` is the training; `benchmarks/slow_storage.c` is the storage
 where it has limits or faults: below both programs, by LD_PRELOAD, so that neither is spared. The default
-loader is used. Each case is run by both in turns. AU is nominal compute / time, mean over ranks: without the
-first step of each epoch, as MLPerf Storage defines it, and over all steps. With --dlio PYTHON (an environment
-with DLIO 2.0: `make test-dlio`), DLIO's AU stands beside the case of 8 ranks.
+loader is used. Each case is run by both in turns, `--rounds` times: medians, with ranges in parentheses. AU
+is nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf Storage defines
+it, and over all steps. With --dlio PYTHON (an environment with DLIO 2.0: `make test-dlio`), DLIO's AU stands
+beside the case of 8 ranks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -231,17 +233,31 @@ def main() -> None:
     ]
     for case in (case for case in CASES if re.search(options.only, case.name)):
         paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
+        turns: list[tuple[float, ...]] = []
+        bounds, theirs = [], []
         for _ in range(options.rounds):
             real = trained(case, folder, paths)
             fed, here, bound = emulated(case, folder)
-            theirs = f"{dlio(case, folder, options.dlio):.1f}" if options.dlio and case.ranks == 8 else ""
-            figures = (real.steady, here.steady, real.every, here.every, fed.steady)
-            said = [f"{figure:.1f}" for figure in figures]
-            said.insert(2, f"{here.steady - real.steady:+.1f}")
-            lines.append(f"| {' | '.join((case.name, *said, bound, theirs))} |")
-            print(lines[-1], flush=True)
-            if options.out:  # what was measured stays, however the rest ends
-                options.out.write_text("\n".join(lines) + "\n")
+            turns.append((real.steady, here.steady, real.every, here.every, fed.steady))
+            bounds.append(bound)
+            if options.dlio and case.ranks == 8:
+                theirs.append(dlio(case, folder, options.dlio))
+            print(case.name, *(f"{figure:.1f}" for figure in (*turns[-1], *theirs[-1:])), bound, flush=True)
+        said = [middle(figures) for figures in zip(*turns, strict=True)]
+        said.insert(
+            2, f"{np.median([turn[1] for turn in turns]) - np.median([turn[0] for turn in turns]):+.1f}"
+        )
+        said += [", ".join(dict.fromkeys(bounds)), middle(theirs) if theirs else ""]
+        lines.append(f"| {' | '.join((case.name, *said))} |")
+        if options.out:  # what was measured stays, however the rest ends
+            options.out.write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+def middle(figures: Sequence[float]) -> str:
+    """Their median, and their range where there are several."""
+    between = f" ({min(figures):.1f} to {max(figures):.1f})" if len(figures) > 1 else ""
+    return f"{np.median(figures):.1f}{between}"
 
 
 if __name__ == "__main__":
