@@ -225,6 +225,22 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
 
 
+def jobs_cpu(point: Point, workload: Workload) -> Flag | None:
+    """To be as fast, the recorded job, which computes, would need > 97.5 % of the cores of a host."""
+    steps = point.samples_per_second / point.ranks / workload.loader.batch_size
+    cpu = workload.accelerator.host_cpu_seconds
+    wanted = [(host.ranks * steps * cpu / host.cores, host) for host in point.hosts]
+    share, host = max(wanted, key=lambda one: one[0], default=(0.0, None))
+    if host is None or share <= 1 - PRECISION:
+        return None
+    sentence = (
+        f"The job that was recorded spends {show_seconds(cpu)} of CPU on a step; at this rate that is "
+        f"{share:.0%} of the {host.cores} cores of {host.host}. The emulator computes nothing: on this host "
+        "the job itself is slower, and the storage is not why."
+    )
+    return Flag(name="job-cpu", value=share, threshold=1 - PRECISION, sentence=sentence)
+
+
 def read_ahead(workload: Workload) -> int:
     """Batches that a rank may have read before the first step is over."""
     return workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size

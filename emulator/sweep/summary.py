@@ -14,6 +14,7 @@ from emulator.analysis.flags import (
     another_dataset,
     below_shape,
     costly_barrier,
+    jobs_cpu,
     non_stationary,
     point_flags,
     short_run,
@@ -42,6 +43,7 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
     flags = [
         non_stationary(measured.rates),
         short_run(point, job.workload),
+        jobs_cpu(point, job.workload),
         costly_barrier(point, job.workload, polled=measured.barrier_polled),
     ]
     if job.loader == "direct" and job.storage.cache == "cold" and reads.buffered:

@@ -4,7 +4,14 @@ import pytest
 from points import host, point
 
 from emulator.analysis.evidence import usable
-from emulator.analysis.flags import below_shape, costly_barrier, point_flags, short_run, small_dataset
+from emulator.analysis.flags import (
+    below_shape,
+    costly_barrier,
+    jobs_cpu,
+    point_flags,
+    short_run,
+    small_dataset,
+)
 from emulator.config.workload import load_workload
 from emulator.record.result import Bound, Flag, Starved
 
@@ -85,6 +92,19 @@ def test_read_ahead_and_a_shuffle_buffer_ask_for_more_steps():
     flag = short_run(point(4, 0.9, steps=10, wait_share=0.1), shuffled)
     assert flag is not None and flag.threshold == 25
     assert "5 batches of read-ahead" in flag.sentence
+
+
+def test_a_replay_is_faster_than_a_job_that_has_not_the_cores_for_it():
+    """4 ranks, 100 steps/s each, on 8 cores."""
+    plain = load_workload("unet3d-tiny")
+    fast = point(4, 0.9, samples_per_second=400.0 * plain.loader.batch_size)
+    assert jobs_cpu(fast, plain) is None, "nothing is known of the job's CPU"
+    within, beyond = (
+        load_workload("unet3d-tiny", [f"accelerator.host_cpu_seconds={seconds}"]) for seconds in (0.018, 0.03)
+    )
+    assert jobs_cpu(fast, within) is None
+    flag = jobs_cpu(fast, beyond)
+    assert flag is not None and flag.value == pytest.approx(1.5) and "150% of the 8 cores" in flag.sentence
 
 
 def test_repeated_requests_are_flagged_where_they_cost():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.satellites.recorder.steps import Track, step_time
+from emulator.satellites.recorder.steps import Track, step_cpu, step_time
 
 
 def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:
@@ -14,7 +14,9 @@ def track(waits: list[float], step: float, ready: list[int] | None = None, epoch
     for epoch in range(epochs):
         for number, wait in enumerate(waits):
             got = now + round(1e9 * wait)
-            found.add(epoch, number, 4, ready[number] if ready else int(wait < 1e-3), now, got, number + 3)
+            found.add(
+                epoch, number, 4, ready[number] if ready else int(wait < 1e-3), now, got, number + 3, now // 4
+            )
             now = got + round(1e9 * step)
         found.ends[epoch] = now
     return found
@@ -50,6 +52,11 @@ def test_where_readiness_is_not_known_the_quickest_batches_tell():
     waits = [0.006] * 20 + [0.2] * 5 + [0.006] * 20
     found = step_time([track(waits, 0.1, [2] * 45).table()], warmup=0)
     assert found is not None and not found.bound and found.seconds == pytest.approx(0.106)
+
+
+def test_cpu_of_a_step_is_from_ask_to_ask():
+    assert step_cpu(track([0.0] * 10, 0.1).table()) == pytest.approx(0.025)
+    assert step_cpu(track([0.0], 0.1).table()) == 0
 
 
 def test_epochs_are_borders_and_the_last_step_of_one_has_its_end():

@@ -30,6 +30,8 @@ _OWN_BYTES = 20e6
 _PIECES = 4096
 """Places of a sample that are told apart, at most."""
 _MOST_BLOCK = 16 * 2**20
+_READ_AHEAD = 1.1
+"""Bytes from storage per byte that was asked for, from which on read-ahead is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ def main_loader(observation: Observation) -> Loader | None:
         ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
         if first.samples
         else 1.0,
+        step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
         reads=reads,
     )
 
@@ -176,6 +179,8 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         told.insert(0, f"files of about {per_file} samples are read from their start to their end")
     elif not reads.sizes_only:
         share = each / sample_bytes
+        if min(share, request / each) >= WHOLE:
+            request = max(request, sample_bytes)  # a file's own head, shared out, makes no second request
         bytes_read = min(round(each), sample_bytes) if share < WHOLE else 0
         pieces = min(_PIECES, max(1, round(each / max(1.0, run)))) if bytes_read else 1
         what = (
@@ -259,6 +264,7 @@ def describe(observation: Observation, name: str) -> Described:
             provenance="bound" if step.bound else "recorded",
             compute="empirical" if step.quantiles else "constant",
             quantiles=step.quantiles or None,
+            host_cpu_seconds=loader.cpu_seconds,
         ),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
         sources={
@@ -269,6 +275,7 @@ def describe(observation: Observation, name: str) -> Described:
             f"read-ahead of {show_bytes(loader.reads.readahead)}",
             "access.pattern": f"{recorded}: sampler {settings.sampler}, {how}",
             "accelerator.step_seconds": f"{recorded}: {step_words(step)}",
+            "accelerator.host_cpu_seconds": f"{recorded}: CPU time of its processes",
         },
     )
     recipe = recipe_of(pattern, name, recorded)
@@ -321,11 +328,23 @@ def _each(pattern: Pattern) -> int:
 def _of_loader(loader: Loader, ranks: int) -> list[str]:
     settings, reads = loader.settings, loader.reads
     told = []
+    fetched = (reads.storage_bytes or 0) / reads.bytes if reads.bytes and not reads.mapped else 0.0
+    if fetched > _READ_AHEAD:
+        told.append(
+            f"{fetched:.2g} times the bytes that were asked for came from storage (the kernel reads ahead); "
+            "the replay asks for the same, but not for what was read ahead of it: where storage is the limit it "
+            "can be faster by as much"
+        )
     if not settings.workers:
         told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")
     if settings.sampler in ("WeightedRandomSampler", "custom"):
         told.append(
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
+        )
+    if loader.cpu_seconds:
+        told.append(
+            f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading; a "
+            "replay does neither, and says where the job would need more than there is"
         )
     if settings.workers and reads.cpu_seconds > 0.5 * settings.workers * loader.seconds * ranks:
         told.append(

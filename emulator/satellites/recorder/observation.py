@@ -62,16 +62,26 @@ class Loader:
     """From the first batch that was asked for to the last."""
     ahead: float = 1.0
     """Batches that were asked for, per batch that was delivered."""
+    step_cpu_seconds: float = 0.0
+    """Median CPU seconds of the process that trains, in a step; its workers' are in `reads`. 0: not known."""
     reads: Reads
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
+        at_least(0, self, "step_cpu_seconds")
 
     @property
     def asked_samples(self) -> float:
         """Samples that were read for, those on their way at the end included; 0: not known."""
         return self.samples * self.ahead
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU seconds of the process and its workers in a step; 0: not known."""
+        if not self.step_cpu_seconds or not self.settings.workers:
+            return self.step_cpu_seconds
+        return self.step_cpu_seconds + self.reads.cpu_seconds / max(1.0, self.steps * self.ahead)
 
     @property
     def weight(self) -> int:

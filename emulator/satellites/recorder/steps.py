@@ -21,6 +21,7 @@ SEEN = np.dtype(
         ("asked", "<f8"),  # seconds since the first batch of the loader was asked for
         ("wait", "<f8"),  # seconds until it was handed over
         ("between", "<f8"),  # seconds from then until the next one was asked for; NaN: none was
+        ("cpu", "<f8"),  # CPU seconds of the process, from ask to ask; NaN: not known
     ]
 )
 """One step of the job: a row of profile.parquet."""
@@ -72,8 +73,9 @@ class Track:
     """The steps of one loader as they come in, one rank's."""
 
     rank: int
-    rows: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    """epoch, step, samples, ready, asked, got (nanoseconds of the monotonic clock)."""
+    rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    """epoch, step, samples, ready, asked, got (nanoseconds of the monotonic clock), used (CPU nanoseconds of the
+    process when it asked)."""
     ends: dict[int, int] = field(default_factory=dict)
     """Epoch -> when the batch after its last one was asked for."""
     sent: dict[int, int] = field(default_factory=dict)
@@ -82,10 +84,12 @@ class Track:
     """Epoch -> batches that the job got."""
     samples: int = 0
 
-    def add(self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int) -> None:
+    def add(
+        self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int, used: int
+    ) -> None:
         """A batch was delivered."""
         if len(self.rows) < MOST_STEPS:
-            self.rows.append((epoch, step, samples, ready, asked, got))
+            self.rows.append((epoch, step, samples, ready, asked, got, used))
         self.sent[epoch] = max(sent, self.sent.get(epoch, 0))
         self.delivered[epoch] = self.delivered.get(epoch, 0) + 1
         self.samples += samples
@@ -106,7 +110,8 @@ class Track:
         table = np.zeros(len(rows), SEEN)
         if not rows:
             return table
-        epoch, step, samples, ready, asked, got = (np.array(column) for column in zip(*rows, strict=True))
+        columns = (np.array(column) for column in zip(*rows, strict=True))
+        epoch, step, samples, ready, asked, got, used = columns
         following = np.full(len(rows), -1, np.int64)
         same = (epoch[1:] == epoch[:-1]) & (step[1:] == step[:-1] + 1)
         following[:-1][same] = asked[1:][same]
@@ -117,6 +122,7 @@ class Track:
         table["asked"] = (asked - asked.min()) / 1e9
         table["wait"] = (got - asked) / 1e9
         table["between"] = np.where(following >= 0, (following - got) / 1e9, np.nan)
+        table["cpu"] = np.append(np.where(same, np.diff(used) / 1e9, np.nan), np.nan)
         return table
 
 
@@ -127,6 +133,12 @@ def joined(tables: Sequence[Table]) -> Table:
         table["epoch"] += epochs
         epochs = int(table["epoch"].max(initial=epochs - 1)) + 1
     return np.concatenate(tables)
+
+
+def step_cpu(table: Table) -> float:
+    """Median CPU seconds of the process in a step, at whatever rate batches came; 0: not known."""
+    known = table["cpu"][~np.isnan(table["cpu"])]
+    return float(np.median(known)) if len(known) else 0.0
 
 
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:

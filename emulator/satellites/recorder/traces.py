@@ -203,6 +203,7 @@ def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
     table = np.zeros(len(spans), SEEN)
     table["step"], table["ready"] = np.arange(len(spans)), 2
     table["asked"], table["wait"] = spans[:, 0] - spans[0, 0], spans[:, 1]
+    table["cpu"] = np.nan
     table["between"] = np.append(np.maximum(spans[1:, 0] - spans[:-1].sum(axis=1), 0), np.nan)
     return table, key[2].startswith("_Single"), device, profiled
 

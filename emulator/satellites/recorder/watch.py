@@ -13,7 +13,7 @@ from emulator.errors import FeedrateError
 from emulator.satellites.recorder.hook.feedrate_probe import usage
 from emulator.satellites.recorder.observation import Loader, Settings
 from emulator.satellites.recorder.reads import Reads, Reduction
-from emulator.satellites.recorder.steps import Table, Track, joined
+from emulator.satellites.recorder.steps import Table, Track, joined, step_cpu
 from emulator.satellites.recorder.strace import Tracer
 
 MOST_LOADERS = 1000
@@ -50,6 +50,7 @@ class Watch:
         self.accelerators: dict[int, str] = {}
         self._owner: dict[int, Key] = {}  # worker process -> its loader
         self._used: dict[int, dict[str, int]] = {}  # process -> its last counters
+        self._begun: dict[int, dict[str, int]] = {}  # worker process -> its counters before its first batch
         self._over: set[int] = set()  # processes whose last counters are final
         self._alive: set[int] = set()
         self._rest = b""
@@ -80,7 +81,7 @@ class Watch:
             key = (_number(event, "p"), _number(event, "l"))
             seen = self._loader(key)
             if seen is not None:
-                numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s"))
+                numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
                 seen.track.add(*numbers)
         elif kind == "x":
             seen = self._loader((_number(event, "p"), _number(event, "l")))
@@ -90,13 +91,15 @@ class Watch:
             self._settings(event)
         elif kind == "u":
             process = _number(event, "p")
-            self._used[process] = {name: _number(event, name) for name in _COUNTERS if name in event}
+            self._used[process] = _counters(event)
             self._over.add(process)
             self._alive.discard(process)
         elif kind in ("p", "w"):
             process = _number(event, "p")
             self.processes += kind == "p"
             self.tracer.parents.setdefault(process, _number(event, "pp"))
+            if kind == "w":
+                self._begun[process] = _counters(event)
             if len(self._alive) < _MOST_POLLED:
                 self._alive.add(process)
         elif kind == "o":
@@ -179,6 +182,7 @@ class Watch:
                 samples=sum(track.samples for track in tracks),
                 seconds=float(table["asked"].max(initial=0.0)),
                 ahead=max(track.ahead for track in tracks),
+                step_cpu_seconds=step_cpu(table),
                 reads=self.reduction.seen(first, counters, not self.traced),
             )
             found.append((loader, table))
@@ -200,17 +204,17 @@ class Watch:
         total: dict[str, int] = {}
         for key in keys:
             seen = self.loaders[key]
-            parts = [self._used.get(worker, {}) for worker in seen.workers]
+            parts = [_since(self._begun.get(one, {}), self._used.get(one, {})) for one in seen.workers]
             if not seen.settings.workers:
                 alone = sum(
                     other[0] == key[0] and not self.loaders[other].settings.workers for other in self.loaders
                 )
                 now = self._used.get(key[0], {})
                 shared = alone > len(keys)
-                parts = [] if shared else [{name: now[name] - seen.base.get(name, 0) for name in now}]
+                parts = [] if shared else [_since(seen.base, now)]
             for part in parts:
                 for name, value in part.items():
-                    total[name] = total.get(name, 0) + max(0, value)
+                    total[name] = total.get(name, 0) + value
         return total
 
     def rest(self) -> Reads:
@@ -234,4 +238,10 @@ def _number(event: Mapping[str, Any], name: str) -> int:
     return value
 
 
-_COUNTERS = ("calls", "storage", "faults", "ticks")
+def _counters(event: Mapping[str, Any]) -> dict[str, int]:
+    """A process's counters, as `usage` told them in an event."""
+    return {name: _number(event, name) for name in ("calls", "storage", "faults", "ticks") if name in event}
+
+
+def _since(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(0, value - before.get(name, 0)) for name, value in now.items()}

@@ -198,7 +198,7 @@ def patch(module: Any) -> Callable[[], None]:
         number, inside = self._feedrate_loader, _marks and not self._num_workers
         if inside:
             _mark(2 * number)
-        asked = time.monotonic_ns()
+        asked, used = time.monotonic_ns(), time.process_time_ns()
         try:
             batch = following(self)
         except BaseException as error:
@@ -218,7 +218,7 @@ def patch(module: Any) -> Callable[[], None]:
             _describe_device(events)
         sent = getattr(self, "_send_idx", step + 1)
         events.tell(
-            b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d}\n'
+            b'{"k":"s","p":%d,"l":%d,"e":%d,"i":%d,"a":%d,"g":%d,"r":%d,"s":%d,"n":%d,"c":%d}\n'
             % (
                 os.getpid(),
                 number,
@@ -229,6 +229,7 @@ def patch(module: Any) -> Callable[[], None]:
                 ready,
                 sent,
                 _samples(self, batch),
+                used,
             )
         )
         return batch
@@ -236,7 +237,7 @@ def patch(module: Any) -> Callable[[], None]:
     @functools.wraps(loop)
     def work(*args: Any, **kwargs: Any) -> Any:
         if _events is not None:
-            _events.facts(k="w", p=os.getpid(), pp=os.getppid())
+            _events.facts(k="w", p=os.getpid(), pp=os.getppid(), **usage("/proc/self"))
         try:
             return loop(*args, **kwargs)
         finally:
