@@ -331,9 +331,8 @@ def _of_loader(loader: Loader, ranks: int) -> list[str]:
     fetched = (reads.storage_bytes or 0) / reads.bytes if reads.bytes and not reads.mapped else 0.0
     if fetched > _READ_AHEAD:
         told.append(
-            f"{fetched:.2g} times the bytes that were asked for came from storage (the kernel reads ahead); "
-            "the replay asks for the same, but not for what was read ahead of it: where storage is the limit it "
-            "can be faster by as much"
+            f"{fetched:.3g} times the bytes that were asked for came from storage (the kernel reads ahead): "
+            "where storage is the limit, a replay that reads nothing ahead can be faster by as much"
         )
     if not settings.workers:
         told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")

@@ -74,8 +74,8 @@ class Track:
 
     rank: int
     rows: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
-    """epoch, step, samples, ready, asked, got (nanoseconds of the monotonic clock), used (CPU nanoseconds of the
-    process when it asked)."""
+    """epoch, step, samples, ready, asked, got (nanoseconds of the monotonic clock), used (nanoseconds of the
+    process's CPU when it asked)."""
     ends: dict[int, int] = field(default_factory=dict)
     """Epoch -> when the batch after its last one was asked for."""
     sent: dict[int, int] = field(default_factory=dict)
