@@ -37,13 +37,12 @@ def verify(
     comm = world()
     first = comm.rank == 0
     dataset = agreed(comm, lambda: open_dataset(parse_place(folder)))
-    rows = agreed(comm, dataset.rows)
     files = len(dataset.manifest.names)
     indices = evenly_spread(files, sample)
     mine = indices[comm.rank :: comm.size]
-    tally, size = Tally(), int(rows["bytes"][mine].sum())
+    tally, size = Tally(), agreed(comm, lambda: dataset.manifest.bytes_of(mine))
     with shown("verify", tally, len(mine), size):
-        found = agreed(comm, lambda: check_files(dataset, rows, mine, threads or _cores(), tally.add))
+        found = agreed(comm, lambda: check_files(dataset, mine, threads or _cores(), tally.add))
         found += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
     said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
     faults = [fault for fault in said if not fault.note]
@@ -78,10 +77,10 @@ def _repaired(dataset: Dataset, faults: list[Fault], threads: int | None) -> lis
     """Make the files of these faults again; the faults that are left. Raises DatasetError, StorageError."""
     names = [fault.name for fault in faults]
     repair(dataset, names, threads or _cores())
-    wanted, rows = set(names), dataset.rows()
+    wanted = set(names)
     known = {name: index for index, name in enumerate(dataset.manifest.names) if name in wanted}
     indices = np.array([known[name] for name in names if name in known], np.int64)
-    checked = check_files(dataset, rows, indices, threads or _cores(), lambda files, size: None)
+    checked = check_files(dataset, indices, threads or _cores(), lambda files, size: None)
     left = [fault for fault in checked if not fault.note]
     print(f"{dataset.store}: {len(indices) - len(left)} files made again")
     return left + extra_files(dataset)

@@ -19,18 +19,10 @@ from numpy.typing import NDArray
 
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import (
-    ADOPTED,
-    MANIFEST,
-    ROW,
-    TRAINING,
-    Listed,
-    Manifest,
-    open_dataset,
-    write_manifest,
-)
+from emulator.dataset.manifest import ADOPTED, MANIFEST, TRAINING, Manifest, open_dataset, write_manifest
 from emulator.dataset.owned import is_record, look
 from emulator.dataset.progress import Done, by_threads
+from emulator.dataset.table import ROW, Listed
 from emulator.dataset.verify import looks_right, sums
 from emulator.errors import DatasetError, storage_errors
 from emulator.registry import FORMATS
@@ -99,7 +91,7 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     held.clear()
     files.sort()
     sizes = np.fromiter((_size(file) for file in files), np.int64, len(files))
-    names = Listed(_name(file) for file in files)
+    names = Listed.of(_name(file) for file in files)
     del files
     for index, name in enumerate(names):
         for part in form.parts(name):
@@ -199,7 +191,7 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
         samples_per_file=samples_per_file,
     )
     try:
-        old = open_dataset(store).table[0]
+        old = open_dataset(store).table
     except DatasetError:
         old = ""
     write_manifest(store, manifest, rows, old)

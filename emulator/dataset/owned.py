@@ -91,7 +91,7 @@ class Begun:
     @classmethod
     def of(cls, head: Head) -> Begun | None:
         """As if the dataset of `head`, whose table is lost, were being made; None: its files were adopted."""
-        if head.names is not None:
+        if head.adopted:
             return None
         same = (
             "identity",
@@ -191,7 +191,7 @@ def look(store: Store) -> Holding:
             ) from None
     if dataset is not None or begun is not None:
         return Holding(store, dataset, damaged, begun)
-    others = (entry.name for entry in store.entries() if entry.name != LOCK)
+    others = (name for name in store.names() if name != LOCK)
     killed = Owner.read(store.get(LOCK) or b"")
     writers = {_writer(killed)} if killed is not None else set()  # it may not have come as far as a plan
     foreign = next((n for n in others if not _SEEDS.fullmatch(n) and not _left_by(writers, n, [])), None)
@@ -212,16 +212,16 @@ def require_free(holding: Holding, names: Names, form: str, folders: list[str]) 
     """Raises DatasetError when files of others have names that a plan needs, StorageError."""
     store, claims = holding.store, holding.claims()
     taken = []
-    for entry in store.entries():
-        path = PurePosixPath(entry.name)
-        if entry.name in folders or (holding.begun is None and entry.name.startswith(JOURNALS)):
-            taken.append(entry.name)
+    for found in store.names():
+        path = PurePosixPath(found)
+        if found in folders or (holding.begun is None and found.startswith(JOURNALS)):
+            taken.append(found)
         for part in (path, *path.parents):  # a folder may have a sample's name, too
             name = str(part)
             if index_of(names, form, name) is not None and (
                 part != path or all(index_of(*claim, name) is None for claim in claims)
             ):
-                taken.append(entry.name)
+                taken.append(found)
                 break
     if taken:
         raise DatasetError(
@@ -252,7 +252,7 @@ def removable(holding: Holding) -> Removable:
     names, form = max(claims, key=lambda claim: len(claim[0]))
     expected = np.zeros(len(names), np.int64)
     if holding.dataset is not None:
-        expected[: len(holding.dataset.manifest.sizes)] = holding.dataset.manifest.sizes
+        expected[: len(holding.dataset.manifest.sizes)] = holding.dataset.manifest.sizes[:]
     if holding.begun is not None:
         for records in journalled(store):
             records = records[records["index"] < len(names)]
@@ -290,7 +290,7 @@ def remove(holding: Holding, found: Removable, folders: list[str]) -> None:
     if holding.dataset is not None:
         if not holding.damaged:
             store.delete([MANIFEST])
-        store.delete([holding.dataset.table[0]])
+        store.delete([holding.dataset.table])
     inside = {name.rpartition("/")[0] for name in found.samples if "/" in name} | set(folders)
     if any(name.split("/")[0] == TRAINING for name in inside):
         inside |= {TRAINING, VALIDATION}
@@ -307,7 +307,7 @@ def tidy(holding: Holding, before: Owner | None) -> None:
     if before is not None:
         writers.add(_writer(before))
     if writers:
-        store.delete([entry.name for entry in store.entries() if _left_by(writers, entry.name, claims)])
+        store.delete([name for name in store.names() if _left_by(writers, name, claims)])
 
 
 def _writer(owner: Owner) -> tuple[int, int]:

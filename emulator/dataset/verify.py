@@ -15,7 +15,7 @@ import zstandard
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, Dataset, Names, Table
+from emulator.dataset.manifest import ADOPTED, Dataset, Names
 from emulator.dataset.owned import index_of, is_record
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.sizes import Index
@@ -87,25 +87,25 @@ def evenly_spread(files: int, wanted: int | None) -> Index:
     return np.unique(np.linspace(0, files - 1, wanted).round().astype(np.int64))
 
 
-def check_file(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> Fault | None:
+def check_file(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
     """What is wrong with file `index`, if anything. Raises StorageError when an object store fails.
 
     A file that cannot be read is a fault of that file; adopted ones may be links.
     """
     try:
-        return _fault(dataset, rows, index, buffer)
+        return _fault(dataset, index, buffer)
     except StorageError as error:
         if not isinstance(dataset.store, FolderStore):
             raise
         return Fault(dataset.manifest.names[index], error.what)
 
 
-def _fault(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> Fault | None:
+def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
     """What is wrong with file `index`, if anything. Raises StorageError."""
     form = format_named(dataset.manifest.format)
     name = dataset.manifest.names[index]
     parts = form.parts(name)
-    size, crc = int(rows[index]["bytes"]), int(rows[index]["crc"])
+    size, crc = dataset.rows["bytes"][index], dataset.rows["crc"][index]
     wrong = looks_right(dataset.store, form, parts, size)
     if wrong:
         return Fault(name, wrong.removeprefix(f"{name}: "))
@@ -126,18 +126,15 @@ def _fault(dataset: Dataset, rows: Table, index: int, buffer: bytearray) -> Faul
     return None
 
 
-def check_files(dataset: Dataset, rows: Table, indices: Index, threads: int, done: Done) -> list[Fault]:
-    """What is wrong with the files `indices`, in index order. `rows` is the dataset's table.
-
-    Raises StorageError.
-    """
+def check_files(dataset: Dataset, indices: Index, threads: int, done: Done) -> list[Fault]:
+    """What is wrong with the files `indices`, in index order. Raises StorageError."""
     local = threading.local()
 
     def check(index: int) -> Fault | None:
         if not hasattr(local, "buffer"):
             local.buffer = bytearray(dataset.store.request)
-        fault = check_file(dataset, rows, index, local.buffer)
-        done(1, int(rows[index]["bytes"]))
+        fault = check_file(dataset, index, local.buffer)
+        done(1, dataset.rows["bytes"][index])
         return fault
 
     return [fault for fault in by_threads(check, indices, threads) if fault is not None]
@@ -158,12 +155,13 @@ def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault
         if isinstance(store, FolderStore):
             leaves = [names.leaf(number) for number in range(min(names.subfolders, names.files))]
             leaves = [f"{names.folder}/{leaf}" if names.folder else leaf for leaf in leaves]
-        entries = [store.entries(f"{leaf}/") for leaf in leaves[share::shares]]
+        found = [store.names(f"{leaf}/") for leaf in leaves[share::shares]]
         if share == 0:
-            entries.append(store.entries(without=frozenset(leaves)))
-        found = (entry.name for entry in chain.from_iterable(entries))
+            found.append(store.names(without=frozenset(leaves)))
         extra = sorted(
-            name for name in found if index_of(names, manifest.format, name) is None and not is_record(name)
+            name
+            for name in chain.from_iterable(found)
+            if index_of(names, manifest.format, name) is None and not is_record(name)
         )
     return [Fault(name, "extra: not in the manifest") for name in extra]
 
@@ -185,7 +183,7 @@ def _beside(dataset: Dataset, form: Format) -> list[str]:
         place = int(np.searchsorted(known, hash(name)))
         return place < len(known) and int(known[place]) == hash(name)
 
-    found = (entry.name for entry in dataset.store.entries())
+    found = dataset.store.names()
     return sorted(
         name for name in found if kind(name) in kinds and not is_known(name) and not is_record(name)
     )

@@ -25,12 +25,10 @@ from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
 from emulator.dataset.manifest import (
     HIDDEN,
-    ROW,
     VALIDATION,
     Dataset,
     Manifest,
     Names,
-    Table,
     open_dataset,
     write_manifest,
 )
@@ -52,6 +50,7 @@ from emulator.dataset.plan import DatasetPlan, outlook
 from emulator.dataset.progress import Done, Journal, by_threads, journalled
 from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
 from emulator.dataset.sizes import Index
+from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
 from emulator.dataset.verify import evenly_spread, looks_right, measure_payload, sums_right
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Owner
@@ -104,7 +103,7 @@ def _give_up(store: Store) -> None:
         return
     names, form = holding.begun.names, holding.begun.format
     made = any(len(records) for records in journalled(store))
-    if made or any(index_of(names, form, e.name) is not None for e in store.entries()):
+    if made or any(index_of(names, form, name) is not None for name in store.names()):
         return
     store.delete([*(entry.name for entry in holding.journals()), PLAN])
     store.clear(sorted(folders_of(names), reverse=True))
@@ -213,7 +212,7 @@ class DatasetWriter:
             return ""
         if holding.begun is not None and holding.begun.table:
             return holding.begun.table
-        return "" if holding.dataset is None else holding.dataset.table[0]
+        return "" if holding.dataset is None else holding.dataset.table
 
     def _recorded(self) -> Table:
         """A row for each file of the plan: what the manifest and the journals say of it, without its shape.
@@ -223,9 +222,11 @@ class DatasetWriter:
         rows = np.zeros(self.plan.files, ROW)
         holding = look(self.store)
         if holding.dataset is not None and holding.dataset.manifest.identity == self.plan.identity:
-            known = holding.dataset.rows()[: len(rows)]
-            for name in ("bytes", "crc"):
-                rows[name][: len(known)] = known[name]
+            known = holding.dataset.rows
+            for begin in range(0, min(len(rows), len(known)), ROWS_AT_ONCE):
+                stop = min(begin + ROWS_AT_ONCE, len(rows), len(known))
+                for name in ("bytes", "crc"):
+                    rows[name][begin:stop] = known[name][begin:stop]
         if holding.begun is not None and holding.begun.identity == self.plan.identity:
             for records in journalled(self.store):
                 records = records[records["index"] < len(rows)]

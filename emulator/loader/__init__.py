@@ -6,8 +6,8 @@ from emulator.config.workload import AccessSpec, LoaderSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import ADOPTED
 from emulator.errors import DatasetError
-from emulator.loader.base import Loader, SampleList
-from emulator.loader.reading import Checksums, PartReader, WholeReader
+from emulator.loader.base import Loader, Numbers, SampleList
+from emulator.loader.reading import PartReader, WholeReader
 from emulator.registry import LOADERS, load
 from emulator.storage.base import Storage
 
@@ -22,7 +22,7 @@ def make_loader(
     samples: SampleList,
     *,
     seed: int = 0,
-    checksums: Checksums | None = None,
+    checksums: Numbers | None = None,
     access: AccessSpec = ALL,
 ) -> Loader:
     """The loader `kind`, a key of `registry.LOADERS`, of one rank over `samples` in `storage`.

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from emulator.errors import StorageError
 from emulator.plan import Portion
 from emulator.record.books import Stretch
@@ -54,6 +51,13 @@ class Batch:
     """None: threads of this process have read it."""
 
 
+class Numbers(Protocol):
+    """Whole numbers by index: an array, or a column that is read when it is asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
 class SampleList(Protocol):
     """The files of a dataset, as its manifest lists them."""
 
@@ -68,7 +72,7 @@ class SampleList(Protocol):
         ...
 
     @property
-    def sizes(self) -> Sequence[int] | NDArray[np.int64]:
+    def sizes(self) -> Numbers:
         """Bytes of each file; of a sample in two files, both together."""
         ...
 

@@ -180,7 +180,7 @@ class CropReader:
 
     def _unpack(self, files: Sequence[FileBlocks], random: np.random.Generator, allocate: Allocate) -> None:
         if self._unpacked is None:  # as large as the largest sample, and its files' ends padded
-            largest = int(np.max(self._whole.samples.sizes))
+            largest = self._whole.largest()
             self._unpacked = aligned_buffer(padded(largest) + len(files) * BLOCK_BYTES)
         arrays: dict[str, Array] = {}
         start = 0

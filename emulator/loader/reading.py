@@ -7,12 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import Format, Index
 from emulator.errors import DAMAGE, DatasetError, damaged
-from emulator.loader.base import SampleList
+from emulator.loader.base import Numbers, SampleList
 from emulator.plan import Read
 from emulator.storage.base import (
     HEAD,
@@ -29,8 +28,8 @@ from emulator.storage.base import (
 from emulator.storage.posix import aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
-Checksums = Sequence[int] | NDArray[np.uint32]
-"""CRC-32 of each sample, over all its files."""
+_AT_ONCE = 2**16
+"""Sizes that are looked at together."""
 
 _INDICES_KEPT = 64
 """Indices of files that are kept: that of a Parquet file takes as much memory as its footer."""
@@ -68,7 +67,7 @@ class WholeReader:
         samples: SampleList,
         form: Format,
         block: int,
-        checksums: Checksums | None = None,
+        checksums: Numbers | None = None,
     ) -> None:
         self.storage = storage
         self.samples = samples
@@ -85,6 +84,11 @@ class WholeReader:
     def size(self, index: int) -> int:
         """Bytes of file `index`; of a sample in several, of all of them."""
         return int(self.samples.sizes[index])
+
+    def largest(self) -> int:
+        """Bytes of the largest file; of a sample in several, of all of them."""
+        sizes = self.samples.sizes
+        return max(int(np.max(sizes[at : at + _AT_ONCE])) for at in range(0, len(sizes), _AT_ONCE))
 
     def sample_bytes(self) -> int:
         """Bytes of a sample, about: as those of the first files."""
@@ -204,7 +208,7 @@ class PartReader(WholeReader):
         samples: SampleList,
         form: Format,
         block: int,
-        checksums: Checksums | None = None,
+        checksums: Numbers | None = None,
         columns: Sequence[str] = (),
     ) -> None:
         super().__init__(storage, samples, form, block, checksums)

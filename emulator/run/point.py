@@ -201,8 +201,7 @@ def run_point(
 
     def meanwhile(now: float) -> None:
         progress(len(log))
-        if writer.write_if_due(now):
-            dataset.manifest.let_go()
+        writer.write_if_due(now)
 
     with ExitStack() as stack:
         barrier = stack.enter_context(StepBarrier(comm, node, links))
@@ -215,7 +214,7 @@ def run_point(
                 dataset.manifest,
                 seed=plan.seed,
                 access=workload.access,
-                checksums=dataset.rows()["crc"] if job.verify_reads else None,
+                checksums=dataset.rows["crc"] if job.verify_reads else None,
             ),
             Books(storage.stats.tallies, together=workload.loader.workers if storage.turns else 1),
         )
@@ -328,13 +327,11 @@ class SpoolWriter:
         self._written = 0
         self._due = 0.0
 
-    def write_if_due(self, now: float) -> bool:
-        """Write them once in SPOOL_SECONDS; whether it was time. Raises StorageError."""
-        if now < self._due:
-            return False
-        self._due = now + SPOOL_SECONDS
-        self.write()
-        return True
+    def write_if_due(self, now: float) -> None:
+        """Write them once in SPOOL_SECONDS. Raises StorageError."""
+        if now >= self._due:
+            self._due = now + SPOOL_SECONDS
+            self.write()
 
     def write(self) -> None:
         """Raises StorageError."""

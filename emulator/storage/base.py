@@ -510,6 +510,10 @@ class Store(Storage):
     def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
         """Everything whose name begins with `prefix`; what lies in the folders `without` may be left out."""
 
+    def names(self, prefix: str = "", without: Container[str] = ()) -> Iterator[str]:
+        """The names of the same."""
+        return (entry.name for entry in self.entries(prefix, without))
+
     @abstractmethod
     def size(self, name: str) -> int | None:
         """Bytes of `name`; None: it is not there."""

@@ -63,11 +63,16 @@ class FolderStore(PosixStorage, Store):
 
     def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
         """Everything whose name begins with `prefix`, except what is in lost+found: that is nobody's."""
-        folder, _, start = prefix.rpartition("/")
         with storage_errors(f"cannot list {self}"):
-            for name, entry in _walk(self.root / folder, folder + "/" if folder else "", start, without):
+            for name, entry in _walk(self.root, prefix, without):
                 with suppress(FileNotFoundError):
                     yield Entry(name, entry.stat(follow_symlinks=False).st_size)
+
+    def names(self, prefix: str = "", without: Container[str] = ()) -> Iterator[str]:
+        """No file is looked at: folders are read, whose entries say what they are."""
+        with storage_errors(f"cannot list {self}"):
+            for name, _ in _walk(self.root, prefix, without):
+                yield name
 
     def size(self, name: str) -> int | None:
         with storage_errors("cannot look at a file"), suppress(*_ABSENT):
@@ -159,18 +164,18 @@ class FolderStore(PosixStorage, Store):
         return next(place for place in (here, *here.parents) if place.is_dir())
 
 
-def _walk(
-    folder: Path, inside: str, start: str, without: Container[str]
-) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Files in `folder` whose names begin with `start`, and all in folders that do, but not in `without`."""
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+def _walk(root: Path, prefix: str, without: Container[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Everything below `root` whose name begins with `prefix`, but not what lies in the folders `without`."""
+    folder, slash, start = prefix.rpartition("/")
+    inside = folder + slash
+    with suppress(FileNotFoundError), os.scandir(root / folder) as entries:
         for entry in entries:
             name = inside + entry.name
             if not entry.name.startswith(start) or name == "lost+found":
                 continue
             if entry.is_dir(follow_symlinks=False):
                 if name not in without:
-                    yield from _walk(Path(entry.path), name + "/", "", without)
+                    yield from _walk(root, name + "/", without)
             else:
                 yield name, entry
 

@@ -186,7 +186,7 @@ def test_a_damaged_sample_is_never_taken_for_what_it_was(
     batches = [whole_files((index, index + 1)) for index in range(0, 24, 2)]
 
     def read() -> int:
-        loader = make_loader(kind, spec, store, manifest, checksums=open_dataset(store).rows()["crc"])
+        loader = make_loader(kind, spec, store, manifest, checksums=open_dataset(store).rows["crc"])
         try:
             return sum(batch.bytes for batch in loader.read(batches))
         finally:

@@ -1,6 +1,7 @@
-"""Nothing that is kept of each file is large: names as bytes, rows mapped, tasks in windows."""
+"""Nothing large is kept of each file: rows and names stay where they lie, tasks come in windows."""
 
-import sys
+import json
+import pickle
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.dataset.adopt import _name, _packed, _size
-from emulator.dataset.manifest import Listed, Manifest, Names, open_dataset, write_manifest
+from emulator.dataset.manifest import MANIFEST, Manifest, Names, checksum_of, open_dataset, write_manifest
 from emulator.dataset.progress import by_threads
+from emulator.dataset.table import ROW, Listed
 from emulator.dataset.verify import extra_files
+from emulator.errors import DatasetError, StorageError
 from emulator.storage.folder import FolderStore
 
 NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=("Cs",)), min_size=1, max_size=30)
@@ -18,8 +21,8 @@ NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=("Cs"
 
 @given(st.lists(NAMES, max_size=20))
 def test_listed_names_are_the_names(names):
-    listed = Listed(names)
-    assert list(listed) == names and listed == Listed(names)
+    listed = Listed.of(names)
+    assert list(listed) == names == [listed[index] for index in range(len(names))]
     assert listed[1:3] == names[1:3]
     with pytest.raises(IndexError):
         listed[len(names)]
@@ -50,7 +53,7 @@ def test_an_error_ends_the_threads_and_order_is_kept():
 
 def test_the_shares_of_extra_files_are_all_of_them(tmp_path):
     names = Names(9, ".npz", 3)
-    rows = np.zeros(9, [("bytes", "<i8"), ("crc", "<u4"), ("shape", "<u4", (3,))])
+    rows = np.zeros(9, ROW)
     rows["bytes"] = 1
     extra = ["0000/sample_0000099.npz", "0001/x", "0002/sample_0000000.npz", "0009/deep/y", "top"]
     for name in [*names, *extra]:
@@ -64,6 +67,51 @@ def test_the_shares_of_extra_files_are_all_of_them(tmp_path):
     assert sorted(shares) == extra
 
 
-def test_a_million_names_take_little():
-    listed = Listed(f"img_{number}.bin" for number in range(1000))
-    assert len(listed._bytes) + listed._ends.nbytes < 1000 * 24 < sum(map(sys.getsizeof, listed))
+def adopted(folder, names):
+    rows = np.zeros(len(names), ROW)
+    rows["bytes"] = np.arange(len(names)) + 1
+    made = Manifest(
+        format="bytes", recipe="adopted", seed=0, names=Listed.of(names), sizes=rows["bytes"].copy()
+    )
+    write_manifest(FolderStore(folder), made, rows)
+
+
+def test_names_of_others_lie_in_the_table_and_not_in_the_manifest(tmp_path):
+    names = [f"img_{number}.bin" for number in range(100_000)]
+    adopted(tmp_path, names)
+    assert (tmp_path / MANIFEST).stat().st_size < 1000
+    dataset = pickle.loads(pickle.dumps(open_dataset(tmp_path)))
+    assert list(dataset.manifest.names) == names and dataset.manifest.names[99_999] == names[-1]
+    assert dataset.manifest.sizes[99_999] == 100_000
+    with next(tmp_path.glob("samples-*.npy")).open("r+b") as table:
+        table.truncate(1000)
+    with pytest.raises(StorageError, match="became shorter"):
+        dataset.manifest.sizes[99_999]
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a", "../b"], "leaves the folder"), (["/a", "b"], "leaves the folder"),
+        (["a\0", "b"], "leaves the folder"), (["a", "a"], "twice"), (["", "a"], "wrong layout"),
+    ],
+)  # fmt: skip
+def test_hostile_names_in_a_table_are_one_line(tmp_path, names, said):
+    adopted(tmp_path, names)
+    with pytest.raises(DatasetError, match=said):
+        open_dataset(tmp_path)
+    head = json.loads((tmp_path / MANIFEST).read_text())
+    for size in (1, 2**60):
+        changed = {**head, "names_bytes": size}
+        (tmp_path / MANIFEST).write_text(json.dumps({**changed, "checksum": checksum_of(changed)}))
+        with pytest.raises(DatasetError, match="wrong layout"):
+            open_dataset(tmp_path)
+
+
+def test_names_in_the_manifest_as_before_are_read(tmp_path):
+    adopted(tmp_path, ["a", "b"])
+    head = json.loads((tmp_path / MANIFEST).read_text())
+    del head["names_bytes"]
+    head |= {"schema": 1, "names": ["c", "d"]}
+    (tmp_path / MANIFEST).write_text(json.dumps({**head, "checksum": checksum_of(head)}))
+    assert list(open_dataset(tmp_path).manifest.names) == ["c", "d"]

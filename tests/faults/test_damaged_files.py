@@ -69,7 +69,7 @@ def test_a_loader_says_what_is_damaged_or_reads_right(form, verify, specimens, t
         victim = random.choice(files)
         after = DAMAGES[form](contents[victim], random)
         victim.write_bytes(after)
-        checksums = dataset.rows()["crc"] if verify else None
+        checksums = dataset.rows["crc"] if verify else None
         with closing(
             make_loader("direct", spec, dataset.store, dataset.manifest, checksums=checksums)
         ) as loader:

@@ -187,14 +187,14 @@ def test_force_on_an_unfinished_dataset(data: Path, tmp_path: Path) -> None:
     """Journalled files go; one that no journal names may be somebody's."""
     store, held = FolderStore(data), look(FolderStore(data))
     assert held.dataset is not None
-    rows = held.dataset.rows()
+    rows = held.dataset.rows
     from emulator.dataset.owned import Begun
 
     begun = Begun(
         identity=held.dataset.manifest.identity, files=3, recipe="tiny", format="npz",
         payload="incompressible", seed=0, subfolders=0,
     )  # fmt: skip
-    store.delete([MANIFEST, held.dataset.table[0]])
+    store.delete([MANIFEST, held.dataset.table])
     store.put(PLAN, begun.text())
     with Journal(store, 0) as journal:
         for index in range(2):

@@ -67,7 +67,7 @@ def simulate(
     else:
         manifest = read_manifest(dataset)
         each = manifest.samples_per_file
-        sizes = (manifest.sizes.astype("float64") / each).repeat(each)
+        sizes = (manifest.sizes[:].astype("float64") / each).repeat(each)
         simulation = Simulation(workload=spec, system=on, sizes=sizes, epochs=epochs, steps=steps)
     out = out or options.default_out(spec.name)
     command = options.command_line()
