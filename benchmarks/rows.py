@@ -24,7 +24,7 @@ from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
 from emulator.record.folder import read_result, write_result
 from emulator.record.result import new_result
-from emulator.record.steps import STEP, Spool, Steps, remove_spools, step_blocks, write_part
+from emulator.record.steps import STEP, Spool, Steps, make_spool, remove_spools, step_blocks, write_part
 
 STEPS, RANKS_A_HOST, POINTS = 5000, 64, 2
 
@@ -53,13 +53,16 @@ def measured(out: Path, count: int) -> list[str]:
     ranks = max(1, count // STEPS // POINTS)
     steps = count // ranks // POINTS
     own, _ = in_a_process(lambda: sum_up(steps))
-    for rank in range(ranks):
-        with Spool(out, rank) as spool:
-            for point in range(POINTS):
-                spool.append(rows_of(point, rank, steps))
-    hosts = [range(first, min(ranks, first + RANKS_A_HOST)) for first in range(0, ranks, RANKS_A_HOST)]
-    writing = [in_a_process(lambda n=n, own=own: write_part(out, n, own)) for n, own in enumerate(hosts)]
-    remove_spools(out)
+    writing = []
+    for number, first in enumerate(range(0, ranks, RANKS_A_HOST)):
+        on_it = min(ranks - first, RANKS_A_HOST)
+        file = make_spool(out, number)
+        for place in range(on_it):
+            with Spool(file, place, on_it) as spool:
+                for point in range(POINTS):
+                    spool.append(rows_of(point, first + place, steps))
+        writing.append(in_a_process(lambda n=number, file=file: write_part(out, n, [file])))
+        remove_spools(out)
     size = sum(file.stat().st_size for file in out.glob("steps*.parquet"))
     reading = in_a_process(lambda: sum(map(len, step_blocks(out))))
     write_result(out, result_of(ranks, steps))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 
+from emulator.dataset.progress import JOURNALS
 from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter
 from emulator.errors import LaunchError, MissingError
@@ -18,8 +21,11 @@ _FIRST_JOURNAL = 500_000
 
 
 def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: int) -> None:
-    """What a Dask worker does: one part, with one thread (the worker has several)."""
-    writer.fill(indices, number, 1, options)
+    """What a Dask worker does: one part, with one thread (the worker has several).
+
+    Where a worker was lost, another one goes on behind what the journal of its task says.
+    """
+    writer.fill(writer.left_by(number, indices), number, 1, options)
 
 
 def fill_dask(
@@ -40,14 +46,19 @@ def fill_dask(
         return
     try:
         import dask
-        from distributed import Client
+        from distributed import Client, KilledWorker
+        from distributed.client import CancelledError
+        from distributed.comm import CommClosedError
     except ImportError:
         raise MissingError("--dask needs dask and distributed", "pip install 'feedrate[dask]'") from None
 
     def tasks(count: int) -> list[tuple[Index, int]]:
         """What `count` workers have to do: the files and the number of the journal of each task."""
         parts = np.array_split(indices, min((count or 1) * _TASKS_PER_WORKER, len(indices)))
-        numbers = range(_FIRST_JOURNAL, _FIRST_JOURNAL + len(parts))
+        # Numbers that no earlier command used: what a journal of theirs says may be what is to be made again.
+        used = [int(name[len(JOURNALS) :][:6]) for name in writer.store.names(JOURNALS)]
+        first = max([_FIRST_JOURNAL - 1, *used]) + 1
+        numbers = range(first, first + len(parts))
         watch(numbers)
         return list(zip(parts, numbers, strict=True))
 
@@ -71,6 +82,7 @@ def fill_dask(
             f"no Dask scheduler answers at {address} ({type(error).__name__})",
             "start one with: dask scheduler, and give its address like tcp://host:8786",
         ) from None
+    logging.disable()  # a lost scheduler is said below, in one line
     with client:
         futures = [
             client.submit(_make, writer, options, part, number, pure=False)
@@ -78,5 +90,16 @@ def fill_dask(
         ]
         try:
             client.gather(futures)
+        except (CancelledError, CommClosedError):
+            raise LaunchError(
+                f"the Dask scheduler at {address} is lost",
+                "what was made stays; start it again, and the same command goes on",
+            ) from None
+        except KilledWorker as error:
+            raise LaunchError(
+                f"a task was lost with {error.allowed_failures + 1} Dask workers, one after the other",
+                "see the workers' logs; the same command goes on",
+            ) from None
         finally:
-            client.cancel(futures)
+            with suppress(CancelledError, CommClosedError):
+                client.cancel(futures)

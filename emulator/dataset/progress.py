@@ -91,24 +91,24 @@ class Journal(Closing):
         self._appender.close()
 
 
-def journalled(store: Store) -> Iterator[Records]:
-    """The valid records of all journals, some at a time; of an index that comes again, the last one holds.
+def journalled(store: Store, worker: int | None = None) -> Iterator[Records]:
+    """The valid records of all journals, or of one worker's, some at a time.
 
-    Raises StorageError.
+    Of an index that comes again, the last one holds. Raises StorageError.
     """
-    for records in _records(store):
+    for records in _records(store, JOURNALS if worker is None else journal_name(worker)):
         yield records[records["index"] >= 0]
 
 
 def read_writers(store: Store) -> set[tuple[int, int]]:
     """(process, CRC-32 of its host's name) of all that kept a journal in a folder. Raises StorageError."""
-    writers = (records[records["index"] == _WRITER] for records in _records(store))
+    writers = (records[records["index"] == _WRITER] for records in _records(store, JOURNALS))
     return {(int(row["bytes"]), int(row["crc"])) for rows in writers for row in rows}
 
 
-def _records(store: Store) -> Iterator[Records]:
-    """The valid records of all journals, those of writers too, some at a time. Raises StorageError."""
-    for name in sorted(entry.name for entry in store.entries(JOURNALS)):
+def _records(store: Store, prefix: str) -> Iterator[Records]:
+    """The valid records of journals, those of writers too, some at a time. Raises StorageError."""
+    for name in sorted(store.names(prefix)):
         data = store.get(name) or b""
         for begin in range(0, _whole(len(data)), _AT_ONCE):
             part = data[begin : min(begin + _AT_ONCE, _whole(len(data)))]

@@ -47,7 +47,7 @@ from emulator.dataset.owned import (
     tidy,
 )
 from emulator.dataset.plan import DatasetPlan, outlook
-from emulator.dataset.progress import Done, Journal, by_threads, journalled
+from emulator.dataset.progress import RECORD, Done, Journal, by_threads, journalled
 from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
@@ -253,6 +253,22 @@ class DatasetWriter:
         # Storage far away answers many at once.
         kept = np.fromiter(by_threads(intact, indices, _READERS), np.bool_, len(indices))
         left: Index = indices[~kept]
+        return left
+
+    def left_by(self, worker: int, indices: Index) -> Index:
+        """Those of `indices` that the worker of this number has not made, which was lost.
+
+        Raises StorageError.
+        """
+        made = np.concatenate([np.zeros(0, RECORD), *journalled(self.store, worker)])
+        names, form = self.plan.names, self.plan.form
+        kept = [
+            row["index"]
+            for row in made
+            if row["index"] < self.plan.files
+            and not looks_right(self.store, form, form.parts(names[int(row["index"])]), int(row["bytes"]))
+        ]
+        left: Index = indices[~np.isin(indices, kept)]
         return left
 
     def require_space(self, files: int, needed: int, freed: int) -> None:

@@ -32,10 +32,11 @@ from emulator.record.steps import (
     is_part,
     is_spool,
     is_step_log,
-    keep_spools,
+    next_part,
     parts_of,
     remove_spools,
     spools_of,
+    write_part,
     write_steps,
 )
 
@@ -111,7 +112,7 @@ class ResultFolder:
         if len(read_result(path).points) != len(result.points):
             raise SpecError(f"another process has gone on with {path}", "resume it again")
         _tidy(path, lock.before)
-        keep_spools(path, len(result.points))
+        write_part(path, next_part(path), spools_of(path), points=len(result.points))
         remove_spools(path)
         with storage_errors(f"cannot write to {path}"):
             (path / FAILURE).unlink(missing_ok=True)

@@ -1,17 +1,25 @@
 """The step log: one row per step per rank, for emulated and simulated runs alike.
 
-OUT/spool/rank-00007.steps  raw rows of rank 7 of the world, appended while it runs: a killed run keeps them
-OUT/steps.parquet           the rows of the first host, once the run is complete; then its spools are gone
+OUT/spool/part-00001.steps  raw rows of the ranks of the second host while they run: a killed run keeps them
+OUT/steps.parquet           the rows of the first host, once the run is complete; then its spool is gone
 OUT/steps-00001.parquet     those of the second one, and so on; a sweep that is resumed adds further parts
 
 No process ever holds all rows: each host writes its own, and readers take them a point or some at a time.
+
+The ranks of a host share a spool without locks: its blocks are dealt to them in turn, and each writes into
+its own alone. A rank that is killed while it writes loses a row of its own and none of others, where a torn
+row among appended ones would make all behind it unreadable. What was never written reads as zeros.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack, suppress
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 
@@ -19,12 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import storage_errors
-from emulator.files import RecordFile
+from emulator.files import NEW_FILE
 from emulator.record.rows import row_blocks, write_rows
 
 STEPS = "steps.parquet"
 SPOOL = "spool"
-SPOOL_FILES = "rank-*.steps"
 _PART = re.compile(r"steps(-[0-9]{5})?\.parquet")
 
 STEP = np.dtype(
@@ -102,26 +109,53 @@ class StepLog:
         return self._rows[since : self._count]
 
 
-class Spool:
-    """Appends the rows of one rank to OUT/spool/rank-00007.steps, so that a killed run keeps them."""
+SPOOL_ROWS = 1024
+"""Rows of a block: 27 pages."""
+_BLOCK = SPOOL_ROWS * STEP.itemsize
 
-    def __init__(self, out: Path, rank: int) -> None:
-        """Open the spool of `rank` (of the whole world). Raises StorageError."""
-        file = out / SPOOL / f"rank-{rank:05d}.steps"
+
+def make_spool(out: Path, number: int) -> Path:
+    """Make a spool for the ranks of a host, whose rows become part `number`, or a later one where it is taken
+    by rows that a killed run left. Raises StorageError."""
+    with storage_errors("cannot write the step log"):
+        (out / SPOOL).mkdir(parents=True, exist_ok=True)
+        for free in count(number):
+            file = out / SPOOL / f"part-{free:05d}.steps"
+            with suppress(FileExistsError):
+                os.close(os.open(file, NEW_FILE, 0o666))
+                return file
+    raise AssertionError("there is no last number")
+
+
+class Spool:
+    """The rows of one rank in the spool of its host, so that a killed run keeps them."""
+
+    def __init__(self, file: Path, place: int = 0, places: int = 1) -> None:
+        """Of rank `place` of the `places` ranks that share the spool. Raises StorageError."""
         self._doing = f"cannot write the step log {file}"
+        self._place, self._places, self._rows = place, places, 0
         with storage_errors(self._doing):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self._file = RecordFile(file, STEP.itemsize)
+            self._descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def append(self, rows: Steps) -> None:
         """Hand the rows to the system: they outlive this process, not a power cut. Raises StorageError."""
         with storage_errors(self._doing):
-            self._file.append(rows.tobytes())
+            while len(rows):
+                turn, at = divmod(self._rows, SPOOL_ROWS)
+                fitting, rows = rows[: SPOOL_ROWS - at], rows[SPOOL_ROWS - at :]
+                left = memoryview(fitting.tobytes())
+                offset = (turn * self._places + self._place) * _BLOCK + at * STEP.itemsize
+                while left:  # twice only when the disk is full: then the second write says so
+                    done = os.pwrite(self._descriptor, left, offset)
+                    left, offset = left[done:], offset + done
+                self._rows += len(fitting)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing. Raises StorageError."""
-        with storage_errors(self._doing):
-            self._file.close()
+        """Close the file; a second call does nothing. Raises StorageError: some fail only here."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with storage_errors(self._doing):
+                os.close(descriptor)
 
     def __enter__(self) -> Spool:
         return self
@@ -132,34 +166,60 @@ class Spool:
         self.close()
 
 
-def spools_of(out: Path, ranks: Collection[int] | None = None) -> list[Path]:
-    """The spools of these ranks of the world, None: of all, rank after rank. Raises StorageError."""
+def last_steps(file: Path, place: int, places: int) -> Steps:
+    """The rows in the last two blocks of rank `place` of those that share a spool. Raises OSError."""
+    with file.open("rb") as opened:
+
+        def block(turn: int) -> Steps:
+            opened.seek((turn * places + place) * _BLOCK)
+            return _whole(np.frombuffer(_cut(opened.read(_BLOCK)), STEP))
+
+        turns = range(-(-file.stat().st_size // (places * _BLOCK)))
+        begun = bisect_left(turns, True, key=lambda turn: not len(block(turn)))
+        return np.concatenate([np.zeros(0, STEP), *map(block, turns[max(0, begun - 2) : begun])])
+
+
+def spools_of(out: Path) -> list[Path]:
+    """The spools in OUT: of each host, or of each rank, as older versions had them. Raises StorageError."""
     with storage_errors("cannot read the step log"):
-        found = sorted((out / SPOOL).glob(SPOOL_FILES))
-    return [file for file in found if ranks is None or _rank_of(file) in ranks]
-
-
-def _rank_of(file: Path) -> int:
-    """The rank that a spool is named after; -1: it is none."""
-    digits = file.stem.removeprefix("rank-")
-    return int(digits) if digits.isdecimal() else -1
+        return sorted((out / SPOOL).glob("*.steps"))
 
 
 def is_spool(file: Path) -> bool:
     """Whether what is in a file can be rows of steps. Raises OSError."""
-    rows = _spooled(file)
     whole = ("point", "rank", "epoch", "step", "samples", "bytes")
-    seconds = rows["begin"] + rows["wait"] + rows["compute"]
-    return all(bool((rows[name] >= 0).all()) for name in whole) and bool((np.abs(seconds) < _LONGEST).all())
+    for _, rows in _spooled(file):
+        seconds = rows["begin"] + rows["wait"] + rows["compute"]
+        if any((rows[name] < 0).any() for name in whole) or not (np.abs(seconds) < _LONGEST).all():
+            return False
+    return True
 
 
 _LONGEST = 1e9
 """Seconds: a step that is longer, or no number, is none."""
 
 
-def _spooled(file: Path) -> Steps:
-    raw = file.read_bytes()
-    return np.frombuffer(raw[: len(raw) // STEP.itemsize * STEP.itemsize], dtype=STEP)
+def _spooled(file: Path) -> Iterator[tuple[int, Steps]]:
+    """The whole rows of a spool, a block at a time, and the number of the first. Raises OSError."""
+    with file.open("rb") as opened:
+        for first in count(0, SPOOL_ROWS):
+            data = opened.read(_BLOCK)
+            if not data:
+                return
+            yield first, _whole(np.frombuffer(_cut(data), STEP))
+
+
+def _cut(data: bytes) -> bytes:
+    return data[: len(data) // STEP.itemsize * STEP.itemsize]
+
+
+def _whole(rows: Steps) -> Steps:
+    """Rows that were written to their end: the last number of others is 0, or 0 but for its lowest bytes."""
+    whole: Steps = rows[~(np.abs(rows[_LAST]) < 1e-300)]
+    return whole
+
+
+_LAST = (STEP.names or ())[-1]
 
 
 def is_step_log(file: Path) -> bool:
@@ -175,16 +235,16 @@ def is_step_log(file: Path) -> bool:
             return False
 
 
-def remove_spools(out: Path, ranks: Collection[int] | None = None) -> None:
-    """Remove the spools of these ranks, None: of all, and their folder once it is empty.
+def remove_spools(out: Path, spools: Collection[Path] | None = None) -> None:
+    """Remove these spools, None: all, and their folder once it is empty.
 
     Files of others stay, and then the folder does too. Raises StorageError.
     """
     with storage_errors("cannot remove the spools"):
-        for file in spools_of(out, ranks):
+        for file in spools_of(out) if spools is None else spools:
             if is_spool(file):
                 file.unlink(missing_ok=True)
-        if ranks is None and (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
+        if spools is None and (out / SPOOL).is_dir() and not any((out / SPOOL).iterdir()):
             (out / SPOOL).rmdir()
 
 
@@ -216,33 +276,33 @@ def write_steps(out: Path, rows: Steps) -> None:
     write_rows(out / STEPS, STEP, [rows])
 
 
-def write_part(out: Path, number: int, ranks: Collection[int]) -> None:
-    """Write the rows in the spools of these ranks as part `number`, a point after the other.
+def write_part(out: Path, number: int, spools: Collection[Path], points: int | None = None) -> None:
+    """Write the rows in these spools as part `number`: a point after the other, of each rank after rank.
 
-    Without rows there is none. Raises StorageError.
+    `points`: of a run that was cut off, only those of so many points, and only those that no part has.
+    Without rows there is none. Raises StorageError, SpecError when a part is no step log.
     """
-    stretches = []  # (point, file, first row, rows): of each rank those of a point lie together
-    for file in spools_of(out, ranks):
-        with storage_errors("cannot read the step log"):
-            at, first, count = np.unique(_spooled(file)["point"], return_index=True, return_counts=True)
-        stretches += [(p, file, f, c) for p, f, c in zip(at, first, count, strict=True)]
+    known = set() if points is None else set(_known(out).tolist())
+    stretches = []  # (point, rank, file, first row, rows): within a block those of a point lie together
+    with storage_errors("cannot read the step log"):
+        for file in spools:
+            for begin, rows in _spooled(file):
+                runs, first, length = np.unique(_runs(rows), return_index=True, return_counts=True)
+                stretches += [
+                    (int(run), file, begin + at, size)
+                    for run, at, size in zip(runs, first.tolist(), length.tolist(), strict=True)
+                    if run not in known and (points is None or run >> 32 < points)
+                ]
 
     def blocks() -> Iterator[Steps]:
-        for _, file, first, count in sorted(stretches):
-            yield np.fromfile(file, STEP, count, offset=first * STEP.itemsize)
+        with ExitStack() as stack:
+            opened = {file: stack.enter_context(file.open("rb")) for file in spools}
+            for _, file, first, size in sorted(stretches):
+                opened[file].seek(first * STEP.itemsize)
+                yield np.frombuffer(opened[file].read(size * STEP.itemsize), STEP)
 
     if stretches:
         write_rows(part(out, number), STEP, blocks())
-
-
-def keep_spools(out: Path, points: int) -> None:
-    """Write what the spools of a run that was cut off have of its first `points` points as a further part.
-
-    Raises StorageError, SpecError when a part is no step log.
-    """
-    kept = [rows[rows["point"] < points] for rows in _only_spooled(out, None)]
-    if any(map(len, kept)):
-        write_rows(part(out, next_part(out)), STEP, kept)
 
 
 def step_blocks(out: Path, point: int | None = None) -> Iterator[Steps]:
@@ -258,15 +318,20 @@ def step_blocks(out: Path, point: int | None = None) -> Iterator[Steps]:
 def _only_spooled(out: Path, point: int | None) -> Iterator[Steps]:
     """The rows of the spools, or those of a point, that no part has: a run may be cut off while it writes
     parts."""
-    spools, known = spools_of(out), np.zeros(0, np.int64)
-    if spools:
-        parts = [np.unique(_runs(rows)) for file in parts_of(out) for rows in row_blocks(file, STEP, MOMENTS)]
-        known = np.concatenate([known, *parts])
+    if not (spools := spools_of(out)):
+        return
+    known = _known(out)
     for file in spools:
         with storage_errors("cannot read the step log"):
-            rows = _spooled(file)
-        rows = rows if point is None else rows[rows["point"] == point]
-        yield rows[~np.isin(_runs(rows), known)]
+            for _, rows in _spooled(file):
+                rows = rows if point is None else rows[rows["point"] == point]
+                yield rows[~np.isin(_runs(rows), known)]
+
+
+def _known(out: Path) -> NDArray[np.int64]:
+    """The pairs of point and rank that the parts have."""
+    parts = [np.unique(_runs(rows)) for file in parts_of(out) for rows in row_blocks(file, STEP, MOMENTS)]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def _runs(rows: Steps) -> NDArray[np.int64]:

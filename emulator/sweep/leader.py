@@ -98,9 +98,9 @@ class Leader:
             self._point_begin = time.monotonic()
         return count
 
-    def run_by(self, active: Sequence[int]) -> None:
-        """The ranks of the world with these numbers run the next point."""
-        self._spools = Spools(self._job.out, self.number, active)
+    def run_by(self, spools: Sequence[tuple[Path, int, int]]) -> None:
+        """The next point is run by ranks whose rows lie there (`session.spool_shares`)."""
+        self._spools = Spools(self.number, spools)
 
     @property
     def on_half(self) -> bool:

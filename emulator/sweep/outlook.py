@@ -11,33 +11,30 @@ import numpy as np
 
 from emulator.analysis.throughput import Throughput, throughput
 from emulator.record.result import Point
-from emulator.record.steps import SPOOL, STEP
+from emulator.record.steps import last_steps
 
 MOST_RANKS = 16
-"""Spools that are looked at; the others are taken to be like them."""
+"""Ranks whose rows are looked at; the others are taken to be like them."""
 RECENT_STEPS = 8
 """Steps of a rank that count as now."""
-_TAIL = 4 * RECENT_STEPS * STEP.itemsize
 
 
 class Spools:
     """The last steps of a point that runs."""
 
-    def __init__(self, out: Path, number: int, active: Sequence[int]) -> None:
-        """`active` has the world's numbers of the ranks that run point `number`."""
-        places = np.unique(np.linspace(0, len(active) - 1, min(MOST_RANKS, len(active))).astype(int))
-        self._files = [out / SPOOL / f"rank-{active[place]:05d}.steps" for place in places]
+    def __init__(self, number: int, spools: Sequence[tuple[Path, int, int]]) -> None:
+        """`spools` has, of each rank that runs point `number`, where its rows lie (`last_steps`)."""
+        places = np.unique(np.linspace(0, len(spools) - 1, min(MOST_RANKS, len(spools))).astype(int))
+        self._spools = [spools[place] for place in places]
         self._number = number
-        self._ranks = len(active)
+        self._ranks = len(spools)
 
     def now(self) -> Throughput | None:
         """What all ranks get now, the first step left out; None until some of them have shown it."""
         parts = []
-        for path in self._files:
-            with suppress(OSError), path.open("rb") as file:
-                size = file.seek(0, 2) // STEP.itemsize * STEP.itemsize
-                file.seek(max(0, size - _TAIL))
-                rows = np.frombuffer(file.read(min(size, _TAIL)), dtype=STEP)
+        for spool in self._spools:
+            with suppress(OSError):
+                rows = last_steps(*spool)
                 rows = rows[(rows["point"] == self._number) & ((rows["step"] > 0) | (rows["epoch"] > 0))]
                 if len(rows):
                     parts.append(rows[-RECENT_STEPS:])

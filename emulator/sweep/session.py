@@ -11,13 +11,14 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.config.workload import Placement
 from emulator.dataset.manifest import open_dataset
 from emulator.record.folder import RESULT
 from emulator.record.result import RunResult
-from emulator.record.steps import Spool, next_part, remove_spools, write_part
+from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
 from emulator.run.comm import Comm, Quiet, agreed, guarded
 from emulator.run.links import hosts_joined
 from emulator.run.point import TrainingJob, run_point
@@ -52,27 +53,40 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
             apart = {host for host, sees in zip(hosts, seen, strict=False) if not sees}
             if leader:
                 leader.keep_rows_on(apart)
-            with agreed(world, lambda: Spool(job.out, world.rank)) as spool:
+            part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
+            made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
+            shares = spool_shares(hosts, world.allgather(made))
+            with agreed(world, lambda: Spool(*shares[world.rank])) as spool:
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
                     active = world.rank in on[:count]
                     group = world.split(0 if active else 1)
                     if active:
                         if leader:
-                            leader.run_by(on[:count])
+                            leader.run_by([shares[rank] for rank in on[:count]])
                         progress = leader.progress if leader else lambda steps: None
                         measured = run_point(job, dataset, number, group, spool, progress, links)
                         if leader and measured:
                             leader.add(measured)
                     number += 1
                     world.barrier()  # ranks that are not active sleep here
-        if checks:
-            names = list(dict.fromkeys(hosts))
-            part += names.index(hosts[world.rank])
-        own = [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]
-        agreed(world, lambda: write_part(job.out, part, own) if checks else None)
-        agreed(world, lambda: remove_spools(job.out, own) if checks else None)
+        agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
+        agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
         return leader.complete() if leader else None
+
+
+def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:
+    """Of each world rank its host's spool, its place among the ranks that share it, and how many they are.
+
+    `hosts` has each world rank's host, `made` the spool that it made: the first rank of each host has.
+    """
+    files = {host: file for host, file in zip(hosts, made, strict=True) if file}
+    places, seen = Counter(hosts), Counter[str]()
+    shares = []
+    for host in hosts:
+        shares.append((files[host], seen[host], places[host]))
+        seen[host] += 1
+    return shares
 
 
 def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> list[int]:

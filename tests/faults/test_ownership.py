@@ -198,7 +198,7 @@ def test_force_on_an_unfinished_dataset(data: Path, tmp_path: Path) -> None:
     store.put(PLAN, begun.text())
     with Journal(store, 0) as journal:
         for index in range(2):
-            journal.add(index, int(rows[index]["bytes"]), int(rows[index]["crc"]))
+            journal.add(index, int(rows["bytes"][index]), int(rows["crc"][index]))
     before = tree(data)
     refused(run(tmp_path, "generate", data, *TINY, "--seed", 1, "--force"), "sample_0000002.npz")
     assert {k: v for k, v in tree(data).items() if k != ".feedrate/lock"} == {

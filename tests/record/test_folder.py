@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +25,13 @@ from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, 
 from emulator.record.rows import AT_ONCE
 from emulator.record.steps import (
     MOMENTS,
+    SPOOL_ROWS,
     STEP,
     STEPS,
     Spool,
     is_step_log,
+    last_steps,
+    make_spool,
     next_part,
     read_steps,
     remove_spools,
@@ -136,22 +139,41 @@ def test_steps_come_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, st
     assert back.tobytes() == steps.tobytes()
 
 
-@given(steps=rows, torn=st.integers(0, STEP.itemsize - 1), cut=st.integers(0, 40))
+@given(steps=rows, cut=st.integers(0, 40), torn=st.integers(0, STEP.itemsize - 1))
 @settings(max_examples=40, deadline=None)
 def test_spools_lose_at_most_the_torn_last_row(
-    tmp_path_factory: pytest.TempPathFactory, steps: np.ndarray, torn: int, cut: int
+    tmp_path_factory: pytest.TempPathFactory, steps: np.ndarray, cut: int, torn: int
 ) -> None:
-    out = tmp_path_factory.mktemp("out")
-    with Spool(out, 7) as spool:
+    steps = steps.copy()
+    steps["woke"] = 1.5
+    file = make_spool(tmp_path_factory.mktemp("out"), 7)
+    with Spool(file, 1, 3) as spool:
         spool.append(steps[:cut])
         spool.append(steps[cut:])
-    file = out / "spool" / "rank-00007.steps"
-    with file.open("ab") as handle:
-        handle.write(b"\xff" * torn)  # what a killed rank may leave
-    assert read_steps(out).tobytes() == steps.tobytes()
-    with Spool(out, 7) as spool:  # a resumed rank goes on behind the last whole row
-        spool.append(steps)
-    assert read_steps(out).tobytes() == steps.tobytes() * 2
+    with file.open("r+b") as handle:  # what a killed rank may leave
+        handle.seek(SPOOL_ROWS * STEP.itemsize + len(steps) * STEP.itemsize)
+        handle.write(steps[:1].tobytes()[:torn] or b"\xff" * torn)
+    assert read_steps(file.parents[1]).tobytes() == steps.tobytes()
+    assert make_spool(file.parents[1], 7).name == "part-00008.steps", "a resumed run leaves it alone"
+
+
+def test_ranks_of_a_host_share_a_spool_and_none_writes_over_another(tmp_path: Path) -> None:
+    file, written = make_spool(tmp_path, 0), []
+    with ExitStack() as stack:
+        spools = [stack.enter_context(Spool(file, place, 3)) for place in range(3)]
+        for size in (1, 1500, 700):
+            for place, spool in enumerate(spools[:2]):  # the last rank is not active
+                rows = np.zeros(size, dtype=STEP)
+                rows["rank"], rows["step"], rows["woke"] = place, np.arange(size), 1.0
+                rows["point"] = len(written) // 2
+                spool.append(rows)
+                written.append(rows)
+    assert last_steps(file, 1, 3)[-700:].tobytes() == written[-1].tobytes()
+    assert len(last_steps(file, 2, 3)) == 0 == len(last_steps(make_spool(tmp_path, 1), 0, 1))
+    assert len(read_steps(tmp_path)) == sum(map(len, written))
+    write_part(tmp_path, 0, [file])
+    remove_spools(tmp_path)
+    assert read_steps(tmp_path).tobytes() == np.concatenate(written).tobytes(), "point by point, by rank"
 
 
 def small(**changes: object) -> RunResult:
@@ -177,11 +199,11 @@ def one_line(error: pytest.ExceptionInfo[FeedrateError]) -> str:
     return text
 
 
-def test_spools_of_many_ranks_are_read_in_rank_order_and_removed(tmp_path: Path) -> None:
-    for rank in (11, 2):
+def test_spools_of_many_hosts_are_read_in_order_and_removed(tmp_path: Path) -> None:
+    for number, rank in enumerate((2, 11)):
         step = np.zeros(3, dtype=STEP)
-        step["rank"] = rank
-        with Spool(tmp_path, rank) as spool:
+        step["rank"], step["woke"] = rank, 1.0
+        with Spool(make_spool(tmp_path, number)) as spool:
             spool.append(step)
     assert read_steps(tmp_path)["rank"].tolist() == [2, 2, 2, 11, 11, 11]
     remove_spools(tmp_path)
@@ -190,22 +212,22 @@ def test_spools_of_many_ranks_are_read_in_rank_order_and_removed(tmp_path: Path)
 
 
 def test_the_parquet_file_wins_over_the_spools(tmp_path: Path) -> None:
-    with Spool(tmp_path, 0) as spool:
-        spool.append(np.zeros(3, dtype=STEP))
-    write_steps(tmp_path, np.zeros(2, dtype=STEP))
+    with Spool(make_spool(tmp_path, 0)) as spool:
+        spool.append(np.ones(3, dtype=STEP))
+    write_steps(tmp_path, np.ones(2, dtype=STEP))
     assert len(read_steps(tmp_path)) == 2
 
 
 def test_spooled_rows_of_later_points_follow_those_of_the_parquet_file(tmp_path: Path) -> None:
     steps = np.zeros(6, dtype=STEP)
-    steps["point"] = [0, 0, 1, 1, 2, 2]
+    steps["point"], steps["woke"] = [0, 0, 1, 1, 2, 2], 1.0
     write_steps(tmp_path, steps[:4])
-    with Spool(tmp_path, 0) as spool:
+    with Spool(make_spool(tmp_path, 0)) as spool:
         spool.append(steps[2:])
     assert read_steps(tmp_path).tobytes() == steps.tobytes()
 
 
-def spooled(out: Path, world: int, points: int) -> np.ndarray:
+def spooled(file: Path, world: int, points: int) -> np.ndarray:
     """Rows of a rank of the world, which is another one among the active ranks of its points."""
     rows = np.zeros(3 * points, dtype=STEP)
     rows["point"], rows["rank"], rows["step"] = (
@@ -213,22 +235,23 @@ def spooled(out: Path, world: int, points: int) -> np.ndarray:
         world // 2,
         [0, 1, 2] * points,
     )
-    rows["begin"] = np.arange(3 * points) + world / 10
-    with Spool(out, world) as spool:
+    rows["begin"], rows["woke"] = np.arange(3 * points) + world / 10, 1.0
+    with Spool(file, world // 4, 2) as spool:
         spool.append(rows)
     return rows
 
 
 def test_each_host_writes_a_part_and_a_point_is_read_by_itself(tmp_path: Path) -> None:
-    rows = np.concatenate([spooled(tmp_path, world, 2) for world in (0, 2, 4, 6)])
-    for number, ranks in enumerate([(0, 4), (2, 6)]):
+    spools = [make_spool(tmp_path, number) for number in range(2)]
+    rows = np.concatenate([spooled(spools[world // 2 % 2], world, 2) for world in (0, 2, 4, 6)])
+    for number, spool in enumerate(spools):
         assert np.sort(read_steps(tmp_path)).tobytes() == np.sort(rows).tobytes(), (
             "also while parts are written"
         )
-        write_part(tmp_path, number, ranks)
+        write_part(tmp_path, number, [spool])
     assert np.sort(read_steps(tmp_path)).tobytes() == np.sort(rows).tobytes()
-    for ranks in ((0, 4), (2, 6), None):
-        remove_spools(tmp_path, ranks)
+    for some in ([spools[0]], [spools[1]], None):
+        remove_spools(tmp_path, some)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["steps-00001.parquet", "steps.parquet"]
     first = read_steps(tmp_path)[:12]
     assert first["point"].tolist() == [0] * 6 + [1] * 6 and first["rank"].tolist() == [0, 0, 0, 2, 2, 2] * 2
@@ -274,7 +297,7 @@ def test_prepare_out_never_overwrites_without_force(tmp_path: Path) -> None:
 def test_force_removes_only_feedrates_own_files(tmp_path: Path) -> None:
     write_result(tmp_path, small())
     write_steps(tmp_path, np.zeros(1, dtype=STEP))
-    Spool(tmp_path, 0).close()
+    make_spool(tmp_path, 0)
     (tmp_path / "spool" / "mine.txt").write_text("keep")
     (tmp_path / "notes.txt").write_text("keep")
     prepare_out(tmp_path, force=True)
@@ -297,7 +320,7 @@ def test_a_result_folder_shows_what_there_is_after_every_addition(tmp_path: Path
     assert read_result(tmp_path / "out") == folder.result
     assert read_result(tmp_path / "out").flags == (flag,)
     folder.keep("fio/000-a/host.json", "{}")
-    Spool(tmp_path / "out", 0).close()
+    make_spool(tmp_path / "out", 0)
     done = folder.complete(np.zeros(2, dtype=STEP))
     assert read_result(tmp_path / "out") == done
     assert (done.status, done.reason, done.flags) == ("complete", "", (flag,))
@@ -309,8 +332,8 @@ def test_a_result_folder_shows_what_there_is_after_every_addition(tmp_path: Path
 def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     kept = ResultFolder.create(tmp_path, begun(), force=False).result
     rows = np.zeros(3, dtype=STEP)
-    rows["point"] = [0, 0, 1]
-    with Spool(tmp_path, 0) as spool:
+    rows["point"], rows["woke"] = [0, 0, 1], 1.0
+    with Spool(make_spool(tmp_path, 0)) as spool:
         spool.append(rows)
     claim_failure(tmp_path, "the storage hangs")
     kept = dataclasses.replace(kept, points=(point(1, 1e9),))
@@ -346,7 +369,7 @@ def test_a_folder_that_may_not_be_written_is_one_line() -> None:
         with pytest.raises(StorageError):
             write_result(folder, small())
         with pytest.raises(StorageError):
-            Spool(folder, 0)
+            make_spool(folder, 0)
 
 
 def test_an_out_under_a_file_is_one_line(tmp_path: Path) -> None:
@@ -377,8 +400,8 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_result(
 
 
 def test_a_full_disk_under_a_spool_is_one_line(tmp_path: Path) -> None:
-    with Spool(tmp_path, 0) as spool, pytest.raises(StorageError) as error:
-        os.dup2(os.open("/dev/full", os.O_WRONLY), spool._file._descriptor)  # the disk is full from now on
+    with Spool(make_spool(tmp_path, 0)) as spool, pytest.raises(StorageError) as error:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), spool._descriptor)  # the disk is full from now on
         spool.append(np.zeros(1, dtype=STEP))
     assert "free some space" in one_line(error)
 

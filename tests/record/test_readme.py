@@ -54,6 +54,6 @@ def test_every_column_is_described_with_its_type() -> None:
 
 def test_the_files_and_the_schema_are_named() -> None:
     text = README.read_text()
-    for name in (RESULT, STEPS, f"{SPOOL}/rank-NNNNN.steps", FAILURE):
+    for name in (RESULT, STEPS, f"{SPOOL}/part-NNNNN.steps", FAILURE):
         assert f"`{name}`" in text
     assert f"version of this layout; now {SCHEMA} " in text

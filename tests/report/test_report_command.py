@@ -12,7 +12,7 @@ from synthetic_results import flagged_sweep, multi_host_sweep, steps_of
 
 from emulator.record.folder import write_result
 from emulator.record.result import SCHEMA
-from emulator.record.steps import Spool, write_steps
+from emulator.record.steps import Spool, make_spool, write_steps
 
 
 def feedrate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,7 @@ def test_report_shows_the_table_and_writes_the_files(out: Path, tmp_path: Path) 
 
 def test_report_takes_a_run_json_and_a_killed_runs_spools(out: Path, tmp_path: Path) -> None:
     (out / "steps.parquet").unlink()
-    with Spool(out, 0) as spool:
+    with Spool(make_spool(out, 0)) as spool:
         spool.append(steps_of(flagged_sweep())[:10])
     done = feedrate("report", out / "run.json", "--html", tmp_path / "a.html")
     assert done.returncode == 0, done.stderr
