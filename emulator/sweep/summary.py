@@ -26,7 +26,7 @@ from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Manifest
 from emulator.record.folder import read_failure, read_result
 from emulator.record.result import Flag, Point, RunResult, new_result
-from emulator.record.steps import read_steps
+from emulator.record.steps import STEP, Steps, read_steps, step_blocks
 from emulator.run.point import Measured, TrainingJob, mismatch
 
 
@@ -118,18 +118,29 @@ def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
     }
 
 
+_DRAWN_ROWS = 500_000
+"""Rows that figures of a point are drawn from, at most, but for a rank's own: 300 bytes each."""
+
+
+def _of_some_ranks(out: Path, number: int, point: Point) -> Steps:
+    """The rows of point `number`, or of some of its ranks, by lot. Raises StorageError, SpecError."""
+    ranks = np.random.default_rng(number).permutation(point.ranks)[: max(1, _DRAWN_ROWS // point.steps)]
+    some = (rows[np.isin(rows["rank"], ranks)] for rows in step_blocks(out, number))
+    return np.concatenate([np.zeros(0, STEP), *some])
+
+
 def recovered(out: Path) -> RunResult:
     """The result in OUT; of a run that was cut off also the point that it died in.
 
-    Of points that an older version wrote, what figures show of their steps is taken from the step log.
-    Raises StorageError, SpecError.
+    Of points that an older version wrote, what figures show of their steps is taken from the step log, of so
+    many ranks as are held in memory easily. Raises StorageError, SpecError.
     """
     result = read_result(out)
     if out.is_file():  # a result under another name: the step log beside it is of run.json
         return result
     sync = result.workload.get("training", {}).get("sync", "none")
     points = tuple(
-        drawn(point, read_steps(out, number), sync) if not point.step and point.steps else point
+        drawn(point, _of_some_ranks(out, number, point), sync) if not point.step and point.steps else point
         for number, point in enumerate(result.points)
     )
     if result.status == "complete":
