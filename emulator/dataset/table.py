@@ -122,7 +122,7 @@ class Listed(Sequence[str]):
     """File names as they were found: where each ends, and their bytes one after the other."""
 
     def __init__(self, stored: Stored, begin: int, count: int) -> None:
-        """`count` names, whose ends, a 0 before the first, begin at byte `begin`; as `parts` gives them."""
+        """`count` names, whose ends, a 0 before the first, begin at byte `begin`; as `packed` gives them."""
         self._given = (stored, begin, count)
         self._stored, self._text = stored, begin + (count + 1) * _ENDS.itemsize
         self._ends = Column(stored, begin, count + 1, _ENDS, "end")
@@ -171,7 +171,8 @@ class Listed(Sequence[str]):
         last = 0
         for first in range(0, len(self), ROWS_AT_ONCE):
             ends = self._ends[first : first + ROWS_AT_ONCE + 1]
-            if ends[0] != last or (np.diff(ends) < 1).any():
+            inside = 0 <= ends.min() <= ends.max() <= size  # else differences may be more than 64 bits hold
+            if not inside or ends[0] != last or (np.diff(ends) < 1).any():
                 return False
             last = int(ends[-1])
         return last == size
