@@ -34,6 +34,7 @@ import psutil
 
 from emulator.record.folder import read_result
 from emulator.record.result import Point
+from emulator.run.scratch import ranks_in
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "tests" / "lab"
@@ -64,13 +65,11 @@ class Running:
 
     def ranks(self) -> list[psutil.Process]:
         """Its ranks, in order, once all of them are there."""
-        found = {}
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with suppress(psutil.Error):
-                rank = child.environ().get("OMPI_COMM_WORLD_RANK")
-                if rank is not None and "emulator" in " ".join(child.cmdline()) and rank not in found:
-                    found[rank] = child
-        return [found[rank] for rank in sorted(found, key=int)]
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        for mpirun in (child for child in family if "prterun" in child.name()):
+            found = ranks_in(Path(mpirun.environ()["TMPDIR"]))
+            return [psutil.Process(found[rank][0]) for rank in sorted(found)]
+        return []
 
 
 @dataclass(frozen=True)

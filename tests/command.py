@@ -7,6 +7,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from emulator.run.scratch import ranks_in
+
 
 @dataclass(frozen=True)
 class Done:
@@ -39,6 +43,19 @@ def feedrate(
         stdin=subprocess.DEVNULL, env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, **environment},
     )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
+
+
+def scratch_of(process: subprocess.Popen[str]) -> Path:
+    """The folder in memory of a command that has started ranks."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    (mpirun,) = (child for child in family if "prterun" in child.name())
+    return Path(mpirun.environ()["TMPDIR"])
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Its ranks, in order."""
+    found = ranks_in(scratch_of(process))
+    return [psutil.Process(found[rank][0]) for rank in sorted(found)]
 
 
 ROOT_AND_OVERSUBSCRIBED = {

@@ -99,12 +99,10 @@ def _library(launcher: Launcher) -> Finding:
 
 def _ranks(launcher: Launcher) -> Finding:
     """Whether two real ranks really talk: mpirun and mpi4py may well belong to different MPIs."""
-    command = launcher.command(2, [])
     hello = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.allreduce(1); print(w.rank, w.size)"
-    command[command.index("-m") :] = ["-c", hello]
     try:
         done = subprocess.run(
-            command,
+            launcher.command(2, [sys.executable, "-c", hello]),
             capture_output=True,
             text=True,
             timeout=60,

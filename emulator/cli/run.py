@@ -30,7 +30,7 @@ from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import world
 from emulator.run.launched import started_by_mpi
-from emulator.run.mpirun import find_launcher, launch
+from emulator.run.mpirun import feedrate, find_launcher, launch
 from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.run.watch import briefly
@@ -235,7 +235,8 @@ def _launch(
         raise MissingError(
             f"--loader {job.loader} needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
-    status = launch(ranks, sys.argv[1:] if job.resume else options.words_with(job.out), job.out)
+    words = sys.argv[1:] if job.resume else options.words_with(job.out)
+    status = launch(ranks, words, job.out, ["sweep.session", LOADERS[job.loader].owner])
     if status in (0, Inconclusive.exit_code):
         options.show_result(read_result(job.out), job.out)
         raise typer.Exit(status)
@@ -273,7 +274,7 @@ def _show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: 
     runs = _runs(job, manifest, schedule)
     words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
     try:
-        command = shlex.join(find_launcher().command(ranks, words))
+        command = shlex.join(find_launcher().command(ranks, feedrate(words)))
     except LaunchError as error:
         command = str(error)
     if live.for_programs():

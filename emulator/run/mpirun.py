@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,8 @@ from emulator.live import Follower
 from emulator.record.folder import replace_failure
 from emulator.record.machine import cores
 from emulator.run.child import ChildProcess, signals_to
-from emulator.run.scratch import scratch
+from emulator.run.forkserver import fork_server
+from emulator.run.scratch import ranks_in, scratch
 from emulator.run.watch import REASON, briefly, process_state, short_of_memory, storage_timeout
 from emulator.units import show_seconds
 
@@ -58,10 +59,10 @@ class Launcher:
     flavour: Flavour
     version: str
 
-    def command(self, ranks: int, argv: Sequence[str]) -> list[str]:
-        """The command line that starts `ranks` ranks of `feedrate ARGV`."""
+    def command(self, ranks: int, program: Sequence[str]) -> list[str]:
+        """The command line that starts `program` as each of `ranks` ranks."""
         options = _OPENMPI_OPTIONS if self.flavour == "openmpi" else ()
-        return [self.path, *options, "-n", str(ranks), sys.executable, "-m", "emulator", *argv]
+        return [self.path, *options, "-n", str(ranks), *program]
 
 
 def find_launcher() -> Launcher:
@@ -84,13 +85,18 @@ def find_launcher() -> Launcher:
     return Launcher(path, flavour, version[0] if version else "unknown")
 
 
+def feedrate(words: Sequence[str]) -> list[str]:
+    """The command `feedrate WORDS`, by this very Python."""
+    return [sys.executable, "-m", "emulator", *words]
+
+
 def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """`base` with what ranks need; a variable that the user set already is left alone."""
     return {**_ENVIRONMENT, **base}
 
 
-def launch(ranks: int, words: Sequence[str], out: Path) -> int:
-    """Run `feedrate WORDS` as `ranks` ranks and return its exit status.
+def launch(ranks: int, words: Sequence[str], out: Path, modules: Sequence[str]) -> int:
+    """Run `feedrate WORDS` as `ranks` ranks, all of which import `modules`, and return its exit status.
 
     A run that a signal, a rank's death or a rank that no longer answers ends early has the reason in
     OUT/failure.txt, and on stderr as one line. Raises LaunchError when there is no mpirun, or when limits of
@@ -99,15 +105,16 @@ def launch(ranks: int, words: Sequence[str], out: Path) -> int:
     if ":" in words:
         raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
     require_limits(ranks)
-    command = find_launcher().command(ranks, words)
+    launcher = find_launcher()
     timeout = storage_timeout(words)
     with (
         scratch() as (folder, variables),
+        _program(launcher, folder, modules, words, {**environment(), **variables}) as program,
         # A process group of its own: Ctrl-C in a terminal reaches it through this process alone. Its session
         # is ours, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
         ChildProcess(
             "mpirun",
-            command,
+            launcher.command(ranks, program),
             start_new_session=False,
             process_group=0,
             restore_signals=True,
@@ -121,6 +128,18 @@ def launch(ranks: int, words: Sequence[str], out: Path) -> int:
         if run.reason:
             briefly(partial(replace_failure, out, run.reason))
         return status
+
+
+@contextmanager
+def _program(
+    launcher: Launcher, folder: Path, modules: Sequence[str], words: Sequence[str], variables: dict[str, str]
+) -> Iterator[list[str]]:
+    """What `launcher` shall start as each rank of `feedrate WORDS`."""
+    if launcher.flavour == "openmpi":
+        with fork_server(folder, modules, words, variables) as program:
+            yield program
+    else:  # MPICH's mpiexec talks to each rank through a descriptor that only that rank has
+        yield feedrate(words)
 
 
 class _Run:
@@ -187,20 +206,11 @@ class _Run:
             sys.stderr.write(line)
             sys.stderr.flush()
 
-    def _pids(self) -> dict[int, tuple[int, str]]:
-        """Process and host of each rank on this host that has begun."""
-        found = {}
-        for file in self._folder.glob("rank-*"):
-            with suppress(OSError, ValueError):
-                pid, host = file.read_text().split()
-                found[int(file.name.removeprefix("rank-"))] = (int(pid), host)
-        return found
-
     def _silent(self, timeout: float, began: float) -> str:
         """What to say of a rank that has not shown for `timeout` seconds that it runs; empty: of none."""
         if (self._folder / REASON).exists():  # one has said why they end
             return ""
-        for rank, (pid, host) in self._pids().items():
+        for rank, (pid, host) in ranks_in(self._folder).items():
             with suppress(OSError):
                 last = max(began, (self._folder / f"rank-{rank}").stat().st_mtime)
                 state = process_state(pid)
@@ -213,7 +223,7 @@ class _Run:
         return ""
 
     def _note_dead(self) -> None:
-        for rank, (pid, _) in self._pids().items():
+        for rank, (pid, _) in ranks_in(self._folder).items():
             if rank not in self._dead and process_state(pid) in ("", "Z", "X"):
                 self._dead.append(rank)
 
@@ -224,7 +234,7 @@ class _Run:
         except subprocess.TimeoutExpired:
             self._mpirun.kill()
             status = self._mpirun.wait()
-        ours = {pid: rank for rank, (pid, _) in self._pids().items()}
+        ours = {pid: rank for rank, (pid, _) in ranks_in(self._folder).items()}
         deadline = time.monotonic() + _EXIT_SECONDS
         while ours and time.monotonic() < deadline:
             for pid in list(ours):

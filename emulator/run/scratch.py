@@ -55,6 +55,16 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
         os.close(held)
 
 
+def ranks_in(folder: Path) -> dict[int, tuple[int, str]]:
+    """Process and host of each rank of this machine that has begun, by what run.watch has it write."""
+    found = {}
+    for file in folder.glob("rank-*"):
+        with suppress(OSError, ValueError):
+            pid, host = file.read_text().split()
+            found[int(file.name.removeprefix("rank-"))] = (int(pid), host)
+    return found
+
+
 def remove_dead() -> None:
     """Remove the folders that killed processes of this user have left. Never raises."""
     with suppress(OSError):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of
 
 from emulator.record.folder import read_result
 from emulator.run.comm import Comm
@@ -120,7 +120,7 @@ def within_a_write(root: Path, old: set[Path], delay: float) -> None:
 def kill(process: subprocess.Popen[str], everything: bool, luck: random.Random) -> None:
     """SIGKILL to one rank, or to the command, mpirun and every rank at once."""
     children = psutil.Process(process.pid).children(recursive=True)
-    ranks = [child for child in children if "python" in child.name() and "emulator" in child.cmdline()]
+    ranks = ranks_of(process)
     assert len(ranks) == 3
     for victim in [psutil.Process(process.pid), *children] if everything else [luck.choice(ranks)]:
         victim.kill()

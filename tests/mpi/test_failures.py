@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of
 
 from emulator.record.steps import read_steps
 from emulator.sweep.summary import recovered
@@ -176,13 +176,6 @@ def start(tiny, tmp_path):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-
-
-def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    ranks = [child for child in children if "python" in child.name() and "emulator" in child.cmdline()]
-    assert len(ranks) == 3
-    return ranks
 
 
 def all_gone(ranks: list[psutil.Process]) -> bool:

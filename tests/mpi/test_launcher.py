@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of, scratch_of
 
 from emulator.errors import LaunchError
 from emulator.record.folder import read_failure
@@ -48,15 +48,7 @@ class Run:
 
     def ranks(self) -> list[psutil.Process]:
         """In rank order."""
-        found = {}
-        for process in self.family():
-            try:
-                variables = process.environ()
-            except psutil.Error:
-                continue
-            if "OMPI_COMM_WORLD_RANK" in variables:
-                found[int(variables["OMPI_COMM_WORLD_RANK"])] = process
-        return [found[rank] for rank in sorted(found)]
+        return ranks_of(self.process)
 
     def wait_for_steps(self) -> None:
         deadline = time.monotonic() + 90
@@ -69,8 +61,7 @@ class Run:
 
     def scratch(self) -> Path:
         """Its folder in memory."""
-        (place,) = {Path(rank.environ()["TMPDIR"]) for rank in self.ranks()}
-        return place
+        return scratch_of(self.process)
 
     @property
     def err(self) -> str:

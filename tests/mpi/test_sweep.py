@@ -5,9 +5,8 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of
 
 from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
@@ -106,8 +105,7 @@ def test_idle_ranks_sleep(tiny, tmp_path):
             if "point 1" in line:
                 break
         time.sleep(1)
-        children = psutil.Process(process.pid).children(recursive=True)
-        ranks = [child for child in children if "python" in child.name() and "emulator" in child.cmdline()]
+        ranks = ranks_of(process)
         before = [sum(rank.cpu_times()[:2]) for rank in ranks]
         time.sleep(4)
         spent = sorted(sum(rank.cpu_times()[:2]) - start for rank, start in zip(ranks, before, strict=True))

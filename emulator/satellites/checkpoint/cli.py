@@ -107,7 +107,7 @@ def checkpoint(
     else:
         # Look at what can be seen from here, start the same command under mpirun, sweep up after it.
         check(job, needed, force)
-        status = launch(needed, options.words_with(job.out), job.out)
+        status = launch(needed, options.words_with(job.out), job.out, ["satellites.checkpoint.session"])
         if status not in (0, SpecError.exit_code):  # a run that was refused has left nothing
             _sweep_up(job, 3.0 if status == StorageError.exit_code else 60.0)  # the folder may be what hangs
         elif not status:
