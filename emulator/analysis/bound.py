@@ -24,6 +24,8 @@ SAME = 0.90
 """Two rates closer than this ratio count as the same."""
 CROWDED = 0.25
 """Seconds without a core for each on one, from which no core is left over."""
+SPARE = 0.75
+"""Share of a host's CPU time below which a core was left over."""
 WORTH = 0.05
 """Share of the lost time from which a cause is worth a sentence."""
 
@@ -137,9 +139,14 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
 
 
 def _crowded(point: Point, host: HostShare) -> bool:
-    """Whether no core was left over on a host. How busy others keep it says nothing: they may give way."""
+    """Whether no core was left over on a host.
+
+    That its cores were busy says nothing, for others may give way; that they were not says that a thread
+    which was ready to run only waited until the kernel had moved it to one.
+    """
     lost = host.starved
-    if lost is not None and lost.cores + lost.quota > CROWDED * lost.work:
+    spare = host.busy_share is not None and host.busy_share < SPARE and not (lost and lost.quota)
+    if lost is not None and lost.cores + lost.quota > CROWDED * lost.work and not spare:
         return True
     return host.cpu_seconds >= BUSY * host.cores * point.seconds
 

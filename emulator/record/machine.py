@@ -102,9 +102,9 @@ class HostActivity:
     """What a host did between two moments. None where the system does not tell."""
 
     busy_share: float | None
-    """Share of CPU time that was not idle (0 to 1)."""
+    """Share of the time of the cores that this process may use that was not idle (0 to 1)."""
     steal_share: float | None
-    """Share of CPU time that a hypervisor took away (0 to 1)."""
+    """Share of the same time that a hypervisor took away (0 to 1)."""
     runqueue: float | None
     """Mean number of runnable threads."""
     nic_bytes: int | None
@@ -126,11 +126,12 @@ class HostProbe:
 
     def __init__(self) -> None:
         self._done = Event()
+        self._cores = frozenset(os.sched_getaffinity(0))
         self._queue: list[int] = []
         self._thread = Thread(target=self._watch, name="host-probe", daemon=True)
 
     def start(self) -> None:
-        self._ticks, self._nic, self._device = _proc_stat("cpu"), _nic_bytes(), _device_bytes()
+        self._ticks, self._nic, self._device = _ticks(self._cores), _nic_bytes(), _device_bytes()
         self._began, self._stalled = time.monotonic(), _stalled()
         self._thread.start()
 
@@ -140,8 +141,7 @@ class HostProbe:
         self._thread.join()
         nic, device, stalled = _nic_bytes(), _device_bytes(), _stalled()
         seconds = max(1e-9, time.monotonic() - self._began)
-        # Ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal, ...
-        spent = [after - before for after, before in zip(_proc_stat("cpu"), self._ticks, strict=False)]
+        spent = [after - before for after, before in zip(_ticks(self._cores), self._ticks, strict=False)]
         total = sum(spent[:8])
         return HostActivity(
             busy_share=1 - (spent[3] + spent[4]) / total if total else None,
@@ -165,6 +165,14 @@ def _proc_stat(name: str) -> list[int]:
         if line.startswith(name + " "):
             return [int(part) for part in line.split()[1:]]
     return []
+
+
+def _ticks(cores: frozenset[int]) -> list[int]:
+    """Of these cores together: user, nice, system, idle, iowait, irq, softirq, steal, ..."""
+    names = {f"cpu{core}" for core in cores}
+    lines = [line.split() for line in _read("/proc/stat").splitlines()]
+    rows = [map(int, numbers) for name, *numbers in filter(None, lines) if name in names]
+    return [sum(column) for column in zip(*rows, strict=False)]
 
 
 def _stalled() -> dict[str, float]:

@@ -96,9 +96,9 @@ class HostShare:
     cores: int
     """Cores that the ranks may use."""
     busy_share: float | None = None
-    """Share of the host's CPU time that was not idle, whoever used it (0 to 1)."""
+    """Share of the time of these cores that was not idle, whoever used it (0 to 1)."""
     steal_share: float | None = None
-    """Share of the host's CPU time that a hypervisor took away (0 to 1)."""
+    """Share of the same time that a hypervisor took away (0 to 1)."""
     runqueue: float | None = None
     """Mean number of runnable threads."""
     nic_bytes: int | None = None

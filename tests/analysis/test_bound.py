@@ -121,7 +121,6 @@ def test_emulated_storage_at_its_cap_is_the_limit_whatever_the_client_did():
         ({"link": 0.8}, "client-link"),
         ({"loader": 0.8}, "loader"),
         ({"work": 0.9}, "loader"),
-        ({"work": 0.7, "cores": 0.2}, "client-cpu"),
         ({"cores": 0.3, "loader": 0.15, "work": 0.1}, "client-cpu"),
         ({"barrier": 0.9}, "compute"),
     ],
@@ -143,6 +142,15 @@ def test_a_busy_host_alone_is_nobodys_fault():
 def test_working_on_the_last_core_is_the_clients_cpu():
     full = host(cpu_seconds=75.0, starved=lost(work=0.9))
     assert classify(point(4, 0.6, hosts=(full,), starved=lost(work=0.9))).kind == "client-cpu"
+
+
+def test_working_beside_idle_cores_is_the_loaders():
+    """One worker process, which waits for the kernel to move it as often as a thread beside it wakes."""
+    alone = lost(work=0.7, cores=0.27)
+    idle = host(busy_share=0.6, cpu_seconds=30.0, starved=alone)
+    assert classify(point(1, 0.3, hosts=(idle,), starved=alone)).kind == "loader"
+    full = host(busy_share=0.97, cpu_seconds=30.0, starved=alone)
+    assert classify(point(1, 0.3, hosts=(full,), starved=alone)).kind == "client-cpu"
 
 
 def test_what_it_would_have_been_without_waiting_for_a_core():
