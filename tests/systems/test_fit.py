@@ -30,7 +30,9 @@ def measured(system, counts, noise=0.0, seed=0):
     random = np.random.default_rng(seed)
     found = []
     for number, ranks in enumerate(counts):
-        simulation = Simulation(workload=TINY, system=system, sizes=sample_sizes(TINY.sample, 400), steps=30)
+        simulation = Simulation(
+            workload=TINY, system=system, sizes=sample_sizes(TINY.sample, 400), samples=400, steps=30
+        )
         predicted = predict(simulation, ranks, number)
         point, first = predicted.point, predicted.steps["wait"][predicted.steps["step"] == 0]
         factor = float(np.exp(noise * random.standard_normal()))
@@ -109,6 +111,8 @@ def test_runs_that_no_model_describes_are_refused():
         for count, factor in zip(seen, (0.5, 1, 0.43, 2.3), strict=True)
     ]
     assert "no model describes these runs" in fit(["OUT"], TINY, scattered).refusal
+    drifting = [replace(scattered[0], drift=np.log(1.5)), *scattered[1:]]
+    assert "throughput changed by +50 % within the run of 1 ranks" in fit(["OUT"], TINY, drifting).refusal
 
 
 def test_drift_within_runs_widens_the_interval():
@@ -145,7 +149,7 @@ def simulated_on_hosts():
     """A result of four ranks on two hosts and its steps."""
     system = System(storage=StorageSystem(bandwidth=1e9), clients=ClientSystem(hosts=2))
     sizes = sample_sizes(TINY.sample, 400)
-    found = predict(Simulation(workload=TINY, system=system, sizes=sizes, steps=30), 4)
+    found = predict(Simulation(workload=TINY, system=system, sizes=sizes, samples=len(sizes), steps=30), 4)
     result = new_result(
         "sweep", command=(), workload=asdict(TINY), dataset={"samples": 400}, storage={}, loader="direct",
         environment={}, points=(found.point,), knee=None, flags=(),

@@ -13,7 +13,14 @@ from emulator.run.accelerator import step_times
 from emulator.satellites.systems import predict as predicting
 from emulator.satellites.systems.cli import parse_progression
 from emulator.satellites.systems.limits import binding, constraints, limits, read_share
-from emulator.satellites.systems.predict import Simulation, batch_bytes, default_files, predict, sample_sizes
+from emulator.satellites.systems.predict import (
+    Simulation,
+    batch_bytes,
+    on_paper,
+    predict,
+    rank_plan_of,
+    sample_sizes,
+)
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 
 A100 = load_workload("unet3d-a100", ["training.sync=none"])
@@ -22,7 +29,8 @@ DEMAND = A100.ideal_samples_per_second * A100.sample.bytes_mean
 
 def simulation(system, workload=A100, files=2000, **more):
     more = {"steps": 30, **more}
-    return Simulation(workload=workload, system=system, sizes=sample_sizes(workload.sample, files), **more)
+    sizes = sample_sizes(workload.sample, files)
+    return Simulation(workload=workload, system=system, sizes=sizes, samples=files, **more)
 
 
 def on(bandwidth, **clients):
@@ -156,10 +164,17 @@ def test_counts_with_an_ellipsis():
                 parse_progression(wrong)
 
 
-def test_default_files_hold_a_step_of_all_ranks():
-    assert default_files(700_000, 100) == 5 * 700_000
-    assert default_files(7, 100) == 700
-    assert default_files(10_000_000, None) == 10_000_000
+def test_files_that_nobody_specified_last_for_all_steps(monkeypatch):
+    """Else a large system would be asked to begin an epoch every few steps, and feed fewer."""
+    monkeypatch.setattr(predicting, "DRAWN_SIZES", 1000)
+    paper = on_paper(A100, on(1e12), 50_000, steps=100)
+    course = rank_plan_of(paper, 50_000, 0)
+    assert course.plan.steps == course.length == 100
+    few = on_paper(A100, on(1e12), 100, files=1400, steps=4)
+    size = batch_bytes(rank_plan_of(few, 100, 0), few.sizes)
+    assert len(few.sizes) == 1000 and size.sum(axis=1).mean() == pytest.approx(
+        700 * few.sizes.mean(), rel=0.1
+    )
 
 
 def test_long_lists_of_hosts_are_left_out(monkeypatch):

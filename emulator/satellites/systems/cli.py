@@ -68,7 +68,9 @@ def simulate(
         manifest = read_manifest(dataset)
         each = manifest.samples_per_file
         sizes = (manifest.sizes[:].astype("float64") / each).repeat(each)
-        simulation = Simulation(workload=spec, system=on, sizes=sizes, epochs=epochs, steps=steps)
+        simulation = Simulation(
+            workload=spec, system=on, sizes=sizes, samples=len(sizes), epochs=epochs, steps=steps
+        )
     out = out or options.default_out(spec.name)
     command = options.command_line()
     result, _ = sweep(

@@ -6,6 +6,11 @@ class k, with one service clock, the bytes that a stream of the class has been g
 host's service reaches its key; a host that changes class takes an offset along. So an event costs a few heap
 operations and a pass over the classes in use, whatever the number of ranks.
 
+A host keeps its streams in buckets by the service at which they end, and only those of the first one in a
+heap: service only grows, so others need no order yet. A heap of a million streams would miss the cache at
+every level. Who comes next is mostly known, so rows of ranks are asked for ahead: at a hundred thousand ranks
+most time went into waiting for memory.
+
 Everything is inlined into one loop: a call passes arrays by value and counts references, which costs more
 than what these functions do.
 """
@@ -16,7 +21,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
+import numba.extending
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
+from numba.np.arrayobj import make_array
 
 from emulator.satellites.systems.scene import Floats, Scene
 
@@ -33,6 +42,35 @@ def compiled(function: Function) -> Function:
     allocates nothing that would need them."""
     return cast(Function, numba.njit(cache=True, _nrt=False)(function))
 
+
+def intrinsic(function: Callable[..., Any]) -> Callable[[Any, Any], None]:
+    """numba.extending.intrinsic, with a type."""
+    return cast(Callable[[Any, Any], None], numba.extending.intrinsic(function))
+
+
+@intrinsic
+def prefetch(_: Any, array: Any, index: Any) -> Any:
+    """Ask for what stands at the tuple `index` of an array, without waiting; beyond its end: no harm."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind, kinds = signature.args
+        places = [
+            context.cast(builder, place, each, numba.intp)
+            for place, each in zip(cgutils.unpack_tuple(builder, arguments[1]), kinds, strict=True)
+        ]
+        value = make_array(kind)(context, builder, arguments[0])
+        place = cgutils.get_item_pointer(context, builder, kind, value, places)
+        place, number = builder.bitcast(place, ir.IntType(8).as_pointer()), ir.IntType(32)
+        wanted = ir.FunctionType(ir.VoidType(), [place.type, number, number, number])
+        ask = cgutils.get_or_insert_function(builder.module, wanted, "llvm.prefetch.p0i8")
+        builder.call(ask, [place, number(0), number(3), number(1)])  # to read, often, as data
+        return context.get_dummy_value()
+
+    return numba.none(array, index), emit
+
+
+AHEAD = 6
+"""How many buckets, or ranks that wait for a time, before its turn a rank's row is asked for."""
 
 FAST = 1e21
 """Bytes/s that stand for no limit: infinity would make 0 x infinity."""
@@ -85,6 +123,10 @@ def replace_first(heap: Any, base: int, size: int, key: float, rank: int, childr
 # The network: streams that share bandwidth.
 
 
+IN_BUCKET = 1
+"""Streams of a bucket, about: few, so that the order of buckets says which ranks come next."""
+
+
 class Net(NamedTuple):
     """Arrays by host (h) and class (k); scalars are arrays of length 1."""
 
@@ -114,7 +156,16 @@ class Net(NamedTuple):
     active: Any
     """h: streams, which is its class."""
     flow: Any
-    """h: heap of the host's streams by the service of the host at which they end, `most` places each."""
+    """h: heap of the host's streams that end in its first bucket, by the service of the host at which they
+    end, `most` places each."""
+    near: Any
+    """h: streams in the heap."""
+    bucket: Any
+    """h: number of the first bucket, which begins at a service of `bucket * width`."""
+    far: Any
+    """h, bucket modulo their number: a rank whose stream ends in it, the first of a list; -1: none."""
+    width: float
+    """Bytes of service that a bucket spans: no batch is longer than all but two of the buckets."""
     most: int
 
 
@@ -122,6 +173,7 @@ def make_net(scene: Scene) -> Net:
     """A network without streams."""
     hosts, most = scene.hosts, -(-scene.ranks // scene.hosts)
     own = np.minimum(np.minimum(scene.host / np.arange(1, most + 1), scene.rank), FAST)
+    buckets = most // IN_BUCKET
     return Net(
         system=np.array([min(scene.system, FAST)]),
         own=np.concatenate([np.zeros(1), own]),
@@ -137,6 +189,10 @@ def make_net(scene: Scene) -> Net:
         offset=np.zeros(hosts),
         active=np.zeros(hosts, np.int64),
         flow=np.zeros(hosts * most, ENTRY),
+        near=np.zeros(hosts, np.int64),
+        bucket=np.zeros(hosts, np.int64),
+        far=np.full((hosts, buckets + 2), -1, np.int32),
+        width=float(scene.size.max()) / buckets if buckets else np.inf,
         most=most,
     )
 
@@ -250,8 +306,6 @@ def leave(net: Net, host: int) -> float:
 def enter(net: Net, host: int, service: float) -> None:
     """Put `host`, which has been given `service`, into the class of its number of streams."""
     k = net.active[host]
-    if k == 0:
-        return
     if net.members[k] == 0:
         net.live[net.lives[0]] = k
         net.place[k] = net.lives[0]
@@ -264,28 +318,81 @@ def enter(net: Net, host: int, service: float) -> None:
 
 
 @inlined
-def change(net: Net, host: int, rank: int, size: float) -> None:
+def put(net: Net, state: Any, host: int, rank: int, key: float) -> None:
+    """The stream of `rank` will end when the service of `host` is `key`."""
+    bucket = int(key / net.width)
+    if bucket <= net.bucket[host]:
+        push(net.flow, host * net.most, net.near[host], key, rank, 4)
+        net.near[host] += 1
+    else:
+        place = bucket % net.far.shape[1]
+        state[rank].key = key
+        state[rank].next = net.far[host, place]
+        net.far[host, place] = rank
+
+
+@inlined
+def take(net: Net, host: int) -> None:
+    """Remove the first stream of `host`'s heap."""
+    base, last = host * net.most, net.near[host] - 1
+    net.near[host] = last
+    replace_first(net.flow, base, last, net.flow[base + last].key, net.flow[base + last].rank, 4)
+
+
+@inlined
+def refill(net: Net, state: Any, sizes: Any, host: int) -> None:
+    """Where the heap of `host` is empty, the streams of the next bucket that has some go into it."""
+    buckets = net.far.shape[1]
+    while net.near[host] == 0:
+        net.bucket[host] += 1
+        place = net.bucket[host] % buckets
+        prefetch(state, (net.far[host, (place + 2 * AHEAD) % buckets],))
+        soon = net.far[host, (place + AHEAD) % buckets]
+        if soon >= 0:
+            prefetch(sizes, (state[soon].delivered + 1, soon))
+            prefetch(state, (state[soon].next,))
+        rank = net.far[host, place]
+        net.far[host, place] = -1
+        while rank >= 0:
+            push(net.flow, host * net.most, net.near[host], state[rank].key, rank, 4)
+            net.near[host] += 1
+            rank = state[rank].next
+
+
+@inlined
+def change(net: Net, state: Any, sizes: Any, host: int, rank: int, size: float) -> None:
     """A stream of `size` bytes of `rank` begins on `host`; with size 0 the host's first one stops."""
     service = leave(net, host)
-    base, count = host * net.most, net.active[host]
     if size > 0:
-        push(net.flow, base, count, service + size, rank, 4)
-        net.active[host] = count + 1
+        if net.active[host] == 0:
+            net.bucket[host] = int(service / net.width)
+        put(net, state, host, rank, service + size)
+        net.active[host] += 1
     else:
-        net.active[host] = count - 1
-        last = net.flow[base + count - 1]
-        replace_first(net.flow, base, count - 1, last.key, last.rank, 4)
-    enter(net, host, service)
+        take(net, host)
+        net.active[host] -= 1
+    if net.active[host] > 0:
+        refill(net, state, sizes, host)
+        enter(net, host, service)
     share(net)
 
 
 # The ranks: they read batches, compute, and wait for each other.
 
 RANK = np.dtype(
-    [("taken", "<i4"), ("delivered", "<i4"), ("admitted", "<i4"), ("reading", "<i2"), ("waiting", "<i2")]
+    [
+        ("key", "<f8"),
+        ("next", "<i4"),
+        ("taken", "<i4"),
+        ("delivered", "<i4"),
+        ("admitted", "<i4"),
+        ("reading", "<i4"),
+        ("waiting", "<i4"),
+    ]
 )
-"""Where a rank is, side by side for the cache: batches that its accelerator has begun with, that have
-arrived, and that may be read; whether it reads now; whether its accelerator waits for a batch."""
+"""Where a rank is, side by side for the cache: the service at which its stream ends, and the next rank in its
+bucket; batches that its accelerator has begun with, that have arrived, and that may be read; whether it reads
+now; whether its accelerator waits for a batch."""
 
 
 class Ranks(NamedTuple):
@@ -337,10 +444,12 @@ def first(timers: Timers) -> float:
 
 
 @inlined
-def remove(timers: Timers) -> int:
+def remove(timers: Timers, state: Any) -> int:
     """Take the first out; its rank."""
     i = timers.span[0]
     rank: int = timers.row[i].rank
+    if timers.ring and i + AHEAD < len(timers.row):
+        prefetch(state, (timers.row[i + AHEAD].rank,))
     timers.span[1] -= 1
     last = timers.span[1]
     if timers.ring:
@@ -375,6 +484,7 @@ def ask(ranks: Ranks, latent: Timers, computing: Timers, ready: Any, now: float)
         ranks.state[rank].admitted = admitted
     if not ranks.state[rank].reading and ranks.state[rank].admitted > ranks.state[rank].delivered:
         ranks.state[rank].reading = 1
+        prefetch(ranks.size, (ranks.state[rank].delivered, rank))
         add(latent, now + ranks.latency, rank)
 
 
@@ -391,7 +501,10 @@ def deliver(net: Net, ranks: Ranks, k: int) -> int:
         ranks.asking[0] = rank
         ranks.counts[0] = 1
     if ranks.state[rank].admitted > number:
-        replace_first(net.flow, base, k, net.flow[base].key + ranks.size[number, rank], rank, 4)
+        key = net.flow[base].key + ranks.size[number, rank]
+        take(net, host)
+        put(net, ranks.state, host, rank, key)
+        refill(net, ranks.state, ranks.size, host)
         net.key[host] = net.flow[base].key - net.offset[host]
         sink(net, k, 0, host)
         return -1
@@ -435,12 +548,12 @@ def run(net: Net, ranks: Ranks, latent: Timers, computing: Timers, ready: Floats
             advance(net, min(late, done) - now)
             now = min(late, done)
             if late <= done:
-                rank = remove(latent)
+                rank = remove(latent, ranks.state)
                 size = ranks.size[ranks.state[rank].delivered, rank]
             else:
-                computed(ranks, remove(computing))
+                computed(ranks, remove(computing, ranks.state))
         if rank >= 0:
-            change(net, rank % ranks.hosts, rank, size)
+            change(net, ranks.state, ranks.size, rank % ranks.hosts, rank, size)
         events += 1
 
 

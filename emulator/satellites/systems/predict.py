@@ -25,6 +25,8 @@ from emulator.satellites.systems.system import System
 
 DRAWN_SAMPLES = 30_000_000
 """Samples whose order is the plan's; beyond them the same batches are dealt to other ranks."""
+DRAWN_SIZES = 4_000_000
+"""Sizes that are drawn for a dataset on paper; with more samples they come again."""
 LOGGED_RANKS = 1000
 """Ranks of a point whose steps are logged, at most; evenly spread. The figures are over all ranks."""
 LISTED_HOSTS = 128
@@ -40,7 +42,9 @@ class Simulation:
     workload: Workload
     system: System
     sizes: Floats
-    """Bytes of each sample of the dataset."""
+    """Bytes of each sample of the dataset; with more samples than sizes they come again, in order."""
+    samples: int
+    """Samples of the dataset."""
     epochs: int | None = None
     steps: int | None = None
     """Steps of a rank, at most; at least one of epochs and steps is given."""
@@ -56,14 +60,6 @@ class Predicted:
     steps: Steps
     events: int
     """Events that the engine went through."""
-
-
-def default_files(step_samples: int, steps: int | None) -> int:
-    """Samples of a dataset that nobody specified: enough for some steps of `step_samples` samples.
-
-    Whole epochs of at most about 4 million samples, so that epoch orders stay cheap to draw.
-    """
-    return step_samples * max(1, min(steps or 8, 4_000_000 // step_samples))
 
 
 def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
@@ -90,10 +86,14 @@ def on_paper(
     epochs: int | None = None,
     steps: int | None = None,
 ) -> Simulation:
-    """A simulation without a dataset: on `files` drawn samples, None: on as many as `ranks` ranks need."""
-    files = files or default_files(workload.loader.batch_size * ranks, steps)
-    sizes = sample_sizes(workload.sample_read, files)
-    return Simulation(workload=workload, system=system, sizes=sizes, epochs=epochs, steps=steps)
+    """A simulation without a dataset: on `files` drawn samples; None: as many as `ranks` ranks read in
+    `steps` (None: 8) steps, so that no border of an epoch comes of samples that nobody specified.
+    """
+    files = files or workload.loader.batch_size * ranks * (steps or 8)
+    sizes = sample_sizes(workload.sample_read, min(files, DRAWN_SIZES))
+    return Simulation(
+        workload=workload, system=system, sizes=sizes, samples=files, epochs=epochs, steps=steps
+    )
 
 
 def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
@@ -108,12 +108,12 @@ def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
         return np.full((length, plan.ranks), plan.batch_size * sizes[0], kind)
     size = np.empty((length, plan.ranks), kind)
     step_samples = plan.ranks * plan.batch_size
-    drawn = min(length, max(plan.steps, DRAWN_SAMPLES // step_samples))
-    for first in range(0, drawn, plan.steps):
-        steps = min(plan.steps, drawn - first)
-        order = EpochOrder(plan.samples, rank_plan.seed, first // plan.steps).head(steps * step_samples)
-        batches = sizes[order].reshape(steps, plan.ranks, plan.batch_size)
-        size[first : first + steps] = batches.sum(axis=2)
+    drawn = max(1, min(length, DRAWN_SAMPLES // step_samples))
+    for epoch in range(-(-drawn // plan.steps)):
+        order = EpochOrder(plan.samples, rank_plan.seed, epoch)
+        for step in range(min(plan.steps, drawn - epoch * plan.steps)):
+            samples = order.at(np.arange(step * step_samples, (step + 1) * step_samples)) % len(sizes)
+            size[epoch * plan.steps + step] = sizes[samples].reshape(-1, plan.batch_size).sum(axis=1)
     for step in range(drawn, length):
         turn = (step // drawn) * 7919 + step * 104729
         size[step] = np.roll(size[step % drawn], turn % plan.ranks)
@@ -123,7 +123,7 @@ def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
 def rank_plan_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
     """What emulated ranks would read at point `number`. Raises DatasetError: too few samples."""
     batch_size = simulation.workload.loader.batch_size
-    plan = EpochPlan(samples=len(simulation.sizes), ranks=ranks, batch_size=batch_size)
+    plan = EpochPlan(samples=simulation.samples, ranks=ranks, batch_size=batch_size)
     plan.require_a_step()
     seed = simulation.workload.training.shuffle_seed + number
     return RankPlan(plan=plan, seed=seed, epochs=simulation.epochs, steps=simulation.steps)

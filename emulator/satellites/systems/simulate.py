@@ -61,8 +61,8 @@ def sweep(
             f"the points are over all ranks"
         )
         flags = [Flag(name="step-log", value=LOGGED_RANKS, threshold=max(counts), sentence=sentence)]
-    sizes = simulation.sizes
-    facts = {"files": len(sizes), "bytes": round(float(sizes.sum()))}
+    samples = simulation.samples
+    facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
     result = new_result(
         "simulated",
         command=command,
