@@ -56,7 +56,7 @@ def fork_server(
             env=environment,
         )
     try:
-        yield [sys.executable, "-I", "-S", stand_in.__file__, place]
+        yield [sys.executable, "-I", "-S", stand_in.__file__, place, *words]
     finally:
         server.end()
 

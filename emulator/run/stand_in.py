@@ -1,10 +1,11 @@
 """What mpirun starts for each rank on this machine: it stands in for a process that the fork server makes.
 
-    python -I -S stand_in.py SOCKET
+    python -I -S stand_in.py SOCKET WORDS
 
 It hands its environment and its streams to the fork server (run.forkserver), passes signals on to the rank,
-and ends as the rank does; the rank ends when it does, even by SIGKILL. It is a program of its own and
-imports only what the interpreter has built in: each import more would be paid for by every rank.
+and ends as the rank does; the rank ends when it does, even by SIGKILL. Where there is no server, as on
+another host of an allocation that mpirun knows of, it becomes `feedrate WORDS` itself. It is a program of its
+own and imports only what the interpreter has built in: each import more would be paid for by every rank.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -18,7 +19,10 @@ _PASSED_ON = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 def main() -> None:
     """Stand in for one rank."""
     server = socket(AF_UNIX, SOCK_SEQPACKET)
-    server.connect(sys.argv[1])
+    try:
+        server.connect(sys.argv[1])
+    except OSError:
+        os.execv(sys.executable, [sys.executable, "-m", "emulator", *sys.argv[2:]])  # noqa: S606 - no shell
     environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
     server.sendmsg([environment], [(SOL_SOCKET, SCM_RIGHTS, streams)])
