@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import SpecError
-from emulator.satellites.recorder.describe import Pattern, pattern_of, size_spec
+from emulator.satellites.recorder.describe import Pattern, of_loader, pattern_of, size_spec
 from emulator.satellites.recorder.observation import Loader, Settings
 from emulator.satellites.recorder.reads import Histogram, Reads
 
@@ -68,6 +68,13 @@ def test_batches_on_their_way_when_the_job_ended_do_not_make_a_sample_smaller():
                     requests=pieces(65536, 46), runs=pieces(65536, 46))  # fmt: skip
     found = pattern(reads, 40, ahead=1.2)  # 40 were delivered, 48 asked for, 46 read
     assert (found.samples_per_file, found.access.bytes_read, found.block_bytes) == (100, 0, 65536)
+
+
+def test_read_ahead_is_told_where_it_is_more_than_libraries():
+    reads = whole(100, 1_000_000)
+    for storage, told in ((1.35e8, False), (2e8, True)):
+        loader = seen(replace(reads, storage_bytes=int(storage)), 100)
+        assert any("asked for came from storage" in line for line in of_loader(loader, 1)) == told
 
 
 def test_pieces_of_a_sample():

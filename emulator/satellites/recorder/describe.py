@@ -240,7 +240,7 @@ def describe(observation: Observation, name: str) -> Described:
         )
     batch = settings.batch_size or max(1, round(loader.samples / max(1, loader.steps)))
     batch *= pattern.files_per_sample
-    told = [*pattern.told, *_of_loader(loader, ranks)]
+    told = [*pattern.told, *of_loader(loader, ranks)]
     workers = max(1, settings.workers)
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 1
     accelerator = loader.accelerator or "CPU of the recorded job"
@@ -325,14 +325,17 @@ def _each(pattern: Pattern) -> int:
     return pattern.access.bytes_read or pattern.sample_bytes
 
 
-def _of_loader(loader: Loader, ranks: int) -> list[str]:
+def of_loader(loader: Loader, ranks: int) -> list[str]:
+    """What a replay leaves out of what the loader does, in words."""
     settings, reads = loader.settings, loader.reads
     told = []
-    fetched = (reads.storage_bytes or 0) / reads.bytes if reads.bytes and not reads.mapped else 0.0
+    # Workers also page in libraries, which are no reads of data.
+    more = (reads.storage_bytes or 0) - _OWN_BYTES * max(1, settings.workers) * ranks
+    fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
     if fetched > _READ_AHEAD:
         told.append(
-            f"{fetched:.3g} times the bytes that were asked for came from storage (the kernel reads ahead): "
-            "where storage is the limit, a replay that reads nothing ahead can be faster by as much"
+            f"at least {fetched:.3g} times the bytes that were asked for came from storage (the kernel reads "
+            "ahead): where storage is the limit, a replay that reads nothing ahead can be faster by as much"
         )
     if not settings.workers:
         told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")
