@@ -92,6 +92,9 @@ def _fork_ranks(listener: socket.socket) -> None:
         if ready == listener.fileno():
             connection, _ = listener.accept()
             environment, streams, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
+            if not streams:  # its environment was too large: it is the rank itself
+                connection.close()
+                continue
             stand_in = connection.detach()
             if (process := os.fork()) == 0:
                 for number, stream in enumerate(streams):

@@ -4,8 +4,9 @@
 
 It hands its environment and its streams to the fork server (run.forkserver), passes signals on to the rank,
 and ends as the rank does; the rank ends when it does, even by SIGKILL. Where there is no server, as on
-another host of an allocation that mpirun knows of, it becomes `feedrate WORDS` itself. It is a program of its
-own and imports only what the interpreter has built in: each import more would be paid for by every rank.
+another host of an allocation that mpirun knows of, or where an environment is too large for a message, it
+becomes `feedrate WORDS` itself. It is a program of its own and imports only what the interpreter has built
+in: each import more would be paid for by every rank.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -19,13 +20,13 @@ _PASSED_ON = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 def main() -> None:
     """Stand in for one rank."""
     server = socket(AF_UNIX, SOCK_SEQPACKET)
-    try:
-        server.connect(sys.argv[1])
-    except OSError:
-        os.execv(sys.executable, [sys.executable, "-m", "emulator", *sys.argv[2:]])  # noqa: S606 - no shell
     environment = b"\0".join(name + b"=" + value for name, value in os.environb.items())
     streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
-    server.sendmsg([environment], [(SOL_SOCKET, SCM_RIGHTS, streams)])
+    try:
+        server.connect(sys.argv[1])
+        server.sendmsg([environment], [(SOL_SOCKET, SCM_RIGHTS, streams)])
+    except OSError:
+        os.execv(sys.executable, [sys.executable, "-m", "emulator", *sys.argv[2:]])  # noqa: S606 - no shell
     for heeded in _PASSED_ON:
         _signal.signal(heeded, lambda number, _: server.send(bytes([number])))
     try:
