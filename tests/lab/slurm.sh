@@ -4,9 +4,9 @@
 set -euo pipefail
 case ${1:-} in
 install)
-    command -v slurmctld >/dev/null && command -v munged >/dev/null && exit
+    command -v slurmctld >/dev/null && command -v munged >/dev/null && ldconfig -p | grep -q 'libpmix.so ' && exit
     apt-get update -q
-    DEBIAN_FRONTEND=noninteractive apt-get install -yq slurm-wlm munge
+    DEBIAN_FRONTEND=noninteractive apt-get install -yq slurm-wlm munge libpmix-dev # which --mpi=pmix opens
     ;;
 up)
     dir=$2 nodes=$3 host=$(hostname)

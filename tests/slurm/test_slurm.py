@@ -21,7 +21,7 @@ def environment(tmp_path_factory):
     """What a user of the cluster has: SLURM_CONF, and feedrate on PATH."""
     folder = tmp_path_factory.mktemp("slurm")
     try:
-        subprocess.run([SCRIPT, "up", folder, "1"], check=True)
+        subprocess.run([SCRIPT, "up", folder, "3"], check=True)
         yield {
             **os.environ,
             "SLURM_CONF": str(folder / "slurm.conf"),
@@ -30,7 +30,12 @@ def environment(tmp_path_factory):
             "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         }  # fmt: skip
     finally:
+        daemons = [int(file.read_text()) for file in folder.glob("*.pid")]
         subprocess.run([SCRIPT, "down", folder], check=True)
+        deadline = time.monotonic() + 20
+        while left := [pid for pid in daemons if Path(f"/proc/{pid}").exists()]:
+            assert time.monotonic() < deadline, f"daemons are left: {left}"
+            time.sleep(0.1)
 
 
 def submit(environment, folder: Path, *words: object) -> str:
@@ -64,6 +69,17 @@ def test_the_batch_file_runs_as_it_stands(environment, tiny, tmp_path):
     assert [point.ranks for point in read_result(out).points] == [1, 4], said
 
 
+def test_pmi2_over_three_nodes_with_an_open_mpi_that_lacks_it_is_one_line(environment, tiny, tmp_path):
+    done = subprocess.run(
+        ["srun", "--mpi=pmi2", "-N", "3", "-n", "3", "feedrate", "run", str(tiny), "--workload",
+         "unet3d-tiny", "--loader", "direct", "--steps", "4", "--out", str(tmp_path / "out")],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    said = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error")]
+    assert len(said) == 1 and "started 3 ranks, but mpi4py uses Open MPI" in said[0], done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "out").exists()
+
+
 def test_srun_without_a_process_manager_is_told_from_one_rank(environment, tiny, tmp_path):
     done = subprocess.run(
         ["srun", "--mpi=none", "-n", "2", "feedrate", "run", str(tiny), "--workload", "unet3d-tiny",
@@ -71,5 +87,5 @@ def test_srun_without_a_process_manager_is_told_from_one_rank(environment, tiny,
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode != 0
-    assert "srun started 2 tasks, but MPI sees only one: use mpirun" in done.stderr
+    assert "srun started 2 ranks, but mpi4py uses" in done.stderr and "MPI sees 1" in done.stderr
     assert "Traceback" not in done.stderr
