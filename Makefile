@@ -105,6 +105,8 @@ test-device: $(INSTALLED)
 # As root. Records three real trainings on a capped device and replays them; takes half an hour.
 test-record: $(INSTALLED)
 	command -v strace >/dev/null || apt-get install -y --no-install-recommends strace
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[darshan]'
+	$(BIN)/python -m pytest tests/recorder/test_traces.py
 	$(BIN)/python -m pytest -m record -s tests/recorder
 
 # As root. Installs Ceph from Debian and starts one of its own on loopback, with radosgw.

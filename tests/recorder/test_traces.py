@@ -87,6 +87,7 @@ def test_mutated_traces_end_in_one_line_or_in_steps(tmp_path):
 
 
 def test_a_log_of_darshan(tmp_path):
+    # PyDarshan brings matplotlib, seaborn and pandas, 200 MB; make test-record installs it.
     darshan = pytest.importorskip("darshan", exc_type=ImportError)
     log = Path(darshan.__file__).parent / "examples/example_logs/dxt.darshan"
     loader = traces.darshan_reads(log)
