@@ -56,7 +56,8 @@ def fill_dask(
         """What `count` workers have to do: the files and the number of the journal of each task."""
         parts = np.array_split(indices, min((count or 1) * _TASKS_PER_WORKER, len(indices)))
         # Numbers that no earlier command used: what a journal of theirs says may be what is to be made again.
-        used = [int(name[len(JOURNALS) :][:6]) for name in writer.store.names(JOURNALS)]
+        numbered = (name[len(JOURNALS) :][:6] for name in writer.store.names(JOURNALS))
+        used = [int(number) for number in numbered if number.isdecimal()]
         first = max([_FIRST_JOURNAL - 1, *used]) + 1
         numbers = range(first, first + len(parts))
         watch(numbers)
