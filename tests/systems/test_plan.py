@@ -84,6 +84,25 @@ def test_what_binds_is_named(system, name, accelerators):
     assert found.accelerators == pytest.approx(accelerators, abs=1)
 
 
+def test_noise_decides_where_latency_alone_keeps_an_accelerator_at_the_threshold():
+    """ "0 to 0" was said of systems where the next run may well have fed twenty."""
+
+    def with_latency(seconds: float) -> System:
+        return System(storage=StorageSystem(bandwidth=45e9, latency=seconds))
+
+    fed, starved = 0.001, 0.05
+    while starved - fed > 1e-6:
+        middle = (fed + starved) / 2
+        enough = utilisation(A100, with_latency(middle), 1) >= 0.9
+        fed, starved = (middle, starved) if enough else (fed, middle)
+    just, almost = feeds(A100, with_latency(fed)), feeds(A100, with_latency(starved))
+    assert just.accelerators > 20 and just.interval[0] == 0
+    assert almost.accelerators == 0 and almost.interval[1] > 20
+    assert "by less than the noise of a run: it may be up to" in almost.knee.sentence
+    clearly = feeds(A100, with_latency(2 * starved))
+    assert clearly.interval == (0, 0) and "noise" not in clearly.knee.sentence
+
+
 def test_a_system_that_states_nothing_limits_nothing():
     assert feeds(A100, System()).bound is None
 

@@ -121,15 +121,16 @@ def soft_limits(bound: Limits, each: float, ranks: int, hosts: int, softness: fl
     return Limits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
 
 
-def cap(system: System, workload: Workload) -> float:
+def cap(system: System, workload: Workload, threshold: float | None = None) -> float:
     """Accelerators whose demand fills the tightest limit, without any simulation; 0: one alone exceeds what a
-    rank can read; infinite: nothing is stated."""
+    rank can read; infinite: nothing is stated. `threshold` is the AU that is wanted; None: the workload's."""
+    wanted = workload.training.au_threshold if threshold is None else threshold
     each, hosts = demand(workload), system.clients.hosts
     found = limits(system, workload)
     full = found.system / each
     if hosts is not None:
         full = min(full, found.host * hosts / each)
-    return full if found.rank >= each * workload.training.au_threshold else 0.0
+    return full if found.rank >= each * wanted else 0.0
 
 
 def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint | None:

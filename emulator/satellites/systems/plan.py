@@ -77,13 +77,14 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
 
     This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
     The interval spans the system's alternatives, found in the same way; the cap without simulation where
-    the system is only described; and the noise of a run, which moves a knee about as much as a throughput.
+    the system is only described; and the noise of a run, which moves a knee about as much as a throughput,
+    or decides whether any is fed, where latency alone keeps one accelerator near the threshold.
     """
     wanted = workload.training.au_threshold if threshold is None else threshold
     system, least_known = system.cautious, system.lower_bound
     if not workload.ideal_samples_per_second < math.inf:
         return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=NO_KNEE)
-    found, full = constraints(system, workload), cap(system, workload)
+    found, full = constraints(system, workload), cap(system, workload, wanted)
     if math.isinf(full):
         sentence = "Nothing that the system states limits this workload."
         knee = replace(NO_KNEE, sentence=sentence)
@@ -91,11 +92,18 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
     crossing = _crossing(workload, system, wanted, full / wanted)
     crossings = [crossing]
     for other in system.alternatives:
-        crossings.append(_crossing(workload, other, wanted, cap(other, workload) / wanted, tolerance=_ROUGH))
+        guess = cap(other, workload, wanted) / wanted
+        crossings.append(_crossing(workload, other, wanted, guess, tolerance=_ROUGH))
     if system.fit is None:
         crossings.append(full / wanted)
     error = math.exp(system.run_error)
     low, high = min(crossings) / error, math.inf if least_known else max(crossings) * error
+    alone = utilisation(workload, system, 1)
+    if wanted <= alone < wanted * error:  # the noise of a run decides whether a single one is fed
+        low = 0.0
+    elif wanted / error <= alone < wanted:
+        guess = cap(system, workload, wanted / error) / wanted
+        high = max(high, _crossing(workload, system, wanted / error, guess) * error)
     bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
     knee = Knee(
@@ -120,9 +128,10 @@ def _sentence(
     accelerators = f"{count:,} accelerator{'' if count == 1 else 's'}"
     what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}" if bound else ""
     demand_met = f"at {100 * wanted:.3g} % of their demand"
-    if not count:
-        return f"This system does not feed 1 accelerator {demand_met}; bound by {what}."
     low, high = interval
+    if not count:
+        close = f", by less than the noise of a run: it may be up to {_show(high)}" if high >= 1 else ""
+        return f"This system does not feed 1 accelerator {demand_met}{close}; bound by {what}."
     if math.isinf(high):
         return (
             f"This system feeds at least {accelerators} {demand_met} (95 % interval from {low:,.3g} on: the "
