@@ -228,7 +228,7 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
 def jobs_cpu(point: Point, workload: Workload) -> Flag | None:
     """To be as fast, the recorded job, which computes, would need > 97.5 % of the cores of a host."""
     steps = point.samples_per_second / point.ranks / workload.loader.batch_size
-    cpu = workload.accelerator.host_cpu_seconds
+    cpu = workload.accelerator.host_cpu_seconds or 0.0
     wanted = [(host.ranks * steps * cpu / host.cores, host) for host in point.hosts]
     share, host = max(wanted, key=lambda one: one[0], default=(0.0, None))
     if host is None or share <= 1 - PRECISION:

@@ -135,9 +135,9 @@ class AcceleratorSpec:
     """Variant of the profile."""
     quantiles: tuple[float, ...] | None = None
     """From a profile: seconds of measured steps, ascending, equally likely. Their mean is `step_seconds`."""
-    host_cpu_seconds: Seconds = 0.0
-    """CPU seconds that a step costs the job's own host, training and loading, which no replay spends; 0: not
-    known."""
+    host_cpu_seconds: Seconds | None = None
+    """CPU seconds that a step costs the job's own host, training and loading, which no replay spends; None:
+    not known."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "step_seconds", "host_cpu_seconds")
