@@ -54,6 +54,10 @@ def fork_server(
             stderr=None,
             pass_fds=[listener.fileno()],
             env=environment,
+            # Ranks are in the launcher's session, as those that mpirun starts: the kernel shares out cores by
+            # session (sched_autogroup): with one of their own, others on the host would weigh less or more.
+            start_new_session=False,
+            process_group=0,
         )
     try:
         yield [sys.executable, "-I", "-S", stand_in.__file__, place, *words]
