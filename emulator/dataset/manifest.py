@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from emulator.dataset.table import (
     ROWS_AT_ONCE,
     Column,
     Listed,
+    NamesByIndex,
     Stored,
     StoredFile,
     StoredRows,
@@ -67,7 +68,7 @@ MOST_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Names(Sequence[str]):
+class Names(NamesByIndex):
     """File names by index, computed: a million of them take no memory."""
 
     files: int
@@ -82,18 +83,9 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return self.files
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.files))]
-        number = index + self.files if index < 0 else index
-        if not 0 <= number < self.files:
-            raise IndexError(index)
-        name = f"sample_{number:07d}{self.suffix}"
-        dealt = f"{self.leaf(number % self.subfolders)}/{name}" if self.subfolders else name
+    def name(self, number: int) -> str:
+        plain = f"sample_{number:07d}{self.suffix}"
+        dealt = f"{self.leaf(number % self.subfolders)}/{plain}" if self.subfolders else plain
         return f"{self.folder}/{dealt}" if self.folder else dealt
 
     def leaf(self, number: int) -> str:

@@ -8,6 +8,7 @@ memory of each rank, 1.3 MB a look, and end it by a signal where the storage fai
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -94,10 +95,7 @@ class Column:
             first, last, step = index.indices(self._count)
             part = self._stored[self._begin + first * each : self._begin + max(first, last) * each]
             return np.ascontiguousarray(np.frombuffer(part, self._kind)[self._field][::step])
-        number = index + self._count if index < 0 else index
-        if not 0 <= number < self._count:
-            raise IndexError(index)
-        at = self._begin + number * each + self._offset
+        at = self._begin + range(self._count)[index] * each + self._offset
         return int.from_bytes(self._stored[at : at + self._width], "little", signed=self._signed)
 
 
@@ -118,7 +116,25 @@ class StoredRows:
 _ENDS = np.dtype([("end", "<i8")])
 
 
-class Listed(Sequence[str]):
+class NamesByIndex(Sequence[str]):
+    """File names of which one at a time is made: a slice has those, a negative index counts from the end."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """The name at `number`, which is within the length. Raises StorageError."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        wanted = range(len(self))[index]
+        return self.name(wanted) if isinstance(wanted, int) else [self.name(number) for number in wanted]
+
+
+class Listed(NamesByIndex):
     """File names as they were found: where each ends, and their bytes one after the other."""
 
     def __init__(self, stored: Stored, begin: int, count: int) -> None:
@@ -144,17 +160,7 @@ class Listed(Sequence[str]):
     def __len__(self) -> int:
         return self._given[2]
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        """Raises StorageError."""
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        number = index + len(self) if index < 0 else index
-        if not 0 <= number < len(self):
-            raise IndexError(index)
+    def name(self, number: int) -> str:
         begin, end = self._ends[number : number + 2].tolist()
         return os.fsdecode(self._stored[self._text + begin : self._text + end])
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import Format, Index
+from emulator.dataset.table import ROWS_AT_ONCE
 from emulator.errors import DAMAGE, DatasetError, damaged
 from emulator.loader.base import Numbers, SampleList
 from emulator.plan import Read
@@ -27,9 +28,6 @@ from emulator.storage.base import (
 )
 from emulator.storage.posix import aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
-
-_AT_ONCE = 2**16
-"""Sizes that are looked at together."""
 
 _INDICES_KEPT = 64
 """Indices of files that are kept: that of a Parquet file takes as much memory as its footer."""
@@ -88,7 +86,7 @@ class WholeReader:
     def largest(self) -> int:
         """Bytes of the largest file; of a sample in several, of all of them."""
         sizes = self.samples.sizes
-        return max(int(np.max(sizes[at : at + _AT_ONCE])) for at in range(0, len(sizes), _AT_ONCE))
+        return max(int(np.max(sizes[at : at + ROWS_AT_ONCE])) for at in range(0, len(sizes), ROWS_AT_ONCE))
 
     def sample_bytes(self) -> int:
         """Bytes of a sample, about: as those of the first files."""
