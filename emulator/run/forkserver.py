@@ -36,7 +36,7 @@ def fork_server(
 ) -> Iterator[list[str]]:
     """A server for ranks of `feedrate WORDS`, which imports `modules` before, named as in the registry.
 
-    Gives the command that mpirun shall start as each rank. `folder` is for the server's socket.
+    Gives the command of a stand-in, up to that of the rank. `folder` is for the server's socket.
     """
     place = str(folder / "ranks")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -55,12 +55,12 @@ def fork_server(
             pass_fds=[listener.fileno()],
             env=environment,
             # Ranks are in the launcher's session, as those that mpirun starts: the kernel shares out cores by
-            # session (sched_autogroup): with one of their own, others on the host would weigh less or more.
+            # session (sched_autogroup), and with one of their own others on the host would weigh otherwise.
             start_new_session=False,
             process_group=0,
         )
     try:
-        yield [sys.executable, "-I", "-S", stand_in.__file__, place, *words]
+        yield [sys.executable, "-I", "-S", stand_in.__file__, place]
     finally:
         server.end()
 

@@ -136,8 +136,8 @@ def _program(
 ) -> Iterator[list[str]]:
     """What `launcher` shall start as each rank of `feedrate WORDS`."""
     if launcher.flavour == "openmpi":
-        with fork_server(folder, modules, words, variables) as program:
-            yield program
+        with fork_server(folder, modules, words, variables) as stand_in:
+            yield [*stand_in, *feedrate(words)]
     else:  # MPICH's mpiexec talks to each rank through a descriptor that only that rank has
         yield feedrate(words)
 

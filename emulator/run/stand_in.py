@@ -1,11 +1,11 @@
 """What mpirun starts for each rank on this machine: it stands in for a process that the fork server makes.
 
-    python -I -S stand_in.py SOCKET WORDS
+    python -I -S stand_in.py SOCKET COMMAND
 
 It hands its environment and its streams to the fork server (run.forkserver), passes signals on to the rank,
 and ends as the rank does; the rank ends when it does, even by SIGKILL. Where there is no server, as on
 another host of an allocation that mpirun knows of, or where an environment is too large for a message, it
-becomes `feedrate WORDS` itself. It is a program of its own and imports only what the interpreter has built
+becomes COMMAND itself. It is a program of its own and imports only what the interpreter has built
 in: each import more would be paid for by every rank.
 """
 
@@ -26,7 +26,7 @@ def main() -> None:
         server.connect(sys.argv[1])
         server.sendmsg([environment], [(SOL_SOCKET, SCM_RIGHTS, streams)])
     except OSError:
-        os.execv(sys.executable, [sys.executable, "-m", "emulator", *sys.argv[2:]])  # noqa: S606 - no shell
+        os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - no shell
     for heeded in _PASSED_ON:
         _signal.signal(heeded, lambda number, _: server.send(bytes([number])))
     try:

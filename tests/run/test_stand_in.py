@@ -7,11 +7,19 @@ import pytest
 from command import feedrate
 
 from emulator.run import stand_in
+from emulator.run.mpirun import feedrate as feedrate_itself
 
 
 def test_without_its_server_it_is_the_rank_itself(tmp_path):
     """mpirun may start it on another host of an allocation, where no fork server is."""
-    command = [sys.executable, "-I", "-S", stand_in.__file__, tmp_path / "nobody", "run", "--help"]
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        stand_in.__file__,
+        tmp_path / "nobody",
+        *feedrate_itself(["run", "--help"]),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "--workload" in done.stdout
