@@ -89,11 +89,9 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
         sentence = "Nothing that the system states limits this workload."
         knee = replace(NO_KNEE, sentence=sentence)
         return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
-    crossing = _crossing(workload, system, wanted, full / wanted)
+    crossing = _crossing(workload, system, wanted)
     crossings = [crossing]
-    for other in system.alternatives:
-        guess = cap(other, workload, wanted) / wanted
-        crossings.append(_crossing(workload, other, wanted, guess, tolerance=_ROUGH))
+    crossings += [_crossing(workload, other, wanted, _ROUGH) for other in system.alternatives]
     if system.fit is None:
         crossings.append(full / wanted)
     error = math.exp(system.run_error)
@@ -102,8 +100,7 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
     if wanted <= alone < wanted * error:  # the noise of a run decides whether a single one is fed
         low = 0.0
     elif wanted / error <= alone < wanted:
-        guess = cap(system, workload, wanted / error) / wanted
-        high = max(high, _crossing(workload, system, wanted / error, guess) * error)
+        high = max(high, _crossing(workload, system, wanted / error) * error)
     bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
     knee = Knee(
@@ -149,11 +146,10 @@ def _show(count: float) -> str:
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
-def _crossing(
-    workload: Workload, system: System, wanted: float, guess: float, tolerance: float = _TOLERANCE
-) -> float:
+def _crossing(workload: Workload, system: System, wanted: float, tolerance: float = _TOLERANCE) -> float:
     """The count at which throughput / ideal falls below `wanted`: between the last that has it and the next,
-    on a straight line; 0 when one has less. `guess` is near it."""
+    on a straight line; 0 when one has less."""
+    guess = cap(system, workload, wanted) / wanted  # near it
 
     def efficiency(ranks: int) -> float:
         return utilisation(workload, system, ranks)
