@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -26,6 +26,17 @@ def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: 
     Where a worker was lost, another one goes on behind what the journal of its task says.
     """
     writer.fill(writer.left_by(number, indices), number, 1, options)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Nothing is logged meanwhile, in the whole process."""
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def fill_dask(
@@ -83,8 +94,7 @@ def fill_dask(
             f"no Dask scheduler answers at {address} ({type(error).__name__})",
             "start one with: dask scheduler, and give its address like tcp://host:8786",
         ) from None
-    logging.disable()  # a lost scheduler is said below, in one line
-    with client:
+    with _unlogged(), client:  # a lost scheduler is said below, in one line
         futures = [
             client.submit(_make, writer, options, part, number, pure=False)
             for part, number in tasks(len(client.scheduler_info()["workers"]))
