@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import multiprocessing
 import os
 import re
 import signal
@@ -29,7 +30,7 @@ from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 
-from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.errors import FeedrateError, RankError, SpecError, StorageError
 from emulator.files import SCRATCH_VARIABLE
 from emulator.units import parse_seconds, show_seconds
 
@@ -358,8 +359,18 @@ def watch_rank(rank: int, timeout: float) -> None:
 
 
 def watch_worker(hung: Callable[[StorageError], object]) -> None:
-    """Watch this process, a worker of a rank's loader, whose command line it has; `hung` as in Watch."""
-    Watch(storage_timeout(sys.argv[1:]), hung)
+    """Watch this process, a worker of a rank's loader, whose command line it has; `hung` as in Watch.
+
+    It ends when its rank does, whose child it is only by multiprocessing's books: for the kernel it is the
+    forkserver's, which lives as long as one of its workers.
+    """
+    rank = multiprocessing.parent_process()
+
+    def end_with_rank() -> None:
+        if rank is not None and not rank.is_alive():
+            os._exit(RankError.exit_code)
+
+    Watch(storage_timeout(sys.argv[1:]), hung, end_with_rank)
 
 
 def end_rank(rank: int, error: FeedrateError) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 import pytest
@@ -57,8 +58,27 @@ def left(seen: set[str], folder: Path) -> set[str]:
     }
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(processes, timeout=15)[1]
+def outlive(processes: list[psutil.Process]) -> list[str]:
+    """Those that are still there after 15 s."""
+    said = []
+    for one in psutil.wait_procs(processes, timeout=15)[1]:
+        with suppress(psutil.NoSuchProcess):
+            said.append(f"{one.pid} {one.status()}: {' '.join(one.cmdline())}")
+    return said
+
+
+def start(tiny: Path, folder: Path, said: TextIO, *words: object) -> subprocess.Popen[str]:
+    """A run of two ranks in a session of its own, with its temporary files and its result in `folder`."""
+    settings = ("--set", "accelerator.step_seconds=0.01", "--storage", "shaped:400MB/s")
+    command = ("run", tiny, "--workload", "unet3d-tiny", "-n", 2, *settings, "--out", folder / "out", *words)
+    return subprocess.Popen(
+        [sys.executable, "-m", "emulator", *map(str, command)],
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, "TMPDIR": str(folder / "tmp")},
+    )
 
 
 @pytest.mark.parametrize(("loader", "number"), [*DEFAULT, *OTHERS])
@@ -68,40 +88,15 @@ def test_nothing_is_left_behind(tiny, tmp_path, loader, number):
     temporary.mkdir()
     out = tmp_path / "out"
     epochs = 1 if number is None else 500
-    words = (
-        "run",
-        tiny,
-        "--workload",
-        "unet3d-tiny",
-        "-n",
-        2,
-        "--loader",
-        loader,
-        "--epochs",
-        epochs,
-        "--set",
-        "accelerator.step_seconds=0.01",
-        "--storage",
-        "shaped:400MB/s",
-        "--out",
-        out,
-    )
     with (tmp_path / "said").open("w+") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "emulator", *map(str, words)],
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **ROOT_AND_OVERSUBSCRIBED, "TMPDIR": str(temporary)},
-        )
+        process = start(tiny, tmp_path, said, "--loader", loader, "--epochs", epochs)
         try:
             seen = watch(process, out if number is not None else None)
             if number is not None:
                 below = family(process)[1:]
                 process.send_signal(number)
                 assert process.wait(timeout=30) != 0
-                assert gone(below)
+                assert not outlive(below)
             err = (tmp_path / "said").read_text()
             assert "Traceback" not in err
             assert number is not None or process.returncode == 0, err
@@ -114,6 +109,28 @@ def test_nothing_is_left_behind(tiny, tmp_path, loader, number):
     while left(seen, temporary) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left(seen, temporary)
+
+
+@pytest.mark.long
+def test_workers_end_with_a_rank_that_is_killed(tiny, tmp_path):
+    """They are children of a forkserver, which the kernel does not end with the rank."""
+    (tmp_path / "tmp").mkdir()
+    with (tmp_path / "said").open("w+") as said:
+        process = start(tiny, tmp_path, said, "--loader", "torch", "--epochs", 500)
+        try:
+            watch(process, tmp_path / "out")
+            everyone = family(process)[1:]
+            servers = [one for one in everyone if "multiprocessing.forkserver" in " ".join(one.cmdline())]
+            ranks = {server.ppid() for server in servers} - {server.pid for server in servers}
+            assert len(ranks) == 2
+            for rank in ranks:
+                os.kill(rank, signal.SIGKILL)
+            assert process.wait(timeout=30) != 0
+            assert not outlive(everyone)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def watch(process: subprocess.Popen[str], out: Path | None) -> set[str]:
