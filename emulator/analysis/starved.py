@@ -38,9 +38,9 @@ class RankAccount:
     """While it waited until batches had been read: shares count, their sum does not."""
     process: Stretch
     """What the threads that do not read did in the whole loop: they notice batches and hand them over."""
-    workers: Stretch = _NOTHING
-    """What those did who read in processes of their own: they hand a batch over between two holds of Python's
-    lock."""
+    readers: Stretch = _NOTHING
+    """What the threads that read did, here or in processes of their own: a batch is handed over between two
+    of their holds of Python's lock."""
     stolen: float = 0.0
     """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""
 
@@ -92,13 +92,13 @@ def _own(rank: RankAccount, waited: float, late: float) -> Floats:
     work = min(late - ready, process.work)
     # Asleep, for Python's lock: whoever holds it runs, or has no core to run on and keeps it all the same.
     asleep = late - ready - work
-    holding = asleep / max(1e-9, rank.workers.cores + rank.workers.quota + rank.workers.work)
+    holding = asleep / max(1e-9, rank.readers.cores + rank.readers.quota + rank.readers.work)
     found = np.zeros(len(CAUSES))
     found[_STORAGE] = reading.storage - stolen
-    found[_CORES] = reading.cores + stolen + ready - quota + holding * rank.workers.cores
-    found[_QUOTA] = reading.quota + quota + holding * rank.workers.quota
+    found[_CORES] = reading.cores + stolen + ready - quota + holding * rank.readers.cores
+    found[_QUOTA] = reading.quota + quota + holding * rank.readers.quota
     found[_WORK] = reading.work + work
-    found[_LOADER] = reading.loader + asleep - holding * (rank.workers.cores + rank.workers.quota)
+    found[_LOADER] = reading.loader + asleep - holding * (rank.readers.cores + rank.readers.quota)
     return found
 
 

@@ -151,6 +151,15 @@ class Books:
             seconds, threads, others, after.throttled - before.throttled, self._together, lock_seconds
         )
 
+    def readers(self, before: Page, after: Page) -> Stretch:
+        """What all threads that read did between two pages, summed: on a core, or without one."""
+        pairs = _pairs(before, after, {reader.thread for reader in self._readers()})
+        ready = sum(max(0.0, now.ready - then.ready) for then, now in pairs)
+        quota = min(ready, after.throttled - before.throttled)
+        return Stretch(
+            cores=ready - quota, quota=quota, work=sum(max(0.0, now.ran - then.ran) for then, now in pairs)
+        )
+
     def others(self, before: Page, after: Page) -> Stretch:
         """What all threads that do not read did between two pages; being asleep is the loader's."""
         seconds = after.time - before.time

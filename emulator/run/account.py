@@ -12,6 +12,8 @@ from emulator.record.books import Books, Page, Stretch
 
 _PERIOD = 0.1
 """Seconds between two waits that the books are opened for; those between are taken to be like them."""
+_OFTEN = 0.05
+"""The same, at the beginning, as a share of the time since then: a short run has its waits looked up, too."""
 _LONG = 0.02
 """Seconds from which a wait between them is looked up all the same, from the last look on."""
 
@@ -23,8 +25,9 @@ class Account(NamedTuple):
     """While it waited until a batch had been read, the first batch left out."""
     process: Stretch
     """What its threads that do not read did, and those of its workers, from the first batch to the last."""
-    workers: Stretch = Stretch()
-    """What the threads of its worker processes that read did while they had a batch to make."""
+    readers: Stretch = Stretch()
+    """What those did that read: its own in all this time, those of worker processes while they had a batch to
+    make."""
 
 
 class Accounted:
@@ -45,7 +48,7 @@ class Accounted:
         batches = iter(self._loader.read(portions))
         while True:
             asked = time.monotonic()
-            opened = self._last is not None and asked - self._last.time >= _PERIOD
+            opened = self._due(asked)
             if opened:
                 self._last = self._books.look()
             batch = next(batches, None)
@@ -60,6 +63,11 @@ class Accounted:
             elif waited > (0.0 if opened else _LONG):
                 self._look_up(waited, got - batch.ready if opened else None)
             yield batch
+
+    def _due(self, now: float) -> bool:
+        if self._first is None or self._last is None:
+            return False
+        return now - self._last.time >= min(_PERIOD, _OFTEN * (now - self._first.time))
 
     def _add_made(self, batch: Batch, made: Made, asked: float, waited: float) -> None:
         """A wait for a worker process, which knows itself what it did meanwhile."""
@@ -85,8 +93,9 @@ class Accounted:
         """Of the batches so far; None where the kernel keeps no books, or there was only one batch."""
         if not self._books.kept or self._first is None or self._first is self._last:
             return None
-        process = self._books.others(self._first, self._books.look()).plus(self._handing)
-        return Account(self._reading, process, self._making)
+        end = self._books.look()
+        process = self._books.others(self._first, end).plus(self._handing)
+        return Account(self._reading, process, self._making.plus(self._books.readers(self._first, end)))
 
     def helper_cpu_seconds(self) -> float:
         """As Loader.helper_cpu_seconds."""

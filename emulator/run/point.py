@@ -294,7 +294,7 @@ def _starved(
         host=socket.gethostname(),
         reading=account.reading,
         process=account.process,
-        workers=account.workers,
+        readers=account.readers,
         stolen=stolen,
     )
     return starved(rows, job.workload.training.sync, [own], comm)

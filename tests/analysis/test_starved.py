@@ -75,7 +75,7 @@ def test_a_late_process_is_the_clients_though_its_data_were_there():
 
 
 def test_a_lock_that_a_worker_without_a_core_keeps_is_for_want_of_cores():
-    rank = account(STORAGE, process=Stretch(loader=9.0), workers=Stretch(storage=5.0, cores=3.0, work=1.0))
+    rank = account(STORAGE, process=Stretch(loader=9.0), readers=Stretch(storage=5.0, cores=3.0, work=1.0))
     both, _ = starved(log([[0, 0, 0, 0]], late=0.5), "none", [rank])
     assert shares(both) == pytest.approx({"cores": 0.75, "loader": 0.25})
 
