@@ -103,6 +103,8 @@ Place = Path | ObjectURL
 
 def parse_place(text: str) -> Place:
     """A folder, `s3://BUCKET/PREFIX` or `rados://POOL/PREFIX`, with ?option=value. Raises SpecError."""
+    if not text:  # of a variable that is not set, and no wish for the current folder
+        raise SpecError("no dataset is named", "name its folder; the current one is .")
     kind, mark, rest = text.partition("://")
     typo = re.match(r"([a-z0-9]+):/*(.*)", text)
     if not mark and typo and typo[1] in OBJECTS and not Path(text).exists():

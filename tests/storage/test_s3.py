@@ -206,6 +206,8 @@ def described(place: ObjectURL) -> dict[str, str]:
 
 def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_place("some/folder") == Path("some/folder")
+    with pytest.raises(SpecError, match="no dataset is named"):
+        parse_place("")
     place = parse_place("s3://bucket/a/b/?endpoint=http://host:1&timeout=2s")
     assert isinstance(place, ObjectURL)
     assert (place.bucket, place.prefix, place.timeout, place.retries) == ("bucket", "a/b", 2.0, 5)
