@@ -30,9 +30,9 @@ def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHO
     """`steps` of one point in their processes' time, rank after rank: None where the log lacks the moments.
 
     Columns as in STEP. `wait` has the handing over, `overshoot` how late the process woke up, `barrier` the
-    others and how late it was woken from it; `late` is 0. Of ranks that have not made equally many steps, as
-    in a run that was cut off, the later ones are left out. Of a part of the ranks, theirs: `over` knows when
-    the others came to a barrier.
+    others and how late it was woken from it; `late` is that alone. Of ranks that have not made equally many
+    steps, as in a run that was cut off, the later ones are left out. Of a part of the ranks, theirs: `over`
+    knows when the others came to a barrier.
     """
     unknown = np.isnan(steps["got"]) | np.isnan(steps["woke"])
     count, without = over.sum(np.array([len(steps), unknown.sum()], np.float64))
@@ -81,7 +81,7 @@ def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHO
     begin = done - log["compute"] - overslept
     log["begin"] = np.concatenate([np.zeros((1, len(counts))), after[:-1]])
     log["wait"], log["overshoot"] = begin - log["begin"], overslept
-    log["barrier"], log["late"] = after - done, 0.0
+    log["barrier"], log["late"] = after - done, np.where(gates[:, None], woken, 0.0)
     log["got"], log["woke"] = begin, done
     played: Steps = log.T.reshape(-1)
     return played

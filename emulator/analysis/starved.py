@@ -54,22 +54,29 @@ def starved(
     rank waits for a pipeline that is still empty, and is left out.
     """
     played = here(steps, sync, over)
-    logged, felt = _table(steps, over), _table(steps if played is None else played, over)
+    if played is None:
+        felt = _table(steps, over)
+        felt["late"] = 0.0
+    else:  # who is woken late from a barrier begins its next step late, and the others wait at the next one
+        played["barrier"] -= played["late"]
+        played["late"] = np.roll(played["late"], 1)
+        felt = _table(played, over)
+    logged = _table(steps, over)[: len(felt)]
     felt = felt[: len(logged)]
-    logged = logged[: len(felt)]
-    waited = logged["wait"].sum(axis=0)
-    lost = felt["wait"] + felt["overshoot"]  # shape (steps, ranks)
+    waited, woken, barrier = logged["wait"].sum(axis=0), felt["late"], felt["barrier"]
+    lost = felt["wait"] + felt["overshoot"] + woken
     late = np.maximum(0.0, lost.sum(axis=0) - waited)
-    seconds = (felt["compute"] + felt["barrier"] + lost).sum(axis=0)
+    seconds = (felt["compute"] + barrier + lost).sum(axis=0)
     # From here on some numbers of each rank of the point: (all ranks, causes).
     hosts = over.all(np.array([rank.host for rank in ranks]))
-    own = over.all(np.array([_own(*rank) for rank in zip(ranks, waited, late, strict=True)]))
+    mine = zip(ranks, waited, late, woken.sum(axis=0), strict=True)
+    own = over.all(np.array([_own(*rank) for rank in mine]))
     numbers = over.all(np.unique(steps["rank"]))
-    mine = np.searchsorted(numbers, np.unique(steps["rank"]))
+    places = np.searchsorted(numbers, np.unique(steps["rank"]))
     _move_to_link(own, hosts, over.all(seconds))
-    total = own[mine] + _barriers(own, mine, lost, felt["barrier"], over)
+    total = own[places] + _barriers(own, places, lost, barrier, over)
     names = list(dict.fromkeys(hosts.tolist()))
-    by_host = over.sum(np.array([total[hosts[mine] == name].sum(axis=0) for name in names]))
+    by_host = over.sum(np.array([total[hosts[places] == name].sum(axis=0) for name in names]))
     return _shares(by_host.sum(axis=0)), dict(zip(names, map(_shares, by_host), strict=True))
 
 
@@ -83,15 +90,17 @@ def _table(steps: Steps, over: Whole) -> Steps:
     return table
 
 
-def _own(rank: RankAccount, waited: float, late: float) -> Floats:
-    """Seconds that a rank lost by itself, by cause, shape (causes,)."""
+def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:
+    """Seconds that a rank lost by itself, by cause, shape (causes,); `woken` of `late` after barriers."""
     reading, process = rank.reading.lasting(waited), rank.process
     stolen = min(reading.storage, reading.work * rank.stolen / max(1e-9, 1 - rank.stolen))
     ready = min(late, process.cores + process.quota)
     quota = ready * process.quota / max(1e-9, process.cores + process.quota)
     work = min(late - ready, process.work)
-    # Asleep, for Python's lock: whoever holds it runs, or has no core to run on and keeps it all the same.
-    asleep = late - ready - work
+    # Asleep, until the barrier itself let go, or for Python's lock: whoever holds that runs, or has no core
+    # to run on and keeps it all the same.
+    barrier = min(late - ready - work, woken)
+    asleep = late - ready - work - barrier
     holding = asleep / max(1e-9, rank.readers.cores + rank.readers.quota + rank.readers.work)
     found = np.zeros(len(CAUSES))
     found[_STORAGE] = reading.storage - stolen
@@ -99,6 +108,7 @@ def _own(rank: RankAccount, waited: float, late: float) -> Floats:
     found[_QUOTA] = reading.quota + quota + holding * rank.readers.quota
     found[_WORK] = reading.work + work
     found[_LOADER] = reading.loader + asleep - holding * (rank.readers.cores + rank.readers.quota)
+    found[_BARRIER] = barrier
     return found
 
 

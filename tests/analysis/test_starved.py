@@ -13,15 +13,15 @@ from emulator.record.steps import STEP
 STORAGE, CORES, QUOTA, WORK = (Stretch(**{name: 1.0}) for name in ("storage", "cores", "quota", "work"))
 
 
-def log(waits, barriers=0.0, late=0.0):
-    """Steps of 1 s, `waits` of shape (ranks, steps); of each the process notices `late`."""
+def log(waits, barriers=0.0, late=0.0, compute=1.0):
+    """Steps of `compute` s, `waits` of shape (ranks, steps); of each the process notices `late`."""
     waits = np.atleast_2d(np.asarray(waits, dtype=float))
-    barriers = np.broadcast_to(barriers, waits.shape)
+    barriers, compute = np.broadcast_to(barriers, waits.shape), np.broadcast_to(compute, waits.shape)
     rows = np.zeros(waits.shape, STEP)
     rows["rank"], rows["step"] = np.indices(waits.shape)
-    rows["wait"], rows["compute"], rows["barrier"] = waits, 1.0, barriers
-    ends = np.cumsum(waits + 1.0 + barriers, axis=1)
-    rows["begin"] = ends - (waits + 1.0 + barriers)
+    rows["wait"], rows["compute"], rows["barrier"] = waits, compute, barriers
+    ends = np.cumsum(waits + compute + barriers, axis=1)
+    rows["begin"] = ends - (waits + compute + barriers)
     rows["arrived"] = rows["begin"] + waits
     rows["got"], rows["woke"] = rows["arrived"] + late, ends - barriers
     return rows.reshape(-1)
@@ -62,9 +62,21 @@ def test_a_rank_at_a_barrier_waits_for_what_holds_up_the_last():
 
 
 def test_a_rank_that_computes_for_longer_is_nobodys_fault():
-    rows = log([[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 4, 4]])
+    rows = log([[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 4, 4]], compute=[[1, 5, 5], [1, 1, 1]])
     both, _ = starved(rows, "step", [account(CORES), account(STORAGE)])
     assert shares(both) == {"barrier": 1.0}
+
+
+@pytest.mark.parametrize("ready", [0.0, 4.0])
+def test_who_is_woken_late_from_a_barrier_holds_up_the_next_one(ready):
+    """All come at the same time; the first is back 1 s later each time, for want of a core or not."""
+    rows = log([[0] * 5, [0] * 5], [[1] * 5, [1] * 5], compute=1)
+    rows["barrier"][rows["rank"] == 1] = [0, 1, 1, 1, 1]
+    rows["begin"][rows["rank"] == 1] = [0, 1, 3, 5, 7]
+    rows["got"] = rows["arrived"] = rows["begin"]
+    rows["woke"] = rows["begin"] + 1.0
+    both, _ = starved(rows, "step", [account(STORAGE, process=Stretch(cores=ready)), account(STORAGE, "b")])
+    assert shares(both) == pytest.approx({"cores": 1.0} if ready else {"barrier": 1.0})
 
 
 def test_a_late_process_is_the_clients_though_its_data_were_there():
