@@ -163,6 +163,7 @@ def last_at(
 
 
 def _shares(seconds: Floats) -> Starved:
+    seconds = np.maximum(0.0, seconds)  # differences of sums that are equal
     total = float(seconds.sum())
     if total <= 0:
         return Starved(seconds=0.0)

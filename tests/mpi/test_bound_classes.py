@@ -80,4 +80,4 @@ def test_shaped_storage_and_enough_of_it(tiny, tmp_path):
     starved = bound_of(tmp_path / "a", tiny, "-n", 2, "--steps", 16, "--storage", "shaped:40MB/s")
     assert starved.bound.kind == "storage", starved.bound
     fed = bound_of(tmp_path / "b", tiny, "-n", 1, "--steps", 16)
-    assert fed.bound.kind == "compute", fed.bound
+    assert fed.bound.kind in unless_crowded(fed, "compute"), fed.bound
