@@ -321,7 +321,7 @@ def over_time(result: RunResult) -> fig.Figure | None:
         name="over-time",
         title="Throughput over time",
         caption="Bytes per second of all processes together, a line a process count. A level line is a "
-        "storage that has settled; one that falls was read from a cache at first.",
+        "storage that has settled; one that falls was read from a cache at first." + _of_some(result),
         x=fig.Axis(
             title="seconds since the point began", high=max(course.end for _, course in series) * 1.04
         ),
@@ -332,6 +332,11 @@ def over_time(result: RunResult) -> fig.Figure | None:
         ),
         qualified=marks_line(result),
     )
+
+
+def _of_some(result: RunResult) -> str:
+    """For the caption of what is drawn from steps: that these are some processes' alone, where they are."""
+    return "".join(f" {flag.sentence}" for flag in result.flags if flag.name == "step-log")
 
 
 PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "overshoot": "#a23b72"}
@@ -347,9 +352,9 @@ def step_time(result: RunResult) -> fig.Figure | None:
     return fig.Figure(
         name="step-time",
         title="Where a step goes, mean",
-        caption="Mean over all steps of all processes: compute is the emulated accelerator, wait is for "
+        caption="Mean over steps and processes: compute is the emulated accelerator, wait is for "
         "data, overshoot is the emulator itself. Time at a barrier counts as what the last process did "
-        "longer than this one; as barrier where the step log does not tell.",
+        "longer than this one; as barrier where the step log does not tell." + _of_some(result),
         x=fig.Axis(title=fig.PROCESSES, kind="names", whole=True),
         y=fig.Axis(title=f"{name} per step"),
         marks=(

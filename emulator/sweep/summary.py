@@ -122,11 +122,29 @@ _DRAWN_ROWS = 500_000
 """Rows that figures of a point are drawn from, at most, but for a rank's own: 300 bytes each."""
 
 
+def _ranks_drawn(point: Point) -> int:
+    """Of how many of its ranks a point is drawn."""
+    return min(point.ranks, max(1, _DRAWN_ROWS // point.steps))
+
+
 def _of_some_ranks(out: Path, number: int, point: Point) -> Steps:
     """The rows of point `number`, or of some of its ranks, by lot. Raises StorageError, SpecError."""
-    ranks = np.random.default_rng(number).permutation(point.ranks)[: max(1, _DRAWN_ROWS // point.steps)]
+    ranks = np.random.default_rng(number).permutation(point.ranks)[: _ranks_drawn(point)]
     some = (rows[np.isin(rows["rank"], ranks)] for rows in step_blocks(out, number))
     return np.concatenate([np.zeros(0, STEP), *some])
+
+
+def _drawn_of_some(points: Sequence[Point]) -> tuple[Flag, ...]:
+    """A flag where what was just drawn of these points rests on some ranks' rows; of the worst of them."""
+    some = [point for point in points if point.step and _ranks_drawn(point) < point.ranks]
+    if not some:
+        return ()
+    worst = min(some, key=lambda point: _ranks_drawn(point) / point.ranks)
+    sentence = (
+        f"An older version wrote this result: where a step goes and throughput over time are drawn from the "
+        f"rows of {_ranks_drawn(worst):,} of {worst.ranks:,} ranks, by lot; all other figures are over all."
+    )
+    return (Flag(name="step-log", value=_ranks_drawn(worst), threshold=worst.ranks, sentence=sentence),)
 
 
 def recovered(out: Path) -> RunResult:
@@ -139,13 +157,16 @@ def recovered(out: Path) -> RunResult:
     if out.is_file():  # a result under another name: the step log beside it is of run.json
         return result
     sync = result.workload.get("training", {}).get("sync", "none")
-    points = tuple(
-        drawn(point, _of_some_ranks(out, number, point), sync) if not point.step and point.steps else point
+    older = {
+        number: drawn(point, _of_some_ranks(out, number, point), sync)
         for number, point in enumerate(result.points)
-    )
+        if not point.step and point.steps
+    }
+    points = tuple(older.get(number, point) for number, point in enumerate(result.points))
+    result = replace(result, points=points, flags=(*result.flags, *_drawn_of_some([*older.values()])))
     if result.status == "complete":
-        return replace(result, points=points)
-    result = replace(result, points=points, reason=read_failure(out) or result.reason)
+        return result
+    result = replace(result, reason=read_failure(out) or result.reason)
     if result.kind in ("run", "sweep") and len(torn := read_steps(out, len(points))):
         workload, ranks = stored_workload(result.workload), len(np.unique(torn["rank"]))
         samples = int(result.dataset.get("samples", result.dataset["files"]))

@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_results import flagged_sweep, multi_host_sweep, steps_of
+from synthetic_results import flagged_sweep, multi_host_sweep, point, result, steps_of
 
 from emulator.record.folder import write_result
 from emulator.record.result import SCHEMA
 from emulator.record.steps import Spool, make_spool, write_steps
+from emulator.report.terminal import as_markdown, result_blocks
+from emulator.report.view import kind_of
+from emulator.sweep.summary import recovered
 
 
 def feedrate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -57,6 +60,23 @@ def test_report_takes_a_run_json_and_a_killed_runs_spools(out: Path, tmp_path: P
         spool.append(steps_of(flagged_sweep())[:10])
     done = feedrate("report", out / "run.json", "--html", tmp_path / "a.html")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("ranks, some", [(100, False), (13_000, True)])
+def test_what_is_drawn_from_some_ranks_of_an_older_result_says_so(
+    ranks: int, some: bool, tmp_path: Path
+) -> None:
+    made = result([point(ranks, 1e15)])
+    write_result(tmp_path, made)
+    write_steps(tmp_path, steps_of(made, ranks))
+    shown = recovered(tmp_path)
+    sentence = "drawn from the rows of 12,500 of 13,000 ranks, by lot"
+    captions = {figure.name: figure.caption for figure in kind_of(shown).figures(shown)}
+    assert {name for name, caption in captions.items() if sentence in caption} == (
+        {"step-time", "over-time"} if some else set()
+    )
+    assert (sentence in as_markdown(result_blocks(shown))) is some
+    assert shown.points[0].course is not None
 
 
 def test_what_is_wrong_is_one_line(out: Path, tmp_path: Path) -> None:

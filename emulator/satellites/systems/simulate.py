@@ -57,8 +57,8 @@ def sweep(
     flags = []
     if max(counts) > LOGGED_RANKS:
         sentence = (
-            f"the step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
-            f"the points are over all ranks"
+            f"The step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
+            f"the points are over all ranks."
         )
         flags = [Flag(name="step-log", value=LOGGED_RANKS, threshold=max(counts), sentence=sentence)]
     samples = simulation.samples
