@@ -104,8 +104,9 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
             f"srun --mpi=pmix started this, but mpi4py uses {library}, which knows no PMIx",
             "srun --mpi=pmi2, or an Open MPI",
         )
-    newer = library.family == "Open MPI" and not library.version.startswith(("1.", "2.", "3.", "4."))
-    if theirs and newer and any(claim.size > 1 for claim in told):  # Open MPI 5 speaks PMIx alone
+    newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 speaks PMIx alone
+    nobody = "PMIX_RANK" not in environment and [claim.launcher for claim in told] == ["srun"]  # --mpi=none
+    if library.family == "Open MPI" and ((theirs and newer) or nobody) and any(one.size > 1 for one in told):
         raise LaunchError(_differ(told, library), _hint_openmpi())
 
 

@@ -10,7 +10,7 @@ install)
     ;;
 up)
     dir=$2 nodes=$3 host=$(hostname)
-    mkdir -p "$dir"/{spool,state,log}
+    mkdir -p "$dir"/{spool,state,log,tmp}
     chmod 755 "$dir"
     dd if=/dev/urandom of="$dir/munge.key" bs=1 count=1024 status=none
     chmod 600 "$dir/munge.key"
@@ -28,6 +28,7 @@ SlurmctldPort=26917
 SlurmctldPidFile=$dir/slurmctld.pid
 SlurmdPidFile=$dir/slurmd.%n.pid
 SlurmdSpoolDir=$dir/spool/%n
+TmpFS=$dir/tmp/%n
 StateSaveLocation=$dir/state
 SlurmctldLogFile=$dir/log/slurmctld.log
 SlurmdLogFile=$dir/log/slurmd.%n.log
@@ -39,13 +40,15 @@ SchedulerType=sched/backfill
 ReturnToService=2
 MpiDefault=none
 SlurmdParameters=config_overrides
-NodeName=n[1-$nodes] NodeHostname=$host NodeAddr=127.0.0.1 Port=[27101-$((27100 + nodes))] CPUs=4 RealMemory=4000 State=UNKNOWN
+NodeName=n[1-$nodes] NodeAddr=127.0.0.1 Port=[27101-$((27100 + nodes))] CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
     export SLURM_CONF=$dir/slurm.conf
-    for i in $(seq "$nodes"); do mkdir -p "$dir/spool/n$i"; done
+    # TmpFS: of a step --mpi=pmix makes the same folder on each node; in one /tmp all nodes but one would fail.
+    for i in $(seq "$nodes"); do mkdir -p "$dir"/{spool,tmp}/n"$i"; done
     slurmctld
-    for i in $(seq "$nodes"); do slurmd -N "n$i"; done
+    # A host name of its own: PMIx finds out by it who is on the same node.
+    for i in $(seq "$nodes"); do unshare --uts bash -c "hostname n$i && exec slurmd -N n$i"; done
     for _ in $(seq 100); do
         sinfo -h -o %t 2>/dev/null | grep -qx idle && exit
         sleep 0.2
