@@ -128,7 +128,7 @@ def _files(folder: Path, least: int) -> Files:
         if not (folder / "manifest.json").is_file() or len(read_manifest(folder).names) < least:
             subprocess.run([*map(str, command), "--files", str(least)], check=True, stdout=sys.stderr)
     manifest = read_manifest(folder)
-    return Files(folder, tuple(folder / one for one in manifest.names), tuple(manifest.sizes.tolist()))
+    return Files(folder, tuple(folder / one for one in manifest.names), tuple(manifest.sizes[:].tolist()))
 
 
 def _most_cold(files: Files, share: float) -> tuple[float, int]:
@@ -148,6 +148,7 @@ def _run(options: argparse.Namespace, kind: str, cache: str, ranks: int) -> Held
         command = [
             *(sys.executable, "-m", "emulator", "run", options.folder, "--workload", "unet3d-a100"),
             *("-n", ranks, "--loader", kind, "--cache", cache, "--steps", options.steps, "--out", out),
+            "--mismatched-dataset",
             *(word for setting in settings for word in ("--set", setting)),
         ]
         begin = time.monotonic()

@@ -144,23 +144,28 @@ def _report(
         "|---|---|---|---|---|---|---|",
     ]
     best = {
-        cache: max((rates[n] for n, one in enumerate(contestants) if one.family.endswith(cache)), default=0.0)
+        cache: max(
+            (n for n, one in enumerate(contestants) if one.family.endswith(cache)),
+            key=lambda n: rates[n],
+            default=-1,
+        )
         for cache in ("cold", "warm")
     }
     for number, contestant in enumerate(contestants):
         rivals = [n for n, one in enumerate(contestants) if one.family and one.family == contestant.family]
         if rivals and rates[number] < max(rates[n] for n in rivals):
             continue
-        share = rates[number] / best[contestant.cache] if best[contestant.cache] else float("nan")
-        lines.append(f"| {contestant.name} | {contestant.cache} | {_columns(turns[number], share)} |")
+        fio = turns.get(best[contestant.cache], [])
+        shares = [mine.rate / theirs.rate for mine, theirs in zip(turns[number], fio, strict=False)]
+        lines.append(f"| {contestant.name} | {contestant.cache} | {_columns(turns[number], shares)} |")
     return "\n".join(lines) + "\n"
 
 
-def _columns(taken: Sequence[Turn], share: float) -> str:
+def _columns(taken: Sequence[Turn], shares: Sequence[float]) -> str:
     return " | ".join(
         [
             _spread([turn.rate / 1e9 for turn in taken], "{:.2f}"),
-            f"{share:.3f}",
+            _spread(shares, "{:.3f}"),
             _spread([turn.cpu_per_gb for turn in taken], "{:.3f}"),
             _spread([turn.peak_pss / 1e6 for turn in taken], "{:.0f}"),
             _spread([turn.first_batch for turn in taken if turn.first_batch is not None], "{:.2f}"),

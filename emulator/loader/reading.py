@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -107,7 +107,10 @@ class WholeReader:
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Offset and bytes of each request for `extents`."""
         block = self.block
-        if max((size for _, size in extents), default=0) <= block:
+        for _, size in extents:
+            if size > block:
+                break
+        else:
             return extents
         return [
             (at, min(block, offset + size - at))
@@ -194,6 +197,15 @@ class WholeReader:
             )
 
 
+class _Known(NamedTuple):
+    """A file whose index has been read."""
+
+    name: str
+    size: int
+    where: Index
+    """Where its samples lie."""
+
+
 class PartReader(WholeReader):
     """Reads samples out of files that hold many: the bytes that the file's index names, and no others.
 
@@ -211,7 +223,8 @@ class PartReader(WholeReader):
     ) -> None:
         super().__init__(storage, samples, form, block, checksums)
         self.columns = columns
-        self._indices: OrderedDict[int, Index] = OrderedDict()  # the one that was used last comes last
+        self._whole = samples.samples_per_file == 1 and not columns and not form.partial
+        self._files: dict[int, _Known] = {}  # the one that was read last comes last
         self._lock = threading.Lock()
         self._making = [threading.Lock() for _ in range(64)]  # no footer is read by two at the same time
 
@@ -220,18 +233,15 @@ class PartReader(WholeReader):
         return (PartReader, given)
 
     def wanted(self, read: Read) -> Wanted:
-        if self._reads_whole_files():
+        if self._whole:
             return super().wanted(read)
-        name, size = self.samples.names[read.file], self.size(read.file)
-        index = self._known(read.file)
-        if index is None:
-            with self.storage.open(name, size) as blob:
+        if (known := self._files.get(read.file)) is None:
+            name = self.samples.names[read.file]
+            with self.storage.open(name, self.size(read.file)) as blob:
                 self.check_size(read.file, blob.size, blob)
-                index = self._index(read.file, blob, name)
+                known = self._known(read.file, blob, name)
+        name, size, index = known
         return Wanted(name, size, self.requests(index.extents(read, self.block)), whole=False)
-
-    def _reads_whole_files(self) -> bool:
-        return self.samples.samples_per_file == 1 and not self.columns and not self.form.partial
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))
@@ -239,16 +249,16 @@ class PartReader(WholeReader):
     def pieces(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
-        if self._reads_whole_files():
+        if self._whole:
             yield from super().pieces(read, buffer, cancelled, keep)
             return
-        known = self._known(read.file)
-        if known is not None and self.checksums is None and not known.extents(read, self.block):
+        known = self._files.get(read.file)
+        if known is not None and self.checksums is None and not known.where.extents(read, self.block):
             return  # a stream whose next block has not been reached: nothing is opened
         name = self.samples.names[read.file]
         with self.storage.open(name, self.size(read.file)) as blob:
             self.check_size(read.file, blob.size, blob)
-            index = known or self._index(read.file, blob, name)
+            index = (known or self._known(read.file, blob, name)).where
             if self.checksums is None:
                 for extent in index.extents(read, self.block):
                     yield from self._requests(extent, blob, buffer, cancelled)
@@ -269,15 +279,8 @@ class PartReader(WholeReader):
         for offset, length in self.requests([extent]):
             yield request(blob, offset, length, buffer, cancelled)
 
-    def _known(self, file: int) -> Index | None:
-        with self._lock:
-            found = self._indices.get(file)
-            if found is not None:
-                self._indices.move_to_end(file)
-            return found
-
-    def _index(self, file: int, blob: Blob, name: str) -> Index:
-        """Of an open file; read from it once, and again when many others have been read since.
+    def _known(self, file: int, blob: Blob, name: str) -> _Known:
+        """An open file: its index is read from it once, and again when many others have been read since.
 
         Cancelled or not: h5py leaks a file that breaks off while it is opened, and ends by signal at exit.
         """
@@ -287,14 +290,15 @@ class PartReader(WholeReader):
             return request(blob, offset, length, buffer, lambda: False)
 
         with self._making[file % len(self._making)]:
+            if (known := self._files.get(file)) is not None:
+                return known
             try:
-                found = self._known(file) or self.form.index(
-                    peek, blob.size, name, self.samples.samples_per_file, self.columns
-                )
+                index = self.form.index(peek, blob.size, name, self.samples.samples_per_file, self.columns)
             except DAMAGE as error:
                 raise damaged(name, error) from None
+            known = _Known(name, blob.size, index)
             with self._lock:
-                self._indices[file] = found
-                if len(self._indices) > _INDICES_KEPT:
-                    self._indices.popitem(last=False)
-        return found
+                self._files[file] = known
+                if len(self._files) > _INDICES_KEPT:
+                    del self._files[next(iter(self._files))]
+        return known

@@ -104,8 +104,8 @@ def launch(ranks: int, words: Sequence[str], out: Path, modules: Sequence[str]) 
     """
     if ":" in words:
         raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
-    require_limits(ranks)
     launcher = find_launcher()
+    require_limits(ranks, launcher.flavour)
     timeout = storage_timeout(words)
     with (
         scratch() as (folder, variables),
@@ -306,17 +306,19 @@ _PROCESSES_A_RANK = 12
 """Threads of a rank: so many in /proc/PID/task with the torch loader and four workers."""
 
 
-RANKS_A_CORE = 64
-"""A hundred ranks on two cores are fed; 256 of them had not all started when half a minute was over."""
+RANKS_A_CORE: Mapping[Flavour, int] = {"openmpi": 128, "mpich": 64}
+"""Forked by a server, 256 on two cores that others used as well began to work 77 s after the command; of 384
+some were within MPI_Init for more than half a minute, which ends a run. Each a Python of its own, that was so
+with 256."""
 
 
-def require_limits(ranks: int) -> None:
+def require_limits(ranks: int, flavour: Flavour) -> None:
     """Raise the soft limit of open files to what `ranks` ranks need; mpirun itself fails in pages.
 
     Raises LaunchError when this machine does not allow as many files, processes or threads.
     """
     files = _FILES_OF_MPIRUN + _FILES_A_RANK * ranks
-    most = RANKS_A_CORE * cores()
+    most = RANKS_A_CORE[flavour] * cores()
     if ranks > most:
         raise LaunchError(
             f"{ranks} ranks are too many for the {cores()} cores of this host: their start would not end",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -37,6 +38,7 @@ RetryKind = Literal["timeout", "busy", "cut", "connection"]
 
 EDGES = tuple(sorted({round(10 ** (step / 8)) for step in range(9 * 8 + 1)}))
 """Upper edges of the latency histogram in microseconds, 1 us to 1000 s; the last takes what is above."""
+_UPPER = np.array(EDGES[:-1])
 
 
 class ThreadStats(NamedTuple):
@@ -132,7 +134,7 @@ class Tally:
         self.begin = 0.0
         """When what is under way began, a request, an opening or a scan, in seconds of time.monotonic; 0.0:
         nothing is."""
-        self._filed: tuple[NDArray[np.int64], float, list[float]] = (np.zeros(len(EDGES), np.int64), 0.0, [])
+        self._filed = (np.zeros(len(EDGES), np.int64), 0.0, array("d"))
         """The histogram, the longest request in it, and seconds of the requests that are not in it yet."""
 
     def within(self, now: float) -> float:
@@ -142,9 +144,9 @@ class Tally:
 
     def add(self, size: int, seconds: float) -> None:
         """One request, which delivered `size` bytes."""
-        self.add_all(size, (seconds,))
+        self.add_all(size, array("d", (seconds,)))
 
-    def add_all(self, size: int, seconds: Sequence[float]) -> None:
+    def add_all(self, size: int, seconds: array[float]) -> None:
         """Some requests, which took so long each and delivered `size` bytes together."""
         self.bytes += size
         self.requests += len(seconds)
@@ -152,13 +154,13 @@ class Tally:
         new = self._filed[2]
         new.extend(seconds)
         if len(new) >= _TOGETHER:
-            self._filed = (*self.latencies(), [])
+            self._filed = (*self.latencies(), array("d"))
 
     def latencies(self) -> tuple[NDArray[np.int64], float]:
         """Requests in each bucket of the histogram, and seconds of the longest."""
         buckets, slowest, new = self._filed
-        taken = np.array(new)
-        found = np.searchsorted(EDGES[:-1], taken * 1e6)  # the last takes what is above
+        taken = np.frombuffer(new[:])  # of a copy: an array that is looked at cannot grow
+        found = np.searchsorted(_UPPER, taken * 1e6)
         return buckets + np.bincount(found, minlength=len(EDGES)), float(taken.max(initial=slowest))
 
 
@@ -291,7 +293,7 @@ CheckHead = Callable[[memoryview, int, str], None]
 """(first HEAD bytes of a file, its size, its name): raises DatasetError where it cannot be a sample."""
 
 Cancelled = Callable[[], bool]
-"""Asked before each request: True when nobody waits for the bytes any more."""
+"""Asked before each file and each request that may take long: True when nobody waits for the bytes."""
 
 
 class Wanted(NamedTuple):

@@ -9,6 +9,7 @@ import mmap
 import os
 import sys
 import time
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,7 +26,6 @@ from emulator.storage.base import (
     ReadStats,
     Scanner,
     Storage,
-    Tally,
     Wanted,
     closed,
     cut_short,
@@ -37,8 +37,12 @@ _SAMPLED_OPENS = 8
 """Every eighth open is looked at with mincore: it costs as much as a small read."""
 _SAMPLED_BYTES = 64 * 2**20
 """Bytes of a file that are looked at, at most."""
+_MOST_BYTES = 2**60
+"""Of a file."""
 _MOST_PIECES = 1000
 """Buffers of one preadv: Linux takes 1024."""
+_MOST_SIZES = 256
+"""Sizes of requests whose places are kept."""
 _LONG = 2**20
 """Bytes of a request next to which what Python's lock costs does not count."""
 _TMPFS = 0x01021994
@@ -90,7 +94,9 @@ class PosixStorage(Storage):
             ) from None
         except OSError as error:
             raise storage_error(error, "cannot open") from None
-        length = os.fstat(fd).st_size
+        length = os.lseek(fd, 0, os.SEEK_END)  # a seventh of what fstat takes
+        if length > _MOST_BYTES:
+            length = os.fstat(fd).st_size  # a folder: reading it says so
         if self.cache == "cold":
             evict(fd)
             self._opens += 1
@@ -148,6 +154,7 @@ class PosixScanner(Scanner):
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
         self._files = 0 if storage.evicts_on_close else files
         self._kept: OrderedDict[str, int] = OrderedDict()  # the file that was used last comes last
+        self._places: dict[int, Sequence[memoryview]] = {}
         self._give_way = give_way
         # The kernel reads what is in memory, or says that it would have to wait. All of tmpfs is memory.
         self._prompt = 0 if _in_memory(storage.root) else os.RWF_NOWAIT
@@ -161,51 +168,70 @@ class PosixScanner(Scanner):
         into: memoryview | None = None,
     ) -> int:
         storage, tally = self._storage, self._storage.stats.mine()
-        alignment, head, rest = storage.alignment, self._buffer, self._buffer[HEAD:]
-        flags = 0 if self.waits else self._prompt
-        times: list[float] = []
+        alignment, kept, known = storage.alignment, self._kept, self._places
+        clock, preadv = time.monotonic, os.preadv
+        may_wait = self.waits
+        flags = 0 if may_wait else self._prompt
+        times = array("d")
         useful = delivered = 0
-        tally.begin, worked = time.monotonic(), time.thread_time()
+        tally.begin = now = clock()
+        worked = time.thread_time()
         try:
             for name, size, requests, whole in wanted:
                 if not (requests or whole):
                     continue  # a stream whose next block has not been reached
-                path, start = storage.path(name), useful
-                fd = self._open(path, size, whole, tally)
-                begin = time.monotonic()
+                if cancelled():
+                    raise closed()
+                start = useful
+                if (fd := kept.get(name)) is None:
+                    before = now
+                    fd = self._open(name, size, whole)
+                    now = clock()
+                    tally.opening += now - before
+                else:
+                    kept.move_to_end(name)
                 try:
                     for offset, length in requests:
-                        if cancelled():
-                            raise closed()
-                        if length >= _LONG:
-                            flags = self._wait()
-                        low = offset // alignment * alignment
-                        asked = -(-(offset + length) // alignment) * alignment - low
-                        room = (rest if offset else head) if into is None else into[useful:]
+                        if may_wait:
+                            if cancelled():
+                                raise closed()
+                        elif length >= _LONG:
+                            flags, may_wait = self._wait(), True
+                        low, asked = offset, length
+                        if alignment > 1:
+                            low -= offset % alignment
+                            asked = padded(offset + length, alignment) - low
+                        if into is None:
+                            # Of bytes that nobody wants, those that a file begins with stay where they are.
+                            key = asked if offset else -asked
+                            places = known.get(key) or self._placed(key)
+                        else:
+                            places = (into[useful : useful + length],)
                         try:
-                            done = os.preadv(fd, _places(room, 0, asked), low, flags)
+                            done = preadv(fd, places, low, flags)
                         except OSError as error:
                             if not flags:
                                 raise
                             done, self.waits = 0, error.errno == errno.EOPNOTSUPP
-                        if low + done < offset + length:
-                            flags = self._wait()
+                        if done < asked and low + done < offset + length:
+                            flags, may_wait = self._wait(), True
+                            room = self._room(offset) if into is None else into[useful:]
                             done = _filled(fd, room, low, done, asked, alignment)
                             if low + done < offset + length:
-                                raise cut_short(path, low + done, size)
-                        now = time.monotonic()
-                        times.append(now - begin)
-                        begin = now
+                                raise cut_short(storage.path(name), low + done, size)
+                        before = now
+                        now = clock()
+                        times.append(now - before)
                         useful += length
                         delivered += done
                 except OSError as error:
-                    error.filename = path
+                    error.filename = storage.path(name)
                     raise storage_error(error, "cannot read") from None
                 finally:
-                    if path not in self._kept:
+                    if name not in kept:
                         storage.close(fd)
                 if whole and requests:
-                    first = head if into is None else into[start:]
+                    first = self._buffer if into is None else into[start:]
                     check_head(first[: min(size, HEAD)], size, name)
         finally:
             tally.begin = 0.0
@@ -213,24 +239,31 @@ class PosixScanner(Scanner):
             tally.on_core += time.thread_time() - worked
         return useful
 
+    def _room(self, offset: int) -> memoryview:
+        """Where a request from `offset` on goes that nobody wants: not over the head of its file."""
+        return self._buffer[HEAD:] if offset else self._buffer
+
+    def _placed(self, key: int) -> Sequence[memoryview]:
+        """The places of a request of `abs(key)` bytes; negative: of the first bytes of a file."""
+        if len(self._places) == _MOST_SIZES:
+            self._places.clear()
+        places = self._places[key] = _places(self._room(max(0, key)), 0, abs(key))
+        return places
+
     def _wait(self) -> int:
         """Let others read while this thread waits for the storage; the flags of a request that does."""
         self._give_way()
         return 0
 
-    def _open(self, path: str, size: int, whole: bool, tally: Tally) -> int:
+    def _open(self, name: str, size: int, whole: bool) -> int:
         """A file, open; one that is read in pieces stays so. Raises as Storage.open does."""
-        if path in self._kept:
-            self._kept.move_to_end(path)
-            return self._kept[path]
-        begin = time.monotonic()
+        path = self._storage.path(name)
         fd, found = self._storage.descriptor(path)
-        tally.opening += time.monotonic() - begin
         if found != size:
             self._storage.close(fd)
             raise wrong_size(path, found, size)
         if not whole and self._files:
-            self._kept[path] = fd
+            self._kept[name] = fd
             if len(self._kept) > self._files:
                 os.close(self._kept.popitem(last=False)[1])
         return fd

@@ -6,6 +6,7 @@ import mmap
 import os
 import threading
 import time
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -165,7 +166,7 @@ def test_stats_are_exact_and_add_up(folder: Path) -> None:
 def test_latencies_are_filed_under_the_next_edge(microseconds: float, edge: int) -> None:
     stats = ReadStats()
     stats.mine().add(1, microseconds / 1e6)
-    stats.mine().add_all(2, [microseconds / 1e6] * 2)
+    stats.mine().add_all(2, array("d", [microseconds / 1e6] * 2))
     assert stats.snapshot().latencies == {edge: 3}
 
 

@@ -33,10 +33,6 @@ _EDGES = len(_OPENING) - _SHAPE.size
 """Offset of the shape; what is before it shows that feedrate made the file."""
 
 
-def _head(shape: Sequence[int]) -> bytes:
-    return _START + _segment(0xEF, _NAME + _SHAPE.pack(*shape)) + _FRAME
-
-
 class Jpeg(Format):
     """One .jpeg file a sample."""
 
@@ -47,26 +43,32 @@ class Jpeg(Format):
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         voxels = math.prod(shape)
-        return [(_head(shape[1:]), ArrayBytes("x", 4 * voxels), ArrayBytes("y", voxels), _END)]
+        head = _START + _segment(0xEF, _NAME + _SHAPE.pack(*shape[1:])) + _FRAME
+        return [(head, ArrayBytes("x", 4 * voxels), ArrayBytes("y", voxels), _END)]
 
     def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
-        head = peek(0, min(size, _HEAD))
-        if len(head) < _HEAD or bytes(head[:2]) != _START:
-            raise bad(name, "not a JPEG file, or its end is missing")
-        edges = _SHAPE.unpack_from(head, _EDGES)
-        if bytes(head) != _head(edges):
-            raise bad(name, "a JPEG file that feedrate did not make: it holds no arrays")
-        voxels = math.prod(edges)
-        if not voxels or self.planned_bytes(voxels) != size:
-            raise bad(name, f"{size} bytes do not hold the shape {edges} that it states")
-        shape = (1, *edges)
+        edges = self._edges(bytes(peek(0, min(size, _HEAD))), size, name)
+        shape, voxels = (1, *edges), math.prod(edges)
         return {
             "x": Span(_HEAD, np.dtype("<f4"), shape),
             "y": Span(_HEAD + 4 * voxels, np.dtype("|u1"), shape),
         }
 
+    def _edges(self, head: bytes, size: int, name: str) -> tuple[int, ...]:
+        """Voxels per axis, as the first _HEAD bytes say. Raises DatasetError."""
+        if len(head) < _HEAD or not head.startswith(_START):
+            raise bad(name, "not a JPEG file, or its end is missing")
+        if not (head.startswith(_OPENING[:_EDGES]) and head.endswith(_FRAME)):
+            raise bad(name, "a JPEG file that feedrate did not make: it holds no arrays")
+        edges = _SHAPE.unpack_from(head, _EDGES)
+        voxels = math.prod(edges)
+        if not voxels or self.planned_bytes(voxels) != size:
+            raise bad(name, f"{size} bytes do not hold the shape {edges} that it states")
+        return edges
+
     def check_head(self, head: memoryview, size: int, name: str) -> None:
-        if bytes(head[:3]) != _START + b"\xff" or size < 4:
+        first = bytes(head[:_HEAD])
+        if not first.startswith(_START + b"\xff") or size < 4:
             raise bad(name, "not a JPEG file")
-        if bytes(head[:_EDGES]) == _OPENING[:_EDGES]:  # others' files state no size
-            super().check_head(head, size, name)
+        if first.startswith(_OPENING[:_EDGES]):  # others' files state no size
+            self._edges(first, size, name)
