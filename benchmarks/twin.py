@@ -18,64 +18,60 @@ from emulator.errors import SpecError
 from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
 from emulator.satellites.systems.fit import fit, seen_in, workload_of
-from emulator.satellites.systems.predict import efficiency_interval, on_paper, predict
+from emulator.satellites.systems.held_out import HeldOut, held_out
+
+KINDS = ("twin", "constant", "cap")
 
 
-def rows_of(out: Path) -> list[tuple[int, float, float, tuple[float, float], float, float]]:
-    """(count, measured, twin, interval, constant, cap) of every count that is left out; efficiencies."""
+def rows_of(out: Path) -> list[HeldOut]:
+    """Every count that is left out; of a fit that is refused, none. Prints what the fit says."""
     result = read_result(out)
     workload, seen = workload_of(result), seen_in(result, partial(read_steps, out))
-    rows = []
-    for count in sorted({one.ranks for one in seen}):
-        others = [one for one in seen if one.ranks != count]
-        left = [one for one in seen if one.ranks == count]
-        found = fit([str(out)], workload, others)
-        if found.refusal:
-            print(f"{out.name} without {count}: refused, {found.refusal}", file=sys.stderr)
-            continue
-        simulation = on_paper(
-            workload, found.system, count, files=int(result.dataset["samples"]), steps=len(left[0].size)
-        )
-        point = predict(simulation, count).point
-        constant = statistics.mean(one.efficiency for one in others)
-        most = max(one.efficiency * one.ranks for one in others)
-        measured = statistics.mean(one.efficiency for one in left)
-        interval = efficiency_interval(simulation, count, 0, point)
-        rows.append((count, measured, point.x_ideal, interval, constant, min(1.0, most / count)))
-    return rows
+    found = fit([str(out)], workload, seen)
+    if found.refusal:
+        raise SpecError(found.refusal)
+    if found.unlimited and not found.fitted.identified:
+        print(f"Without a limit: {found.unlimited}.\n")
+    return held_out(workload, seen)
 
 
 def main() -> int:
     title = "# The twin against counts that it has not seen\n"
     print(title + "\n" + __doc__.split("\n\n", 2)[2])
-    inside, pooled = [], {"twin": [], "constant": [], "cap": []}
+    inside, pooled = 0, []
     for name in sys.argv[1:]:
         out = Path(name)
-        print(f"## {out.name}\n")
+        print(f"## {out.name}\n\n`{' '.join(read_result(out).command)}`\n")
         try:
             rows = rows_of(out)
         except SpecError as error:
             print(f"Refused: {error}\n", flush=True)
             continue
-        print(f"`{' '.join(read_result(out).command)}`\n")
         print("| ranks | measured % | twin % | error % | 95 % interval | constant: error % | cap: error % |")
         print("|---|---|---|---|---|---|---|")
-        errors = {"twin": [], "constant": [], "cap": []}
-        for count, measured, twin, (low, high), constant, cap in rows:
-            for kind, guess in (("twin", twin), ("constant", constant), ("cap", cap)):
-                errors[kind].append(100 * (guess / measured - 1))
-            covered = low - 1e-3 <= measured <= high + 1e-3
-            inside.append(covered)
+        covered = 0
+        for row in rows:
+            low, high = row.interval
+            within = low - 1e-3 <= row.measured <= high + 1e-3
+            covered += within
+            least = "at least " if row.least else ""
+            twin, constant, cap = (f"{100 * error:+.1f}" for error in row.errors)
             print(
-                f"| {count} | {100 * measured:.1f} | {100 * twin:.1f} | {errors['twin'][-1]:+.1f} | "
-                f"{100 * low:.1f} to {100 * high:.1f}{'' if covered else ' (outside)'} | "
-                f"{errors['constant'][-1]:+.1f} | {errors['cap'][-1]:+.1f} |"
+                f"| {row.ranks} | {100 * row.measured:.1f} | {least}{100 * row.simulated:.1f} | {twin} | "
+                f"{100 * low:.1f} to {100 * high:.1f}{'' if within else ' (outside)'} | {constant} | {cap} |"
             )
-        print("\n" + summary(errors) + "\n", flush=True)
-        for kind, values in errors.items():
-            pooled[kind] += values
-    print(f"## All\n\n{summary(pooled)} The interval covers {sum(inside)} of {len(inside)} rows.")
+        pooled += rows
+        inside += covered
+        print(
+            f"\n{summary(errors_of(rows))} The interval covers {covered} of {len(rows)} rows.\n", flush=True
+        )
+    print(f"## All\n\n{summary(errors_of(pooled))} The interval covers {inside} of {len(pooled)} rows.")
     return 0
+
+
+def errors_of(rows: list[HeldOut]) -> dict[str, list[float]]:
+    """Of each kind, in % of the throughput."""
+    return {kind: [100 * row.errors[number] for row in rows] for number, kind in enumerate(KINDS)}
 
 
 def summary(errors: dict[str, list[float]]) -> str:

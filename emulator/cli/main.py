@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
-from emulator.errors import DAMAGE, EXIT_STATUS, FeedrateError, damaged, storage_error, unexpected
+from emulator.errors import DAMAGE, EXIT_STATUS, FeedrateError, SpecError, damaged, storage_error, unexpected
 from emulator.registry import VERBS, load
 from emulator.run.launched import rank_hint, started_by_mpi
 from emulator.run.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
@@ -55,6 +55,17 @@ def _of_every_verb(
 
 class VerbCommand(TyperCommand):
     """A verb with the options of every verb."""
+
+    allow_extra_args = True  # parse_args says what to do with them
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        super().parse_args(ctx, args)
+        if ctx.args:
+            hint = f"see feedrate {self.name} -h"
+            if self.name == "plan":
+                hint = f"name a system with --system {ctx.args[0]}"
+            raise SpecError(f"feedrate {self.name} takes no argument {ctx.args[0]}", hint)
+        return []
 
     def invoke(self, ctx: Any) -> Any:
         given = {name: ctx.params.pop(name) for name in ("as_json", "live", "quiet", "verbose")}

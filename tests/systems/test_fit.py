@@ -9,10 +9,19 @@ from command import feedrate
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
-from emulator.record.result import new_result
-from emulator.satellites.systems.fit import Seen, fit, further_run, seen_in
+from emulator.record.result import Bound, Starved, new_result
+from emulator.satellites.systems.fit import Seen, described, fit, further_run, seen_in
+from emulator.satellites.systems.held_out import held_out, median_errors
 from emulator.satellites.systems.plan import utilisation
-from emulator.satellites.systems.predict import Simulation, batch_bytes, predict, rank_plan_of, sample_sizes
+from emulator.satellites.systems.predict import (
+    Simulation,
+    batch_bytes,
+    on_paper,
+    predict,
+    rank_plan_of,
+    sample_sizes,
+)
+from emulator.satellites.systems.simulate import sweep
 from emulator.satellites.systems.system import (
     ClientSystem,
     StorageSystem,
@@ -157,6 +166,41 @@ def simulated_on_hosts():
     return result, lambda number: found.steps[found.steps["point"] == number]
 
 
+def test_what_a_system_describes_is_kept_and_what_waited_for_a_core_is_not():
+    """Few readers of a storage with a latency are called the loader's limit: a system has both."""
+    point = replace(simulated_on_hosts()[0].points[0], x_ideal=0.6)
+    whole = point.ranks * point.seconds
+    late = replace(
+        point,
+        bound=Bound(kind="loader", evidence=()),
+        starved=Starved(seconds=0.4 * whole, storage=0.9, cores=0.1),
+    )
+    busy = replace(late, starved=Starved(seconds=0.4 * whole, storage=0.2, work=0.8))
+    crowded = replace(
+        point, bound=Bound(kind="storage", evidence=()), starved=Starved(seconds=0.4 * whole, cores=0.2)
+    )
+    assert described([point, late, busy, crowded]) == [point, late]
+
+
+def test_each_count_is_predicted_from_the_others_beside_two_guesses():
+    rows = held_out(TINY, measured(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4, 5, 7, 9)))
+    assert [row.ranks for row in rows] == [1, 2, 4, 5, 7, 9]
+    assert all(row.interval[0] <= row.measured <= row.interval[1] for row in rows)
+    twin, constant, cap = median_errors(rows)
+    assert twin < cap < constant
+    assert rows[0].constant == pytest.approx(np.mean([row.measured for row in rows[1:]]))
+    assert rows[4].cap == pytest.approx(max(row.measured * row.ranks for row in rows if row.ranks != 7) / 7)
+
+
+def test_a_simulation_that_is_no_better_than_a_guess_says_so(tmp_path):
+    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9))
+    assert not found.with_errors((0.001, 0.1, 0.01)).fitted.no_better
+    system = found.with_errors((0.02, 0.1, 0.01)).system
+    assert system.fit.standing.endswith("no better than the bandwidth cap alone")
+    result, _ = sweep(on_paper(TINY, system, 3, steps=20), (3,), tmp_path / "out", command=())
+    assert [(flag.name, flag.sentence) for flag in result.flags] == [("no-better", system.fit.standing)]
+
+
 def test_an_imported_result_says_why_it_cannot_be_fitted():
     result, steps = simulated_on_hosts()
     with pytest.raises(SpecError, match="does not say which bytes each step read"):
@@ -231,6 +275,7 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     assert done.status == 0, done.err
     assert "bandwidth: 400 MB/s, 95 % interval" in done.out
     assert "seen: counts 1, 2, 4, 9" in done.out
+    assert "by the bandwidth cap alone to" in done.out
     done = feedrate(
         "simulate",
         "-w",

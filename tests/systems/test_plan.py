@@ -161,3 +161,7 @@ def test_the_command_says_what_is_needed_and_what_falls_short():
 
 def test_what_is_wrong_is_said_in_one_line():
     assert "needs a question" in feedrate("plan").one_line()
+
+
+def test_a_system_without_its_option_is_answered_with_what_to_do():
+    assert "name a system with --system s.toml" in feedrate("plan", "s.toml").one_line()

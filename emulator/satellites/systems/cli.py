@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from emulator import live
-from emulator.analysis.evidence import left_out, usable
+from emulator.analysis.flags import invalid
 from emulator.cli import options
 from emulator.config.reader import to_plain
 from emulator.config.workload import Workload, load_workload
@@ -22,8 +23,9 @@ from emulator.report.page import write_picture
 from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
 from emulator.satellites.systems.efficiency import efficiency_table, lacks, match_table
-from emulator.satellites.systems.fit import Fit, further_run, seen_in, workload_of
+from emulator.satellites.systems.fit import Fit, described, further_run, seen_in, workload_of
 from emulator.satellites.systems.fit import fit as estimate
+from emulator.satellites.systems.held_out import LEAST, held_out, median_errors
 from emulator.satellites.systems.limits import demand
 from emulator.satellites.systems.plan import STEPS, WHOSE, around, feeds, needs, verdict
 from emulator.satellites.systems.predict import Simulation, on_paper
@@ -122,9 +124,14 @@ def fit(
     for path in results:
         result = read_result(path)
         workloads.append(workload_of(result))
-        used = usable(result.points)
-        if dropped := left_out(result.points):
-            typer.echo(f"{path}: left out: {', '.join(dropped)}")
+        used = described(result.points)
+        reasons = Counter(
+            "page-cache" if invalid(point) else "limited by the client"
+            for point in result.points
+            if point not in used
+        )
+        for why, runs in reasons.items():
+            typer.echo(f"{path}: left out: {runs} of {len(result.points)} runs ({why})")
         if result.points and not used:
             raise Inconclusive(
                 f"{path}: the client was the limit of every run, so a fit would describe the client",
@@ -137,6 +144,8 @@ def fit(
     if not seen:
         raise SpecError(f"no result has the process counts {counts}", "see feedrate report OUT")
     fitted = estimate([str(path) for path in results], workloads[0], seen)
+    if not fitted.refusal and len(fitted.fitted.counts) >= LEAST:
+        fitted = fitted.with_errors(median_errors(held_out(workloads[0], seen)))
     if live.for_programs() and not fitted.refusal:
         live.answer({"system": str(out), **to_plain(fitted.system)})
     for line in _fit_lines(fitted):
@@ -189,6 +198,8 @@ def _fit_lines(found: Fit) -> list[str]:
         f"noise of a run: {100 * fitted.noise:.1f} % ({fitted.freedom} degrees of freedom), of residuals, "
         f"repeats and drift"
     )
+    if fitted.standing:
+        lines.append(fitted.standing)
     hosts = ", ".join(map(str, fitted.hosts))
     lines.append(
         f"seen: counts {', '.join(f'{count:,}' for count in fitted.counts)}; on {hosts} host(s). Points that "
@@ -283,6 +294,8 @@ def _print_feeds(
         typer.echo(
             f"fitted: to counts {seen} of {system.fit.workload}; other counts and workloads are extrapolated"
         )
+        if system.fit.no_better:
+            typer.echo(system.fit.standing)
         if not system.fit.identified:
             typer.echo("not identified: no limit was visible, so every number is a lower bound")
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.evidence import usable
+from emulator.analysis.evidence import held, usable
+from emulator.analysis.flags import invalid
 from emulator.analysis.knee import PRIOR_NOISE
 from emulator.analysis.throughput import busy, durations, student_t, throughput
 from emulator.config.workload import Workload, stored_workload
@@ -44,9 +45,11 @@ LATENT = 0.90
 """Where a latency and a cost of steps explain the same, it is called latency if the smallest count's
 efficiency is lower: one that costs less would have to be just so long that reading ahead nearly hides it."""
 ALONE = 0.995
-"""Efficiency of the smallest count from which on a rank loses nothing by itself."""
+"""Efficiency from which on a rank loses nothing."""
 HUGE, NOISY = 0.30, 0.15
 """Largest |ln measured - ln played| of a count, and deviation of a run, that still describe a system."""
+DISTURBED = 0.05
+"""Share of time that accelerators starve for want of a core, from which on a run is not the storage's."""
 SLOW_HOST = 0.10
 """Share of accelerators' time by which one host may serve its ranks worse than another."""
 SOFTNESS = (SOFT, 20.0)
@@ -74,6 +77,8 @@ class Seen:
     """ln of the throughput of the second half of the steps over that of the first."""
     epoch: int = 0
     """Steps after which nothing had been read ahead; 0: reading went on over borders."""
+    samples: int | None = None
+    """Samples of the dataset; None: as many as were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,16 +103,42 @@ class Fit:
     notes: tuple[str, ...]
     """What is not identified, as sentences."""
 
+    def with_errors(self, held_out: tuple[float, ...]) -> Fit:
+        """The same, and how well held-out counts are predicted (`Fitted.held_out`)."""
+        fitted = replace(self.fitted, held_out=held_out)
+        return replace(self, fitted=fitted, system=replace(self.system, fit=fitted))
+
 
 def workload_of(result: RunResult) -> Workload:
     """The workload that a result was made with. Raises SpecError."""
     return stored_workload(result.workload)
 
 
+def described(points: Sequence[Point]) -> list[Point]:
+    """The points that a system describes, in their order: those that a knee is made from, and those of which
+    the client is called the limit although its ranks waited for requests: for a latency with few readers, or
+    for the link of their hosts. A knee leaves these out, a system has both. No system describes what ranks
+    lost that waited for a core.
+    """
+    used = usable(points)
+
+    def waited(point: Point) -> bool:
+        lost = point.starved
+        return held(point) and lost is not None and lost.storage + lost.link > 0.5 and not invalid(point)
+
+    return [point for point in points if (point in used or waited(point)) and not _disturbed(point)]
+
+
+def _disturbed(point: Point) -> bool:
+    lost = point.starved
+    short = (lost.cores + lost.quota) * lost.seconds if lost else 0.0
+    return short > DISTURBED * point.ranks * point.seconds
+
+
 def seen_in(result: RunResult, steps: Callable[[int], Steps]) -> list[Seen]:
     """The measured counts of a result; `steps` gives the rows of a point by its number. Raises SpecError.
 
-    Points that were cut short are left out, and those that say nothing of the storage (`analysis.evidence`).
+    Points that were cut short are left out, and those that no system describes.
     """
     if result.kind == "imported":
         raise SpecError(
@@ -116,7 +147,7 @@ def seen_in(result: RunResult, steps: Callable[[int], Steps]) -> list[Seen]:
         )
     if result.kind not in ("run", "sweep", "simulated"):
         raise SpecError(f"a {result.kind} holds no training steps", "give a result of feedrate run or sweep")
-    workload, used = workload_of(result), usable(result.points)
+    workload, used = workload_of(result), described(result.points)
     samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
     found = []
     for number, point in enumerate(result.points):
@@ -147,6 +178,7 @@ def seen_in(result: RunResult, steps: Callable[[int], Steps]) -> list[Seen]:
                 first_wait=float(rows["wait"][0].mean()),
                 drift=drift,
                 epoch=0 if workload.access.refill == "never" else epoch,
+                samples=samples,
             )
         )
     _require_equal_hosts(used)
@@ -342,10 +374,12 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
         limited += [*hard, *soft]
     every = free + limited
     drifted = float(np.mean([count.drift**2 for count in seen])) / 4
+    # Where nobody waits, accelerators' clocks were measured: that says nothing of the noise of the storage.
+    waiting = sum(count.efficiency < ALONE for count in seen)
 
     def spread(parameters: _Parameters) -> tuple[float, int]:
         """The deviation of one run, squared, and its degrees of freedom."""
-        freedom = max(0, len(seen) - parameters.unknowns) + 2
+        freedom = max(0, waiting - parameters.unknowns) + 2
         return max((model.loss(parameters) + 2 * PRIOR_NOISE**2) / freedom, drifted), freedom
 
     unit, _ = min(spread(parameters) for parameters in every)

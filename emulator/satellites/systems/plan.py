@@ -89,18 +89,19 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
         sentence = "Nothing that the system states limits this workload."
         knee = replace(NO_KNEE, sentence=sentence)
         return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
-    crossing = _crossing(workload, system, wanted)
+    alone = utilisation(workload, system, 1)
+    crossing = _crossing(workload, system, wanted, alone)
     crossings = [crossing]
-    crossings += [_crossing(workload, other, wanted, _ROUGH) for other in system.alternatives]
+    for other in system.alternatives:
+        crossings.append(_crossing(workload, other, wanted, utilisation(workload, other, 1), _ROUGH))
     if system.fit is None:
         crossings.append(full / wanted)
     error = math.exp(system.run_error)
     low, high = min(crossings) / error, math.inf if least_known else max(crossings) * error
-    alone = utilisation(workload, system, 1)
     if wanted <= alone < wanted * error:  # the noise of a run decides whether a single one is fed
         low = 0.0
     elif wanted / error <= alone < wanted:
-        high = max(high, _crossing(workload, system, wanted / error) * error)
+        high = max(high, _crossing(workload, system, wanted / error, alone) * error)
     bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
     knee = Knee(
@@ -146,18 +147,20 @@ def _show(count: float) -> str:
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
-def _crossing(workload: Workload, system: System, wanted: float, tolerance: float = _TOLERANCE) -> float:
-    """The count at which throughput / ideal falls below `wanted`: between the last that has it and the next,
-    on a straight line; 0 when one has less."""
+def _crossing(
+    workload: Workload, system: System, wanted: float, alone: float, tolerance: float = _TOLERANCE
+) -> float:
+    """The count at which throughput / ideal, `alone` at one rank, falls below `wanted`: between the last that
+    has it and the next, on a straight line; 0 when one has less."""
     guess = cap(system, workload, wanted) / wanted  # near it
 
     def efficiency(ranks: int) -> float:
         return utilisation(workload, system, ranks)
 
-    if not guess or efficiency(1) < wanted:
+    if not guess or alone < wanted:
         return 0.0
     least, most = 1, max(2, min(MOST, math.ceil(1.05 * guess) + 1))
-    above, below = 1.0, efficiency(most)
+    above, below = alone, efficiency(most)
     while below >= wanted and most < MOST:
         least, above = most, below
         most = min(MOST, 2 * most)
@@ -173,8 +176,6 @@ def _crossing(workload: Workload, system: System, wanted: float, tolerance: floa
             least, above = middle, reached
         else:
             most, below = middle, reached
-    if least == 1:
-        above = efficiency(1)
     return least + (most - least) * (above - wanted) / max(above - below, 1e-12)
 
 

@@ -51,7 +51,7 @@ def sweep(
             low, high = (100 * share for share in efficiency_interval(simulation, ranks, number, point))
             say(
                 f"  {ranks:,} ranks: {point.samples_per_second:.4g} samples/s, "
-                f"{point.bytes_per_second / 1e9:.4g} GB/s, AU {100 * point.au:.1f} % "
+                f"{point.bytes_per_second / 1e9:.4g} GB/s, {100 * point.x_ideal:.1f} % of ideal "
                 f"(95 % interval {low:.1f} to {high:.1f})"
             )
     flags = []
@@ -60,7 +60,10 @@ def sweep(
             f"The step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
             f"the points are over all ranks."
         )
-        flags = [Flag(name="step-log", value=LOGGED_RANKS, threshold=max(counts), sentence=sentence)]
+        flags.append(Flag(name="step-log", value=LOGGED_RANKS, threshold=max(counts), sentence=sentence))
+    if system.fit and system.fit.no_better:
+        error, *nulls = system.fit.held_out
+        flags.append(Flag(name="no-better", value=error, threshold=min(nulls), sentence=system.fit.standing))
     samples = simulation.samples
     facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
     result = new_result(

@@ -205,8 +205,31 @@ class Fitted:
     """Relative standard deviation of one run: repeats, residuals and drift within runs."""
     freedom: int = 2
     """Degrees of freedom of `noise`."""
+    held_out: tuple[float, ...] = ()
+    """Median relative errors of throughput at counts that were held out of the fit, each by itself: of the
+    simulation, of a constant efficiency, of the bandwidth cap alone; empty where too few were seen."""
     alternative: tuple[Alternative, ...] = ()
     """What else explains the measurements: predictions span all of them."""
+
+    @property
+    def no_better(self) -> bool:
+        """Whether a guess that simulates nothing predicts held-out counts as well."""
+        return bool(self.held_out) and self.held_out[0] >= min(self.held_out[1:])
+
+    @property
+    def standing(self) -> str:
+        """How well held-out counts are predicted, for people; empty where that is not known."""
+        if not self.held_out:
+            return ""
+        twin, constant, cap = self.held_out
+        guesses = {"a constant efficiency": constant, "the bandwidth cap alone": cap}
+        beaten = " and ".join(name for name, error in guesses.items() if twin >= error)
+        verdict = f"no better than {beaten}" if beaten else "better than either"
+        return (
+            f"counts held out of the fit are predicted to {100 * twin:.1f} % (median), by a constant "
+            f"efficiency to {100 * constant:.1f} %, by the bandwidth cap alone to {100 * cap:.1f} %: "
+            f"{verdict}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
