@@ -95,6 +95,13 @@ def test_below_saturation_there_is_only_a_lower_bound():
     assert utilisation(TINY, found.system, 8) < 0.6, "predictions use what is known to be there"
 
 
+def test_a_limit_whose_interval_has_no_end_is_not_seen():
+    """One count of four is a little off: that is noise as well as a limit."""
+    *others, last = measured(System(storage=StorageSystem(bandwidth=10e9)), (1, 2, 3, 4))
+    last = replace(last, rate=0.963 * last.rate, efficiency=0.963 * last.efficiency)
+    assert not fit(["OUT"], TINY, [*others, last]).fitted.identified
+
+
 def test_one_count_identifies_no_limit():
     """AU 90 % at one count is a limit, or what each step costs."""
     fit_ = fitted(System(storage=StorageSystem(bandwidth=400e6)), (6,)).system.fit

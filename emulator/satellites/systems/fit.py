@@ -40,7 +40,7 @@ from emulator.satellites.systems.system import SOFT, Alternative, ClientSystem, 
 CONFIDENCE = 3.84
 """95 % quantile of chi-squared, one degree of freedom: what an unknown must take off the loss, in s^2."""
 SURE = 9.0
-"""How much worse, in the same unit, a model without a limit must be for the limit to be identified."""
+"""How much worse, in the same unit, a model without a limit must be at least for a limit to be seen."""
 LATENT = 0.90
 """Where a latency and a cost of steps explain the same, it is called latency if the smallest count's
 efficiency is lower: one that costs less would have to be just so long that reading ahead nearly hides it."""
@@ -389,7 +389,9 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
 
     limit, unlimited = min(limited, key=score), min(free, key=score)
     variance, freedom = spread(limit)
-    identified = model.loss(unlimited) - model.loss(limit) > SURE * variance
+    # As sure as its interval: one that had no end would identify nothing.
+    least = max(SURE, student_t(0.95, freedom) ** 2)
+    identified = model.loss(unlimited) - model.loss(limit) > least * variance
     chosen = limit if identified else unlimited
     variance, freedom = spread(chosen)
     noise, sure = math.sqrt(variance), student_t(0.95, freedom)
