@@ -8,7 +8,7 @@ of what fio reads from the same files just before. Each count is `feedrate run` 
 a barrier after each step, every byte of every file read. A count holds when AU >= 90 %, over all steps but
 each rank's first. Which processes ran beside it matters: the table has the share of CPU that others took.
 
-    AU, X/X_ideal   as `feedrate report` shows them
+    AU, AU here, X/X_ideal   as `feedrate report` shows them
     CPU-s/GB        user + system seconds of all ranks and their workers during the loop
     others          cores that were busy with anything but the ranks
     late p99        of the processes after the ends of their steps, as a share of the step
@@ -163,8 +163,8 @@ def _environment() -> dict[str, str]:
 
 
 _HEAD = """\
-| loader | cache | ranks | AU | X/X_ideal | GB/s | CPU-s/GB | others | late p99 | start s | PSS MB |
-|---|---|---|---|---|---|---|---|---|---|---|
+| loader | cache | ranks | AU | AU here | X/X_ideal | GB/s | CPU-s/GB | others | late p99 | start s | PSS MB |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -173,8 +173,10 @@ def _row(run: Held) -> str:
     host = point.hosts[0]
     spent = (host.cpu_seconds or 0.0) / point.seconds
     others = "?" if host.busy_share is None else f"{host.busy_share * host.cores - spent:.2f}"
+    here = "?" if point.au_here is None else f"{100 * point.au_here:.1f} %"
     return (
-        f"| {run.loader} | {run.cache} | {point.ranks} | {100 * point.au:.1f} % | {point.x_ideal:.3f} "
+        f"| {run.loader} | {run.cache} | {point.ranks} | {100 * point.au:.1f} % "
+        f"| {here} | {point.x_ideal:.3f} "
         f"| {point.bytes_per_second / 1e9:.2f} | {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
         f"| {100 * point.overshoot_p99:.1f} % | {run.seconds - point.seconds:.1f} "
         f"| {run.peak_pss / point.ranks / 1e6:.0f} |"

@@ -307,9 +307,9 @@ _PROCESSES_A_RANK = 12
 
 
 RANKS_A_CORE: Mapping[Flavour, int] = {"openmpi": 128, "mpich": 64}
-"""Forked by a server, 256 on two cores that others used as well began to work 77 s after the command; of 384
-some were within MPI_Init for more than half a minute, which ends a run. Each a Python of its own, that was so
-with 256."""
+"""Forked by a server, 256 on two cores that others used as well took 77 s to start, work a moment, and end;
+of 384 some were within MPI_Init for more than half a minute, which ends a run. Each a Python of its own, that
+was so with 256."""
 
 
 def require_limits(ranks: int, flavour: Flavour) -> None:
