@@ -59,7 +59,8 @@ def starved(
         felt["late"] = 0.0
     else:  # who is woken late from a barrier begins its next step late, and the others wait at the next one
         played["barrier"] -= played["late"]
-        played["late"] = np.roll(played["late"], 1)
+        late_after = played["late"].reshape(len(np.unique(played["rank"])), -1)
+        late_after[:, 1:], late_after[:, 0] = late_after[:, :-1].copy(), 0.0
         felt = _table(played, over)
     logged = _table(steps, over)[: len(felt)]
     felt = felt[: len(logged)]
