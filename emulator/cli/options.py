@@ -111,7 +111,10 @@ def command_line() -> tuple[str, ...]:
 
 
 def words_with(out: Path) -> list[str]:
-    """The words of the command line with `--out`, before what may follow a `--`."""
+    """The words of the command line with `--out`, before what may follow a `--`, and once."""
+    options = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
+    if any(word.partition("=")[0] == "--out" for word in options):
+        return sys.argv[1:]
     return [sys.argv[1], "--out", str(out), *sys.argv[2:]]
 
 

@@ -188,6 +188,7 @@ def test_waiting_costs_no_cpu(tiny, tmp_path):
 def test_a_result_is_never_overwritten_without_force(tiny, tmp_path):
     words = ("run", tiny, "--workload", "unet3d-tiny", "-n", 1, "--loader", "direct", "--steps", 2)
     assert feedrate(*words, "--out", tmp_path / "out").status == 0
+    assert read_result(tmp_path / "out").command.count("--out") == 1
     again = feedrate(*words, "--out", tmp_path / "out")
     assert again.status == 2
     assert "is not empty" in again.one_line() and "--force" in again.one_line()
