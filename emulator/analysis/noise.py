@@ -28,7 +28,7 @@ STALLED = 0.02
 """Share of runs that are off by anything."""
 DRIFT_KEPT = 0.9
 """Correlation of the drift of two runs after each other."""
-DRIFTS = 0.9
+DRIFTS = 0.95
 """Probability, before any run, that the machine drifts, for the interval: in a few minutes nobody sees what a
 machine does in an hour, so the runs have to show that it does not."""
 SHOWN = 0.02
