@@ -94,9 +94,12 @@ class PosixStorage(Storage):
             ) from None
         except OSError as error:
             raise storage_error(error, "cannot open") from None
-        length = os.lseek(fd, 0, os.SEEK_END)  # a seventh of what fstat takes
-        if length > _MOST_BYTES:
-            length = os.fstat(fd).st_size  # a folder: reading it says so
+        try:
+            length = os.lseek(fd, 0, os.SEEK_END)  # a seventh of what fstat takes
+        except OSError:
+            length = -1
+        if not 0 <= length <= _MOST_BYTES:  # a folder: reading it says so
+            length = os.fstat(fd).st_size
         if self.cache == "cold":
             evict(fd)
             self._opens += 1

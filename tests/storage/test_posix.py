@@ -9,6 +9,7 @@ import time
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
@@ -135,6 +136,16 @@ def test_a_file_that_shrinks_while_it_is_read_gives_a_short_read(folder: Path) -
 def test_a_path_through_a_file_is_the_datasets_fault(folder: Path) -> None:
     with pytest.raises(DatasetError, match="not there"):
         PosixStorage(folder, direct=False, cache="warm").open("one/two")
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+def test_a_folder_in_place_of_a_sample_is_one_error(place: str) -> None:
+    """File systems differ in what they say of a folder's size."""
+    with TemporaryDirectory(dir=place) as made:
+        (Path(made) / "sample").mkdir()
+        storage = PosixStorage(Path(made), direct=False, cache="warm")
+        with pytest.raises(StorageError, match="sample"), storage.open("sample") as blob:
+            blob.read_into(0, memoryview(bytearray(8)))
 
 
 def test_probing_needs_no_file_and_leaves_none(tmp_path: Path) -> None:

@@ -211,6 +211,10 @@ class Fitted:
     alternative: tuple[Alternative, ...] = ()
     """What else explains the measurements: predictions span all of them."""
 
+    def __post_init__(self) -> None:
+        if len(self.held_out) not in (0, 3):
+            raise SpecError("fit.held_out must have three errors, or none")
+
     @property
     def no_better(self) -> bool:
         """Whether a guess that simulates nothing predicts held-out counts as well."""
