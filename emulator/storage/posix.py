@@ -172,7 +172,7 @@ class PosixScanner(Scanner):
     ) -> int:
         storage, tally = self._storage, self._storage.stats.mine()
         alignment, kept, known = storage.alignment, self._kept, self._places
-        clock, preadv = time.monotonic, os.preadv
+        clock = time.monotonic
         may_wait = self.waits
         flags = 0 if may_wait else self._prompt
         times = array("d")
@@ -211,7 +211,8 @@ class PosixScanner(Scanner):
                         else:
                             places = (into[useful : useful + length],)
                         try:
-                            done = preadv(fd, places, low, flags)
+                            # By its name: run.watch reads off the stack which call hangs.
+                            done = os.preadv(fd, places, low, flags)
                         except OSError as error:
                             if not flags:
                                 raise
