@@ -75,13 +75,16 @@ def test_a_bandwidth_is_found_again():
 
 @pytest.mark.long
 def test_the_interval_holds_the_truth():
-    """Noise of 1 %, one count beyond saturation, 12 times: a 95 % interval misses at most 2 of them."""
+    """Noise of 1 %, one count beyond saturation, 12 times: a 95 % interval misses at most 2 of them.
+
+    It is wide: a count at which nobody waits is no evidence of noise, so two of these three carry it.
+    """
     inside = 0
     for seed in range(12):
         system = System(storage=StorageSystem(bandwidth=400e6))
         low, high = fitted(system, (2, 4, 8), noise=0.01, seed=seed).system.fit.bandwidth_interval
         inside += low <= 400e6 <= high
-        assert high / low < 1.15
+        assert high / low < 1.2
     assert inside >= 10
 
 
