@@ -20,6 +20,8 @@ class Verb:
     """`module:function` below `emulator`; its parameters are the options, its docstring the help."""
     summary: str
     """What `feedrate --help` says of it."""
+    stray: str = ""
+    """What to do with an argument that it does not take: words that end in that argument."""
 
 
 VERBS = {
@@ -32,7 +34,11 @@ VERBS = {
     "sweep": Verb("cli.run:sweep", "Scale the number of ranks and find the knee."),
     "simulate": Verb("satellites.systems.cli:simulate", "Run a sweep in virtual time."),
     "fit": Verb("satellites.systems.cli:fit", "Estimate a system file from a few measured counts."),
-    "plan": Verb("satellites.systems.cli:plan", "Say what a system feeds, or what accelerators need."),
+    "plan": Verb(
+        "satellites.systems.cli:plan",
+        "Say what a system feeds, or what accelerators need.",
+        stray="name a system with --system",
+    ),
     "baseline": Verb(
         "satellites.baseline.cli:baseline", "Measure the storage's own limits with fio or rados bench."
     ),

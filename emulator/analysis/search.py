@@ -23,9 +23,10 @@ CERTAIN = 0.975
 """Probability that counts as certain, one-sided."""
 INTERVAL = (0.025, 0.5, 0.975)
 """Quantiles of a 95 % interval and its middle."""
-SHOWN_INTERVAL = (0.0125, 0.5, 0.9875)
-"""Those of the 95 % interval that is shown. What a process loses when alone looks like drift, and the
-prior leans to one side: of searches on shallow curves INTERVAL held the truth in 0.83 (results/knee.md)."""
+CAUTIOUS_INTERVAL = (0.0125, 0.5, 0.9875)
+"""Those of the 95 % interval that is shown, of cautious weights. What a process loses when alone looks like
+drift, and the prior leans to one side: of searches on shallow curves INTERVAL held the truth in 0.83
+(results/knee.md)."""
 CANDIDATES = 60
 """Counts that are considered for the next run."""
 RETURN = 5
@@ -100,7 +101,7 @@ class Belief:
     """What the runs so far say."""
 
     n_au: tuple[float, float, float]
-    """The SHOWN_INTERVAL of N_AU; below 1 where even one process is under the threshold."""
+    """The CAUTIOUS_INTERVAL of N_AU; below 1 where even one process is under the threshold."""
     n_saturation: tuple[float, float, float]
     """The same of N* = C / r; wide until some point is saturated."""
     beyond: float
@@ -147,8 +148,8 @@ def believe(history: Sequence[Observation], search: Search) -> Belief:
         [run.slack for run in history],
     )
     log_knee = found.log_n_au
-    low, middle, high = found.quantiles(log_knee, SHOWN_INTERVAL)
-    low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, SHOWN_INTERVAL)
+    low, middle, high = found.quantiles(log_knee, CAUTIOUS_INTERVAL)
+    low_limit, limit, high_limit = found.quantiles(found.log_n_saturation, CAUTIOUS_INTERVAL)
     return Belief(
         n_au=(low, middle, high),
         n_saturation=(low_limit, limit, high_limit),

@@ -54,16 +54,16 @@ def starved(
     rank waits for a pipeline that is still empty, and is left out.
     """
     played = here(steps, sync, over)
+    logged = _table(steps, over)
     if played is None:
-        felt = _table(steps, over)
+        felt = logged.copy()
         felt["late"] = 0.0
     else:  # who is woken late from a barrier begins its next step late, and the others wait at the next one
         played["barrier"] -= played["late"]
         late_after = played["late"].reshape(len(np.unique(played["rank"])), -1)
         late_after[:, 1:], late_after[:, 0] = late_after[:, :-1].copy(), 0.0
         felt = _table(played, over)
-    logged = _table(steps, over)[: len(felt)]
-    felt = felt[: len(logged)]
+    logged, felt = logged[: len(felt)], felt[: len(logged)]
     waited, woken, barrier = logged["wait"].sum(axis=0), felt["late"], felt["barrier"]
     lost = felt["wait"] + felt["overshoot"] + woken
     late = np.maximum(0.0, lost.sum(axis=0) - waited)

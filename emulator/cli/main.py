@@ -61,10 +61,10 @@ class VerbCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         super().parse_args(ctx, args)
         if ctx.args:
-            hint = f"see feedrate {self.name} -h"
-            if self.name == "plan":
-                hint = f"name a system with --system {ctx.args[0]}"
-            raise SpecError(f"feedrate {self.name} takes no argument {ctx.args[0]}", hint)
+            name, argument = self.name or "", ctx.args[0]
+            stray = VERBS[name].stray
+            hint = f"{stray} {argument}" if stray else f"see feedrate {name} -h"
+            raise SpecError(f"feedrate {name} takes no argument {argument}", hint)
         return []
 
     def invoke(self, ctx: Any) -> Any:

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -112,8 +113,7 @@ def command_line() -> tuple[str, ...]:
 
 def words_with(out: Path) -> list[str]:
     """The words of the command line with `--out`, before what may follow a `--`, and once."""
-    options = sys.argv[1 : sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]
-    if any(word.partition("=")[0] == "--out" for word in options):
+    if any(word.partition("=")[0] == "--out" for word in takewhile("--".__ne__, sys.argv)):
         return sys.argv[1:]
     return [sys.argv[1], "--out", str(out), *sys.argv[2:]]
 
