@@ -11,8 +11,10 @@ this module plays the steps once more in the processes' time:
     free  = end, or after a barrier the last end of all ranks + how late the process was woken from it
 
 Each cost counts once, where it arose. The emulated process sleeps less when it is late, so that the
-accelerator keeps its pace; a training cannot, and here it does not. Batches arrive when they arrived: a
-slower training asks for none of them earlier.
+accelerator keeps its pace; a training cannot, and here it does not. So it also asks later: a stretch of
+reading moves as a whole by as much as the process was behind when the first request of it was made, and takes
+as long as it took. While a rank always has a request under way, as where the storage is the limit, no batch
+arrives later than it did.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from emulator.analysis.parts import WHOLE, Whole, least
+from emulator.analysis.parts import WHOLE, Floats, Whole, least
 from emulator.analysis.throughput import durations
 from emulator.record.steps import Steps
 
@@ -49,39 +52,76 @@ def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHO
     arrived = np.where(np.isnan(log["arrived"]), log["begin"] + log["wait"], log["arrived"])
     handed = np.maximum(0.0, log["got"] - np.maximum(asked, arrived))
     overslept = np.maximum(0.0, log["woke"] - (end - log["barrier"]))
-    woken = np.maximum(0.0, went_on - over.max(log["woke"].max(axis=1))[:, None])
     gates = np.full(len(log), sync == "step")
     if sync == "epoch":
         gates = np.append(log["epoch"][1:, 0] != log["epoch"][:-1, 0], True)
+    through = went_on.copy()  # when the process was through with a step, at a barrier the last of all
+    through[gates] = over.max(log["woke"][gates].max(axis=1))[:, None]
+    woken = np.maximum(0.0, went_on - through)
 
-    # A step is done at max(free, arrived) + cost. So the end of a stretch between two barriers is, of what
-    # was before it, max(free + a, b), and the barrier's of all ranks the same of the largest a and b.
+    # A step is done at max(free, arrived) + cost.
     cost = handed + log["compute"] + overslept
-    spent = np.cumsum(cost, axis=0)
-    before = spent - cost
-    ahead = arrived - before
-    gate = np.flatnonzero(gates)
-    free = np.zeros((1 + len(gate), len(counts)))  # when each rank is free to begin a stretch
-    start = np.append(0, gate + 1)
-    if len(gate):
-        late = np.concatenate([np.zeros_like(woken[:1]), woken[gate[:-1]]])
-        a = late + spent[gate] - before[start[:-1]]
-        b = spent[gate] + np.maximum.reduceat(ahead[: gate[-1] + 1], start[:-1], axis=0)
-        a, b = over.max(np.stack([a.max(axis=1), b.max(axis=1)]))
-        total = np.cumsum(a)
-        last = total + np.maximum.accumulate(np.maximum(b - total, 0.0))  # of the k-th barrier
-        free[1:] = last[:, None] + woken[gate]
-    start, free = start[start < len(log)], free[: len(start[start < len(log)])]
-    # Nobody is free again before its own last step was done, so that one running maximum does for all.
-    ahead[start] = np.maximum(ahead[start], free - before[start])
-    done = spent + np.maximum.accumulate(ahead, axis=0)
-    after = done.copy()
-    if len(gate):
-        after[gate] = last[:, None] + woken[gate]
+    woken_before = np.concatenate([np.zeros_like(cost[:1]), woken[:-1]])
+    from_free, from_data = woken_before + cost, arrived + cost
+    asked_in = _asked_in(log, arrived)
+    if sync == "step":  # one line for all ranks, in which they wait for the data that comes last
+        last = over.max(from_data.max(axis=1))
+        its = np.where(from_data < last[:, None], np.inf, asked_in).min(axis=1)
+        from_free, from_data = over.max(from_free.max(axis=1))[:, None], last[:, None]
+        asked_of_line = least(over, its)[:, None].astype(np.int64)
+        ends, behind = _ends(from_free, from_data, asked_of_line, through[:, :1], ~gates, over)
+    else:
+        ends, behind = _ends(from_free, from_data, asked_in, through, gates, over)
+    ends, behind = (np.broadcast_to(of_line, (len(of_line), len(counts))) for of_line in (ends, behind))
+    came = arrived + np.take_along_axis(behind, asked_in, axis=0)
+    free = np.concatenate([np.zeros_like(cost[:1]), ends[:-1]]) + woken_before
+    done = np.maximum(free, came) + cost
+    after = np.where(gates[:, None], ends + woken, done)
     begin = done - log["compute"] - overslept
     log["begin"] = np.concatenate([np.zeros((1, len(counts))), after[:-1]])
     log["wait"], log["overshoot"] = begin - log["begin"], overslept
-    log["barrier"], log["late"] = after - done, np.where(gates[:, None], woken, 0.0)
+    log["barrier"], log["late"] = after - done, woken
     log["got"], log["woke"] = begin, done
     played: Steps = log.T.reshape(-1)
     return played
+
+
+def _asked_in(log: Steps, arrived: Floats) -> NDArray[np.int64]:
+    """In which step of its rank, from 1 on, the stretch of reading began with which a batch came.
+
+    0: before the first, or not known. Shapes (steps, ranks). In a stretch a request is always under way.
+    """
+    ready = np.concatenate([np.full_like(arrived[:1], -np.inf), np.maximum.accumulate(arrived)[:-1]])
+    opens = log["requested"] >= ready
+    opener = np.maximum.accumulate(np.where(opens, np.arange(len(log))[:, None], -1))
+    opened = np.take_along_axis(log["requested"], np.maximum(opener, 0), axis=0)
+    asked = np.where(opener < 0, -np.inf, opened)
+    taken = [np.searchsorted(got, at, side="right") for got, at in zip(log["got"].T, asked.T, strict=True)]
+    return np.stack(taken, axis=1)
+
+
+def _ends(
+    from_free: Floats,
+    from_data: Floats,
+    asked_in: NDArray[np.int64],
+    through: Floats,
+    gates: NDArray[np.bool_],
+    over: Whole,
+) -> tuple[Floats, Floats]:
+    """When steps end in the processes' time, and by how much a line took their batches later than in its log,
+    with a 0 before the first.
+
+    A step ends `from_free` after the one before it, or at `from_data` and as much later as the line was when
+    it asked for that, whichever is later. `through` are the ends in the log. Shapes (steps, lines): a line is
+    a rank's, or that of all together. At `gates` lines wait for each other.
+    """
+    ends, behind = np.zeros_like(from_free), np.zeros((len(from_free) + 1, from_free.shape[1]))
+    lines, end = np.arange(from_free.shape[1]), np.zeros(from_free.shape[1])
+    in_log = np.maximum(np.concatenate([np.zeros_like(through[:1]), through[:-1]]) + from_free, from_data)
+    for step, gate in enumerate(gates):
+        end = np.maximum(end + from_free[step], from_data[step] + behind[asked_in[step], lines])
+        behind[step + 1] = end - in_log[step]
+        if gate:
+            end = np.full_like(end, over.max(end.max(keepdims=True))[0])
+        ends[step] = end
+    return ends, behind

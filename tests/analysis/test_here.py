@@ -14,13 +14,20 @@ COSTS = ("gap", "hand", "sleep", "wake")
 """Between arrivals; handing a batch over; waking late from compute; waking late from a barrier."""
 
 
-def emulated(costs, sync, per_epoch=4):
-    """The step log of ranks with these costs, each of shape (steps, ranks), as THE loop writes it."""
+def emulated(costs, sync, per_epoch=4, *, ask=False):
+    """The step log of ranks with these costs, each of shape (steps, ranks), as THE loop writes it.
+
+    With `ask`, a batch is asked for when the one before it was taken, and `gap` is how long it then takes.
+    """
     steps, ranks = costs["gap"].shape
     arrived = np.cumsum(costs["gap"], axis=0)
     rows = np.zeros((ranks, steps), dtype=STEP)
     free, process = np.zeros(ranks), np.zeros(ranks)
+    got = np.zeros(ranks)
     for k in range(steps):
+        rows[:, k]["requested"] = got if ask else 0.0
+        if ask:
+            arrived[k] = got + costs["gap"][k]
         got = np.maximum(process, arrived[k]) + costs["hand"][k]
         begin = np.maximum(free, arrived[k])
         computed = np.maximum(begin + STEP_SECONDS, got)
@@ -37,7 +44,7 @@ def emulated(costs, sync, per_epoch=4):
     return rows.reshape(-1)
 
 
-def trained(costs, sync, per_epoch=4):
+def trained(costs, sync, per_epoch=4, *, ask=False):
     """When each step of a plain training loop with the same costs ends, shape (steps, ranks)."""
     steps, ranks = costs["gap"].shape
     now, arrived, ends = [0.0] * ranks, [0.0] * ranks, []
@@ -45,6 +52,8 @@ def trained(costs, sync, per_epoch=4):
         for rank in range(ranks):
             arrived[rank] += costs["gap"][k, rank]
             now[rank] = max(now[rank], arrived[rank]) + costs["hand"][k, rank]
+            if ask:
+                arrived[rank] = now[rank]
             now[rank] += STEP_SECONDS + costs["sleep"][k, rank]
         if sync == "step" or (sync == "epoch" and ((k + 1) % per_epoch == 0 or k + 1 == steps)):
             now = [max(now) + costs["wake"][k, rank] for rank in range(ranks)]
@@ -74,6 +83,31 @@ def test_it_is_what_a_plain_loop_with_the_same_costs_does(seed, steps, ranks, sy
     np.testing.assert_allclose(ends, expected, atol=1e-9)
     assert (played["compute"] == STEP_SECONDS).all(), "compute is nominal here, too"
     assert min(played[name].min() for name in ("wait", "overshoot", "barrier")) >= -1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 30),
+    st.sampled_from([("step", 1), ("none", 1), ("none", 3), ("epoch", 3)]),
+    st.tuples(*[st.floats(0.0, 0.15)] * 4),
+)
+def test_who_asks_later_is_served_later(seed, steps, kind, means):
+    (sync, ranks) = kind
+    costs = drawn(seed, steps, ranks, **dict(zip(COSTS, means, strict=True)))
+    played = here(emulated(costs, sync, ask=True), sync)
+    ends = (played["begin"] + durations(played)).reshape(ranks, steps).T
+    np.testing.assert_allclose(ends, trained(costs, sync, ask=True), atol=1e-9)
+
+
+@pytest.mark.parametrize("sync", ["step", "none"])
+def test_a_stall_makes_up_for_no_lateness(sync):
+    # 20 ms late in each step of 50 ms, and two seconds without data in step 20: the training feels both.
+    costs = drawn(8, steps=40, sleep=0.0)
+    costs["sleep"][:] = 0.02
+    costs["gap"][20] = 2.0
+    played = here(emulated(costs, sync, ask=True), sync)
+    assert played["wait"].reshape(3, 40)[:, 20] == pytest.approx(2.0 - 0.07, abs=0.001)
 
 
 @pytest.mark.parametrize("sync", ["step", "none"])
