@@ -1,7 +1,7 @@
 """PyTorch's DataLoader, as a training job reads: whole samples, random crops, collated batches.
 
-The DataLoader is asked for steps, each as one batch of its own: a batch sampler hands it `[(epoch,
-portion)]`, and the dataset returns the batch put together. Worker processes read, as in a training
+The DataLoader is asked for steps, each as one batch of its own: a batch sampler hands it a `Request`, and the
+dataset returns the batch put together. Worker processes read, as in a training
 (`ProcessLoader`), or threads of this process do (`ThreadLoader`): the same files at the same time for one
 interpreter instead of five, so that few cores stand for a host that has enough.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import mmap
 import multiprocessing
 import os
 import threading
@@ -22,10 +23,11 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import connection, process
+from itertools import accumulate, cycle
+from multiprocessing import connection, process, reduction
 from multiprocessing.context import ForkServerContext
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -38,7 +40,7 @@ from emulator.plan import Portion, Read
 from emulator.record.books import Books, Page
 from emulator.registry import load
 from emulator.storage.base import ReadCounts, Storage, Wanted
-from emulator.storage.posix import aligned_buffer
+from emulator.storage.posix import aligned_buffer, padded
 
 os.environ.setdefault(
     "THP_MEM_ALLOC_ENABLE", "1"
@@ -46,7 +48,7 @@ os.environ.setdefault(
 
 try:
     import torch
-    from torch.utils.data import DataLoader, Dataset, default_collate
+    from torch.utils.data import DataLoader, Dataset
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
@@ -63,16 +65,91 @@ _GLANCE_SECONDS = 5.0
 """How often a rank that waits for a batch looks whether its workers live, as DataLoader does by itself."""
 _DEATH_SECONDS = 1.0
 """How long after its connections have closed a dead worker is known to be dead, at most."""
+_MOST_BYTES = 2**40
+"""Of a batch."""
 
 Key = tuple[int, int]
 """(epoch, sample index): all that the random state of a sample depends on, beside the seed."""
 
-Request = tuple[int, Portion]
-"""(epoch, step): what the DataLoader is asked for."""
+
+class Request(NamedTuple):
+    """What the DataLoader is asked for."""
+
+    epoch: int
+    portion: Portion
+    """The step."""
+    place: int = 0
+    """Where a worker puts it, in the rank's Places."""
+
 
 Tensors = tuple[torch.Tensor, ...]
 """Image (float32) and label (uint8), (channel = 1, depth, height, width), or batches of them. Of records
 their bytes, all in one."""
+
+Shape = tuple[torch.dtype, tuple[int, ...]]
+"""Of a tensor."""
+
+Allocate = Callable[[Sequence[Shape]], Tensors]
+"""Gives memory for the tensors of a batch."""
+
+
+class Placed(NamedTuple):
+    """A batch that lies in a rank's Places."""
+
+    place: int
+    shapes: Sequence[Shape]
+
+
+class Places:
+    """Memory that a rank shares with its workers: a place for each batch that is on its way.
+
+    Memory of its own for every batch, as default_collate has it, costs more than all else: its pages are
+    cleared, found one by one when they are first written, and taken apart; its file is handed over through a
+    connection.
+    """
+
+    def __init__(self, file: int) -> None:
+        """`file` is a descriptor of a file in memory, from now on this object's."""
+        self._file = open(file, "r+b", buffering=0)  # noqa: SIM115 - that can be closed twice
+        self._mapped: dict[int, torch.Tensor] = {}
+
+    @classmethod
+    def create(cls, count: int) -> Places:
+        """So many places."""
+        file = os.memfd_create("feedrate-batches")
+        os.ftruncate(file, count * _MOST_BYTES)  # what is never written takes no memory
+        return cls(file)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_inherited, (reduction.DupFd(self._file.fileno()),))
+
+    def tensors(self, batch: Placed) -> Tensors:
+        """The batch as it lies there."""
+        ends = [0, *accumulate(kind.itemsize * math.prod(shape) for kind, shape in batch.shapes)]
+        area = self._mapped.get(batch.place)
+        if area is None or len(area) < ends[-1]:
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # all pages at once, not one by one
+            length = padded(ends[-1] or 1)
+            room = mmap.mmap(self._file.fileno(), length, flags, offset=batch.place * _MOST_BYTES)
+            area = self._mapped[batch.place] = torch.frombuffer(room, dtype=torch.uint8)
+        return tuple(
+            area[begin:end].view(kind).view(shape)
+            for (kind, shape), begin, end in zip(batch.shapes, ends, ends[1:], strict=False)
+        )
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._mapped.clear()
+        self._file.close()
+
+
+def _inherited(file: Any) -> Places:
+    return Places(file.detach())
+
+
+def fresh(shapes: Sequence[Shape]) -> Tensors:
+    """Memory of this process. An Allocate."""
+    return tuple(torch.empty(shape, dtype=kind) for kind, shape in shapes)
 
 
 class Task(Future[T]):
@@ -150,7 +227,7 @@ class SampleReader:
 
         def allocate(shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
             nonlocal tensors
-            tensors = tensors or _empty((1, *shape))
+            tensors = tensors or fresh(_volumes((1, *shape)))
             return [tensor.numpy()[0] for tensor in tensors]
 
         if not hasattr(self._local, "crops"):
@@ -159,37 +236,36 @@ class SampleReader:
         assert tensors is not None
         return tensors
 
-    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int, float]:
+    def batch(
+        self, request: Request, pool: DaemonPool | None, allocate: Allocate
+    ) -> tuple[Tensors, int, float]:
         """The tensors of a step, the bytes that were read for them, and when that began (time.monotonic).
 
         By the pool's threads or this one. Raises DatasetError, StorageError, CancelledError.
         """
-        epoch, portion = request
-        began = time.monotonic()
-        keys = [(epoch, read.file) for read in portion.reads]
+        keys = [(request.epoch, read.file) for read in request.portion.reads]
         size = sum(self.whole.size(file) for _, file in keys)
-        if pool is None:  # a worker process: default_collate puts the batch into shared memory
-            return _stacked([self(key) for key in keys]), size, began
-        # Samples are read into their places in the batch, so that nothing has to be copied to collate them.
-        batch = _empty((len(keys), 1, *self.crop)) if self.crop else None
-        places: Iterable[Tensors | None] = zip(*batch, strict=True) if batch else [None] * len(keys)
-        futures = [pool.submit(self, *pair) for pair in zip(keys, places, strict=True)]
-        samples = [future.result() for future in futures]
-        return batch or _stacked(samples), size, min(future.began for future in futures)
+        if self.crop:  # samples are read into their places in the batch: nothing is copied to collate them
+            batch = allocate(_volumes((len(keys), 1, *self.crop)))
+            calls = [
+                partial(self, key, place) for key, place in zip(keys, zip(*batch, strict=True), strict=True)
+            ]
+            return batch, size, _results(calls, pool)[1]
+        samples, began = _results([partial(self, key) for key in keys], pool)
+        shape, *others = {image.shape for image, _ in samples}
+        if others:
+            raise DatasetError(
+                "samples of different shapes make no batch", "set loader.crop or a batch_size of 1"
+            )
+        batch = allocate(_volumes((len(keys), *shape)))
+        for whole, parts in zip(batch, zip(*samples, strict=True), strict=True):
+            torch.stack(parts, out=whole)
+        return batch, size, began
 
 
-def _empty(shape: tuple[int, ...]) -> Tensors:
-    return torch.empty(shape), torch.empty(shape, dtype=torch.uint8)
-
-
-def _stacked(samples: Sequence[Tensors]) -> Tensors:
-    """Samples as a batch. Raises DatasetError."""
-    if len({image.shape for image, _ in samples}) > 1:
-        raise DatasetError(
-            "samples of different shapes make no batch", "set loader.crop or a batch_size of 1"
-        )
-    images, labels = default_collate(list(samples))
-    return images, labels
+def _volumes(shape: tuple[int, ...]) -> tuple[Shape, Shape]:
+    """Image and label of so many voxels."""
+    return (torch.float32, shape), (torch.uint8, shape)
 
 
 class RecordReader:
@@ -212,27 +288,33 @@ class RecordReader:
             data += piece
         return torch.from_numpy(np.frombuffer(data, np.uint8))
 
-    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int, float]:
+    def batch(
+        self, request: Request, pool: DaemonPool | None, allocate: Allocate
+    ) -> tuple[Tensors, int, float]:
         """As SampleReader.batch; NaN where nothing had to be read."""
-        epoch, portion = request
-        parts, began = _results([partial(self, epoch, read) for read in portion.reads], pool)
-        joined = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
-        return (joined,), joined.numel(), began
+        calls = [partial(self, request.epoch, read) for read in request.portion.reads]
+        parts, began = _results(calls, pool)
+        size = sum(map(len, parts))
+        (joined,) = allocate([(torch.uint8, (size,))])
+        if parts:
+            torch.cat(parts, out=joined)
+        return (joined,), size, began
 
 
 class PlacedRecordReader(RecordReader):
     """As RecordReader, from a storage with a scanner: that reads each record into its place in the tensor."""
 
-    def batch(self, request: Request, pool: DaemonPool | None) -> tuple[Tensors, int, float]:
-        epoch, portion = request
-        wanted = [self.whole.wanted(read) for read in portion.reads]
-        joined = _unwritten(sum(one.bytes for one in wanted))
+    def batch(
+        self, request: Request, pool: DaemonPool | None, allocate: Allocate
+    ) -> tuple[Tensors, int, float]:
+        wanted = [self.whole.wanted(read) for read in request.portion.reads]
+        (joined,) = allocate([(torch.uint8, (sum(one.bytes for one in wanted),))])
         rest = joined.numpy().data
         together = -(-len(wanted) // (pool.threads if pool else 1)) or 1
         calls = []
         for first in range(0, len(wanted), together):
             some = wanted[first : first + together]
-            calls.append(partial(self._scan, epoch, some, rest))
+            calls.append(partial(self._scan, request.epoch, some, rest))
             rest = rest[sum(one.bytes for one in some) :]
         _, began = _results(calls, pool)
         return (joined,), joined.numel(), began
@@ -254,20 +336,11 @@ def _results(calls: Sequence[Callable[[], T]], pool: DaemonPool | None) -> tuple
     return found, min((future.began for future in futures), default=math.nan)
 
 
-def _unwritten(size: int) -> torch.Tensor:
-    """So many bytes; in a worker process in memory shared with the rank, as default_collate has it."""
-    if torch.utils.data.get_worker_info() is None:
-        return torch.empty(size, dtype=torch.uint8)
-    return torch.empty(0, dtype=torch.uint8).set_(
-        torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Collated:
     """One batch as the DataLoader delivers it."""
 
-    tensors: Tensors
+    batch: Tensors | Placed
     samples: int
     bytes: int
     """Bytes that were read."""
@@ -291,26 +364,40 @@ class StepDataset(Dataset[Tensors]):
     Errors are returned, not raised: the traceback that DataLoader makes of them helps nobody.
     """
 
-    def __init__(self, reader: SampleReader | RecordReader, pool: DaemonPool | None = None) -> None:
+    def __init__(
+        self,
+        reader: SampleReader | RecordReader,
+        pool: DaemonPool | None = None,
+        places: Places | None = None,
+    ) -> None:
+        """`pool` reads in this process; in others a batch is put into one of the `places`."""
         self.reader = reader
         self.pool = pool
-        self._home = os.getpid()
+        self.places = places
         self._diary: _Diary | None = None
 
     def __getitems__(self, requests: Sequence[Request]) -> Collated | FeedrateError:
         """What a step takes, read by the pool's threads or in this one. `requests` is one, in a list."""
         (request,) = requests
-        at_home = os.getpid() == self._home
-        if not at_home and self._diary is None:
+        placed: list[Placed] = []
+
+        def allocate(shapes: Sequence[Shape]) -> Tensors:
+            if self.places is None:
+                return fresh(shapes)
+            placed.append(Placed(request.place, shapes))
+            return self.places.tensors(placed[0])
+
+        if self.places is not None and self._diary is None:
             self._diary = _Diary(self.reader.whole.storage)
         before = None if self._diary is None else self._diary.begin()
         try:
-            tensors, size, began = self.reader.batch(request, self.pool)
+            tensors, size, began = self.reader.batch(request, self.pool, allocate)
         except FeedrateError as error:
             return error
         except CancelledError:
             return StorageError("the loader is closed")
-        made = partial(Collated, tensors, request[1].samples, size, began, time.monotonic(), os.getpid())
+        batch = placed[0] if placed else tensors
+        made = partial(Collated, batch, request.portion.samples, size, began, time.monotonic(), os.getpid())
         if self._diary is None or before is None:
             return made(0.0, None, None)
         counts = self.reader.whole.storage.stats.drain()
@@ -384,9 +471,8 @@ class TorchLoader:
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """As Loader.read. The tensors are dropped when the next batch is asked for."""
         number, self._epoch = self._epoch, self._epoch + 1
-        keys = [[(number, portion)] for portion in portions]
         self._engine.abandon(number)
-        return map(self._batch, self._engine.read(keys))
+        return map(self._batch, self._engine.read([Request(number, portion) for portion in portions]))
 
     def _batch(self, collated: Fetched) -> Batch:
         if isinstance(collated, FeedrateError):
@@ -395,7 +481,7 @@ class TorchLoader:
             self._storage.stats.absorb(collated.counts)
             self._helper_cpu[collated.worker] = collated.cpu_seconds
         if self._take is not None:
-            self._take(collated.tensors)
+            self._take(self._engine.tensors(collated.batch))
         return Batch(collated.samples, collated.bytes, collated.ready, collated.began, collated.made)
 
     def helper_cpu_seconds(self) -> float:
@@ -444,15 +530,15 @@ class _Threads:
         self._fetchers = DaemonPool(spec.prefetch, "fetcher")
         self._dataset = StepDataset(reader, self._readers)
 
-    def read(self, keys: Sequence[list[Request]]) -> Iterator[Fetched]:
+    def read(self, requests: Sequence[Request]) -> Iterator[Fetched]:
         width = self._spec.prefetch
         window: deque[tuple[Iterator[Any], Future[Any]]] = deque()
-        for first in range(min(width, len(keys))):
-            mine = keys[first::width]
+        for first in range(min(width, len(requests))):
+            mine = [[request] for request in requests[first::width]]
             loader: DataLoader[Any] = DataLoader(self._dataset, batch_sampler=mine, collate_fn=as_it_is)
             iterator: Iterator[Any] = iter(loader)
             window.append((iterator, self._fetchers.submit(_fetch, iterator)))
-        for _ in keys:
+        for _ in requests:
             iterator, future = window.popleft()
             try:
                 fetched = future.result(self._spec.stall_timeout)
@@ -462,6 +548,11 @@ class _Threads:
             window.append((iterator, self._fetchers.submit(_fetch, iterator)))
             yield fetched
             del fetched, future  # or the loader would hold one batch more than `prefetch`
+
+    def tensors(self, batch: Tensors | Placed) -> Tensors:
+        """The tensors of a batch."""
+        assert not isinstance(batch, Placed)
+        return batch
 
     def abandon(self, epoch: int) -> None:
         """Give up what was asked for in epochs before `epoch`."""
@@ -473,13 +564,18 @@ class _Threads:
 
 
 class _Batches:
-    """A batch sampler whose batches change from epoch to epoch, for workers that stay."""
+    """A batch sampler whose batches change from epoch to epoch, for workers that stay.
 
-    def __init__(self) -> None:
-        self.keys: Sequence[list[Request]] = ()
+    It is asked for a batch when the one is taken that it gave `places` - 1 batches before: the one before
+    that is not used any more, and its place is free.
+    """
+
+    def __init__(self, places: int) -> None:
+        self.requests: Sequence[Request] = ()
+        self._places = cycle(range(places))
 
     def __iter__(self) -> Iterator[list[Request]]:
-        return iter(self.keys)
+        return ([request._replace(place=next(self._places))] for request in self.requests)
 
 
 class _Flag:
@@ -511,7 +607,10 @@ class _Processes:
 
     def __init__(self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill) -> None:
         self._spec = spec
-        self._batches = _Batches()
+        each = math.ceil(spec.prefetch / spec.workers)
+        places = spec.workers * each + 1  # on their way, and one that the rank works on
+        self._places = Places.create(places)
+        self._batches = _Batches(places)
         self._workers: list[Any] = []
         self._iterator: Any = None
         name_semaphores()
@@ -525,20 +624,21 @@ class _Processes:
         self._closer = DaemonPool(1, "closer")
         with _quiet():
             self._loader: DataLoader[Any] | None = DataLoader(
-                StepDataset(reader),
+                StepDataset(reader, places=self._places),
                 batch_sampler=self._batches,
                 collate_fn=as_it_is,
                 num_workers=spec.workers,
                 multiprocessing_context=context,
                 persistent_workers=refill != "epoch",
-                prefetch_factor=math.ceil(spec.prefetch / spec.workers),
+                prefetch_factor=each,
                 timeout=min(_GLANCE_SECONDS, spec.stall_timeout),
                 worker_init_fn=partial(_watched, self._tell),
             )
 
-    def read(self, keys: Sequence[list[Request]]) -> Iterator[Fetched]:
+    def read(self, requests: Sequence[Request]) -> Iterator[Fetched]:
         assert self._loader is not None
-        self._batches.keys = keys
+        self._iterator = None  # workers of one that was left early end: they would write into the same places
+        self._batches.requests = requests
         before = multiprocessing.active_children()
         try:
             with _quiet():
@@ -550,7 +650,7 @@ class _Processes:
         ):  # what starting workers raises when one or its server is gone
             raise self._worker_died() from None
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
-        for _ in keys:
+        for _ in requests:
             yield self._next()
         self._next()  # as a for loop over a DataLoader ends: this is where workers end that do not stay
         self._workers = [worker for worker in self._workers if worker.is_alive()]
@@ -582,6 +682,11 @@ class _Processes:
             return error
         return RankError("a DataLoader worker died", "was memory short? see the system log")
 
+    def tensors(self, batch: Tensors | Placed) -> Tensors:
+        """As they lie in the memory that workers share."""
+        assert isinstance(batch, Placed)
+        return self._places.tensors(batch)
+
     def abandon(self, epoch: int) -> None:
         """Nothing: the workers finish what they were given before they take the next epoch's."""
 
@@ -600,6 +705,7 @@ class _Processes:
         self._workers.clear()  # each holds two open files
         self._iterator = None
         self._loader = None
+        self._places.close()
         gc.collect()  # both are in cycles, and their semaphores have names that the system keeps
 
 

@@ -171,6 +171,19 @@ def test_whole_samples_when_there_is_no_crop(files: Files) -> None:
     assert tuple(reader(files, crop=())((0, 0))[0].shape) == (1, 1, 20, 30, 40)
 
 
+def test_a_batch_stays_as_it_was_until_the_next_is_asked_for(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
+    order = [whole_files((step % 12, (step + 5) % 12)) for step in range(40)]
+    seen: list[list[torch.Tensor]] = []
+    for kind in ("threads", "torch"):
+        made, taken = maker(kind)(files), []
+        made.hand_over(taken.append)
+        for _ in made.read(order):
+            time.sleep(0.002)  # while the workers read what comes after it
+            seen.append([tensor.clone() for tensor in taken[-1]])
+    for threads, processes in zip(seen[:40], seen[40:], strict=True):
+        assert all(map(torch.equal, threads, processes))
+
+
 @pytest.mark.long
 def test_memory_stays_where_it_was(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
     from pathlib import Path
