@@ -67,13 +67,12 @@ def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHO
     if sync == "step":  # one line for all ranks, in which they wait for the data that comes last
         last = over.max(from_data.max(axis=1))
         its = np.where(from_data < last[:, None], np.inf, asked_in).min(axis=1)
+        asked_in = least(over, its)[:, None].astype(np.int64)
         from_free, from_data = over.max(from_free.max(axis=1))[:, None], last[:, None]
-        asked_of_line = least(over, its)[:, None].astype(np.int64)
-        ends, behind = _ends(from_free, from_data, asked_of_line, through[:, :1], ~gates, over)
-    else:
-        ends, behind = _ends(from_free, from_data, asked_in, through, gates, over)
-    ends, behind = (np.broadcast_to(of_line, (len(of_line), len(counts))) for of_line in (ends, behind))
+        through = through[:, :1]
+    ends, behind = _ends(from_free, from_data, asked_in, through, gates & (sync == "epoch"), over)
     came = arrived + np.take_along_axis(behind, asked_in, axis=0)
+    ends = np.broadcast_to(ends, cost.shape)
     free = np.concatenate([np.zeros_like(cost[:1]), ends[:-1]]) + woken_before
     done = np.maximum(free, came) + cost
     after = np.where(gates[:, None], ends + woken, done)

@@ -110,6 +110,16 @@ def test_a_stall_makes_up_for_no_lateness(sync):
     assert played["wait"].reshape(3, 40)[:, 20] == pytest.approx(2.0 - 0.07, abs=0.001)
 
 
+def test_nobody_is_awaited_who_has_gone_on():
+    # Both are 0.2 s behind when a stall ends; one asked before it was behind, and its data come last.
+    costs = drawn(9, steps=20, ranks=2)
+    costs["sleep"][:], costs["gap"][10] = 0.02, [2.0, 1.99]
+    rows = emulated(costs, "step")
+    of_second = rows[20:]
+    of_second["requested"][10] = of_second["got"][9]
+    assert here(rows, "step")["barrier"].min() >= -1e-9
+
+
 @pytest.mark.parametrize("sync", ["step", "none"])
 def test_where_nobody_is_late_both_times_are_the_same(sync):
     rows = emulated(drawn(1, gap=0.06), sync)
