@@ -42,7 +42,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from s3_server import s3_server  # noqa: E402  the S3 endpoint of the tests
 
-AGENT = "/run/feedrate-hosts/agent"
+AGENT = "/run/frh/agent"
 CPU = Path("/sys/fs/cgroup/cpu")
 GROUP = CPU / "feedrate-causes"
 FOLDER = Path("/tmp/feedrate-causes")
@@ -243,7 +243,7 @@ def hosts(ranks: int, slow: str) -> Iterator[tuple[list[str], object]]:
     """Two hosts read objects from a third one; the link of the first has the rate `slow`."""
     subprocess.run([LAB / "hosts.sh", "up", "3"], check=True, stdout=subprocess.DEVNULL)
     stack = ExitStack()
-    stack.callback(lambda: subprocess.run([LAB / "hosts.sh", "down", "3"], check=True))
+    stack.callback(lambda: subprocess.run([LAB / "hosts.sh", "down"], check=True))
     with stack:
         server = subprocess.Popen(
             [AGENT, "frh3", shlex.join([sys.executable, __file__, "--serve", "10.78.0.3"])],

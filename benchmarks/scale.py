@@ -33,7 +33,7 @@ from emulator.record.result import Point
 from emulator.record.steps import read_steps
 
 LAB = Path(emulator.__file__).parents[1] / "tests" / "lab" / "hosts.sh"
-AGENT = "/run/feedrate-hosts/agent"
+AGENT = "/run/frh/agent"
 RECIPE = """name = "specks"
 title = "samples that cost next to nothing"
 format = "npz"
@@ -69,7 +69,7 @@ def main() -> None:
         )
     ]
     lines.append(table_line(*("---:" for _ in range(4 + len(steps)))))
-    subprocess.run([LAB, "down", str(max(counts))], check=True)
+    subprocess.run([LAB, "down"], check=True)
     subprocess.run([LAB, "up", str(max(counts))], check=True)
     try:
         with tempfile.TemporaryDirectory(prefix="feedrate-scale-", dir="/dev/shm") as folder:
@@ -96,7 +96,7 @@ def main() -> None:
                 )  # fmt: skip
                 print(lines[-1], flush=True)
     finally:
-        subprocess.run([LAB, "down", str(max(counts))], check=True)
+        subprocess.run([LAB, "down"], check=True)
     print("\n".join(lines))
     if given.out:
         given.out.write_text("\n".join(lines) + "\n")

@@ -22,7 +22,7 @@ from itertools import cycle
 from pathlib import Path
 
 LAB = Path(__file__).parents[1] / "tests" / "lab"
-AGENT = "/run/feedrate-hosts/agent"
+AGENT = "/run/frh/agent"
 AS_ROOT = {f"{who}_ALLOW_RUN_AS_ROOT{more}": "1" for who in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
 FILES = 512
 
@@ -78,7 +78,7 @@ def hosts(slots: int, *links: str) -> Iterator[Place]:
     count = len(links) + 1
     with ExitStack() as stack:
         check(LAB / "hosts.sh", "up", count)
-        stack.callback(check, LAB / "hosts.sh", "down", count)
+        stack.callback(check, LAB / "hosts.sh", "down")
         address, serve = f"10.78.0.{count}", Path(__file__).with_name("causes.py")
         server = subprocess.Popen(
             [AGENT, f"frh{count}", shlex.join([sys.executable, str(serve), "--serve", address])],

@@ -30,7 +30,14 @@ from emulator.analysis.parts import Floats, Whole
 from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
 from emulator.record.folder import claim_failure
 from emulator.run.child import signals_to
-from emulator.run.launched import Library, library_of, require_family, require_world, started_by_mpi
+from emulator.run.launched import (
+    Library,
+    end_launcher,
+    library_of,
+    require_family,
+    require_world,
+    started_by_mpi,
+)
 from emulator.run.watch import before_end, end_with
 
 STEP_POLL = 0.001
@@ -137,6 +144,7 @@ class MpiComm(Comm):
         return self.split(names.index(socket.gethostname()))
 
     def abort(self, code: int) -> None:
+        end_launcher()
         self._comm.Abort(code)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -19,6 +20,17 @@ from emulator.errors import LaunchError
 Family = Literal["Open MPI", "MPICH"]
 
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
+
+
+_DAEMONS = ("prterun", "prted", "mpirun", "orterun", "orted")
+"""What Open MPI's mpirun is called, on its own host and on others."""
+_END_SECONDS = 3
+_END = f"""
+import select, signal, sys
+daemon = int(sys.argv[1])
+if not select.select([daemon], [], [], {_END_SECONDS})[0]:
+    signal.pidfd_send_signal(daemon, signal.SIGKILL)
+"""
 
 
 class Claim(NamedTuple):
@@ -79,6 +91,34 @@ def _srun_tasks(environment: Mapping[str, str]) -> int:
     if "SLURM_PROCID" not in environment:
         return 0
     return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
+
+
+def end_launcher(environment: Mapping[str, str] = os.environ) -> None:
+    """Let mpirun on this host end within seconds, as this rank is about to.
+
+    Told to end the ranks of a host that is gone, it waits for that host, for a quarter of an hour. So on each
+    of several hosts the first rank starts a process that outlives both. What Open MPI's mpirun or its daemon
+    leaves behind ends with it: ranks with what started them, daemons with mpirun.
+    """
+    host, world = (environment.get(f"OMPI_COMM_WORLD_{of}SIZE", "") for of in ("LOCAL_", ""))
+    if host == world or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
+        return
+    import psutil  # only now: every rank starts here
+
+    for parent in psutil.Process().parents():
+        if parent.name() in _DAEMONS:
+            daemon = os.pidfd_open(parent.pid)
+            command = [sys.executable, "-I", "-S", "-c", _END, str(daemon)]
+            nothing = subprocess.DEVNULL
+            subprocess.Popen(
+                command,
+                start_new_session=True,
+                pass_fds=[daemon],
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+            )
+            return
 
 
 def library_of(text: str) -> Library:

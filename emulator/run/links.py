@@ -30,7 +30,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
 from emulator.errors import FeedrateError, RankError
 from emulator.run.comm import Comm, Quiet
-from emulator.run.watch import end_rank, say_why
+from emulator.run.watch import end_rank
 from emulator.storage.base import Closing
 
 FAN = 8
@@ -44,7 +44,8 @@ _ROUND_TRIPS = 50
 _SILENCE_SECONDS = 4
 """How long a host may not answer at all."""
 _GRACE_SECONDS = 1.5
-"""How long MPI may take to end this rank when a peer is gone, before it does so itself."""
+"""How long MPI may take to end this rank when a peer has ended, before it does so itself; when one is silent,
+nobody else would."""
 
 _UP = struct.Struct("=d")
 """To the host above: the last end of a step below, in its clock."""
@@ -140,8 +141,8 @@ class HostLinks(Closing):
         except LostHost as error:
             if self._guard:
                 self._guard.stop()
-                self._guard.say(error)
-                time.sleep(_GRACE_SECONDS)
+                if not error.silent:
+                    time.sleep(_GRACE_SECONDS)
             raise
 
     def _meet(self, last: float, hosts: int) -> float:
@@ -192,14 +193,8 @@ class _Guard:
         peer = self._peers[gone[0]]
         code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         error = LostHost(peer.name, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
-        self.say(error)
-        if not select.select([self._stopped], [], [], _GRACE_SECONDS)[0]:
+        if error.silent or not select.select([self._stopped], [], [], _GRACE_SECONDS)[0]:
             end_rank(self._rank, error)
-
-    def say(self, error: LostHost) -> None:
-        """Say at once that a host is silent: MPI may be about to end this rank. Others say why they end."""
-        if error.silent:
-            say_why(self._rank, error)
 
     def stop(self) -> None:
         """Watch no longer; a second call does nothing."""

@@ -32,6 +32,7 @@ from types import FrameType
 
 from emulator.errors import FeedrateError, RankError, SpecError, StorageError
 from emulator.files import SCRATCH_VARIABLE
+from emulator.run.launched import end_launcher
 from emulator.units import parse_seconds, show_seconds
 
 OPTION = "--storage-timeout"
@@ -376,6 +377,7 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
 def end_rank(rank: int, error: FeedrateError) -> None:
     """End this process, rank `rank`, from whatever thread, and all others through MPI, and say why."""
     say_why(rank, error)
+    end_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
         briefly(partial(mpi.COMM_WORLD.Abort, error.exit_code))

@@ -3,17 +3,14 @@
 import json
 
 import pytest
-from command import feedrate
+from command import ANSWERED, feedrate
 
 from emulator.cli.defaults import defaults_of
 from emulator.cli.main import verb_command
-from emulator.errors import EXIT_STATUS, FeedrateError, Inconclusive, SpecError
+from emulator.errors import EXIT_STATUS, FeedrateError, SpecError
 from emulator.record.folder import read_result
 
 TINY = ("--workload", "unet3d-tiny", "--loader", "direct")
-
-ANSWERED = (0, Inconclusive.exit_code)
-"""Of a sweep that is too short for a knee to be asked of it here."""
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# MooseFS over the hosts of hosts.sh, as root: master and one chunk server on frh1, a mount on every host.
+# MooseFS over the hosts of hosts.sh, as root: master and one chunk server on the first, a mount on every host.
 #   sharedfs.sh install | up FOLDER N | down FOLDER N | cap HOST RATE | uncap HOST
 # Every host sees its own mount at FOLDER/data: the agent binds it there, in a mount namespace of its own.
 set -euo pipefail
-run=/run/feedrate-hosts
+lab=${FEEDRATE_LAB:-frh}
+run=/run/$lab
 case ${1:-} in
 install)
     command -v mfsmaster >/dev/null && command -v mfschunkserver >/dev/null && command -v mfsmount >/dev/null && exit
@@ -38,12 +39,12 @@ BIND_HOST = 10.78.0.1
 CSSERV_LISTEN_HOST = 10.78.0.1
 CSSERV_LISTEN_PORT = 9431
 CONF
-    nsenter --net=/run/netns/frh1 mfsmaster -c "$folder/master.cfg" -a start >/dev/null
-    nsenter --net=/run/netns/frh1 mfschunkserver -c "$folder/chunk.cfg" start >/dev/null
+    nsenter --net=/run/netns/${lab}1 mfsmaster -c "$folder/master.cfg" -a start >/dev/null
+    nsenter --net=/run/netns/${lab}1 mfschunkserver -c "$folder/chunk.cfg" start >/dev/null
     for i in $(seq "$3"); do
-        mkdir -p "$folder/mnt-frh$i"
-        nsenter --net=/run/netns/frh$i mfsmount "$folder/mnt-frh$i" -H 10.78.0.1 -o mfscachemode=DIRECT >/dev/null
-        mountpoint -q "$folder/mnt-frh$i"
+        mkdir -p "$folder/mnt-$lab$i"
+        nsenter --net=/run/netns/$lab$i mfsmount "$folder/mnt-$lab$i" -H 10.78.0.1 -o mfscachemode=DIRECT >/dev/null
+        mountpoint -q "$folder/mnt-$lab$i"
     done
     cat >$run/agent <<AGENT
 #!/usr/bin/env bash
@@ -54,16 +55,16 @@ exec ip netns exec "\$host" nsenter --uts=$run/uts-"\$host" /bin/bash -c "mount 
 AGENT
     ;;
 down)
-    for i in $(seq "$3"); do umount "$2/mnt-frh$i" 2>/dev/null || true; done
-    nsenter --net=/run/netns/frh1 mfschunkserver -c "$2/chunk.cfg" stop >/dev/null || true
-    nsenter --net=/run/netns/frh1 mfsmaster -c "$2/master.cfg" stop >/dev/null || true
+    for i in $(seq "$3"); do umount "$2/mnt-$lab$i" 2>/dev/null || true; done
+    nsenter --net=/run/netns/${lab}1 mfschunkserver -c "$2/chunk.cfg" stop >/dev/null || true
+    nsenter --net=/run/netns/${lab}1 mfsmaster -c "$2/master.cfg" stop >/dev/null || true
     ;;
 cap)
     # What the bridge sends to the host is what the host receives.
-    ip netns exec frsw tc qdisc replace dev "p${2#frh}" root tbf rate "$3" burst 256kb latency 50ms
+    ip netns exec ${lab}sw tc qdisc replace dev "p${2#$lab}" root tbf rate "$3" burst 256kb latency 50ms
     ;;
 uncap)
-    ip netns exec frsw tc qdisc del dev "p${2#frh}" root
+    ip netns exec ${lab}sw tc qdisc del dev "p${2#$lab}" root
     ;;
 *)
     echo "usage: sharedfs.sh install | up FOLDER N | down FOLDER N | cap HOST RATE | uncap HOST" >&2

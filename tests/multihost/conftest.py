@@ -7,7 +7,6 @@ from hosts import HOSTS, lab
 @pytest.fixture(scope="session")
 def hosts():
     """Three hosts on one bridge; gone afterwards."""
-    lab("hosts.sh", "down", len(HOSTS))
     lab("hosts.sh", "up", len(HOSTS))
     yield list(HOSTS)
-    lab("hosts.sh", "down", len(HOSTS))
+    lab("hosts.sh", "down")

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from hosts import pids_on, start_on_hosts
+from hosts import HOSTS, NAME, pids_on, start_on_hosts
 
 from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
@@ -35,7 +35,7 @@ def reading(hosts, tiny, tmp_path):
 
 def test_a_rank_that_is_killed_ends_the_run(reading):
     run, _ = reading
-    os.kill(pids_on("frh2", "emulator")[0], signal.SIGKILL)
+    os.kill(pids_on(HOSTS[1], "emulator")[0], signal.SIGKILL)
     began = time.monotonic()
     run.communicate(timeout=20)
     assert run.returncode != 0
@@ -43,16 +43,21 @@ def test_a_rank_that_is_killed_ends_the_run(reading):
 
 
 def test_a_host_whose_network_is_gone_ends_the_run(reading):
-    """Nobody closed a connection. The status is mpirun's own, and not always an error."""
+    """Nobody closed a connection, and mpirun waits for the host. Nothing stays on any."""
     run, out = reading
-    subprocess.run(["ip", "-n", "frsw", "link", "set", "p2", "down"], check=True)
+    switch = ["ip", "-n", f"{NAME}sw", "link", "set", "p2"]
+    subprocess.run([*switch, "down"], check=True)
     began = time.monotonic()
     try:
         _, errors = run.communicate(timeout=30)
         took = time.monotonic() - began
+        while any(map(pids_on, HOSTS)) and time.monotonic() < began + 20:
+            time.sleep(0.2)
+        assert not [pids for host in HOSTS if (pids := pids_on(host))]
     finally:
-        subprocess.run(["ip", "-n", "frsw", "link", "set", "p2", "up"], check=True)
+        subprocess.run([*switch, "up"], check=True)
+    assert run.returncode != 0
     assert read_result(out).status == "incomplete"
-    assert "lost the connection to frh" in errors + (out / "failure.txt").read_text()
+    assert f"lost the connection to {NAME}" in errors + (out / "failure.txt").read_text()
     assert "Traceback" not in errors
     assert took < 10

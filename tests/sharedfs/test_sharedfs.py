@@ -13,7 +13,6 @@ pytestmark = pytest.mark.sharedfs
 def data(tmp_path_factory):
     """Folder of a dataset on MooseFS, the same path on every host."""
     folder = tmp_path_factory.mktemp("mfs")
-    lab("hosts.sh", "down", len(HOSTS))
     lab("hosts.sh", "up", len(HOSTS))
     try:
         lab("sharedfs.sh", "up", folder, len(HOSTS))
@@ -24,7 +23,7 @@ def data(tmp_path_factory):
         yield folder / "data" / "tiny"
     finally:
         lab("sharedfs.sh", "down", folder, len(HOSTS))
-        lab("hosts.sh", "down", len(HOSTS))
+        lab("hosts.sh", "down")
 
 
 def sweep(data, out, *more):
