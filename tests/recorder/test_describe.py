@@ -10,7 +10,9 @@ from emulator.errors import SpecError
 from emulator.satellites.recorder.describe import Pattern, of_loader, pattern_of, size_spec
 from emulator.satellites.recorder.observation import Loader, Settings
 from emulator.satellites.recorder.reads import Histogram, Reads
+from emulator.satellites.recorder.steps import StepTime
 
+STEP = StepTime(seconds=0.1, steps=20, all_steps=25, waited=0.0)
 SHUFFLED = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="RandomSampler", dataset_length=100)
 
 
@@ -74,7 +76,7 @@ def test_read_ahead_is_told_where_it_is_more_than_libraries():
     reads = whole(100, 1_000_000)
     for storage, told in ((1.35e8, False), (2e8, True)):
         loader = seen(replace(reads, storage_bytes=int(storage)), 100)
-        assert any("asked for came from storage" in line for line in of_loader(loader, 1)) == told
+        assert any("asked for came from storage" in line for line in of_loader(loader, STEP, 1)) == told
 
 
 def test_pieces_of_a_sample():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.satellites.recorder.steps import Track, step_cpu, step_time
+from emulator.satellites.recorder.steps import Track, from_batch_to_batch, step_cpu, step_time
 
 
 def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:
@@ -65,4 +65,16 @@ def test_epochs_are_borders_and_the_last_step_of_one_has_its_end():
     cut = track([0.0] * 10, 0.05)
     cut.ends.clear()
     assert np.isnan(cut.table()["between"]).sum() == 1
-    assert cut.ahead == pytest.approx(1.2) and track([0.0] * 10, 0.05).ahead == 1.0
+    assert cut.batches == (10, 12) and track([0.0] * 10, 0.05).batches == (10, 10)
+
+
+def test_steps_that_were_traced_count_only_where_there_are_too_few_others():
+    whole = track([0.0] * 40, 0.1)
+    table = whole.table(traced_until=round(20 * 0.1e9))
+    assert table["traced"].sum() == 20
+    table["between"][:20] *= 2
+    found = step_time([table], warmup=5)
+    assert found is not None and found.seconds == pytest.approx(0.1) and not found.traced
+    assert from_batch_to_batch(table[table["traced"] == 1]) == pytest.approx(0.2)
+    found = step_time([table[:25]], warmup=5)
+    assert found is not None and found.traced

@@ -42,5 +42,5 @@ def recording(
             yield
     finally:
         why = "recorded from within the process"
-        written = write(folder, watch, None, None, why=why, warmup=warmup)
+        written = write(folder, watch, None, why=why, warmup=warmup)
         sys.stderr.write("\n".join(lines(written)) + "\n")

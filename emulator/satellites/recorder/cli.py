@@ -14,7 +14,7 @@ from emulator.errors import FeedrateError, SpecError
 from emulator.satellites.recorder import strace
 from emulator.satellites.recorder.describe import main_loader, reads_words, step_words
 from emulator.satellites.recorder.folder import Written, prepare, write
-from emulator.satellites.recorder.observation import Observation, Overhead
+from emulator.satellites.recorder.observation import Loader, Observation
 from emulator.satellites.recorder.session import Ran, end_as, run_job
 from emulator.satellites.recorder.watch import Watch
 from emulator.units import show_bytes, show_seconds
@@ -36,9 +36,15 @@ def record(
     tracer: Annotated[
         str, typer.Option(help="How reads are seen: strace, python, or auto for the best there is.")
     ] = "auto",
-    overhead: Annotated[
-        bool, typer.Option("--overhead", help="Run the job a second time, only timed, and compare.")
-    ] = False,
+    traced: Annotated[
+        int,
+        typer.Option(
+            "--traced-steps",
+            metavar="N",
+            min=1,
+            help="First steps, after the warm-up, whose reads strace sees.",
+        ),
+    ] = 100,
     force: Annotated[bool, typer.Option("--force", help="Overwrite JOB.")] = False,
 ) -> None:
     """Run a job unchanged, and write down how it reads and what a step takes: a workload and a recipe."""
@@ -49,15 +55,11 @@ def record(
         raise SpecError(f"--tracer strace: {why}", "apt install strace, or leave the option out")
     prepare(out, force)
     enough = None if steps is None else steps + warmup
+    traced = warmup + (traced if steps is None else min(traced, steps // 2))
     watch = Watch(traced=not why, keep_names=keep_names)
-    ran = run_job(job, watch, enough)
-    cost = Overhead(calls=watch.tracer.lines, recorder_cpu_seconds=ran.recorder_cpu, job_seconds=ran.seconds)
-    compared = None
-    if overhead and not ran.status:
-        compared = Watch(traced=False)
-        run_job(job, compared, enough)
+    ran = run_job(job, watch, traced, enough)
     try:
-        written = write(out, watch, ran, cost, why=why, warmup=warmup, compared=compared)
+        written = write(out, watch, ran, why=why, warmup=warmup)
         _say(written, ran)
         if live.for_programs():
             found = written.observation
@@ -83,6 +85,12 @@ def _say(written: Written, ran: Ran) -> None:
         sys.stderr.write(line + "\n")
 
 
+def _seen(loader: Loader) -> str:
+    """In which of its steps reads were seen, in words."""
+    read = round(loader.steps * loader.share_read)
+    return f", reads of the first {read}" if read < loader.steps else ""
+
+
 def lines(written: Written, ran: Ran | None = None) -> list[str]:
     """What was recorded, for people."""
     seen: Observation = written.observation
@@ -99,7 +107,7 @@ def lines(written: Written, ran: Ran | None = None) -> list[str]:
         kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
         found.append(
             f"  DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
-            f"{kind}; {loader.steps} steps: {reads_words(loader.reads)}"
+            f"{kind}; {loader.steps} steps{_seen(loader)}: {reads_words(loader.reads)}"
         )
         others = [other for other in seen.loaders if other.settings != settings]
         for other in others[:10]:
@@ -113,11 +121,11 @@ def lines(written: Written, ran: Ran | None = None) -> list[str]:
         most = "at most " if step.bound else ""
         found.append(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
     cost = seen.overhead
-    if cost is not None and cost.step_seconds and cost.plain_step_seconds:
-        slower = cost.step_seconds / cost.plain_step_seconds - 1
+    if cost is not None and cost.step_seconds and cost.traced_step_seconds:
+        slower = cost.traced_step_seconds / cost.step_seconds - 1
         found.append(
-            f"  overhead: {slower:+.1%} ({show_seconds(cost.step_seconds)} from batch to batch, "
-            f"{show_seconds(cost.plain_step_seconds)} when it was only timed)"
+            f"  tracing: {slower:+.1%} ({show_seconds(cost.traced_step_seconds)} from batch to batch while "
+            f"reads were traced, {show_seconds(cost.step_seconds)} afterwards)"
         )
     if written.described is not None:
         workload = written.described.workload

@@ -98,10 +98,12 @@ def main_loader(observation: Observation) -> Loader | None:
         steps=sum(one.steps for one in alike),
         samples=sum(one.samples for one in alike),
         seconds=max(one.seconds for one in alike),
+        read_steps=sum(round(one.steps * one.share_read) for one in alike),
         ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
         if first.samples
         else 1.0,
         step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
+        batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
         reads=reads,
     )
 
@@ -109,6 +111,11 @@ def main_loader(observation: Observation) -> Loader | None:
 def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     """How `loader`, all of `alike` together, reads. Raises SpecError when too little was seen to say."""
     reads, settings = loader.reads, loader.settings
+    if not loader.share_read:
+        raise SpecError(
+            "the DataLoader that reads most began when calls were no longer traced",
+            "give --traced-steps more steps than the one before it has",
+        )
     if not reads.files and reads.sizes_only and (reads.call_bytes or 0) > _OWN_BYTES * settings.workers:
         raise SpecError(
             f"{show_bytes(reads.call_bytes or 0)} came from files that a library opens itself, as HDF5 does",
@@ -148,6 +155,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         each = total / met  # read once, while memory lasts
     else:
         each = _of_whole_runs(total / max(1.0, samples), total / max(1.0, samples / loader.ahead), run)
+    in_order = settings.sampler in ("SequentialSampler", "iterable")
     files, together = reads.files, 1
     mean_file = reads.files_bytes / reads.files
     if met / files < 1.5:
@@ -163,15 +171,16 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
         if not settings.iterable:  # ranks draw samples from the same files
             files = max(one.reads.files for one in alike)
         per_file, whole = max(2, round((length or samples) / files)), False
+        if in_order and met < 0.99 * (length or math.inf):  # the files of the others were not seen
+            read = reads.visit_bytes / reads.visit_size if reads.visit_size else 1.0
+            per_file = max(2, round(met / files / min(1.0, read or 1.0)))
+            files = round(length / per_file) or files
     if reads.sizes_only and not whole:
         told.append(
             "only opened files were seen, not which bytes of them are read: the replay reads all of them"
         )
     sample_bytes = max(5, round(mean_file / per_file))
-    sequential = per_file > 1 and (
-        settings.sampler in ("SequentialSampler", "iterable")
-        or (run > 1.5 * each and not mapped and not reads.sizes_only)
-    )
+    sequential = per_file > 1 and (in_order or (run > 1.5 * each and not mapped and not reads.sizes_only))
     bytes_read, pieces = 0, 1
     if whole:
         told.insert(0, "files are read whole, one a sample")
@@ -240,7 +249,7 @@ def describe(observation: Observation, name: str) -> Described:
         )
     batch = settings.batch_size or max(1, round(loader.samples / max(1, loader.steps)))
     batch *= pattern.files_per_sample
-    told = [*pattern.told, *of_loader(loader, ranks)]
+    told = [*pattern.told, *of_loader(loader, step, ranks)]
     workers = max(1, settings.workers)
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 1
     accelerator = loader.accelerator or "CPU of the recorded job"
@@ -309,7 +318,8 @@ def size_spec(sizes: Sequence[int]) -> SizeSpec:
 
 def _samples(loader: Loader) -> float:
     """Samples that it asked for, about."""
-    return loader.asked_samples or loader.steps * loader.ahead * max(1, loader.settings.batch_size)
+    batches = loader.steps * loader.share_read * loader.ahead
+    return loader.asked_samples or batches * max(1, loader.settings.batch_size)
 
 
 def _of_whole_runs(least: float, most: float, run: float) -> float:
@@ -325,7 +335,7 @@ def _each(pattern: Pattern) -> int:
     return pattern.access.bytes_read or pattern.sample_bytes
 
 
-def of_loader(loader: Loader, ranks: int) -> list[str]:
+def of_loader(loader: Loader, step: StepTime, ranks: int) -> list[str]:
     """What a replay leaves out of what the loader does, in words."""
     settings, reads = loader.settings, loader.reads
     told = []
@@ -348,9 +358,9 @@ def of_loader(loader: Loader, ranks: int) -> list[str]:
             f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading; a "
             "replay does neither, and says where the job would need more than there is"
         )
-    if settings.workers and reads.cpu_seconds > 0.5 * settings.workers * loader.seconds * ranks:
+    if loader.batch_cpu_seconds > 0.5 * settings.workers * step.seconds:
         told.append(
-            f"its workers used {show_seconds(reads.cpu_seconds)} of CPU in {show_seconds(loader.seconds)}: "
+            f"a batch costs its {settings.workers} workers {show_seconds(loader.batch_cpu_seconds)} of CPU: "
             "where decoding is the limit, the replay, which does not decode, is faster than the job"
         )
     return told
@@ -365,7 +375,8 @@ def step_words(step: StepTime) -> str:
         )
     if step.in_turn:
         return f"mean of {step.steps} steps, between which the job reads: {step.waited:.0%} of the time"
-    return f"mean of {step.steps} steps of {step.all_steps} at which no batch was waited for"
+    traced = ", while reads were traced, which takes time: run a longer stretch" if step.traced else ""
+    return f"mean of {step.steps} steps of {step.all_steps} at which no batch was waited for{traced}"
 
 
 def reads_words(reads: Reads) -> str:

@@ -31,7 +31,7 @@ from emulator.run.launched import rank_hint, started_by_mpi
 from emulator.satellites.recorder.describe import Described, describe, main_loader
 from emulator.satellites.recorder.observation import Loader, Observation, Overhead
 from emulator.satellites.recorder.session import Ran
-from emulator.satellites.recorder.steps import SEEN, Table, step_time
+from emulator.satellites.recorder.steps import SEEN, Table, from_batch_to_batch, step_time
 from emulator.satellites.recorder.watch import Watch
 
 RECORD, PROFILE, WORKLOAD, RECIPE, PARTS = (
@@ -93,22 +93,10 @@ def prepare(folder: Path, force: bool) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def write(
-    folder: Path,
-    watch: Watch,
-    ran: Ran | None,
-    cost: Overhead | None,
-    *,
-    why: str,
-    warmup: int,
-    compared: Watch | None = None,
-) -> Written:
+def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int) -> Written:
     """Write what `watch` saw. Raises StorageError, SpecError."""
     pairs = watch.found(socket.gethostname())
     loaders, tables = tuple(loader for loader, _ in pairs), [table for _, table in pairs]
-    if cost is not None and compared is not None:
-        plain = [table for _, table in compared.found(socket.gethostname())]
-        cost = replace(cost, step_seconds=_cycle(tables, warmup), plain_step_seconds=_cycle(plain, warmup))
     notes = []
     if watch.lost:
         notes.append(
@@ -131,19 +119,21 @@ def write(
         notes=tuple(notes),
         loaders=loaders,
         rest=watch.rest(),
-        overhead=cost,
+        overhead=_overhead(watch, ran, tables, warmup) if ran else None,
         names=watch.reduction.names or {},
     )
     return put(folder, seen, tables, warmup)
 
 
-def _cycle(tables: Sequence[Table], warmup: int) -> float | None:
-    """Mean seconds from batch to batch of the loader with most steps."""
-    if not tables:
-        return None
-    table = max(tables, key=len)[warmup:]
-    whole = table[~np.isnan(table["between"])]
-    return float((whole["wait"] + whole["between"]).mean()) if len(whole) else None
+def _overhead(watch: Watch, ran: Ran, tables: Sequence[Table], warmup: int) -> Overhead:
+    table = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
+    return Overhead(
+        calls=watch.tracer.lines,
+        recorder_cpu_seconds=ran.recorder_cpu,
+        job_seconds=ran.seconds,
+        traced_step_seconds=from_batch_to_batch(table[table["traced"] == 1]),
+        step_seconds=from_batch_to_batch(table[table["traced"] == 0]),
+    )
 
 
 def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -> Written:

@@ -60,33 +60,40 @@ class Loader:
     """Samples in the batches that were delivered; 0: batches do not tell."""
     seconds: float = 0.0
     """From the first batch that was asked for to the last."""
+    read_steps: int | None = None
+    """Steps in whose time `reads` were seen; None: all."""
     ahead: float = 1.0
-    """Batches that were asked for, per batch that was delivered."""
+    """Batches that were asked for in that time, per batch that was delivered."""
     step_cpu_seconds: float = 0.0
-    """Median CPU seconds of the process that trains, in a step; its workers' are in `reads`. 0: not known."""
+    """Median CPU seconds of the process that trains, in a step that nobody traced; 0: not known."""
+    batch_cpu_seconds: float = 0.0
+    """CPU seconds of its workers for a batch, while nobody traced them."""
     reads: Reads
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
-        at_least(0, self, "step_cpu_seconds")
+        at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds")
+
+    @property
+    def share_read(self) -> float:
+        """Share of its steps in whose time reads were seen."""
+        return 1.0 if self.read_steps is None else self.read_steps / max(1, self.steps)
 
     @property
     def asked_samples(self) -> float:
-        """Samples that were read for, those on their way at the end included; 0: not known."""
-        return self.samples * self.ahead
+        """Samples that `reads` were for, those on their way at the end included; 0: not known."""
+        return self.samples * self.share_read * self.ahead
 
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of the process and its workers in a step; 0: not known."""
-        if not self.step_cpu_seconds or not self.settings.workers:
-            return self.step_cpu_seconds
-        return self.step_cpu_seconds + self.reads.cpu_seconds / max(1.0, self.steps * self.ahead)
+        return self.step_cpu_seconds and self.step_cpu_seconds + self.batch_cpu_seconds
 
     @property
-    def weight(self) -> int:
-        """Bytes that were read, however they were seen."""
-        return max(self.reads.bytes, self.reads.storage_bytes or 0)
+    def weight(self) -> float:
+        """Bytes that it read in all its steps, about, however they were seen."""
+        return max(self.reads.bytes, self.reads.storage_bytes or 0) / (self.share_read or 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +103,13 @@ class Overhead:
     calls: int
     """Calls that the tracer told."""
     recorder_cpu_seconds: float
-    """CPU of feedrate and the tracer."""
+    """CPU of feedrate."""
     job_seconds: float
     """How long the job ran."""
+    traced_step_seconds: float | None = None
+    """Median seconds from batch to batch while calls were traced, after the warm-up."""
     step_seconds: float | None = None
-    """With --overhead: mean seconds from batch to batch while it was recorded."""
-    plain_step_seconds: float | None = None
-    """With --overhead: the same of a second run of the job that was only timed."""
+    """The same of the steps that were only timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

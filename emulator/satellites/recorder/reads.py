@@ -186,8 +186,6 @@ class Reads:
     """Page faults that waited for storage."""
     call_seconds: float = 0.0
     """Seconds within these calls, all processes together."""
-    cpu_seconds: float = 0.0
-    """User + system seconds of the group's processes."""
     readahead: int = 131072
     """Bytes that the kernel reads ahead of sequential reads on the storage of most bytes."""
     sizes_only: bool = False
@@ -196,12 +194,12 @@ class Reads:
     def __post_init__(self) -> None:
         at_least(0, self, "files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size")
         at_least(0, self, "bytes", "mapped", "call_bytes", "storage_bytes", "faults", "readahead")
-        at_least(0, self, "call_seconds", "cpu_seconds")
+        at_least(0, self, "call_seconds")
 
     def plus(self, other: Reads) -> Reads:
         """Of two ranks. A file that both read counts twice: their names are not kept."""
         added = ("files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size", "bytes",
-                 "mapped", "faults", "call_seconds", "cpu_seconds")  # fmt: skip
+                 "mapped", "faults", "call_seconds")  # fmt: skip
         values: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in added}
         called = [one.call_bytes for one in (self, other) if one.call_bytes is not None]
         stored = [one.storage_bytes for one in (self, other) if one.storage_bytes is not None]
@@ -488,7 +486,6 @@ class Reduction:
             storage_bytes=usage.get("storage"),
             faults=usage.get("faults", 0),
             call_seconds=round(group.call_seconds, 6),
-            cpu_seconds=usage.get("ticks", 0) / os.sysconf("SC_CLK_TCK"),
             readahead=_readahead(most),
             sizes_only=sizes_only,
         )

@@ -31,6 +31,8 @@ HOOK = Path(probe.__file__).parent
 _CALLS = "calls"
 _POLL_SECONDS = 0.25
 _GULP_SECONDS = 0.02
+_END_SECONDS = 5.0
+"""How long a tracer has to end."""
 _CHUNK = 1 << 20
 _SET_PIPE_SIZE = 1031
 _PR_SET_PDEATHSIG = 1
@@ -45,7 +47,7 @@ class Ran:
     """Its exit status; -N: it ended by signal N."""
     seconds: float
     recorder_cpu: float
-    """CPU seconds of this process meanwhile, and of the tracer as far as the system tells."""
+    """CPU seconds of this process meanwhile."""
     stopped: bool
     """The recording ended before the job did, as it was asked to."""
 
@@ -53,9 +55,10 @@ class Ran:
 class Listener:
     """Reads the pipes into a Watch, in a thread of its own, until it is stopped."""
 
-    def __init__(self, folder: Path, watch: Watch, enough: int | None) -> None:
-        """`enough`: steps after which nothing more is recorded."""
+    def __init__(self, folder: Path, watch: Watch, traced: int, enough: int | None) -> None:
+        """`traced`: steps after which calls are no longer traced; `enough`: nothing more is recorded."""
         self._watch = watch
+        self._traced = traced
         self._enough = enough
         self._events = _pipe(folder / probe.EVENTS)
         self._calls = _pipe(folder / _CALLS) if watch.traced else -1
@@ -72,13 +75,15 @@ class Listener:
             self._listen()
         except Exception as error:  # noqa: BLE001  the job must not wait for a reader that has died
             self.failure = f"the recording ended early ({type(error).__name__}: {error})"
-        self._drain()
+        if self._calls >= 0 or not self._watch.traced:
+            self._end_reads()
+        os.close(self._events)
 
     def _listen(self) -> None:
         selector = selectors.DefaultSelector()
-        for descriptor in (self._events, self._calls):
-            if descriptor >= 0:
-                selector.register(descriptor, selectors.EVENT_READ)
+        selector.register(self._events, selectors.EVENT_READ)
+        if self._calls >= 0:
+            selector.register(self._calls, selectors.EVENT_READ)
         due = 0.0
         while True:
             # In gulps: woken up for each line, this thread takes more of a core than strace does.
@@ -94,26 +99,34 @@ class Listener:
             if now >= due:
                 due = now + _POLL_SECONDS
                 self._watch.poll()
-            if self._enough is not None and self._watch.steps >= self._enough:
-                self.full = True
-                return
-            if self._stop.is_set() and not found:
+            steps = self._watch.steps
+            if self._calls >= 0 and steps >= self._traced:
+                selector.unregister(self._calls)
+                self._end_reads()
+            self.full = self._enough is not None and steps >= self._enough
+            if self.full or (self._stop.is_set() and not found):
                 return
 
-    def _drain(self) -> None:
-        """Nothing is recorded any more; but a tracer whose pipe nobody reads would hold the job up."""
-        os.close(self._events)
-        while self._calls >= 0 and not self._stop.is_set():
-            if not _read(self._calls):
-                time.sleep(0.05)
+    def _end_reads(self) -> None:
+        """Let go of the job's processes, those that it has left behind, too, and hear the last of them."""
+        tracer, deadline = self._watch.tracer.strace, time.monotonic() + _END_SECONDS
+        calls, self._calls = self._calls, -1
+        if calls >= 0:
+            strace.end(tracer)
+            while time.monotonic() < deadline:
+                over = strace.ended(tracer)
+                data = _read(calls)
+                self._watch.tracer.feed(data)
+                if over and not data:
+                    break
+                time.sleep(0.0 if data else 0.001)
+            os.close(calls)  # a tracer that is still there ends with its next line
+        self._watch.end_reads()
 
     def stop(self) -> None:
-        """Read what is there, and end. Processes of the job that still run are read from as before."""
+        """Read what is there, and end. Processes of the job that still run are no longer traced."""
         self._stop.set()
         self._thread.join()
-        if self._calls >= 0:
-            _read_on(self._calls)
-            os.close(self._calls)
 
 
 def _pipe(path: Path) -> int:
@@ -132,30 +145,6 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, _CHUNK)
     except BlockingIOError:
         return b""
-
-
-def _read_on(descriptor: int) -> None:
-    """Processes that the job has left behind are still traced, and a tracer without a reader would end them:
-    a process of its own reads on until they have ended."""
-    path = f"/proc/self/fd/{descriptor}"
-    try:
-        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return
-    if os.fork():
-        os.close(reader)
-        return
-    try:
-        os.setsid()
-        os.close(descriptor)  # its writing end: what is left of it is the tracer's
-        null = os.open(os.devnull, os.O_RDWR)
-        for standard in range(3):
-            os.dup2(null, standard)
-        os.set_blocking(reader, True)
-        while os.read(reader, _CHUNK):
-            pass
-    finally:
-        os._exit(0)
 
 
 @contextmanager
@@ -180,14 +169,15 @@ def environment(folder: Path, traced: bool) -> dict[str, str]:
     return found
 
 
-def run_job(job: Sequence[str], watch: Watch, enough: int | None) -> Ran:
-    """Run the command `job` to its end. Raises LaunchError when it cannot be started, StorageError."""
+def run_job(job: Sequence[str], watch: Watch, traced: int, enough: int | None) -> Ran:
+    """Run the command `job` to its end, as Listener listens. Raises LaunchError when it cannot be started,
+    StorageError."""
     if shutil.which(job[0]) is None:
         raise LaunchError(
             f"there is no program {job[0]!r}", "give the job after --, as it runs without feedrate"
         )
     with scratch() as folder:
-        listener = Listener(folder, watch, enough)
+        listener = Listener(folder, watch, traced, enough)
         words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
         before, begin = _cpu(), time.monotonic()
         try:
@@ -271,7 +261,7 @@ def inside(watch: Watch) -> Iterator[Listener]:
     if probe.FOLDER in os.environ:
         raise SpecError("this process is recorded already", "use one recording at a time")
     with scratch() as folder:
-        listener = Listener(folder, watch, None)
+        listener = Listener(folder, watch, 0, None)
         given = {probe.FOLDER: str(folder), probe.OPENS: "1"}
         path = os.environ.get("PYTHONPATH")
         os.environ.update(given, PYTHONPATH=os.pathsep.join([str(HOOK), *filter(None, [path or ""])]))

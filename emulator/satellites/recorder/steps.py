@@ -22,6 +22,7 @@ SEEN = np.dtype(
         ("wait", "<f8"),  # seconds until it was handed over
         ("between", "<f8"),  # seconds from then until the next one was asked for; NaN: none was
         ("cpu", "<f8"),  # CPU seconds of the process, from ask to ask; NaN: not known
+        ("traced", "<i1"),  # 1: its calls were traced meanwhile, which takes time
     ]
 )
 """One step of the job: a row of profile.parquet."""
@@ -59,6 +60,8 @@ class StepTime:
     """Steps that were recorded, after the warm-up."""
     waited: float
     """Share of the recorded time in which the job waited for a batch."""
+    traced: bool = False
+    """True: too few steps came after the tracing of reads: these are longer than the job's."""
     in_turn: bool = False
     """True: the job reads and computes in turn, so that a step is all that is between two batches."""
     quantiles: tuple[float, ...] = ()
@@ -83,6 +86,8 @@ class Track:
     delivered: dict[int, int] = field(default_factory=dict)
     """Epoch -> batches that the job got."""
     samples: int = 0
+    read: tuple[int, int] = (0, 0)
+    """`batches`, when reads were seen for the last time."""
 
     def add(
         self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int, used: int
@@ -95,17 +100,16 @@ class Track:
         self.samples += samples
 
     @property
-    def ahead(self) -> float:
-        """Batches that were asked for, per batch that was delivered: those on their way are read, too."""
-        got = sum(self.delivered.values())
+    def batches(self) -> tuple[int, int]:
+        """Batches that were delivered, and that were asked for: those on their way are read, too."""
         asked = sum(
             self.delivered[epoch] if epoch in self.ends else max(self.sent[epoch], self.delivered[epoch])
             for epoch in self.delivered
         )
-        return asked / got if got else 1.0
+        return sum(self.delivered.values()), asked
 
-    def table(self) -> Table:
-        """Its rows, in order: dtype SEEN."""
+    def table(self, traced_until: int = 0) -> Table:
+        """Its rows, in order: dtype SEEN. `traced_until`: nanoseconds of the monotonic clock."""
         rows = sorted(self.rows)
         table = np.zeros(len(rows), SEEN)
         if not rows:
@@ -118,7 +122,7 @@ class Track:
         last = np.flatnonzero(np.append(epoch[1:] != epoch[:-1], True))
         following[last] = [self.ends.get(int(number), -1) for number in epoch[last]]
         table["rank"], table["epoch"], table["step"] = self.rank, epoch, step
-        table["samples"], table["ready"] = samples, ready
+        table["samples"], table["ready"], table["traced"] = samples, ready, asked < traced_until
         table["asked"] = (asked - asked.min()) / 1e9
         table["wait"] = (got - asked) / 1e9
         table["between"] = np.where(following >= 0, (following - got) / 1e9, np.nan)
@@ -135,9 +139,22 @@ def joined(tables: Sequence[Table]) -> Table:
     return np.concatenate(tables)
 
 
+def untraced(table: Table) -> Table:
+    """The steps that nobody traced, where there are enough of them; else all."""
+    free = table[table["traced"] == 0]
+    return free if np.count_nonzero(~np.isnan(free["between"])) >= FEW else table
+
+
+def from_batch_to_batch(table: Table) -> float | None:
+    """Median seconds from one batch to the next; None: there are too few."""
+    cycles = (table["wait"] + table["between"])[~np.isnan(table["between"])]
+    return float(np.median(cycles)) if len(cycles) >= FEW else None
+
+
 def step_cpu(table: Table) -> float:
     """Median CPU seconds of the process in a step, at whatever rate batches came; 0: not known."""
-    known = table["cpu"][~np.isnan(table["cpu"])]
+    known = untraced(table)["cpu"]
+    known = known[~np.isnan(known)]
     return float(np.median(known)) if len(known) else 0.0
 
 
@@ -146,11 +163,14 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
 
     A step counts where no batch was waited for, now and at the steps before it: then what is between two
     batches is the accelerator's time. Taking a batch that is there belongs to it. `in_turn`: the process
-    reads and computes in turn, itself, and all of what is between two batches is computing.
+    reads and computes in turn, itself, and all of what is between two batches is computing. Steps that were
+    traced do not count where there are enough others.
     """
     fed, all_times, betweens, waits = [], [], [], []
+    traced = False
     for table in tables:
-        table = table[warmup:]
+        table = untraced(table[warmup:])
+        traced |= bool(table["traced"].any())
         whole = ~np.isnan(table["between"])
         cycle = np.where(whole, table["wait"] + table["between"], 0.0)
         if not whole.any():
@@ -190,12 +210,14 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
             steps=len(times),
             all_steps=len(cycles),
             waited=waited,
+            traced=traced,
         )
     return StepTime(
         seconds=float(times.mean()),
         steps=len(times),
         all_steps=len(cycles),
         waited=waited,
+        traced=traced,
         in_turn=in_turn,
         quantiles=tuple(parts(times, min(_KEPT, len(times))).tolist()),
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from emulator.satellites.recorder.hook.feedrate_probe import MARK
@@ -26,9 +28,11 @@ _MOST_LINE = 1 << 16
 def command(pipe: Path, job: Sequence[str]) -> list[str]:
     """The command that runs `job` and writes its calls into `pipe`. The job is the process that is started.
 
-    The tracer is a grandchild in a group of its own: signals and the exit status are the job's.
+    The tracer is a grandchild in a group of its own: signals and the exit status are the job's. It can be
+    told to end (`end`), and the job goes on untraced; so without --seccomp-bpf, whose filter would stay, and
+    fail the calls that nobody answers.
     """
-    options = ["-f", "-DD", "--seccomp-bpf", "-qqq", "-y", "-s", "0", "-T", "-e", "signal=none"]
+    options = ["-f", "-DD", "-I", "waiting", "-qqq", "-y", "-s", "0", "-T", "-e", "signal=none"]
     return ["strace", *options, "-e", "trace=" + ",".join(CALLS), "-o", str(pipe), "--", *job]
 
 
@@ -46,6 +50,22 @@ def usable() -> str:
         said = done.stderr.strip().splitlines() or ["it failed"]
         return f"strace may not trace here ({said[-1][:100]})"
     return ""
+
+
+def end(tracer: int) -> None:
+    """Tell strace, the process `tracer`, to let go of all that it traces."""
+    with suppress(OSError):
+        if Path(f"/proc/{tracer}/comm").read_text(encoding="utf-8") == "strace\n":
+            os.kill(tracer, signal.SIGTERM)
+
+
+def ended(tracer: int) -> bool:
+    """Whether the process is gone, or nobody has asked for its exit status yet."""
+    try:
+        status = Path(f"/proc/{tracer}/stat").read_bytes()
+    except OSError:
+        return True
+    return status.rpartition(b") ")[2][:1] in b"ZX"
 
 
 _RESULT = re.compile(rb"\) += (-?\d+)")
@@ -85,6 +105,8 @@ class Tracer:
         self.asynchronous: set[int] = set()
         """Processes that set up io_uring or libaio: reads through these are no calls."""
         self.lines = 0
+        self.strace = 0
+        """The process that traces, once any of those that it traces was looked at; 0: not known."""
         self._group = group
         self._process: dict[int, int] = {}  # thread -> process
         self._reading: dict[int, int] = {}  # process -> loader that reads in it just now
@@ -140,6 +162,7 @@ class Tracer:
                 status = Path(f"/proc/{thread}/status").read_text(encoding="utf-8", errors="replace")
                 facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
                 found = int(facts["Tgid"])
+                self.strace = self.strace or int(facts["TracerPid"])
                 self._started(found, int(facts["PPid"]))
             except (OSError, ValueError, KeyError):
                 pass

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from emulator.config.reader import build
 from emulator.errors import FeedrateError
@@ -43,6 +47,8 @@ class Watch:
         self.reduction = Reduction(keep_names)
         self.tracer = Tracer(self.reduction, self._group)
         self.traced = traced
+        self.traced_until = 0
+        """When the tracing of calls ended, in nanoseconds of the monotonic clock; 0: it did not."""
         self.loaders: dict[Key, _Seen] = {}
         self.processes = 0
         """Python processes that could be looked into."""
@@ -50,6 +56,7 @@ class Watch:
         self.accelerators: dict[int, str] = {}
         self._owner: dict[int, Key] = {}  # worker process -> its loader
         self._used: dict[int, dict[str, int]] = {}  # process -> its last counters
+        self._seen: dict[int, dict[str, int]] = {}  # `_used` when reads were seen for the last time
         self._begun: dict[int, dict[str, int]] = {}  # worker process -> its counters before its first batch
         self._over: set[int] = set()  # processes whose last counters are final
         self._alive: set[int] = set()
@@ -143,6 +150,14 @@ class Watch:
             elif not Path(f"/proc/{process}").exists():
                 self._alive.discard(process)
 
+    def end_reads(self) -> None:
+        """From now on reads are not seen; and steps, which nobody traces, are as long as the job's."""
+        self.poll()
+        self._seen = dict(self._used)
+        self.traced_until = time.monotonic_ns() if self.traced else 0
+        for seen in self.loaders.values():
+            seen.track.read = seen.track.batches
+
     @property
     def steps(self) -> int:
         """Steps of the loader that has most."""
@@ -168,8 +183,13 @@ class Watch:
             for other in others:
                 self.reduction.move(other, first)
             tracks = [self.loaders[key].track for key in keys]
-            counters = self._counters(keys)
-            table = joined([track.table() for track in tracks])
+            table = joined([track.table(self.traced_until) for track in tracks])
+            steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
+            got, asked = np.sum([track.read for track in tracks], 0).tolist()
+            counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
+            ticks, made = used.get("ticks", 0), batches
+            if batches > asked:  # what tracing costs is not the job's
+                ticks, made = ticks - counters.get("ticks", 0), batches - asked
             loader = Loader(
                 rank=tracks[0].rank,
                 host=host,
@@ -178,11 +198,13 @@ class Watch:
                 torch=self.loaders[first].torch,
                 accelerator=self.accelerators.get(process, ""),
                 epochs=sum(len(track.delivered) for track in tracks),
-                steps=sum(sum(track.delivered.values()) for track in tracks),
+                steps=steps,
                 samples=sum(track.samples for track in tracks),
                 seconds=float(table["asked"].max(initial=0.0)),
-                ahead=max(track.ahead for track in tracks),
+                read_steps=got,
+                ahead=asked / got if got else 1.0,
                 step_cpu_seconds=step_cpu(table),
+                batch_cpu_seconds=ticks / made / os.sysconf("SC_CLK_TCK") if settings.workers else 0.0,
                 reads=self.reduction.seen(first, counters, not self.traced),
             )
             found.append((loader, table))
@@ -200,16 +222,17 @@ class Watch:
         for process, keys in inside.items():
             self.reduction.move(process, keys[0])
 
-    def _counters(self, keys: list[Key]) -> dict[str, int]:
+    def _counters(self, keys: list[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
+        """What the processes of the loaders `keys` have read by the time that their counters were `used`."""
         total: dict[str, int] = {}
         for key in keys:
             seen = self.loaders[key]
-            parts = [_since(self._begun.get(one, {}), self._used.get(one, {})) for one in seen.workers]
+            parts = [_since(self._begun.get(one, {}), used.get(one, {})) for one in seen.workers]
             if not seen.settings.workers:
                 alone = sum(
                     other[0] == key[0] and not self.loaders[other].settings.workers for other in self.loaders
                 )
-                now = self._used.get(key[0], {})
+                now = used.get(key[0], {})
                 shared = alone > len(keys)
                 parts = [] if shared else [_since(seen.base, now)]
             for part in parts:
