@@ -1,4 +1,4 @@
-"""What the torch loader costs beside a plain PyTorch DataLoader with as many workers over the same files.
+"""What the loaders torch and ring cost beside a plain DataLoader with as many workers and the same files.
 
     python benchmarks/read_path_torch.py FOLDER [--turns 5] [--batches 400] [--out results/read_path_torch.md]
 
@@ -65,19 +65,21 @@ class Rows(Dataset[torch.Tensor]):
 
 
 @contextmanager
-def ours(workload: Workload, files: Manifest, folder: Path, batch: int) -> Iterator[Iterator[int]]:
+def ours(
+    workload: Workload, files: Manifest, folder: Path, batch: int, *, loader: str
+) -> Iterator[Iterator[int]]:
     """The bytes of feedrate's batches."""
     storage = TimedStorage(PosixStorage(folder, direct=False, cache="warm"))
     spec = replace(workload.loader, batch_size=batch)
     access = replace(workload.access, refill="persistent")
-    loader = make_loader("torch", spec, storage, files, access=access)
+    made = make_loader(loader, spec, storage, files, access=access)
     plan = EpochPlan(
         samples=files.samples, ranks=1, batch_size=batch,
         samples_per_file=files.samples_per_file, access=access,
     )  # fmt: skip
     rank = RankPlan(plan=plan, seed=0, epochs=10**3)
-    yield (one.bytes for epoch in range(10**3) for one in loader.read(rank.portions(epoch)))
-    loader.close()
+    yield (one.bytes for epoch in range(10**3) for one in made.read(rank.portions(epoch)))
+    made.close()
 
 
 @contextmanager
@@ -132,7 +134,11 @@ def main() -> None:
             files = ram_files(place, workload)
             batch = -(-BATCH_BYTES // workload.sample_read.bytes_mean)
             given = (workload, files, place, batch)
-            readers = {"feedrate torch": partial(ours, *given), "plain DataLoader": partial(plain, *given)}
+            readers = {
+                "feedrate torch": partial(ours, *given, loader="torch"),
+                "feedrate ring": partial(ours, *given, loader="ring"),
+                "plain DataLoader": partial(plain, *given),
+            }
             taken: dict[str, list[Turn]] = {one: [] for one in readers if options.only in one}
             for _ in range(options.turns):
                 for one in taken:

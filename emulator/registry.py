@@ -73,6 +73,8 @@ class LoaderKind:
     """What `--help` says of it."""
     tensors: bool = False
     """It makes tensors of samples, cropped where the workload says so: it needs PyTorch."""
+    processes: bool = False
+    """Those who read are processes of their own."""
 
 
 LOADERS = {
@@ -80,6 +82,13 @@ LOADERS = {
         "loader.torch:ProcessLoader",
         "DataLoader and its worker processes, as a training has them",
         tensors=True,
+        processes=True,
+    ),
+    "ring": LoaderKind(
+        "loader.torch:RingLoader",
+        "torch, whose workers use a ring of shared memory again instead of fresh memory for each batch",
+        tensors=True,
+        processes=True,
     ),
     "threads": LoaderKind(
         "loader.torch:ThreadLoader",

@@ -1,9 +1,9 @@
 """PyTorch's DataLoader, as a training job reads: whole samples, random crops, collated batches.
 
 The DataLoader is asked for steps, each as one batch of its own: a batch sampler hands it a `Request`, and the
-dataset returns the batch put together. Worker processes read, as in a training
-(`ProcessLoader`), or threads of this process do (`ThreadLoader`): the same files at the same time for one
-interpreter instead of five, so that few cores stand for a host that has enough.
+dataset returns the batch put together. Worker processes read, as in a training (`ProcessLoader`), or for less
+CPU into memory that is used again (`RingLoader`), or threads of this process do (`ThreadLoader`): the same
+files at the same time for one interpreter instead of five, so that few cores do for a host that has enough.
 """
 
 from __future__ import annotations
@@ -150,6 +150,15 @@ def _inherited(file: Any) -> Places:
 def fresh(shapes: Sequence[Shape]) -> Tensors:
     """Memory of this process. An Allocate."""
     return tuple(torch.empty(shape, dtype=kind) for kind, shape in shapes)
+
+
+def fresh_shared(shapes: Sequence[Shape]) -> Tensors:
+    """Memory that can be handed to another process, as default_collate has it in workers. An Allocate."""
+    new = torch.UntypedStorage._new_shared
+    return tuple(
+        torch.empty(0, dtype=kind).set_(new(kind.itemsize * math.prod(shape))).view(shape)  # type: ignore[no-untyped-call]
+        for kind, shape in shapes
+    )
 
 
 class Task(Future[T]):
@@ -370,7 +379,8 @@ class StepDataset(Dataset[Tensors]):
         pool: DaemonPool | None = None,
         places: Places | None = None,
     ) -> None:
-        """`pool` reads in this process; in others a batch is put into one of the `places`."""
+        """`pool` reads in this process; in others a batch is put into one of the `places`, without any into
+        memory of its own."""
         self.reader = reader
         self.pool = pool
         self.places = places
@@ -383,11 +393,11 @@ class StepDataset(Dataset[Tensors]):
 
         def allocate(shapes: Sequence[Shape]) -> Tensors:
             if self.places is None:
-                return fresh(shapes)
+                return fresh(shapes) if self.pool else fresh_shared(shapes)
             placed.append(Placed(request.place, shapes))
             return self.places.tensors(placed[0])
 
-        if self.places is not None and self._diary is None:
+        if self.pool is None and self._diary is None:
             self._diary = _Diary(self.reader.whole.storage)
         before = None if self._diary is None else self._diary.begin()
         try:
@@ -506,6 +516,15 @@ class ProcessLoader(TorchLoader):
         return _Processes(spec, reader, refill)
 
 
+class RingLoader(TorchLoader):
+    """`--loader ring`. Whoever takes a batch has it until the next one is asked for."""
+
+    def _readers(
+        self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill
+    ) -> _Threads | _Processes:
+        return _Processes(spec, reader, refill, ring=True)
+
+
 class ThreadLoader(TorchLoader):
     """`--loader threads`."""
 
@@ -605,11 +624,13 @@ class _Processes:
     to be, and MPI does not survive one everywhere. The server imports this module once for all of them.
     """
 
-    def __init__(self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill) -> None:
+    def __init__(
+        self, spec: LoaderSpec, reader: SampleReader | RecordReader, refill: Refill, *, ring: bool = False
+    ) -> None:
         self._spec = spec
         each = math.ceil(spec.prefetch / spec.workers)
         places = spec.workers * each + 1  # on their way, and one that the rank works on
-        self._places = Places.create(places)
+        self._places = Places.create(places) if ring else None
         self._batches = _Batches(places)
         self._workers: list[Any] = []
         self._iterator: Any = None
@@ -683,9 +704,11 @@ class _Processes:
         return RankError("a DataLoader worker died", "was memory short? see the system log")
 
     def tensors(self, batch: Tensors | Placed) -> Tensors:
-        """As they lie in the memory that workers share."""
-        assert isinstance(batch, Placed)
-        return self._places.tensors(batch)
+        """The tensors of a batch."""
+        if isinstance(batch, Placed):
+            assert self._places is not None
+            return self._places.tensors(batch)
+        return batch
 
     def abandon(self, epoch: int) -> None:
         """Nothing: the workers finish what they were given before they take the next epoch's."""
@@ -705,7 +728,8 @@ class _Processes:
         self._workers.clear()  # each holds two open files
         self._iterator = None
         self._loader = None
-        self._places.close()
+        if self._places is not None:
+            self._places.close()
         gc.collect()  # both are in cycles, and their semaphores have names that the system keeps
 
 

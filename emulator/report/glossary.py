@@ -11,7 +11,8 @@ GLOSSARY = {
     "point": "One number of processes, run once.",
     "client": "A host that reads. Its cores, its memory, its network link and the loader are the client's.",
     "loader": "What reads and prepares batches: torch is PyTorch's DataLoader with its worker processes, "
-    "threads the same over threads, direct reads the same bytes in the same order for a fraction of the CPU.",
+    "ring the same without fresh memory for each batch, threads the same over threads; direct reads the "
+    "same bytes in the same order for a fraction of the CPU.",
     "AU": "Accelerator utilisation: nominal compute over elapsed time, the first step of each epoch "
     "left out, as MLPerf Storage defines it.",
     "AU here": "What a training on these very clients would have had: the same steps in the time of the "

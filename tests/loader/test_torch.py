@@ -53,10 +53,11 @@ class TestThreads(InProcessContract):
 class TestProcesses(LoaderContract):
     stall = 10.0
     formats = ("npz", "npy")
+    kind = "torch"
 
     @pytest.fixture
     def loader(self, maker) -> MakeLoader:  # type: ignore[no-untyped-def]
-        return maker("torch")
+        return maker(self.kind)
 
     @pytest.mark.long  # its stall has to outlast the start of worker processes
     def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
@@ -92,6 +93,10 @@ class TestProcesses(LoaderContract):
         list(made.read(files.batches()))
         assert made.helper_cpu_seconds() > 0
         assert storage.stats.snapshot().reads > 0
+
+
+class TestRing(TestProcesses):
+    kind = "ring"
 
 
 @pytest.mark.parametrize(("refill", "groups"), [("persistent", 1), ("epoch", 3)])
@@ -174,7 +179,7 @@ def test_whole_samples_when_there_is_no_crop(files: Files) -> None:
 def test_a_batch_stays_as_it_was_until_the_next_is_asked_for(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
     order = [whole_files((step % 12, (step + 5) % 12)) for step in range(40)]
     seen: list[list[torch.Tensor]] = []
-    for kind in ("threads", "torch"):
+    for kind in ("threads", "ring"):
         made, taken = maker(kind)(files), []
         made.hand_over(taken.append)
         for _ in made.read(order):
