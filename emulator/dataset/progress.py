@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -34,17 +35,26 @@ Done = Callable[[int, int], None]
 """Called with the (files, bytes) that were just finished; from many threads."""
 
 Value = TypeVar("Value")
-_AHEAD = 4096
+_AHEAD = 1024
 """Tasks that wait for a thread, at most: each takes a kilobyte or two."""
+_TOGETHER = 64
+"""Indices of a task, at most: handing one to a thread takes as long as a small file."""
 
 
 def by_threads(work: Callable[[int], Value], indices: NDArray[np.int64], threads: int) -> Iterator[Value]:
     """What `work` makes of each of `indices`, in their order, by so many threads. Raises what it raises."""
+    each, over = min(_TOGETHER, 1 + len(indices) // (32 * threads)), threading.Event()
+
+    def some(begin: int) -> list[Value]:
+        return [work(index) for index in indices[begin : begin + each].tolist() if not over.is_set()]
+
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for begin in range(0, len(indices), _AHEAD):
-                yield from pool.map(work, indices[begin : begin + _AHEAD].tolist())
+            for begin in range(0, len(indices), each * _AHEAD):
+                window = range(begin, min(begin + each * _AHEAD, len(indices)), each)
+                yield from chain.from_iterable(pool.map(some, window))
         except BaseException:
+            over.set()
             pool.shutdown(cancel_futures=True)
             raise
 

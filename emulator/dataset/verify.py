@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import PurePosixPath
+from posixpath import splitext
 
 import numpy as np
 import zstandard
@@ -170,8 +170,8 @@ def _beside(dataset: Dataset, form: Format) -> list[str]:
     """Files beside adopted ones, of their kind, that were not adopted. Raises StorageError."""
 
     def kind(name: str) -> tuple[str, str]:
-        path = PurePosixPath(name)
-        return str(path.parent), path.suffix
+        parent, _, leaf = name.rpartition("/")
+        return parent, splitext(leaf)[1]
 
     names = dataset.manifest.names
     parts = len(form.parts(names[0]))
