@@ -10,7 +10,7 @@ from emulator.record.folder import read_result
 from emulator.satellites.systems import cli
 from emulator.satellites.systems.limits import demand
 from emulator.satellites.systems.plan import around, feeds, needs, utilisation
-from emulator.satellites.systems.predict import on_paper
+from emulator.satellites.systems.predict import on_paper, predict
 from emulator.satellites.systems.simulate import sweep
 from emulator.satellites.systems.system import ClientSystem, Fitted, StorageSystem, System, load_system
 
@@ -165,3 +165,17 @@ def test_what_is_wrong_is_said_in_one_line():
 
 def test_a_system_without_its_option_is_answered_with_what_to_do():
     assert "name a system with --system s.toml" in feedrate("plan", "s.toml").one_line()
+
+
+def test_over_a_dataset_knee_and_points_are_of_the_same_run():
+    """96 samples are 4 steps of 6 ranks: readers wait at the borders of 25 epochs."""
+    system = System(storage=StorageSystem(bandwidth=400e6))
+    run = on_paper(TINY, system, 8, files=96, steps=100)
+    found = feeds(TINY, system, over=run)
+    just, over = (predict(run, count).point.x_ideal for count in (found.accelerators, found.accelerators + 1))
+    assert just >= 0.9 > over
+    assert found.knee.n_au < feeds(TINY, system).knee.n_au - 0.1
+    assert "borders of epochs included" in found.knee.sentence
+    few = feeds(TINY, System(storage=StorageSystem(bandwidth=400e9)), over=run)
+    assert (few.accelerators, few.knee.kind) == (24, "beyond")
+    assert "24 accelerators or more" in few.knee.sentence

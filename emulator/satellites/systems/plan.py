@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from emulator.analysis.knee import NO_KNEE
 from emulator.config.workload import Workload
 from emulator.record.result import Knee
 from emulator.satellites.systems.limits import Constraint, binding, cap, constraints, demand, limits
-from emulator.satellites.systems.predict import on_paper, predict
+from emulator.satellites.systems.predict import Simulation, on_paper, predict
 from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
 from emulator.units import show_rate
 
@@ -67,15 +68,22 @@ class Needs:
         return next((speed for speed in LINKS if speed >= wanted), None)
 
 
-def utilisation(workload: Workload, system: System, ranks: int) -> float:
-    """Throughput / ideal (0 to 1) of `ranks` ranks, simulated; AU where every step computes equally long."""
-    return predict(on_paper(workload, system, ranks, steps=STEPS), ranks).point.x_ideal
+def utilisation(workload: Workload, system: System, ranks: int, over: Simulation | None = None) -> float:
+    """Throughput / ideal (0 to 1) of `ranks` ranks, simulated; AU where every step computes equally long.
+
+    `over` says of which run; None: one without borders of epochs.
+    """
+    run = replace(over, system=system) if over else on_paper(workload, system, ranks, steps=STEPS)
+    return predict(run, ranks).point.x_ideal
 
 
-def feeds(workload: Workload, system: System, threshold: float | None = None) -> Feeds:
+def feeds(
+    workload: Workload, system: System, threshold: float | None = None, over: Simulation | None = None
+) -> Feeds:
     """How many accelerators of `workload` the system feeds at the AU `threshold`; None: the workload's.
 
     This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
+    Where a dataset is specified, it is of runs as `over`, whose epochs have borders at which readers wait.
     The interval spans the system's alternatives, found in the same way; the cap without simulation where
     the system is only described; and the noise of a run, which moves a knee about as much as a throughput,
     or decides whether any is fed, where latency alone keeps one accelerator near the threshold.
@@ -89,11 +97,18 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
         sentence = "Nothing that the system states limits this workload."
         knee = replace(NO_KNEE, sentence=sentence)
         return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
-    alone = utilisation(workload, system, 1)
-    crossing = _crossing(workload, system, wanted, alone)
-    crossings = [crossing]
-    for other in system.alternatives:
-        crossings.append(_crossing(workload, other, wanted, utilisation(workload, other, 1), _ROUGH))
+    most = min(MOST, over.samples // workload.loader.batch_size) if over else MOST
+
+    def crossing_of(on: System, share: float = wanted, tolerance: float = _TOLERANCE) -> float:
+        guess = cap(on, workload, share) / share
+        return _crossing(partial(utilisation, workload, on, over=over), share, guess, most, tolerance)
+
+    alone, crossing = utilisation(workload, system, 1, over), crossing_of(system)
+    if over and crossing == most:
+        few = f"This system feeds {most:,} accelerators or more: the dataset has no batch for another one."
+        knee = replace(NO_KNEE, kind="beyond", sentence=few)
+        return Feeds(workload=workload, accelerators=most, interval=(most, math.inf), bound=None, knee=knee)
+    crossings = [crossing, *(crossing_of(other, tolerance=_ROUGH) for other in system.alternatives)]
     if system.fit is None:
         crossings.append(full / wanted)
     error = math.exp(system.run_error)
@@ -101,7 +116,7 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
     if wanted <= alone < wanted * error:  # the noise of a run decides whether a single one is fed
         low = 0.0
     elif wanted / error <= alone < wanted:
-        high = max(high, _crossing(workload, system, wanted / error, alone) * error)
+        high = max(high, crossing_of(system, wanted / error) * error)
     bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
     knee = Knee(
@@ -111,7 +126,7 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
         n_saturation=full or None,
         peak_samples_per_second=None,
         interval=(low, high) if inside else None,
-        sentence=_sentence(system, crossing, (low, high), wanted, bound),
+        sentence=_sentence(system, crossing, (low, high), wanted, bound, over),
     )
     return Feeds(
         workload=workload, accelerators=math.floor(crossing), interval=(low, high), bound=bound, knee=knee
@@ -119,13 +134,18 @@ def feeds(workload: Workload, system: System, threshold: float | None = None) ->
 
 
 def _sentence(
-    system: System, crossing: float, interval: tuple[float, float], wanted: float, bound: Constraint | None
+    system: System,
+    crossing: float,
+    interval: tuple[float, float],
+    wanted: float,
+    bound: Constraint | None,
+    over: Simulation | None,
 ) -> str:
     """The answer for people: the number, its interval and where that comes from, and what binds."""
     count = math.floor(crossing)
     accelerators = f"{count:,} accelerator{'' if count == 1 else 's'}"
     what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}" if bound else ""
-    demand_met = f"at {100 * wanted:.3g} % of their demand"
+    demand_met = f"at {100 * wanted:.3g} % of their demand" + (", borders of epochs included" if over else "")
     low, high = interval
     if not count:
         close = f", by less than the noise of a run: it may be up to {_show(high)}" if high >= 1 else ""
@@ -148,22 +168,17 @@ def _show(count: float) -> str:
 
 
 def _crossing(
-    workload: Workload, system: System, wanted: float, alone: float, tolerance: float = _TOLERANCE
+    efficiency: Callable[[int], float], wanted: float, guess: float, limit: int, tolerance: float
 ) -> float:
-    """The count at which throughput / ideal, `alone` at one rank, falls below `wanted`: between the last that
-    has it and the next, on a straight line; 0 when one has less."""
-    guess = cap(system, workload, wanted) / wanted  # near it
-
-    def efficiency(ranks: int) -> float:
-        return utilisation(workload, system, ranks)
-
-    if not guess or alone < wanted:
+    """The count, `guess` or near it, at which throughput / ideal falls below `wanted`: between the last that
+    has it and the next, on a straight line; 0 when one has less, `limit` when as many have it."""
+    if not guess or (above := efficiency(1)) < wanted:
         return 0.0
-    least, most = 1, max(2, min(MOST, math.ceil(1.05 * guess) + 1))
-    above, below = alone, efficiency(most)
-    while below >= wanted and most < MOST:
+    least, most = 1, min(limit, max(2, math.ceil(1.05 * guess) + 1))
+    below = efficiency(most)
+    while below >= wanted and most < limit:
         least, above = most, below
-        most = min(MOST, 2 * most)
+        most = min(limit, 2 * most)
         below = efficiency(most)
     if below >= wanted:
         return float(most)

@@ -48,6 +48,8 @@ class Simulation:
     epochs: int | None = None
     steps: int | None = None
     """Steps of a rank, at most; at least one of epochs and steps is given."""
+    specified: bool = True
+    """False: nobody said how many samples there are, and as many are drawn as are read, without borders."""
     prefetch: int | None = None
     """Batches read ahead; None: the workload's. 0, which no real loader has, is for comparing with theory."""
 
@@ -89,10 +91,17 @@ def on_paper(
     """A simulation without a dataset: on `files` drawn samples; None: as many as `ranks` ranks read in
     `steps` (None: 8) steps, so that no border of an epoch comes of samples that nobody specified.
     """
+    specified = files is not None
     files = files or workload.loader.batch_size * ranks * (steps or 8)
     sizes = sample_sizes(workload.sample_read, min(files, DRAWN_SIZES))
     return Simulation(
-        workload=workload, system=system, sizes=sizes, samples=files, epochs=epochs, steps=steps
+        workload=workload,
+        system=system,
+        sizes=sizes,
+        samples=files,
+        epochs=epochs,
+        steps=steps,
+        specified=specified,
     )
 
 

@@ -65,6 +65,7 @@ def sweep(
         error, *nulls = system.fit.held_out
         flags.append(Flag(name="no-better", value=error, threshold=min(nulls), sentence=system.fit.standing))
     samples = simulation.samples
+    job = described(workload, simulation.sizes) if dataset else workload
     facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
     result = new_result(
         "simulated",
@@ -81,7 +82,7 @@ def sweep(
             "events": events,
         },
         points=tuple(points),
-        knee=feeds(described(workload, simulation.sizes) if dataset else workload, system).knee,
+        knee=feeds(job, system, over=simulation if simulation.specified else None).knee,
         flags=tuple(flags),
     )
     kept = np.concatenate(steps)
