@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -49,6 +51,14 @@ def test_an_error_ends_the_threads_and_order_is_kept():
 
     with pytest.raises(ValueError, match="5000"):
         list(by_threads(fail, np.arange(10_000), 4))
+
+
+def test_work_that_waits_is_shared_by_threads():
+    def wait(index):
+        time.sleep(0.001)
+        return threading.get_ident()
+
+    assert len(set(by_threads(wait, np.arange(400), 4))) > 1
 
 
 def test_the_shares_of_extra_files_are_all_of_them(tmp_path):

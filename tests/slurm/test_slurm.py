@@ -60,13 +60,16 @@ def submit(environment, folder: Path, *words: object) -> str:
     pytest.fail(f"job {job} is still {state}")
 
 
-def test_the_batch_file_runs_as_it_stands(environment, tiny, tmp_path):
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_batch_file_runs_as_it_stands(environment, tiny, tmp_path, nodes):
     said = submit(
-        environment, tmp_path, "--nodes=1", "--ntasks-per-node=4", ROOT / "launch" / "slurm.sbatch", tiny,
-        "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1,4", "--steps", 8,
+        environment, tmp_path, "--nodes", nodes, "--ntasks-per-node=2", ROOT / "launch" / "slurm.sbatch",
+        tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", f"1,{2 * nodes}", "--steps", 8,
     )  # fmt: skip
     (out,) = (path for path in tmp_path.glob("feedrate-*") if path.is_dir())
-    assert [point.ranks for point in read_result(out).points] == [1, 4], said
+    alone, together = read_result(out).points
+    assert (alone.ranks, together.ranks) == (1, 2 * nodes), said
+    assert [share.ranks for share in together.hosts] == [2] * nodes, said
 
 
 def srun(environment, *words: object) -> subprocess.CompletedProcess[str]:
