@@ -168,7 +168,7 @@ class WholeReader:
     ) -> None:
         """Read as `read_block` does, in one request, but keep nothing."""
         _go_on(cancelled)
-        done = blob.skim(offset, length, buffer[:SKIM])
+        done = blob.skim(offset, length, buffer[: HEAD + SKIM])
         if done < length:
             raise cut_short(blob.name, offset + done, blob.size)
         if offset == 0:

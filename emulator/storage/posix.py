@@ -132,7 +132,7 @@ class PosixBlob(Blob):
     def skim(self, offset: int, length: int, buffer: memoryview) -> int:
         """The kernel copies all bytes, but into memory that stays in the processor's cache."""
         try:
-            return _filled(self._fd, buffer, offset, 0, length, self.alignment)
+            return _filled(self._fd, buffer, HEAD, offset, 0, length, self.alignment)
         except OSError as error:
             error.filename = self.name
             raise storage_error(error, "cannot read") from None
@@ -219,8 +219,8 @@ class PosixScanner(Scanner):
                             done, self.waits = 0, error.errno == errno.EOPNOTSUPP
                         if done < asked and low + done < offset + length:
                             flags, may_wait = self._wait(), True
-                            room = self._room(offset) if into is None else into[useful:]
-                            done = _filled(fd, room, low, done, asked, alignment)
+                            room, head = self._room(offset) if into is None else (into[useful:], 0)
+                            done = _filled(fd, room, head, low, done, asked, alignment)
                             if low + done < offset + length:
                                 raise cut_short(storage.path(name), low + done, size)
                         before = now
@@ -243,15 +243,16 @@ class PosixScanner(Scanner):
             tally.on_core += time.thread_time() - worked
         return useful
 
-    def _room(self, offset: int) -> memoryview:
-        """Where a request from `offset` on goes that nobody wants: not over the head of its file."""
-        return self._buffer[HEAD:] if offset else self._buffer
+    def _room(self, offset: int) -> tuple[memoryview, int]:
+        """Room and head (see `_places`) of a request from `offset` on that nobody wants: not over the head of
+        its file."""
+        return (self._buffer[HEAD:], 0) if offset else (self._buffer, HEAD)
 
     def _placed(self, key: int) -> Sequence[memoryview]:
         """The places of a request of `abs(key)` bytes; negative: of the first bytes of a file."""
         if len(self._places) == _MOST_SIZES:
             self._places.clear()
-        places = self._places[key] = _places(self._room(max(0, key)), 0, abs(key))
+        places = self._places[key] = _places(*self._room(max(0, key)), 0, abs(key))
         return places
 
     def _wait(self) -> int:
@@ -277,36 +278,32 @@ class PosixScanner(Scanner):
             os.close(self._kept.popitem()[1])
 
 
-def _places(room: memoryview, done: int, length: int) -> Sequence[memoryview]:
-    """Where bytes `done` to `length` of a request go."""
-    return (room[done:length],) if length <= len(room) else _overlapping(room, done, length)
+def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[memoryview]:
+    """Where bytes `done` to `length` of a request go: the first `head` to stay, all others over each other
+    where `room` is shorter than the request."""
+    if length <= len(room):
+        return (room[done:length],)
+    pieces = [room[done:head]] if done < head else []
+    rest = room[head:]
+    whole, ragged = divmod(length - max(done, head), len(rest))
+    pieces += [rest] * min(whole, _MOST_PIECES)
+    if ragged and whole <= _MOST_PIECES:
+        pieces.append(rest[:ragged])
+    return pieces
 
 
-def _filled(fd: int, room: memoryview, offset: int, done: int, length: int, alignment: int) -> int:
+def _filled(fd: int, room: memoryview, head: int, offset: int, done: int, length: int, alignment: int) -> int:
     """Go on with a request of which `done` bytes have come; those that it has at the end.
 
     A short read is no end of the file: a signal or a server may cut one anywhere. With O_DIRECT one that does
     not end with a block is.
     """
     while done < length and done % alignment == 0:
-        more = os.preadv(fd, _places(room, done, length), offset + done)
+        more = os.preadv(fd, _places(room, head, done, length), offset + done)
         if more == 0:
             break
         done += more
     return done
-
-
-def _overlapping(buffer: memoryview, done: int, length: int) -> list[memoryview]:
-    """Where bytes `done` to `length` of a request go: the first HEAD to stay, the others over each other."""
-    pieces = [buffer[done : min(HEAD, length)]] if done < HEAD else []
-    left = length - max(done, HEAD)
-    if left > 0:
-        rest = buffer[HEAD:]
-        whole, ragged = divmod(left, len(rest))
-        pieces += [rest] * min(whole, _MOST_PIECES)
-        if ragged and whole <= _MOST_PIECES:
-            pieces.append(rest[:ragged])
-    return pieces
 
 
 @functools.cache
