@@ -2,10 +2,11 @@
 
     python benchmarks/own_job.py KIND FOLDER [PHASE...]     KIND: volumes, images, slices
 
-Phases, in this order: up, record, 0, 1, 2 (the rates), table, down; without any, all of them. The job is
-recorded once, alone, at the highest rate. Then the job itself and the replay of the record run at three rates
-with 1 and 2 processes, every file out of the page cache first. Steps after the first are compared. The job's
-AU is the recorded step time against the time that a step took: beyond 100 % the recorded one is longer.
+Phases, in this order: up, record, 0, 1, 2 (the rates), both, table, down; without any, all of them. The job
+is recorded once, alone, at the highest rate; for `both` again, with two processes, for a replay with two.
+Then the job itself and the replay of the record run at three rates with 1 and 2 processes, every file out of
+the page cache first, the job before and after the replays. Steps after the first are compared. The job's AU
+is the recorded step time against the time that a step took: beyond 100 % the recorded one is longer.
 """
 
 from __future__ import annotations
@@ -94,19 +95,21 @@ def real(device: Capped, kind: str, ranks: int, seed: int) -> tuple[float, float
 FEEDRATE = (sys.executable, "-m", "emulator")
 
 
-def record(device: Capped, kind: str) -> None:
+def record(device: Capped, kind: str, ranks: int) -> None:
+    launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", ranks]
     device.rate(RATES[kind][0])
     device.evict()
     run(*device.within(
-        *FEEDRATE, "record", "--out", device.folder / "job", "--force", "--",
-        sys.executable, TRAIN, "train", kind, device.mount / "data", RECORDED[kind],
+        *FEEDRATE, "record", "--out", device.folder / "job", "--force", "--traced-steps", 100 // ranks, "--",
+        *([sys.executable] if ranks == 1 else launcher), TRAIN, "train", kind, device.mount / "data",
+        RECORDED[kind],
     ))  # fmt: skip
     recipe = device.folder / "job" / "recipe.toml"
     run(*FEEDRATE, "generate", device.mount / "replay", "--recipe", recipe, "--force")
 
 
-def replay(device: Capped, kind: str, ranks: int, loader: str, seed: int) -> tuple[float, float]:
-    """(samples/s of all ranks, AU) of the replay."""
+def replay(device: Capped, kind: str, ranks: int, loader: str, seed: int) -> tuple[float, float, list[str]]:
+    """(samples/s of all ranks, AU, names of its flags) of the replay."""
     device.evict()
     out = device.folder / "out"
     run(*device.within(
@@ -115,20 +118,27 @@ def replay(device: Capped, kind: str, ranks: int, loader: str, seed: int) -> tup
         "--set", f"training.shuffle_seed={seed}",
     ))  # fmt: skip
     (point,) = json.loads((out / "run.json").read_text())["points"]
-    return point["samples_per_second"], point["au"]
+    return point["samples_per_second"], point["au"], [flag["name"] for flag in point["flags"]]
 
 
-def measure(device: Capped, kind: str, number: int) -> None:
+def measure(device: Capped, kind: str, number: int, recorded: int, counts: tuple[int, ...]) -> None:
     step = json.loads((device.folder / "job" / "record.json").read_text())["step"]["seconds"]
     rate = RATES[kind][number]
     device.rate(rate)
-    for ranks in (1, 2):
+    for ranks in counts:
         seed = 2 * number + ranks
-        device.evict()
-        speed, took = real(device, kind, ranks, seed)
-        row = {"rate": rate, "ranks": ranks, "step": step, "job": speed, "job_au": step / took}
-        for loader in ("torch", "direct"):
-            row[loader], row[f"{loader}_au"] = replay(device, kind, ranks, loader, seed)
+        row = {"rate": rate, "ranks": ranks, "recorded": recorded, "step": step}
+        jobs = []
+        for loader in ("job", "torch", "direct", "job"):
+            if loader == "job":
+                device.evict()
+                jobs.append(real(device, kind, ranks, seed))
+            else:
+                row[loader], row[f"{loader}_au"], row[f"{loader}_flags"] = replay(
+                    device, kind, ranks, loader, seed
+                )
+        row["jobs"], row["job"] = [speed for speed, _ in jobs], sum(speed for speed, _ in jobs) / 2
+        row["job_au"] = step / (sum(took for _, took in jobs) / 2)
         with (device.folder / "rows.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -136,30 +146,36 @@ def measure(device: Capped, kind: str, number: int) -> None:
 def table(device: Capped, kind: str) -> None:
     rows = [json.loads(line) for line in (device.folder / "rows.jsonl").read_text().splitlines()]
     print(f"{kind}: step time {1e3 * rows[0]['step']:.1f} ms, batch size {BATCH[kind]}")
-    print("MB/s  processes  job samples/s   torch    direct   job AU   torch  direct (points)")
+    print("MB/s  processes (recorded)  job, samples/s   torch    direct   job AU   torch  direct (points)")
     for row in rows:
         off = [100 * (row[one] / row["job"] - 1) for one in ("torch", "direct")]
         au = [100 * (row[f"{one}_au"] - row["job_au"]) for one in ("torch", "direct")]
+        job_au = 100 * row["job_au"]
         print(
-            f"{row['rate']:4d}  {row['ranks']:9d}  {row['job']:13.1f}  {off[0]:+5.1f} %  {off[1]:+5.1f} %   "
-            f"{100 * row['job_au']:5.1f} %  {au[0]:+5.1f}  {au[1]:+5.1f}"
+            f"{row['rate']:4d}  {row['ranks']:9d} ({row['recorded']})         "
+            f"{row['jobs'][0]:6.1f}, {row['jobs'][1]:6.1f}"
+            f"  {off[0]:+5.1f} %  {off[1]:+5.1f} %   {job_au:5.1f} %  {au[0]:+5.1f}  {au[1]:+5.1f}"
+            f"  {' '.join(row['torch_flags'])}"
         )
 
 
 def main() -> None:
     kind, device = sys.argv[1], Capped(Path(sys.argv[2]))
-    for phase in sys.argv[3:] or ("up", "record", "0", "1", "2", "table", "down"):
+    for phase in sys.argv[3:] or ("up", "record", "0", "1", "2", "both", "table", "down"):
         if phase == "up":
             device.up()
             run(sys.executable, TRAIN, "make", kind, device.mount / "data")
         elif phase == "record":
-            record(device, kind)
+            record(device, kind, 1)
+        elif phase == "both":
+            record(device, kind, 2)
+            measure(device, kind, 0, recorded=2, counts=(2,))
         elif phase == "table":
             table(device, kind)
         elif phase == "down":
             run(DEVICE, "down", device.folder)
         else:
-            measure(device, kind, int(phase))
+            measure(device, kind, int(phase), recorded=1, counts=(1, 2))
 
 
 if __name__ == "__main__":

@@ -138,6 +138,8 @@ class DirectLoader:
         buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
+        if self._reader.storage.evicts_on_close:
+            files = 0
         lead = _Lead(self._leading)
         scanner = self._reader.scanner(buffer, files, lead.give_way)
         with lead, scanner or nullcontext():

@@ -68,6 +68,10 @@ _DEATH_SECONDS = 1.0
 _MOST_BYTES = 2**40
 """Of a batch."""
 
+_FILES = 64
+"""Files of many samples that a reader keeps open while an epoch lasts: as a job does, so that it finds what
+the kernel has read ahead, and no reader pushes out what another is about to read."""
+
 Key = tuple[int, int]
 """(epoch, sample index): all that the random state of a sample depends on, beside the seed."""
 
@@ -313,6 +317,14 @@ class RecordReader:
 class PlacedRecordReader(RecordReader):
     """As RecordReader, from a storage with a scanner: that reads each record into its place in the tensor."""
 
+    def __init__(self, whole: PartReader, files: int) -> None:
+        """`files` of many samples stay open until the next epoch."""
+        super().__init__(whole)
+        self.files = files
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (PlacedRecordReader, (self.whole, self.files))
+
     def batch(
         self, request: Request, pool: DaemonPool | None, allocate: Allocate
     ) -> tuple[Tensors, int, float]:
@@ -330,7 +342,13 @@ class PlacedRecordReader(RecordReader):
 
     def _scan(self, epoch: int, wanted: Sequence[Wanted], into: memoryview) -> None:
         if not hasattr(self._local, "scanner"):
-            self._local.scanner = self.whole.scanner(memoryview(b""), 0, lambda: None)
+            # Files that stay open are closed when a worker process ends; a thread would leave them behind.
+            files = self.files if torch.utils.data.get_worker_info() is not None else 0
+            self._local.scanner = self.whole.scanner(memoryview(b""), files, lambda: None)
+            self._local.epoch = epoch
+        if self._local.epoch != epoch:
+            self._local.scanner.close()
+            self._local.epoch = epoch
         check_head = self.whole.form.check_head
         self._local.scanner.scan(wanted, check_head, lambda: epoch < self.cancelled_before, into)
 
@@ -470,7 +488,7 @@ class TorchLoader:
         elif whole.storage.alignment > 1 or whole.scanner(memoryview(b""), 0, lambda: None) is None:
             reader = RecordReader(whole)
         else:
-            reader = PlacedRecordReader(whole)
+            reader = PlacedRecordReader(whole, 0 if refill == "never" else _FILES)
         self._engine = self._readers(spec, reader, refill)
 
     def _readers(

@@ -343,6 +343,8 @@ class Storage(ABC):
     """What the reads cost so far; a wrapper has those of the storage that it wraps."""
     alignment = 1
     """As a Blob's."""
+    evicts_on_close = False
+    """Whether closing a file pushes it out of the page cache, so that it must not stay open over epochs."""
     turns = False
     """Whether the requests of a rank take turns, so that one of its readers can hold up all others."""
 
@@ -406,6 +408,7 @@ class TimedStorage(Storage):
         self.stats = inner.stats
         self.alignment = inner.alignment
         self.turns = inner.turns
+        self.evicts_on_close = inner.evicts_on_close
 
     def open(self, name: str, size: int | None = None) -> TimedBlob:
         tally = self.stats.mine()

@@ -55,7 +55,8 @@ class PosixStorage(Storage):
     """Files below `root`.
 
     Cold: a file is pushed out of the page cache when it is opened, before its first byte is read, and when it
-    is closed unless O_DIRECT kept it out. Whether that worked is sampled into `stats`.
+    is closed unless O_DIRECT kept it out. Whether that worked is sampled into `stats`. Of a file of many
+    samples, which scanners keep open for an epoch, what the kernel has read ahead stays as long.
     Warm: the page cache does what it does.
     """
 
@@ -155,7 +156,7 @@ class PosixScanner(Scanner):
         # Without O_DIRECT bytes that nobody wants need no room of their own. With it, a device writes a
         # request in any order, and not every driver takes the same page twice.
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
-        self._files = 0 if storage.evicts_on_close else files
+        self._files = files
         self._kept: OrderedDict[str, int] = OrderedDict()  # the file that was used last comes last
         self._places: dict[int, Sequence[memoryview]] = {}
         self._give_way = give_way
@@ -270,12 +271,12 @@ class PosixScanner(Scanner):
         if not whole and self._files:
             self._kept[name] = fd
             if len(self._kept) > self._files:
-                os.close(self._kept.popitem(last=False)[1])
+                self._storage.close(self._kept.popitem(last=False)[1])
         return fd
 
     def close(self) -> None:
         while self._kept:
-            os.close(self._kept.popitem()[1])
+            self._storage.close(self._kept.popitem()[1])
 
 
 def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[memoryview]:

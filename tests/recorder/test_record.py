@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -207,3 +208,28 @@ def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, tmp_p
         assert abs(steps["traced"].sum() - loader["read_steps"]) <= 1
         assert not seen["step"]["traced"] and seen["step"]["all_steps"] == 64 - steps["traced"].sum()
         assert load_recipe(str(out / "recipe.toml")).files == 128
+
+
+@pytest.mark.long
+def test_what_a_killed_recorder_leaves_is_removed_by_the_next(tmp_path):
+    data = make_files(tmp_path / "data", [20_000] * 8)
+    words = [
+        sys.executable,
+        "-m",
+        "emulator",
+        "record",
+        "--out",
+        str(tmp_path / "killed"),
+        "--",
+        "sleep",
+        "60",
+    ]
+    killed = subprocess.Popen(words)
+    try:
+        while not (left := list(Path("/dev/shm").glob(f"feedrate-*-{killed.pid}-*"))):
+            time.sleep(0.05)
+    finally:
+        killed.kill()
+        killed.wait()
+    assert record(tmp_path / "job", "none", data).status == 0
+    assert not any(folder.exists() for folder in left)

@@ -247,6 +247,21 @@ def test_a_scanner_keeps_few_files_open_and_closes_them(folder: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+def test_a_cold_file_stays_in_memory_while_a_scanner_has_it_open(folder: Path) -> None:
+    """As in a job: what the kernel has read ahead is found, and other readers' pages are not pushed out."""
+    needs_eviction(folder)
+    assert (folder / "odd").read_bytes() == content("odd")
+    storage = PosixStorage(folder, direct=False, cache="cold")
+
+    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+        for _ in range(2):
+            scanner.scan([wanted("odd")], nothing, nothing)
+            assert resident(folder / "odd")
+        counts = storage.stats.snapshot()
+        assert counts.pages_sampled and not counts.pages_resident
+    assert not resident(folder / "odd")
+
+
 def test_others_read_while_a_scan_waits_for_the_storage(folder: Path) -> None:
     """What is in memory is read at once; what is not, or what the kernel cannot tell, after giving way."""
     needs_eviction(folder)

@@ -344,8 +344,9 @@ def of_loader(loader: Loader, step: StepTime, ranks: int) -> list[str]:
     fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
     if fetched > _READ_AHEAD:
         told.append(
-            f"at least {fetched:.3g} times the bytes that were asked for came from storage (the kernel reads "
-            "ahead): where storage is the limit, a replay that reads nothing ahead can be faster by as much"
+            f"at least {fetched:.3g} times the bytes that were asked for came from storage: the kernel reads "
+            "ahead, as it does for --loader torch; --loader direct reads nothing ahead, and where storage is "
+            "the limit it can be faster by as much"
         )
     if not settings.workers:
         told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from emulator.errors import LaunchError, SpecError, storage_errors
-from emulator.files import memory_folder
+from emulator.errors import LaunchError, SpecError
+from emulator.run.scratch import scratch
 from emulator.satellites.recorder import strace
 from emulator.satellites.recorder.hook import feedrate_probe as probe
 from emulator.satellites.recorder.watch import Watch
@@ -147,17 +146,6 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A folder in memory for the pipes. Raises StorageError."""
-    with storage_errors("cannot make a folder for the recording"):
-        folder = Path(tempfile.mkdtemp(prefix="feedrate-record-", dir=memory_folder()))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def environment(folder: Path, traced: bool) -> dict[str, str]:
     """The job's environment."""
     found = dict(os.environ)
@@ -176,7 +164,7 @@ def run_job(job: Sequence[str], watch: Watch, traced: int, enough: int | None) -
         raise LaunchError(
             f"there is no program {job[0]!r}", "give the job after --, as it runs without feedrate"
         )
-    with scratch() as folder:
+    with scratch() as (folder, _):
         listener = Listener(folder, watch, traced, enough)
         words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
         before, begin = _cpu(), time.monotonic()
@@ -260,7 +248,7 @@ def inside(watch: Watch) -> Iterator[Listener]:
     """Watch this process itself, and the workers that it starts, while the body runs. Raises SpecError."""
     if probe.FOLDER in os.environ:
         raise SpecError("this process is recorded already", "use one recording at a time")
-    with scratch() as folder:
+    with scratch() as (folder, _):
         listener = Listener(folder, watch, 0, None)
         given = {probe.FOLDER: str(folder), probe.OPENS: "1"}
         path = os.environ.get("PYTHONPATH")
