@@ -95,6 +95,7 @@ class TestProcesses(LoaderContract):
         assert storage.stats.snapshot().reads > 0
 
 
+@pytest.mark.long  # as TestProcesses, but for the memory
 class TestRing(TestProcesses):
     kind = "ring"
 

@@ -50,6 +50,11 @@ def test_whole_files():
     assert found.files == 100 and any("40 files were seen" in line for line in found.told)
 
 
+def test_files_of_batches_on_their_way_make_no_sample_of_less_than_a_file():
+    assert pattern(whole(94, 50_000), 80, ahead=1.2).files == 100  # 96 were asked for
+    assert pattern(whole(188, 50_000), 80, ahead=1.2).files == 200, "image and label"
+
+
 def test_image_and_label_of_a_sample_are_files_of_their_own():
     found = pattern(whole(200, 50_000), 100)
     assert (found.files, found.files_per_sample) == (200, 2)

@@ -70,6 +70,7 @@ def test_what_is_not_data():
         "/usr/lib/a",
         "/x/lib/python3.11/a.txt",
         "/a/b.so.1",
+        "/home/me/job.egg-info/entry_points.txt",
         "/a/b.py",
         "/proc/1/io",
         "/dev/shm/sem.x",

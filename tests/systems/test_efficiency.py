@@ -222,6 +222,7 @@ def test_accelerators_per_terabyte_kilowatt_and_money():
     assert found["accelerators per cost"] == pytest.approx(320 / 16.2)
 
 
+@pytest.mark.long
 def test_the_command_shows_systems_beside_each_other():
     done = feedrate(
         "efficiency", "-s", "ceph-nvme", "-s", "ceph-hdd", "--match", "ceph-nvme", "-w", "unet3d-a100"

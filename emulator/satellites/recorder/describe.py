@@ -210,7 +210,10 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     sizes = tuple(max(5, round(size / per_file)) for size in reads.sizes) or (sample_bytes, sample_bytes)
     held = files
     if length and per_file == 1:
-        held = round(length * reads.files / met)
+        # Of batches that were on their way at the end, nobody knows how far their files were opened.
+        least = sum(min(_samples(one) / one.ahead, length) for one in alike)
+        whole_samples = least <= reads.files / together <= met
+        held = length * together if whole_samples else round(length * reads.files / met)
         if met < 0.99 * length * len(alike):
             told.append(
                 f"{reads.files} files were seen; the recipe has {held}, for all of the dataset's samples"

@@ -33,6 +33,7 @@ BINS = 4 * 48
 """Bins of a histogram of bytes: four to each power of two, up to 2^48."""
 
 _CODE = (".py", ".pyc", ".pth", ".so", ".pyd", ".a", ".o", ".egg-link", ".ipynb", "/pyvenv.cfg")
+_PACKAGES = ("/site-packages/", "/dist-packages/", "/lib/python", ".dist-info/", ".egg-info/")
 _SYSTEM = (
     "/proc/",
     "/sys/",
@@ -51,7 +52,7 @@ def is_data(path: str) -> bool:
     """Whether a file may hold data: it is no code, no library, no part of the system."""
     if path.endswith(_CODE) or ".so." in path:
         return False
-    if "/site-packages/" in path or "/dist-packages/" in path or "/lib/python" in path:
+    if any(part in path for part in _PACKAGES):
         return False
     return not path.startswith(_SYSTEM) or (
         path.startswith("/dev/shm/")
