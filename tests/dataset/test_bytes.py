@@ -7,7 +7,7 @@ import os
 from itertools import pairwise
 
 from command import feedrate
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from emulator.config.workload import AccessSpec
@@ -29,6 +29,7 @@ def test_samples_cover_a_file_once(size, samples):
     assert at == size
 
 
+@example(size=513, samples=4, wanted=128, pieces=7)
 @given(size=SIZES, samples=st.integers(1, 50), wanted=st.integers(1, 10**7), pieces=st.integers(1, 200))
 def test_pieces_lie_in_their_sample_apart_and_have_the_bytes(size, samples, wanted, pieces):
     index = Stretches("f", size, samples, wanted, pieces)

@@ -61,16 +61,17 @@ class Stretches(Unsummed):
         found = []
         for number in range(pieces):
             length = wanted * (number + 1) // pieces - wanted * number // pieces
-            slot = room * number // pieces
-            spare = room * (number + 1) // pieces - slot - length
-            found.append(Extent(begin + slot + _somewhere(sample, number, spare), length))
+            before = (
+                (room - wanted) * number // pieces
+            )  # left out so far: a piece has room for its own length
+            spare = (room - wanted) * (number + 1) // pieces - before
+            place = wanted * number // pieces + before + _somewhere(sample, number, spare)
+            found.append(Extent(begin + place, length))
         return found
 
 
 def _somewhere(sample: int, piece: int, spare: int) -> int:
     """A place from 0 to `spare`, always the same for a sample and a piece; few begin at round numbers."""
-    if spare <= 0:
-        return 0
     mixed = (sample * 0x9E3779B97F4A7C15 + piece * 0xC2B2AE3D27D4EB4F + 0x165667B19E3779F9) % 2**64
     mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 % 2**64
     return (mixed ^ mixed >> 32) % (spare + 1)
