@@ -10,11 +10,9 @@ and take turns; the table has medians and, in brackets, the range. CPU is user +
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import obstore
 from read_path import machine
+from read_path_sizes import arguments, spread
 
 from emulator.config.storage import ObjectURL
 from emulator.config.workload import AccessSpec, Workload, load_workload
@@ -129,11 +128,8 @@ def timed(batches: Iterator[int], size: int) -> Callable[[float], Turn]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--turns", type=int, default=5)
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--out", type=Path, help="write the table there as Markdown")
     options = parser.parse_args()
     os.environ |= dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "any")
     lines = [
@@ -167,18 +163,13 @@ def main() -> None:
                     taken[name].append(read(options.seconds))
         for name, turns in taken.items():
             rival = taken["obstore alone"]
-            ratio = _spread([theirs.cpu / mine.cpu for theirs, mine in zip(rival, turns, strict=True)], 2)
-            gets, cpu = _spread([turn.gets for turn in turns], 0), _spread([turn.cpu for turn in turns], 2)
+            ratio = spread([theirs.cpu / mine.cpu for theirs, mine in zip(rival, turns, strict=True)], 2)
+            gets, cpu = spread([turn.gets for turn in turns], 0), spread([turn.cpu for turn in turns], 2)
             lines.append(f"| {found / 1000:.0f} kB | {name} | {gets} | {cpu} | {ratio} |")
     text = "\n".join(lines) + "\n"
     print(text)
     if options.out:
         options.out.write_text(text)
-
-
-def _spread(values: list[float], digits: int) -> str:
-    middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
-    return f"{middle} [{low}-{high}]"
 
 
 if __name__ == "__main__":

@@ -146,12 +146,18 @@ def _fio(paths: list[Path], request: int, seconds: float) -> Turn:
     return Turn(size / told["read"]["runtime"] / 1e6, spent / size * 1e9)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """What a benchmark takes whose contestants read in turns."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
+    return parser
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
     lines = [
         f"# Small requests, {time.strftime('%Y-%m-%d')}",
@@ -174,10 +180,10 @@ def main() -> None:
                     taken[name].append(read(options.seconds))
         for name, turns in taken.items():
             ratios = [
-                _spread([theirs.cpu / mine.cpu for theirs, mine in zip(taken[rival], turns, strict=True)])
+                spread([theirs.cpu / mine.cpu for theirs, mine in zip(taken[rival], turns, strict=True)])
                 for rival in ("fio psync", "plain os.preadv")
             ]
-            rate, cpu = _spread([turn.rate for turn in turns]), _spread([turn.cpu for turn in turns], 3)
+            rate, cpu = spread([turn.rate for turn in turns]), spread([turn.cpu for turn in turns], 3)
             lines.append(f"| {case.title} | {name} | {rate} | {cpu} | {' | '.join(ratios)} |")
     text = "\n".join(lines) + "\n"
     print(text)
@@ -185,7 +191,8 @@ def main() -> None:
         options.out.write_text(text)
 
 
-def _spread(values: list[float], digits: int = 2) -> str:
+def spread(values: list[float], digits: int = 2) -> str:
+    """Their median and, in brackets, their range."""
     middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
     return f"{middle} [{low}-{high}]"
 

@@ -10,7 +10,6 @@ CPU is user + system seconds of this process and its workers.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 sys.path.insert(0, str(Path(__file__).parent))
 
 from read_path import machine
-from read_path_sizes import Turn, _spread
+from read_path_sizes import Turn, arguments, spread
 
 from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest
@@ -110,12 +109,9 @@ def _cpu() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--turns", type=int, default=5)
+    parser = arguments(__doc__)
     parser.add_argument("--batches", type=int, default=400)
     parser.add_argument("--only", default="", help="contestants with this in their names")
-    parser.add_argument("--out", type=Path, help="write the table there as Markdown")
     options = parser.parse_args()
     lines = [
         f"# The torch loader, {time.strftime('%Y-%m-%d')}",
@@ -146,8 +142,8 @@ def main() -> None:
                         taken[one].append(turn(reader, options.batches))
         for one, turns in taken.items():
             rival = taken.get("plain DataLoader", turns)
-            ratio = _spread([theirs.cpu / mine.cpu for theirs, mine in zip(rival, turns, strict=True)])
-            rate, cpu = _spread([turn.rate for turn in turns]), _spread([turn.cpu for turn in turns])
+            ratio = spread([theirs.cpu / mine.cpu for theirs, mine in zip(rival, turns, strict=True)])
+            rate, cpu = spread([turn.rate for turn in turns]), spread([turn.cpu for turn in turns])
             lines.append(f"| {name} | {one} | {rate} | {cpu} | {ratio} |")
     text = "\n".join(lines) + "\n"
     print(text)

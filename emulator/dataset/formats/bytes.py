@@ -61,9 +61,7 @@ class Stretches(Unsummed):
         found = []
         for number in range(pieces):
             length = wanted * (number + 1) // pieces - wanted * number // pieces
-            before = (
-                (room - wanted) * number // pieces
-            )  # left out so far: a piece has room for its own length
+            before = (room - wanted) * number // pieces  # left out so far
             spare = (room - wanted) * (number + 1) // pieces - before
             place = wanted * number // pieces + before + _somewhere(sample, number, spare)
             found.append(Extent(begin + place, length))

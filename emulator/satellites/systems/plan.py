@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -99,11 +99,15 @@ def feeds(
         return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
     most = min(MOST, over.samples // workload.loader.batch_size) if over else MOST
 
-    def crossing_of(on: System, share: float = wanted, tolerance: float = _TOLERANCE) -> float:
-        guess = cap(on, workload, share) / share
-        return _crossing(partial(utilisation, workload, on, over=over), share, guess, most, tolerance)
+    def fed(on: System) -> Callable[[int], float]:
+        return cache(partial(utilisation, workload, on, over=over))
 
-    alone, crossing = utilisation(workload, system, 1, over), crossing_of(system)
+    def crossing_of(on: System, share: float = wanted, tolerance: float = _TOLERANCE) -> float:
+        efficiency = own if on is system else fed(on)
+        return _crossing(efficiency, share, cap(on, workload, share) / share, most, tolerance)
+
+    own = fed(system)
+    alone, crossing = own(1), crossing_of(system)
     if over and crossing == most:
         few = f"This system feeds {most:,} accelerators or more: the dataset has no batch for another one."
         knee = replace(NO_KNEE, kind="beyond", sentence=few)
