@@ -43,8 +43,6 @@ _MOST_PIECES = 1000
 """Buffers of one preadv: Linux takes 1024."""
 _MOST_SIZES = 256
 """Sizes of requests whose places are kept."""
-_LONG = 2**20
-"""Bytes of a request next to which what Python's lock costs does not count."""
 _TMPFS = 0x01021994
 """What statfs says of a file system in memory."""
 _HUGE = 2 * 2**20
@@ -196,11 +194,8 @@ class PosixScanner(Scanner):
                     kept.move_to_end(name)
                 try:
                     for offset, length in requests:
-                        if may_wait:
-                            if cancelled():
-                                raise closed()
-                        elif length >= _LONG:
-                            flags, may_wait = self._wait(), True
+                        if may_wait and cancelled():
+                            raise closed()
                         low, asked = offset, length
                         if alignment > 1:
                             low -= offset % alignment
