@@ -31,7 +31,7 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader import make_loader
 from emulator.loader.reading import WholeReader
-from emulator.loader.torch import Forkserver, SampleReader
+from emulator.loader.torch import Forkserver, RingContext, SampleReader
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]
@@ -98,6 +98,16 @@ class TestProcesses(LoaderContract):
 @pytest.mark.long  # as TestProcesses, but for the memory
 class TestRing(TestProcesses):
     kind = "ring"
+
+
+@pytest.mark.parametrize("size", [2, 2000, 100_000])
+def test_a_queue_that_nobody_reads_holds_up_nobody_and_keeps_the_order(size: int) -> None:
+    queue = RingContext().Queue()
+    sent = [(number, bytes(size * (number % 2))) for number in range(200)]
+    for message in sent:
+        queue.put(message)
+    assert [queue.get(timeout=60) for _ in sent] == sent
+    queue.close()
 
 
 @pytest.mark.parametrize(("refill", "groups"), [("persistent", 1), ("epoch", 3)])

@@ -14,14 +14,14 @@ from __future__ import annotations
 import io
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from emulator.config.recipe import ColumnSpec, Recipe
 from emulator.dataset.formats.base import (
@@ -55,25 +55,22 @@ class RowGroups:
     """pyarrow's, parsed from the footer once."""
     columns: tuple[int, ...]
     """Numbers of the leaf columns that are read."""
-    starts: NDArray[np.int64]
+    starts: Sequence[int]
     """First row of each group, and the number of rows behind the last."""
-    chunks: NDArray[np.int64]
-    """Offset and bytes of each chunk: shape (groups, columns, 2)."""
+    chunks: Sequence[Sequence[tuple[int, int]]]
+    """Of each group, offset and bytes of each chunk. No arrays: few of them are asked for at a time."""
 
     def _groups(self, read: Read) -> range:
         """Those that begin within the rows of `read`, and with the first row of one that does not go on."""
         within = read.how != "on"
-        first, end = self.starts.searchsorted((read.first + within, read.first + read.samples)).tolist()
-        return range(first - within, end)
+        first = bisect_left(self.starts, read.first + within)
+        return range(first - within, bisect_left(self.starts, read.first + read.samples, first))
 
     def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
-        groups = self._groups(read)
-        offsets, sizes = self.chunks[groups.start : groups.stop].reshape(-1, 2).T.tolist()
-        return list(zip(offsets, sizes, strict=True))
+        return [chunk for group in self._groups(read) for chunk in self.chunks[group]]
 
     def checked(self, read: Read) -> Sequence[Extent]:
-        groups = self._groups(read)
-        return [Extent(*chunk) for chunk in self.chunks[groups.start : groups.stop].reshape(-1, 2).tolist()]
+        return [Extent(*chunk) for chunk in self.extents(read, 0)]
 
     def check(self, read: Read, pieces: Pieces) -> None:
         def peek(offset: int, length: int) -> memoryview:
@@ -185,7 +182,7 @@ class Parquet(Format):
         except _UNREADABLE as error:
             raise bad(name, f"a broken footer ({_first_line(error)})") from None
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        starts = np.cumsum([0, *(group.num_rows for group in groups)])
+        starts = [0, *accumulate(group.num_rows for group in groups)]
         if not groups or starts[-1] != samples:
             raise bad(name, f"{starts[-1]} rows where the manifest says {samples}")
         leaves = [groups[0].column(number) for number in range(groups[0].num_columns)]
@@ -195,7 +192,7 @@ class Parquet(Format):
             raise bad(name, f"it has no column {sorted(missing)[0]!r}, which access.columns names")
         wanted = tuple(number for number, leaf in enumerate(names) if not columns or leaf in columns)
         chunks = [[_extent(group.column(number)) for number in wanted] for group in groups]
-        return RowGroups(name, metadata, wanted, starts, np.array(chunks, np.int64))
+        return RowGroups(name, metadata, wanted, starts, chunks)
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if bytes(head[:4]) != _MAGIC or size < _SMALLEST:
