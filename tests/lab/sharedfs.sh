@@ -46,6 +46,10 @@ CONF
         nsenter --net=/run/netns/$lab$i mfsmount "$folder/mnt-$lab$i" -H 10.78.0.1 -o mfscachemode=DIRECT >/dev/null
         mountpoint -q "$folder/mnt-$lab$i"
     done
+    for _ in $(seq 100); do # until the chunk server has told the master what it has
+        [ "$(stat -f -c %a "$folder/mnt-${lab}1")" = 0 ] || break
+        sleep 0.2
+    done
     cat >$run/agent <<AGENT
 #!/usr/bin/env bash
 while [[ \$1 == -* ]]; do shift; done

@@ -1,7 +1,7 @@
 """A shared file system over three hosts: MooseFS, served by the first. Needs root: make test-sharedfs."""
 
 import pytest
-from command import feedrate
+from command import ANSWERED, feedrate
 from hosts import HOSTS, lab, on_hosts
 
 from emulator.record.folder import read_result
@@ -26,13 +26,12 @@ def data(tmp_path_factory):
         lab("hosts.sh", "down")
 
 
-def sweep(data, out, *more):
+def sweep(data, out):
     done = on_hosts(
         2, "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "3,6",
-        "--steps", "12",
-        "--set", "accelerator.step_seconds=0.4", "--out", out, *more,
+        "--steps", 12, "--set", "accelerator.step_seconds=0.4", "--out", out,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in ANSWERED, done.stderr
     return read_result(out), done.stdout
 
 
@@ -44,8 +43,8 @@ def test_three_hosts_read_one_file_system(data, tmp_path):
 
 
 def test_the_host_with_a_slow_link_is_named(data, tmp_path):
-    """Two ranks on it ask for 20 MB/s; its link carries 12 Mbit/s."""
-    lab("sharedfs.sh", "cap", HOSTS[2], "12mbit")
+    """Two ranks on it ask for 20 MB/s; its link carries 24 Mbit/s."""
+    lab("sharedfs.sh", "cap", HOSTS[2], "24mbit")
     try:
         result, shown = sweep(data, tmp_path / "out")
     finally:
