@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from hosts import HOSTS, NAME, pids_on, start_on_hosts
+from hosts import HOSTS, NAME, pids_on, start_on_hosts, start_with_mpich
 
 from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
@@ -14,11 +14,11 @@ from emulator.record.steps import read_steps
 pytestmark = pytest.mark.multihost
 
 
-@pytest.fixture
-def reading(hosts, tiny, tmp_path):
+@pytest.fixture(params=[start_on_hosts, start_with_mpich], ids=["openmpi", "mpich"])
+def reading(hosts, tiny, tmp_path, request):
     """A run on three hosts, a rank each, whose steps are being counted."""
     out = tmp_path / "out"
-    run = start_on_hosts(
+    run = request.param(
         1, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 100000,
         "--set", "training.sync=step", "--out", out,
     )  # fmt: skip
