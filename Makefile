@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-device test-ceph test-dlio test-faults audit test-mlperf test-record test-browser
+.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-container test-device test-ceph test-dlio test-faults audit test-mlperf test-record test-browser
 
 install: $(INSTALLED)
 
@@ -85,6 +85,7 @@ test-browser: $(INSTALLED)
 # As root. Three network namespaces with host names of their own, on one bridge.
 test-multihost: $(INSTALLED)
 	tests/lab/hosts.sh install
+	test -x .venv-mpich/bin/mpiexec || { $(PYTHON) -m venv .venv-mpich && .venv-mpich/bin/python -m pip install --quiet mpich==5.0.2; }
 	$(BIN)/python -m pytest -m multihost tests/multihost
 
 # As root. Installs MooseFS from Debian; the three hosts mount it.
@@ -97,6 +98,12 @@ test-sharedfs: $(INSTALLED)
 test-slurm: $(INSTALLED)
 	tests/lab/slurm.sh install
 	$(BIN)/python -m pytest -m slurm tests/slurm
+
+# As root. The Dockerfile, the Apptainer definition and the MPIJob of launch/, command by command on a Debian by
+# debootstrap; takes five minutes, most of them pip's.
+test-container: $(INSTALLED)
+	tests/lab/container.sh install
+	$(BIN)/python -m pytest -m container tests/container
 
 # As root. An ext4 on a loop device that cgroup v1 caps to 200 MiB/s.
 test-device: $(INSTALLED)

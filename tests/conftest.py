@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from command import feedrate
 
-OPT_IN = ("long", "multihost", "sharedfs", "slurm", "device", "ceph", "dlio", "mlperf", "faults", "record")
+OPT_IN = (
+    "long", "multihost", "sharedfs", "slurm", "container", "device", "ceph", "dlio", "mlperf", "faults",
+    "record",
+)  # fmt: skip
 """Markers of tests that run only when `-m` names them: see the Makefile."""
 
 

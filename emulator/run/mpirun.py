@@ -33,8 +33,9 @@ from emulator.units import show_seconds
 Flavour = Literal["openmpi", "mpich"]
 
 _OPENMPI_OPTIONS = (
-    # Shared memory is all that one machine needs; probing for fabrics costs a second of start-up.
-    *("--mca", "pml", "ob1", "--mca", "btl", "self,sm", "--mca", "osc", "^ucx"),
+    # Shared memory is all that one machine needs; probing for fabrics costs a second of start-up. Open MPI 5
+    # calls it sm and knows its old name, too; Open MPI 4 has only that.
+    *("--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "^ucx"),
     *("--map-by", ":oversubscribe", "--bind-to", "none"),
 )
 

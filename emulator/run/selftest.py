@@ -64,7 +64,7 @@ class Overhead:
 def self_test(kind: str, workload: Workload) -> Overhead:
     """Measure this process with the loader `kind`; takes about half a second. Raises StorageError."""
     with tempfile.TemporaryDirectory(prefix="feedrate-", dir=memory_folder()) as folder:
-        with storage_errors("cannot write files for the self-test"):
+        with storage_errors(f"cannot write the self-test's files to {folder}"):
             files = ram_files(Path(folder), workload)
         spec = workload.loader
         small = replace(  # a step as small as a file
