@@ -9,6 +9,8 @@ a barrier after each step, every byte of every file read. A count holds when AU 
 each rank's first. Which processes ran beside it matters: the table has the share of CPU that others took.
 
     AU, AU here, X/X_ideal   as `feedrate report` shows them
+    plain           GB/s of a loop over os.preadv and nothing else, a thread a core, just before and just
+                    after: what the memory gave meanwhile, which a virtual machine shares with others
     CPU-s/GB        user + system seconds of all ranks and their workers during the loop
     others          cores that were busy with anything but the ranks
     late p99        of the processes after the ends of their steps, as a share of the step
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +80,8 @@ class Held:
     """Of the whole command."""
     peak_pss: int
     """Bytes, of all of its processes together."""
+    plain: tuple[float, ...]
+    """GB/s of a loop that only reads, before and after; of a cold run none."""
 
 
 def main() -> None:
@@ -88,13 +93,13 @@ def main() -> None:
     for _ in range(options.repeats):
         for kind, some in counts.items():
             for ranks in some:
-                runs.append(_run(options, kind, "warm", ranks))
+                runs.append(_run(options, files, kind, "warm", ranks))
                 print(_row(runs[-1]), flush=True)
         if options.cold:
             best, ranks = _most_cold(files, options.cold)
             files.evict()
             fio.append(best)
-            runs.append(_run(options, "direct", "cold", ranks))
+            runs.append(_run(options, files, "direct", "cold", ranks))
             print(_row(runs[-1]), flush=True)
     text = _report(options, files, runs, fio)
     print("\n" + text)
@@ -141,7 +146,26 @@ def _most_cold(files: Files, share: float) -> tuple[float, int]:
     return max(rates), max(1, int(share * max(rates) / demand))
 
 
-def _run(options: argparse.Namespace, kind: str, cache: str, ranks: int) -> Held:
+def _plain(files: Files) -> float:
+    """GB/s of one pass over the files, a thread a core, into memory that stays in the first-level cache."""
+    cores = os.cpu_count() or 1
+
+    def read(paths: Sequence[Path]) -> None:
+        pieces = [bytearray(2**13)] * 1024
+        for path in paths:
+            fd = os.open(path, os.O_RDONLY)
+            offset = 0
+            while done := os.preadv(fd, pieces, offset):
+                offset += done
+            os.close(fd)
+
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(cores) as readers:
+        list(readers.map(read, [files.paths[first::cores] for first in range(cores)]))
+    return files.total / 1e9 / (time.perf_counter() - begin)
+
+
+def _run(options: argparse.Namespace, files: Files, kind: str, cache: str, ranks: int) -> Held:
     # Of a dataset this small an epoch is a step or two: accelerators would wait at the border of each.
     settings = [f"loader.crop={CROP}", "access.refill=never", *options.set]
     with tempfile.TemporaryDirectory() as name:
@@ -152,9 +176,12 @@ def _run(options: argparse.Namespace, kind: str, cache: str, ranks: int) -> Held
             "--mismatched-dataset",
             *(word for setting in settings for word in ("--set", setting)),
         ]
+        plain = [_plain(files)] if cache == "warm" else []
         begin = time.monotonic()
         done = watched([str(word) for word in command], _environment(), period=PSS_SECONDS)
-        return Held(kind, cache, read_result(out).points[0], time.monotonic() - begin, done.peak_pss)
+        seconds = time.monotonic() - begin
+        plain += [_plain(files)] if plain else []
+        return Held(kind, cache, read_result(out).points[0], seconds, done.peak_pss, tuple(plain))
 
 
 def _environment() -> dict[str, str]:
@@ -163,10 +190,10 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-_HEAD = """\
-| loader | cache | ranks | AU | AU here | X/X_ideal | GB/s | CPU-s/GB | others | late p99 | start s | PSS MB |
-|---|---|---|---|---|---|---|---|---|---|---|---|
-"""
+_HEAD = (
+    "| loader | cache | ranks | AU | AU here | X/X_ideal | GB/s | plain | CPU-s/GB | others | late p99 "
+    "| start s | PSS MB |\n" + "|---" * 13 + "|\n"
+)
 
 
 def _row(run: Held) -> str:
@@ -174,11 +201,13 @@ def _row(run: Held) -> str:
     host = point.hosts[0]
     spent = (host.cpu_seconds or 0.0) / point.seconds
     others = "?" if host.busy_share is None else f"{host.busy_share * host.cores - spent:.2f}"
+    plain = ", ".join(f"{rate:.1f}" for rate in run.plain) or "-"
     here = "?" if point.au_here is None else f"{100 * point.au_here:.1f} %"
     return (
         f"| {run.loader} | {run.cache} | {point.ranks} | {100 * point.au:.1f} % "
         f"| {here} | {point.x_ideal:.3f} "
-        f"| {point.bytes_per_second / 1e9:.2f} | {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
+        f"| {point.bytes_per_second / 1e9:.2f} | {plain} "
+        f"| {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
         f"| {100 * point.overshoot_p99:.1f} % | {run.seconds - point.seconds:.1f} "
         f"| {run.peak_pss / point.ranks / 1e6:.0f} |"
     )

@@ -172,16 +172,21 @@ def _shares(point: Point) -> tuple[str, ...]:
 
 
 def counterfactual(point: Point) -> tuple[str, ...]:
-    """What the point would have been had nobody waited for a core; () where that is little."""
+    """What the point would have been had nobody waited for a core; () where that is little.
+
+    A mean step in the processes' time, borders of epochs included, as in `starved`.
+    """
     lost = point.starved
     here = point.au if point.au_here is None else point.au_here
-    if lost is None or lost.cores + lost.quota < WORTH or not point.seconds or not here:
+    if lost is None or lost.cores + lost.quota < WORTH or not (point.x_ideal and point.au and here):
         return ()
-    step = point.seconds / max(1, point.steps) * point.au / here
-    less = (1 - min(1.0, here)) * (lost.cores + lost.quota)
+    fed = min(1.0, point.x_ideal * here / point.au)
+    step = point.samples / max(1, point.steps) / point.ideal_samples_per_second / fed
+    less = (1 - fed) * (lost.cores + lost.quota)
     return (
-        f"without waiting for a core the same requests would have taken {show_seconds(step * (1 - less))} "
-        f"a step, not {show_seconds(step)}: about {point.ranks * here / (1 - less):.3g} accelerators",
+        "without waiting for a core a step on these clients would have taken "
+        f"{show_seconds(step * (1 - less))}, not {show_seconds(step)}: about "
+        f"{point.ranks * fed / (1 - less):.3g} accelerators",
     )
 
 

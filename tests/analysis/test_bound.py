@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from points import host, point
+from points import RATE, host, point
 
 from emulator.analysis.bound import Shape, classify, limited_by_client
 from emulator.record.result import Flag, Starved
@@ -153,12 +153,17 @@ def test_working_beside_idle_cores_is_the_loaders():
     assert classify(point(1, 0.3, hosts=(full,), starved=alone)).kind == "client-cpu"
 
 
-def test_what_it_would_have_been_without_waiting_for_a_core():
-    found = point(
-        8, 0.5, steps=10, seconds=10.0, hosts=(host(starved=lost(cores=0.8)),), starved=lost(cores=0.8)
-    )
+@pytest.mark.parametrize(
+    ("x_ideal", "au", "here", "said"),
+    [(0.5, 0.5, None, "600 ms, not 1 s: about 6.67"), (0.25, 0.5, 0.4, "900 ms, not 2.5 s: about 4.44")],
+    ids=["no borders", "borders of epochs and late processes"],
+)
+def test_what_it_would_have_been_without_waiting_for_a_core(x_ideal, au, here, said):
+    """Ten steps of half a second of compute, after a start which is in the time of the loop, not in rates."""
+    samples, starved = int(10 * 0.5 * 8 * RATE), lost(cores=0.8)
+    found = point(8, x_ideal, au=au, au_here=here, samples=samples, seconds=30.0, starved=starved)
     (sentence,) = [said for said in classify(found).evidence if said.startswith("without waiting")]
-    assert "would have taken 600 ms a step, not 1 s: about 6.67 accelerators" in sentence
+    assert f"would have taken {said} accelerators" in sentence
 
 
 def test_one_host_of_many_is_named():
