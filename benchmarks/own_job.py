@@ -3,10 +3,11 @@
     python benchmarks/own_job.py KIND FOLDER [PHASE...]     KIND: volumes, images, slices
 
 Phases, in this order: up, record, 0, 1, 2 (the rates), both, table, down; without any, all of them. The job
-is recorded once, alone, at the highest rate; for `both` again, with two processes, for a replay with two.
-Then the job itself and the replay of the record run at three rates with 1 and 2 processes, every file out of
-the page cache first, the job before and after the replays. Steps after the first are compared. The job's AU
-is the recorded step time against the time that a step took: beyond 100 % the recorded one is longer.
+is recorded once, alone, at the highest rate, and replayed with 1 and 2 processes; for `both` again, with two
+processes, and replayed with two. At each rate the job runs before and after its replays, every file out of
+the page cache first, in so many random orders as ORDERS says. Steps after the first are compared. The job's
+AU is the recorded step time against the time that a step took: beyond 100 % the recorded one is longer. A
+phase of its own, after up: `overhead`, of recording steps that nobody traces, everything in memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean, median
 
 from own_job_train import BATCH
 
@@ -26,6 +28,9 @@ RECORDED = {"volumes": 190, "images": 240, "slices": 190}
 """Steps of the recorded run: reads are traced in the first hundred, the others are timed."""
 RATES = {"volumes": (100, 24, 12), "images": (200, 40, 16), "slices": (300, 80, 30)}
 """MB/s: more than two processes need; less than two; less than one."""
+ORDERS = {"volumes": 1, "images": 1, "slices": 2}
+"""How much of one file the kernel reads ahead depends on the order in which its slices are read."""
+PAIRS = 7
 PORT = 29511
 ENV = {
     **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -126,19 +131,22 @@ def measure(device: Capped, kind: str, number: int, recorded: int, counts: tuple
     rate = RATES[kind][number]
     device.rate(rate)
     for ranks in counts:
-        seed = 2 * number + ranks
+        jobs, replays = [], {"torch": [], "direct": []}
+        for order in range(ORDERS[kind]):
+            seed = 10 * order + 2 * number + ranks
+            for loader in ("job", "torch", "direct", "job"):
+                if loader == "job":
+                    device.evict()
+                    jobs.append(real(device, kind, ranks, seed))
+                else:
+                    replays[loader].append(replay(device, kind, ranks, loader, seed))
         row = {"rate": rate, "ranks": ranks, "recorded": recorded, "step": step}
-        jobs = []
-        for loader in ("job", "torch", "direct", "job"):
-            if loader == "job":
-                device.evict()
-                jobs.append(real(device, kind, ranks, seed))
-            else:
-                row[loader], row[f"{loader}_au"], row[f"{loader}_flags"] = replay(
-                    device, kind, ranks, loader, seed
-                )
-        row["jobs"], row["job"] = [speed for speed, _ in jobs], sum(speed for speed, _ in jobs) / 2
-        row["job_au"] = step / (sum(took for _, took in jobs) / 2)
+        row["jobs"] = [speed for speed, _ in jobs]
+        row["job"], row["job_au"] = fmean(row["jobs"]), step / fmean(took for _, took in jobs)
+        for loader, found in replays.items():
+            speeds, aus, flags = zip(*found, strict=True)
+            row[f"{loader}s"], row[loader], row[f"{loader}_au"] = speeds, fmean(speeds), fmean(aus)
+            row[f"{loader}_flags"] = sorted({name for names in flags for name in names})
         with (device.folder / "rows.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -146,17 +154,35 @@ def measure(device: Capped, kind: str, number: int, recorded: int, counts: tuple
 def table(device: Capped, kind: str) -> None:
     rows = [json.loads(line) for line in (device.folder / "rows.jsonl").read_text().splitlines()]
     print(f"{kind}: step time {1e3 * rows[0]['step']:.1f} ms, batch size {BATCH[kind]}")
-    print("MB/s  processes (recorded)  job, samples/s   torch    direct   job AU   torch  direct (points)")
+    print("MB/s  processes (recorded)  job, samples/s    torch    direct   job AU   torch  direct (points)")
     for row in rows:
         off = [100 * (row[one] / row["job"] - 1) for one in ("torch", "direct")]
         au = [100 * (row[f"{one}_au"] - row["job_au"]) for one in ("torch", "direct")]
         job_au = 100 * row["job_au"]
         print(
             f"{row['rate']:4d}  {row['ranks']:9d} ({row['recorded']})         "
-            f"{row['jobs'][0]:6.1f}, {row['jobs'][1]:6.1f}"
+            f"{min(row['jobs']):6.1f} to {max(row['jobs']):6.1f}"
             f"  {off[0]:+5.1f} %  {off[1]:+5.1f} %   {job_au:5.1f} %  {au[0]:+5.1f}  {au[1]:+5.1f}"
             f"  {' '.join(row['torch_flags'])}"
         )
+
+
+def overhead(device: Capped, kind: str) -> None:
+    """A late step of the job, recorded against not, in turns, after a run of each that does not count."""
+    device.rate(10_000)
+    job = [sys.executable, TRAIN, "train", kind, device.mount / "data", 120]
+    recorded = [
+        *FEEDRATE, "record", "--out", device.folder / "overhead", "--force", "--traced-steps", 20, "--", *job,
+    ]  # fmt: skip
+    more = []
+    for pair in range(PAIRS + 1):
+        took = {}
+        for which in (True, False) if pair % 2 else (False, True):
+            took[which] = json.loads(run(*(recorded if which else job)).splitlines()[-1])["late_step"]
+        if pair:
+            more.append(100 * (took[True] / took[False] - 1))
+            print(f"recorded {1e3 * took[True]:.1f} ms, not {1e3 * took[False]:.1f} ms: {more[-1]:+.1f} %")
+    print(f"{kind}: {median(more):+.1f} % ({min(more):+.1f} to {max(more):+.1f})")
 
 
 def main() -> None:
@@ -169,9 +195,12 @@ def main() -> None:
             record(device, kind, 1)
         elif phase == "both":
             record(device, kind, 2)
-            measure(device, kind, 0, recorded=2, counts=(2,))
+            for number in range(len(RATES[kind])):
+                measure(device, kind, number, recorded=2, counts=(2,))
         elif phase == "table":
             table(device, kind)
+        elif phase == "overhead":
+            overhead(device, kind)
         elif phase == "down":
             run(DEVICE, "down", device.folder)
         else:

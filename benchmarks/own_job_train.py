@@ -5,7 +5,8 @@ They know no feedrate.
     python own_job_train.py make KIND FOLDER          the data
     python own_job_train.py train KIND FOLDER STEPS   trains; with RANK and WORLD_SIZE as one of several
 
-The last line on stdout is JSON: samples, and seconds between the end of the first step and of the last.
+The last line on stdout is JSON: samples, seconds between the end of the first step and of the last, and what
+a step took in the last half.
 """
 
 from __future__ import annotations
@@ -117,14 +118,15 @@ def network(kind: str) -> nn.Module:
 
 def train(kind: str, folder: Path, steps: int) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(int(os.environ.get("SEED", "0")))
+    seed = int(os.environ.get("SEED", "0"))
+    torch.manual_seed(seed)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     dataset: Dataset = {"volumes": Volumes, "images": Images, "slices": Slices}[kind](folder)
     model, sampler = network(kind), None
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
         model = nn.parallel.DistributedDataParallel(model)
-        sampler = DistributedSampler(dataset)
+        sampler = DistributedSampler(dataset, seed=seed)
     loader = DataLoader(
         dataset,
         BATCH[kind],
@@ -143,7 +145,13 @@ def train(kind: str, folder: Path, steps: int) -> None:
         ends.append(time.monotonic())
         if number + 1 == steps:
             break
-    print(json.dumps({"samples": (len(ends) - 1) * BATCH[kind], "seconds": ends[-1] - ends[0]}), flush=True)
+    last = ends[len(ends) // 2 :]
+    found = {
+        "samples": (len(ends) - 1) * BATCH[kind],
+        "seconds": ends[-1] - ends[0],
+        "late_step": (last[-1] - last[0]) / (len(last) - 1),
+    }
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,9 @@ class AccessSpec:
     """Format bytes: places that `bytes_read` lie at, spread over the sample."""
     chunk_bytes: Bytes = 0
     """Mean bytes of a column chunk of a row group, one request each; 0: requests are the loader's blocks."""
+    buffered: bool = False
+    """The job reads through the page cache, whose read-ahead `--loader direct` then has, too; false: it reads
+    with O_DIRECT where the file system can. Worker processes read through the page cache either way."""
     refill: Refill = "epoch"
     """What is read ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
     in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in

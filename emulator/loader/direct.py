@@ -32,16 +32,17 @@ _TOGETHER = 4 * 2**20
 
 
 class _Slot:
-    """One batch on its way, of which `left` tasks are still to come.
+    """One batch of an epoch on its way, of which `left` tasks are still to come.
 
     The reader that brings the last one notes the time and releases `complete`, for which the consumer waits.
     A bare lock is the cheapest thing that a thread can wait for with a timeout: an Event or a Future builds a
     condition variable for every batch.
     """
 
-    __slots__ = ("began", "bytes", "cancelled", "complete", "error", "left", "ready", "samples")
+    __slots__ = ("began", "bytes", "cancelled", "complete", "epoch", "error", "left", "ready", "samples")
 
-    def __init__(self, samples: int, tasks: int) -> None:
+    def __init__(self, epoch: int, samples: int, tasks: int) -> None:
+        self.epoch = epoch
         self.samples = samples
         self.left = tasks
         self.bytes = 0
@@ -90,9 +91,13 @@ class DirectLoader:
     def __init__(
         self, spec: LoaderSpec, reader: WholeReader, seed: int = 0, refill: Refill = "never"
     ) -> None:
-        """`seed` and `refill` have no meaning here: nothing is cropped, and there are no workers to start."""
+        """`seed` has no meaning here: nothing is cropped. Where files are evicted when they are closed, those
+        of many samples stay open until `read` is called again; with `refill` = never it is called once."""
         self._spec = spec
         self._reader = reader
+        self._evicts = reader.storage.evicts_on_close
+        self._keeps = not (self._evicts and refill == "never")
+        self._epoch = 0
         self._lock = threading.Lock()  # guards the counts of all slots
         self._leading = threading.Lock()
         self._window: deque[_Slot] = deque()
@@ -103,6 +108,7 @@ class DirectLoader:
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
         """As Loader.read; at most `prefetch` batches are read ahead of the consumer."""
         self._abandon()
+        self._epoch += 1
         return self._deliver(iter(portions))
 
     def _deliver(self, portions: Iterator[Portion]) -> Iterator[Batch]:
@@ -128,7 +134,7 @@ class DirectLoader:
     def _admit(self, portion: Portion) -> _Slot:
         reads = portion.reads
         together = min(self._together, -(-len(reads) // self._spec.workers) or 1)
-        slot = _Slot(portion.samples, -(-len(reads) // together))
+        slot = _Slot(self._epoch, portion.samples, -(-len(reads) // together))
         for first in range(0, len(reads), together):
             self._readers.tasks.put((slot, reads[first : first + together]))
         return slot
@@ -138,23 +144,26 @@ class DirectLoader:
         buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
-        if self._reader.storage.evicts_on_close:
-            files = 0
-        lead = _Lead(self._leading)
-        scanner = self._reader.scanner(buffer, files, lead.give_way)
+        lead, epoch = _Lead(self._leading), 0
+        scanner = self._reader.scanner(buffer, files if self._keeps else 0, lead.give_way)
         with lead, scanner or nullcontext():
             while lead.take() and (task := tasks.get()) is not None:
                 if scanner is None or scanner.waits:
                     lead.give_way()
-                self._read(*task, scanner, buffer)
+                before, epoch = epoch, task[0].epoch
+                self._read(*task, scanner, buffer, anew=self._evicts and before != epoch)
 
-    def _read(self, slot: _Slot, reads: Sequence[Read], scanner: Scanner | None, buffer: memoryview) -> None:
+    def _read(
+        self, slot: _Slot, reads: Sequence[Read], scanner: Scanner | None, buffer: memoryview, *, anew: bool
+    ) -> None:
         if slot.cancelled:
             return
         if math.isnan(slot.began):
             slot.began = time.monotonic()
         try:
             if scanner is not None:
+                if anew:
+                    scanner.close()
                 wanted = [self._reader.wanted(read) for read in reads]
                 size = scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
             else:

@@ -80,6 +80,13 @@ def marks(result: RunResult) -> tuple[Mark, ...]:
     if result.kind == "simulated":
         sentence = "Simulated: computed in virtual time; nothing was read."
         found.append(Mark(label="simulated", sentence=sentence))
+    short = {point.ranks for point in result.points for flag in point.flags if flag.name == "job-cpu"}
+    if short:
+        sentence = (
+            f"At {rank_counts(short)} the recorded job itself would be short of CPU on these hosts: what is "
+            "shown there is the storage as a faster client sees it, and the job gets at most that."
+        )
+        found.append(Mark(label="faster than the job's CPU", sentence=sentence))
     if result.kind == "imported" or "imported" in result.environment:
         found.append(Mark(label="imported", sentence="Imported: measured by another tool.", serious=False))
     return tuple(found)

@@ -75,6 +75,11 @@ class TrainingJob:
     label: str = ""
     """A name for the result, for people."""
 
+    @property
+    def direct(self) -> bool:
+        """Whether files are read with O_DIRECT where the file system can."""
+        return self.loader == "direct" and self.storage.cache == "cold" and not self.workload.access.buffered
+
     def rank_plan(self, manifest: Manifest, number: int, ranks: int) -> RankPlan:
         """The plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""
         plan = plan_for(self.workload, manifest.samples, ranks, manifest.samples_per_file)
@@ -195,7 +200,7 @@ def run_point(
     plan = job.rank_plan(dataset.manifest, number, comm.size)
     node = comm.node()
     log, clock = StepLog(number, comm.rank), MonotonicClock()
-    direct = job.loader == "direct" and job.storage.cache == "cold" and dataset.store.takes_direct()
+    direct = job.direct and dataset.store.takes_direct()
     accelerator = Accelerator(endless(workload.accelerator, plan.seed, comm.rank), clock)
     writer = SpoolWriter(log, spool)
 

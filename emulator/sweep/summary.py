@@ -46,7 +46,7 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
         jobs_cpu(point, job.workload),
         costly_barrier(point, job.workload, polled=measured.barrier_polled),
     ]
-    if job.loader == "direct" and job.storage.cache == "cold" and reads.buffered:
+    if job.direct and reads.buffered:
         sentence = (
             "The file system refuses O_DIRECT: reads went through the page cache and were evicted, "
             "at a higher cost in CPU."

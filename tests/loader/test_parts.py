@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from emulator.dataset.formats import format_named, format_of
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
-from emulator.plan import EpochPlan, portions
+from emulator.plan import EpochPlan, Portion, Read, portions
 from emulator.storage.base import TimedStorage
-from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.storage.posix import PosixStorage, evict, probe_direct, resident_pages
 
 EACH = 20
 RECORDS = replace(SPEC, crop=(), block_bytes=4096, prefetch=4)
@@ -52,6 +53,33 @@ def read_all(kind, files, access, *, ranks=1, verify=False, direct=False, spec=R
         found.append(list(loader.read(portions(plan, rank, 7, 0))))
         loader.close()
     return found, storage.stats.snapshot()
+
+
+@pytest.mark.parametrize("kind", ["direct", "torch"])
+def test_what_the_kernel_has_read_ahead_stays_for_an_epoch(kind, tmp_path):
+    """A file of many samples is evicted when an epoch begins, not with each sample."""
+    files = write_many(tmp_path, "bytes", 1)
+    path = tmp_path / files.names[0]
+
+    def resident():
+        with path.open("rb") as file:
+            return resident_pages(file.fileno(), 0, files.sizes[0])[1]
+
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        evict(file.fileno())
+    if resident():
+        pytest.skip("this file system keeps its pages")
+    loader = make_loader(
+        kind, RECORDS, PosixStorage(tmp_path, direct=False, cache="cold"), files, access=AccessSpec()
+    )
+    for _ in range(2):
+        path.read_bytes()
+        batches = loader.read([Portion(1, (Read(0, 7),))])
+        next(batches)
+        assert 0 < resident() < 4, "of 6 pages, those that were read"
+        list(batches)
+    loader.close()
 
 
 @pytest.mark.parametrize("kind", ["direct", "threads"])

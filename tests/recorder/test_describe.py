@@ -46,6 +46,7 @@ def pattern(reads: Reads, samples: int, settings: Settings = SHUFFLED, ahead: fl
 def test_whole_files():
     found = pattern(whole(100, 50_000), 100)
     assert (found.files, found.samples_per_file, found.access.bytes_read) == (100, 1, 0)
+    assert not found.access.buffered
     found = pattern(whole(40, 50_000), 40)
     assert found.files == 100 and any("40 files were seen" in line for line in found.told)
 
@@ -75,6 +76,7 @@ def test_batches_on_their_way_when_the_job_ended_do_not_make_a_sample_smaller():
                     requests=pieces(65536, 46), runs=pieces(65536, 46))  # fmt: skip
     found = pattern(reads, 40, ahead=1.2)  # 40 were delivered, 48 asked for, 46 read
     assert (found.samples_per_file, found.access.bytes_read, found.block_bytes) == (100, 0, 65536)
+    assert found.access.buffered, "what the kernel reads ahead of a part of a file is the job's, too"
 
 
 def test_read_ahead_is_told_where_it_is_more_than_libraries():
@@ -82,6 +84,12 @@ def test_read_ahead_is_told_where_it_is_more_than_libraries():
     for storage, told in ((1.35e8, False), (2e8, True)):
         loader = seen(replace(reads, storage_bytes=int(storage)), 100)
         assert any("asked for came from storage" in line for line in of_loader(loader, STEP, 1)) == told
+
+
+@pytest.mark.parametrize(("ranks", "cores", "most"), [(1, 8, "5 processes"), (6, 8, "6 processes")])
+def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay(ranks, cores, most):
+    loader = replace(seen(whole(100, 1_000_000), 100), step_cpu_seconds=0.1, batch_cpu_seconds=0.05)
+    assert any(f"with more than {most} on {cores}" in line for line in of_loader(loader, STEP, ranks, cores))
 
 
 def test_pieces_of_a_sample():

@@ -185,29 +185,30 @@ jobs.train(loader, 0.001)
     assert (loader["steps"], loader["reads"]["files"]) == (16, 64)
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("context", "persistent"),
+    [("fork", "false"), ("fork", "true"), ("forkserver", "false"), ("spawn", "false")],
+)
 @pytest.mark.long
 @TRACED
-def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, tmp_path):
+def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, persistent, tmp_path):
     """The tracer lets go of the job while it runs: of workers, however they began, and of the job itself."""
-    data = make_files(tmp_path / "data", [30_000] * 128)
-    for persistent in ("false", "true"):
-        out = tmp_path / persistent
-        done = record(
-            out, "files", data, "step=0.02", "epochs=2", f'multiprocessing_context="{context}"',
-            f"persistent_workers={persistent}", "traced=true",
-            options=("--traced-steps", "20", "--warmup", "4"),
-        )  # fmt: skip
-        assert done.status == 0 and done.out == "steps 64\ntracer 0\n", done.err
-        seen = json.loads((out / "record.json").read_text())
-        (loader,) = seen["loaders"]
-        assert loader["steps"] == 64 and 24 <= loader["read_steps"] < 40
-        asked = loader["read_steps"] * loader["ahead"] * 4
-        assert asked - 32 <= loader["reads"]["visits"] <= asked + 8
-        steps = read_rows(out / "profile.parquet", SEEN)
-        assert abs(steps["traced"].sum() - loader["read_steps"]) <= 1
-        assert not seen["step"]["traced"] and seen["step"]["all_steps"] == 64 - steps["traced"].sum()
-        assert load_recipe(str(out / "recipe.toml")).files == 128
+    data, out = make_files(tmp_path / "data", [30_000] * 128), tmp_path / "job"
+    done = record(
+        out, "files", data, "step=0.02", "epochs=2", f'multiprocessing_context="{context}"',
+        f"persistent_workers={persistent}", "traced=true",
+        options=("--traced-steps", "20", "--warmup", "4"),
+    )  # fmt: skip
+    assert done.status == 0 and done.out == "steps 64\ntracer 0\n", done.err
+    seen = json.loads((out / "record.json").read_text())
+    (loader,) = seen["loaders"]
+    assert loader["steps"] == 64 and 24 <= loader["read_steps"] < 40
+    asked = loader["read_steps"] * loader["ahead"] * 4
+    assert asked - 32 <= loader["reads"]["visits"] <= asked + 8
+    steps = read_rows(out / "profile.parquet", SEEN)
+    assert abs(steps["traced"].sum() - loader["read_steps"]) <= 1
+    assert not seen["step"]["traced"] and seen["step"]["all_steps"] == 64 - steps["traced"].sum()
+    assert load_recipe(str(out / "recipe.toml")).files == 128
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ def test_a_replay_is_as_fast_as_its_job(kind, tmp_path):
     done = subprocess.run(command, text=True, stdout=subprocess.PIPE, check=True)
     print(done.stdout)
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
-    assert len(rows) == 7
+    assert len(rows) == 9
     for row in rows:
         for loader in ("torch", "direct"):
             assert row[loader] == pytest.approx(row["job"], rel=0.05), row

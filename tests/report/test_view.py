@@ -16,6 +16,7 @@ from synthetic_results import (
     flagged_sweep,
     plain_sweep,
     point,
+    result,
     shaped_sweep,
     steps_of,
     with_steps,
@@ -53,6 +54,13 @@ def test_emulated_simulated_and_incomplete_results_are_marked() -> None:
     assert marks(EXAMPLES["incomplete"]())[0].sentence.startswith("Incomplete: rank 3 on node001 died")
     both = replace(shaped_sweep(), status="incomplete")
     assert marks_line(both) == "incomplete · emulated storage, shaped to 26 GB/s a node, 2 ms latency"
+
+
+def test_a_replay_faster_than_its_job_says_so_before_all_figures() -> None:
+    short = replace(CACHE, name="job-cpu")
+    found = result([point(1, 26e9), point(2, 26e9, flags=(short,)), point(4, 26e9, flags=(short,))])
+    (mark,) = marks(found)
+    assert mark.serious and mark.sentence.startswith("At rank counts 2, 4 the recorded job itself would be")
 
 
 def test_a_flag_is_one_note_with_its_places_and_its_worst_sentence() -> None:

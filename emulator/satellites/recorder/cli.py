@@ -12,7 +12,7 @@ import typer
 from emulator import live
 from emulator.errors import FeedrateError, SpecError
 from emulator.satellites.recorder import strace
-from emulator.satellites.recorder.describe import main_loader, reads_words, step_words
+from emulator.satellites.recorder.describe import main_loader, main_loaders, reads_words, step_words
 from emulator.satellites.recorder.folder import Written, prepare, write
 from emulator.satellites.recorder.observation import Loader, Observation
 from emulator.satellites.recorder.session import Ran, end_as, run_job
@@ -105,9 +105,11 @@ def lines(written: Written, ran: Ran | None = None) -> list[str]:
     else:
         settings = loader.settings
         kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
+        ranks = len(main_loaders(seen))
         found.append(
             f"  DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
             f"{kind}; {loader.steps} steps{_seen(loader)}: {reads_words(loader.reads)}"
+            + (f"; {ranks} ranks together, whose files count for each" if ranks > 1 else "")
         )
         others = [other for other in seen.loaders if other.settings != settings]
         for other in others[:10]:

@@ -30,6 +30,8 @@ _OWN_BYTES = 20e6
 _PIECES = 4096
 """Places of a sample that are told apart, at most."""
 _MOST_BLOCK = 16 * 2**20
+_MOST_PROCESSES = 16
+"""Accelerators of a host, at most: cores that suffice for more are no news."""
 _READ_AHEAD = 1.1
 """Bytes from storage per byte that was asked for, from which on read-ahead is told."""
 
@@ -204,10 +206,15 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
                 f"the job reads {share:.2f} times the bytes of a sample, some of them more than once; the "
                 "replay reads them once"
             )
-    follows = run > 1.5 * request  # one request behind the other: the kernel reads ahead
-    wanted = max(request, reads.readahead if follows or sequential or whole else 0)
+    # Where parts of files are read, the kernel reads ahead of such requests for the replay, too.
+    wanted = max(request, reads.readahead if sequential or whole else 0)
     block = min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
     sizes = tuple(max(5, round(size / per_file)) for size in reads.sizes) or (sample_bytes, sample_bytes)
+    if not length:
+        told.append(
+            f"the dataset does not tell its length: the recipe has the {files} files whose reads were seen; "
+            "generate --files N makes more"
+        )
     held = files
     if length and per_file == 1:
         # Of batches that were on their way at the end, nobody knows how far their files were opened.
@@ -230,6 +237,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             streams=max(1, settings.workers) if sequential else 1,
             bytes_read=bytes_read,
             pieces=pieces,
+            buffered=not (whole or sequential or mapped or reads.sizes_only),
         ),
         block_bytes=block,
         told=tuple(told),
@@ -252,7 +260,8 @@ def describe(observation: Observation, name: str) -> Described:
         )
     batch = settings.batch_size or max(1, round(loader.samples / max(1, loader.steps)))
     batch *= pattern.files_per_sample
-    told = [*pattern.told, *of_loader(loader, step, ranks)]
+    cores = int(observation.machine.get("cores", 0))
+    told = [*pattern.told, *of_loader(loader, step, ranks, cores, pattern.access.buffered)]
     workers = max(1, settings.workers)
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 1
     accelerator = loader.accelerator or "CPU of the recorded job"
@@ -338,19 +347,29 @@ def _each(pattern: Pattern) -> int:
     return pattern.access.bytes_read or pattern.sample_bytes
 
 
-def of_loader(loader: Loader, step: StepTime, ranks: int) -> list[str]:
-    """What a replay leaves out of what the loader does, in words."""
+def of_loader(
+    loader: Loader, step: StepTime, ranks: int, cores: int = 0, buffered: bool = False
+) -> list[str]:
+    """What a replay leaves out of what the loader does, in words.
+
+    `cores` are those of the host, 0: not known; `buffered` as AccessSpec has it.
+    """
     settings, reads = loader.settings, loader.reads
     told = []
     # Workers also page in libraries, which are no reads of data.
     more = (reads.storage_bytes or 0) - _OWN_BYTES * max(1, settings.workers) * ranks
     fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
     if fetched > _READ_AHEAD:
-        told.append(
+        line = (
             f"at least {fetched:.3g} times the bytes that were asked for came from storage: the kernel reads "
-            "ahead, as it does for --loader torch; --loader direct reads nothing ahead, and where storage is "
-            "the limit it can be faster by as much"
+            "ahead, as it does for a replay"
         )
+        if not buffered:
+            line += (
+                " with --loader torch; --loader direct reads nothing ahead, and where storage is the limit "
+                "it can be faster by as much"
+            )
+        told.append(line)
     if not settings.workers:
         told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")
     if settings.sampler in ("WeightedRandomSampler", "custom"):
@@ -358,10 +377,17 @@ def of_loader(loader: Loader, step: StepTime, ranks: int) -> list[str]:
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
         )
     if loader.cpu_seconds:
-        told.append(
-            f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading; a "
-            "replay does neither, and says where the job would need more than there is"
+        line = (
+            f"a step costs {show_seconds(loader.cpu_seconds)} of this host's CPU, training and loading, "
+            "which a replay does not spend"
         )
+        most = max(ranks, math.floor(cores * step.seconds / loader.cpu_seconds)) if cores else math.inf
+        if most <= _MOST_PROCESSES:
+            line += (
+                f": with more than {most} process{'es' if most > 1 else ''} on {cores} cores the job is "
+                "slower than its replay (flag job-cpu)"
+            )
+        told.append(line)
     if loader.batch_cpu_seconds > 0.5 * settings.workers * step.seconds:
         told.append(
             f"a batch costs its {settings.workers} workers {show_seconds(loader.batch_cpu_seconds)} of CPU: "
@@ -373,9 +399,14 @@ def of_loader(loader: Loader, step: StepTime, ranks: int) -> list[str]:
 def step_words(step: StepTime) -> str:
     """Where a step time comes from."""
     if step.bound:
+        why = (
+            f"at only {step.steps} of {step.all_steps} steps no batch was waited for"
+            if step.steps
+            else "the job waited for data throughout"
+        )
         return (
-            f"the job waited for data throughout ({step.waited:.0%} of the time): a step takes "
-            f"{show_seconds(step.seconds)} or less, and {show_seconds(step.at_least)} between two batches"
+            f"{why} (it waited {step.waited:.0%} of the time): a step takes {show_seconds(step.seconds)} or "
+            f"less, and {show_seconds(step.at_least)} between two batches"
         )
     if step.in_turn:
         return f"mean of {step.steps} steps, between which the job reads: {step.waited:.0%} of the time"
@@ -388,9 +419,10 @@ def reads_words(reads: Reads) -> str:
     if not reads.files and not reads.bytes:
         return "no data files were seen"
     size = reads.bytes or reads.storage_bytes or 0
+    files = f"{reads.files} data file{'s' if reads.files != 1 else ''} of {show_bytes(reads.files_bytes)}"
     return (
-        f"{reads.files} data files of {show_bytes(reads.files_bytes)}, {show_bytes(size)} read in "
-        f"{reads.requests.count} requests of about {show_bytes(reads.requests.typical())}"
+        f"{files}, {show_bytes(size)} read in {reads.requests.count} requests of about "
+        f"{show_bytes(reads.requests.typical())}"
         if reads.requests.count
-        else f"{reads.files} data files of {show_bytes(reads.files_bytes)} opened"
+        else f"{files} opened"
     )

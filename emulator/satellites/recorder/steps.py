@@ -51,7 +51,7 @@ class StepTime:
     seconds: float
     """Its mean; of a bound, the most that it can be."""
     bound: bool = False
-    """True: the job waited for data throughout. A step takes `seconds` or less."""
+    """True: at too few steps no batch was waited for. A step takes `seconds` or less."""
     at_least: float = 0.0
     """Of a bound: median seconds between two batches, which a step takes unless it goes on beyond them."""
     steps: int
