@@ -51,6 +51,12 @@ def test_whole_files():
     assert found.files == 100 and any("40 files were seen" in line for line in found.told)
 
 
+def test_files_of_an_iterable_dataset_are_those_that_were_seen():
+    iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
+    found = pattern(whole(40, 50_000), 800, iterable)
+    assert found.files == 40 and any("the recipe has the 40 files" in line for line in found.told)
+
+
 def test_files_of_batches_on_their_way_make_no_sample_of_less_than_a_file():
     assert pattern(whole(94, 50_000), 80, ahead=1.2).files == 100  # 96 were asked for
     assert pattern(whole(188, 50_000), 80, ahead=1.2).files == 200, "image and label"

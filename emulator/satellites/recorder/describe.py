@@ -210,7 +210,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     wanted = max(request, reads.readahead if sequential or whole else 0)
     block = min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
     sizes = tuple(max(5, round(size / per_file)) for size in reads.sizes) or (sample_bytes, sample_bytes)
-    if not length:
+    if settings.iterable:
         told.append(
             f"the dataset does not tell its length: the recipe has the {files} files whose reads were seen; "
             "generate --files N makes more"
