@@ -20,11 +20,13 @@ from emulator.run.links import FAN, Clock, _listen, _Proof, hosts_joined, likely
 def on_hosts(hosts, work):
     """`work(links, rank)` of the only rank of each of so many hosts."""
     group, names = Group(hosts), [f"host{number}" for number in range(hosts)]
+    unguarded = threading.Barrier(hosts, timeout=20)
 
     def live(rank):
         with hosts_joined(ThreadComm(group, rank), names) as (links, problem):
             assert links and not problem
-            links._guard.stop()  # it would end the whole test
+            links._guard.stop()  # it would end the whole test process
+            unguarded.wait()  # before any of them closes its links
             return work(links, rank)
 
     with ThreadPoolExecutor(hosts) as pool:
