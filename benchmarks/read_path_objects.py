@@ -37,7 +37,7 @@ from emulator.dataset.manifest import Manifest
 from emulator.loader import make_loader
 from emulator.plan import EpochPlan, RankPlan
 from emulator.run.selftest import ram_files
-from emulator.storage.base import TimedStorage
+from emulator.storage.base import Store, TimedStorage
 from emulator.storage.s3 import S3Store
 
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4_000_000)
@@ -84,7 +84,7 @@ def endpoint(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def loader_turns(workload: Workload, files: Manifest, store: S3Store) -> Iterator[int]:
+def loader_turns(workload: Workload, files: Manifest, store: Store) -> Iterator[int]:
     """The bytes of batches of the direct loader."""
     spec, access = (
         replace(workload.loader, batch_size=16, workers=THREADS, prefetch=8, block_bytes=4 << 20),
