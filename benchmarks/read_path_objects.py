@@ -23,13 +23,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, cycle
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import obstore
 from read_path import machine
-from read_path_sizes import arguments, spread
+from read_path_contest import Turn, arguments, in_turns, publish, rows
 
 from emulator.config.storage import ObjectURL
 from emulator.config.workload import AccessSpec, Workload, load_workload
@@ -52,15 +51,6 @@ http {{
   server {{ listen 127.0.0.1:{port}; root {folder}; }}
 }}
 """
-
-
-class Turn(NamedTuple):
-    """What one contestant did in one turn."""
-
-    gets: float
-    """GET/s."""
-    cpu: float
-    """CPU-seconds per GB."""
 
 
 @contextmanager
@@ -114,10 +104,10 @@ def obstore_turns(url: str, keys: list[str], size: int) -> Iterator[int]:
             yield sum(pool.map(get, [next(turns) for _ in range(16)]))
 
 
-def timed(batches: Iterator[int], size: int) -> Callable[[float], Turn]:
+def timed(batches: Iterator[int], size: int, seconds: float) -> Callable[[], Turn]:
     """A contestant: it reads for so many seconds."""
 
-    def turn(seconds: float) -> Turn:
+    def turn() -> Turn:
         next(batches)
         begin, cpu, done = time.monotonic(), time.process_time(), 0
         while time.monotonic() - begin < seconds:
@@ -125,6 +115,12 @@ def timed(batches: Iterator[int], size: int) -> Callable[[float], Turn]:
         return Turn(done / size / (time.monotonic() - begin), (time.process_time() - cpu) / done * 1e9)
 
     return turn
+
+
+def objects_of(size: int) -> Workload:
+    """A workload whose samples are objects of this size."""
+    workload = load_workload("retinanet-b200")
+    return replace(workload, sample=replace(workload.sample, bytes_mean=size, bytes_sd=0))
 
 
 def main() -> None:
@@ -144,8 +140,7 @@ def main() -> None:
         "|---|---|---|---|---|",
     ]
     for size in SIZES:
-        workload = load_workload("retinanet-b200")
-        workload = replace(workload, sample=replace(workload.sample, bytes_mean=size, bytes_sd=0))
+        workload = objects_of(size)
         with tempfile.TemporaryDirectory(dir=options.folder) as folder, endpoint(Path(folder)) as url:
             os.environ["AWS_ENDPOINT_URL"] = url
             (Path(folder) / "bucket/set").mkdir(parents=True)
@@ -154,22 +149,12 @@ def main() -> None:
             keys = [f"set/{name}" for name in files.names]
             store = S3Store(ObjectURL(kind="s3", bucket="bucket", prefix="set"))
             readers = {
-                "feedrate direct": timed(loader_turns(workload, files, store), found),
-                "obstore alone": timed(obstore_turns(url, keys, found), found),
+                "feedrate direct": timed(loader_turns(workload, files, store), found, options.seconds),
+                "obstore alone": timed(obstore_turns(url, keys, found), found, options.seconds),
             }
-            taken: dict[str, list[Turn]] = {name: [] for name in readers}
-            for _ in range(options.turns):
-                for name, read in readers.items():
-                    taken[name].append(read(options.seconds))
-        for name, turns in taken.items():
-            rival = taken["obstore alone"]
-            ratio = spread([theirs.cpu / mine.cpu for theirs, mine in zip(rival, turns, strict=True)], 2)
-            gets, cpu = spread([turn.gets for turn in turns], 0), spread([turn.cpu for turn in turns], 2)
-            lines.append(f"| {found / 1000:.0f} kB | {name} | {gets} | {cpu} | {ratio} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if options.out:
-        options.out.write_text(text)
+            taken = in_turns(readers, options.turns)
+        lines += rows(f"{found / 1000:.0f} kB", taken, ("obstore alone",), rate=0)
+    publish(lines, options.out)
 
 
 if __name__ == "__main__":

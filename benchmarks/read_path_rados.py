@@ -18,17 +18,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from read_path import machine
-from read_path_objects import THREADS, Turn, loader_turns, timed
-from read_path_sizes import arguments, spread
+from read_path_contest import Turn, arguments, in_turns, publish, rows
+from read_path_objects import THREADS, loader_turns, objects_of, timed
 
 from emulator.config.storage import ObjectURL
-from emulator.config.workload import load_workload
 from emulator.run.selftest import ram_files
 from emulator.storage.rados import RadosStore
 
@@ -36,13 +34,15 @@ SIZES = (64 << 10, 1 << 20, 4_000_000)
 
 
 @contextmanager
-def rados_bench(pool: str, conf: str, size: int, objects: int) -> Iterator[Callable[[float], Turn]]:
+def rados_bench(
+    pool: str, conf: str, size: int, objects: int, seconds: float
+) -> Iterator[Callable[[], Turn]]:
     """A contestant: Ceph's own tool, on objects that it has written itself."""
     rados = ["rados", "-c", conf, "-p", pool]
     kept = ["-b", str(size), "-t", str(THREADS), "--max-objects", str(objects), "--no-cleanup"]
     _said([*rados, "bench", "60", "write", *kept])
 
-    def turn(seconds: float) -> Turn:
+    def turn() -> Turn:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         said = _said([*rados, "bench", f"{seconds:.0f}", "rand", "-t", str(THREADS)])
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -84,32 +84,18 @@ def main() -> None:
         "|---|---|---|---|---|",
     ]
     for size in SIZES:
-        workload = load_workload("retinanet-b200")
-        workload = replace(workload, sample=replace(workload.sample, bytes_mean=size, bytes_sd=0))
+        workload = objects_of(size)
         with tempfile.TemporaryDirectory() as folder:
             files = ram_files(Path(folder), workload)
             for name in files.names:
                 store.put(name, Path(folder, name).read_bytes())
         found = int(files.sizes[0])
-        with rados_bench(pool, options.conf, found, len(files.names)) as theirs:
-            readers = {
-                "feedrate direct": timed(loader_turns(workload, files, store), found),
-                "rados bench": theirs,
-            }
-            taken: dict[str, list[Turn]] = {name: [] for name in readers}
-            for _ in range(options.turns):
-                for name, read in readers.items():
-                    taken[name].append(read(options.seconds))
+        with rados_bench(pool, options.conf, found, len(files.names), options.seconds) as theirs:
+            ours = timed(loader_turns(workload, files, store), found, options.seconds)
+            taken = in_turns({"feedrate direct": ours, "rados bench": theirs}, options.turns)
         store.delete(files.names)
-        for name, turns in taken.items():
-            pairs = zip(taken["rados bench"], turns, strict=True)
-            ratio = spread([rival.cpu / mine.cpu for rival, mine in pairs], 2)
-            reads, cpu = spread([turn.gets for turn in turns], 0), spread([turn.cpu for turn in turns], 2)
-            lines.append(f"| {found / 1000:.0f} kB | {name} | {reads} | {cpu} | {ratio} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if options.out:
-        options.out.write_text(text)
+        lines += rows(f"{found / 1000:.0f} kB", taken, ("rados bench",), rate=0)
+    publish(lines, options.out)
 
 
 if __name__ == "__main__":

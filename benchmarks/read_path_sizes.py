@@ -9,10 +9,8 @@ what it says of its job.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,13 +18,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from read_path import machine
+from read_path_contest import Turn, arguments, in_turns, publish, rows
 
 from emulator.config.workload import AccessSpec, load_workload
 from emulator.loader import make_loader
@@ -35,16 +34,6 @@ from emulator.run.selftest import ram_files
 from emulator.satellites.baseline.fio import fio_environment
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer
-
-
-class Turn(NamedTuple):
-    """What one contestant did in one turn."""
-
-    rate: float
-    """GB/s."""
-    cpu: float
-    """CPU-seconds per GB."""
-
 
 Contestant = Callable[[float], Turn]
 """Reads for so many seconds."""
@@ -146,15 +135,6 @@ def _fio(paths: list[Path], request: int, seconds: float) -> Turn:
     return Turn(size / told["read"]["runtime"] / 1e6, spent / size * 1e9)
 
 
-def arguments(description: str | None) -> argparse.ArgumentParser:
-    """What a benchmark takes whose contestants read in turns."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write the table there as Markdown")
-    return parser
-
-
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=1.0)
@@ -174,27 +154,11 @@ def main() -> None:
             tempfile.TemporaryDirectory(dir=options.folder) as folder,
             contestants(case, Path(folder)) as found,
         ):
-            taken: dict[str, list[Turn]] = {name: [] for name in found}
-            for _ in range(options.turns):
-                for name, read in found.items():
-                    taken[name].append(read(options.seconds))
-        for name, turns in taken.items():
-            ratios = [
-                spread([theirs.cpu / mine.cpu for theirs, mine in zip(taken[rival], turns, strict=True)])
-                for rival in ("fio psync", "plain os.preadv")
-            ]
-            rate, cpu = spread([turn.rate for turn in turns]), spread([turn.cpu for turn in turns], 3)
-            lines.append(f"| {case.title} | {name} | {rate} | {cpu} | {' | '.join(ratios)} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-
-
-def spread(values: list[float], digits: int = 2) -> str:
-    """Their median and, in brackets, their range."""
-    middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
-    return f"{middle} [{low}-{high}]"
+            taken = in_turns(
+                {name: partial(read, options.seconds) for name, read in found.items()}, options.turns
+            )
+        lines += rows(case.title, taken, ("fio psync", "plain os.preadv"), cpu=3)
+    publish(lines, options.out)
 
 
 if __name__ == "__main__":

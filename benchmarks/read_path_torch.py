@@ -14,8 +14,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset
 sys.path.insert(0, str(Path(__file__).parent))
 
 from read_path import machine
-from read_path_sizes import Turn, arguments, spread
+from read_path_contest import Turn, arguments, in_turns, publish, rows
 
 from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest
@@ -93,13 +93,14 @@ def plain(workload: Workload, files: Manifest, folder: Path, batch: int) -> Iter
     yield (one.numel() for one in loader)
 
 
-def turn(reader: Iterator[int], batches: int) -> Turn:
-    """Read so many batches, after some that nobody times."""
-    sum(islice(reader, WARM_BATCHES))
-    begin, cpu = time.monotonic(), _cpu()
-    size = sum(islice(reader, batches))
-    seconds = time.monotonic() - begin
-    return Turn(size / seconds / 1e9, (_cpu() - cpu) / size * 1e9)
+def turn(reader: Callable[[], AbstractContextManager[Iterator[int]]], batches: int) -> Turn:
+    """Start the reader and read so many batches, after some that nobody times."""
+    with reader() as sizes:
+        sum(islice(sizes, WARM_BATCHES))
+        begin, cpu = time.monotonic(), _cpu()
+        size = sum(islice(sizes, batches))
+        seconds = time.monotonic() - begin
+        return Turn(size / seconds / 1e9, (_cpu() - cpu) / size * 1e9)
 
 
 def _cpu() -> float:
@@ -135,20 +136,12 @@ def main() -> None:
                 "feedrate ring": partial(ours, *given, loader="ring"),
                 "plain DataLoader": partial(plain, *given),
             }
-            taken: dict[str, list[Turn]] = {one: [] for one in readers if options.only in one}
-            for _ in range(options.turns):
-                for one in taken:
-                    with readers[one]() as reader:
-                        taken[one].append(turn(reader, options.batches))
-        for one, turns in taken.items():
-            rival = taken.get("plain DataLoader", turns)
-            ratio = spread([theirs.cpu / mine.cpu for theirs, mine in zip(rival, turns, strict=True)])
-            rate, cpu = spread([turn.rate for turn in turns]), spread([turn.cpu for turn in turns])
-            lines.append(f"| {name} | {one} | {rate} | {cpu} | {ratio} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    if options.out:
-        options.out.write_text(text)
+            chosen = {one: reader for one, reader in readers.items() if options.only in one}
+            taken = in_turns(
+                {one: partial(turn, reader, options.batches) for one, reader in chosen.items()}, options.turns
+            )
+        lines += rows(name, taken, ("plain DataLoader",))
+    publish(lines, options.out)
 
 
 if __name__ == "__main__":
