@@ -1,12 +1,14 @@
 """How many emulated accelerators this machine holds when storage costs nothing but a copy.
 
-    python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--threads 16,24] [--cold 0.8] [--out FILE]
+    python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--threads 16,24] [--torch 8,12]
+                                      [--pytorch 8,12] [--cold 0.8] [--out FILE]
 
 One NVIDIA A100 at 1/16 of the sample size: 7 samples of 9.2 MB (image and label) every 0.636 s, 101 MB/s,
 warm in the page cache. With --cold the direct loader is also run cold, with as many as ask for that share
 of what fio reads from the same files just before. Each count is `feedrate run` as a user starts it: mpirun,
 a barrier after each step, every byte of every file read. A count holds when AU >= 90 %, over all steps but
 each rank's first. Which processes ran beside it matters: the table has the share of CPU that others took.
+Of a plain PyTorch training (--pytorch; plain_training.py) `AU here` is known only, and has to be as much.
 
     AU, AU here, X/X_ideal   as `feedrate report` shows them
     plain           GB/s of a loop over os.preadv and nothing else, a thread a core, just before and just
@@ -29,13 +31,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from against_pytorch import Case, trained
 from read_path import machine
 from read_path_fio import fio_turn
 from read_path_turn import Files, watched
@@ -50,8 +53,9 @@ PSS_SECONDS = 4.0
 SCALE = 16
 BATCH = 7
 STEP_SECONDS = 0.636
+LOADERS = ("direct", "threads", "torch")
+WORKERS, EDGE = 4, 48  # of 128 voxels at 1/16 of the volume 51 would be left
 FIO_DEPTHS, FIO_BLOCK = (8, 16, 32), 2**18  # it leaves out what fills no request: 2 % of files this small
-CROP = "[48, 48, 48]"  # 128 voxels at 1/16 of the volume would be 51
 RECIPE = f"""name = "kits19-16th"
 title = "KiTS19's sizes / {SCALE}"
 format = "npz"
@@ -63,7 +67,7 @@ bytes_mean = {146_600_628 // SCALE}
 bytes_sd = {68_341_808 // SCALE}
 bytes_min = {32_000_000 // SCALE}
 bytes_max = {392_500_000 // SCALE}
-min_edge = 48
+min_edge = {EDGE}
 aspect = 1.35
 aspect_sigma = 0.31
 """
@@ -86,22 +90,30 @@ class Held:
 
 def main() -> None:
     options = _options()
-    counts = {kind: _counts(getattr(options, kind)) for kind in ("direct", "threads")}
+    counts = {kind: _counts(getattr(options, kind)) for kind in ("pytorch", *LOADERS)}
     files = _files(options.folder, BATCH * max((n for some in counts.values() for n in some), default=32))
     files.warm()
-    runs, fio = [], []
+    rows, fio = [], []
+    held = dict.fromkeys(counts, 0)
     for _ in range(options.repeats):
         for kind, some in counts.items():
             for ranks in some:
-                runs.append(_run(options, files, kind, "warm", ranks))
-                print(_row(runs[-1]), flush=True)
+                if kind == "pytorch":
+                    au = _trained(options, files, ranks)
+                    rows.append(f"| plain PyTorch | warm | {ranks} | | {100 * au:.1f} % |" + " |" * 8)
+                else:
+                    run = _run(options, files, kind, "warm", ranks)
+                    au = run.point.au
+                    rows.append(_row(run))
+                held[kind] = max(held[kind], ranks) if au >= 0.9 else held[kind]
+                print(rows[-1], flush=True)
         if options.cold:
             best, ranks = _most_cold(files, options.cold)
             files.evict()
             fio.append(best)
-            runs.append(_run(options, files, "direct", "cold", ranks))
-            print(_row(runs[-1]), flush=True)
-    text = _report(options, files, runs, fio)
+            rows.append(_row(_run(options, files, "direct", "cold", ranks)))
+            print(rows[-1], flush=True)
+    text = _report(options, files, rows, held, fio)
     print("\n" + text)
     if options.out:
         options.out.write_text(text)
@@ -112,6 +124,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--direct", default="64,96,104,112,128", help="counts of the direct loader, or none")
     parser.add_argument("--threads", default="16,24,32,40", help="counts of the threads loader, or none")
+    parser.add_argument("--torch", default="none", help="counts of the torch loader, or none")
+    parser.add_argument("--pytorch", default="none", help="counts of plain PyTorch trainings, or none")
     parser.add_argument("--cold", type=float, help="share of fio's best that cold ranks ask for")
     parser.add_argument("--steps", type=int, default=30, help="steps of a rank")
     parser.add_argument("--repeats", type=int, default=1)
@@ -167,7 +181,7 @@ def _plain(files: Files) -> float:
 
 def _run(options: argparse.Namespace, files: Files, kind: str, cache: str, ranks: int) -> Held:
     # Of a dataset this small an epoch is a step or two: accelerators would wait at the border of each.
-    settings = [f"loader.crop={CROP}", "access.refill=never", *options.set]
+    settings = [f"loader.crop={[EDGE] * 3}", "access.refill=never", *options.set]
     with tempfile.TemporaryDirectory() as name:
         out = Path(name, "out")
         command = [
@@ -182,6 +196,17 @@ def _run(options: argparse.Namespace, files: Files, kind: str, cache: str, ranks
         seconds = time.monotonic() - begin
         plain += [_plain(files)] if plain else []
         return Held(kind, cache, read_result(out).points[0], seconds, done.peak_pss, tuple(plain))
+
+
+def _trained(options: argparse.Namespace, files: Files, ranks: int) -> float:
+    """AU of a plain PyTorch training of as many ranks, in an epoch that is as long as the run."""
+    case = Case(
+        name="", ranks=ranks, steps=options.steps, step_seconds=STEP_SECONDS, files=len(files.paths),
+        batch=BATCH, workers=WORKERS, edge=EDGE,
+        times=-(-ranks * BATCH * options.steps // len(files.paths)),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as name:
+        return trained(case, Path(name), list(files.paths)).steady / 100
 
 
 def _environment() -> dict[str, str]:
@@ -213,24 +238,22 @@ def _row(run: Held) -> str:
     )
 
 
-def _report(options: argparse.Namespace, files: Files, runs: Sequence[Held], fio: Sequence[float]) -> str:
-    good = [run for run in runs if run.cache == "warm" and run.point.au >= 0.9]
-    held = {
-        kind: max((run.point.ranks for run in good if run.loader == kind), default=0)
-        for kind in ("direct", "threads")
-    }
+def _report(
+    options: argparse.Namespace,
+    files: Files,
+    rows: Sequence[str],
+    held: Mapping[str, int],
+    fio: Sequence[float],
+) -> str:
     cold = [
         f"Cold: as many as ask for {options.cold:.0%} of fio's {best / 1e9:.2f} GB/s.\n\n" for best in fio
     ]
+    most = ", ".join(f"{ranks} with {kind}" for kind, ranks in held.items())
     return (
         f"# Accelerators on one machine, {time.strftime('%Y-%m-%d')}\n\n"
         f"`python {' '.join(sys.argv)}`\n\n{len(files.paths)} files of "
         f"{files.total / len(files.paths) / 1e6:.2f} MB; {options.steps} steps.\n{machine()}\n\n"
-        f"Most that held AU >= 90 %: {held['direct']} with direct, {held['threads']} with threads.\n\n"
-        + "".join(cold)
-        + _HEAD
-        + "\n".join(_row(run) for run in runs)
-        + "\n"
+        f"Most that held AU >= 90 %: {most}.\n\n" + "".join(cold) + _HEAD + "\n".join(rows) + "\n"
     )
 
 

@@ -32,7 +32,7 @@ from emulator.record.folder import read_result
 from emulator.record.steps import read_steps
 
 HERE = Path(__file__).parent
-FILES, BATCH, WORKERS, EDGE = 1024, 4, 2, 32
+FILES, BATCH, WORKERS = 1024, 4, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,12 @@ class Case:
     """Words for slow_storage.c; empty: the page cache as it is."""
     persistent: bool = False
     """Workers stay over the borders of epochs."""
+    batch: int = BATCH
+    workers: int = WORKERS
+    edge: int = 32
+    """Voxels of a crop, each way; feedrate's is the workload's."""
+    times: int = 1
+    """How often an epoch of the training has each file."""
 
 
 CASES = (
@@ -97,15 +103,16 @@ def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
     for rank in range(case.ranks):
         request = {
             "rank": rank, "ranks": case.ranks, "steps": case.steps, "meet": str(meet),
-            "paths": [str(path) for path in paths[: case.files]], "edge": EDGE, "batch": BATCH,
-            "workers": WORKERS, "prefetch_factor": 2, "persistent": case.persistent,
+            "paths": [str(path) for path in paths[: case.files]], "times": case.times,
+            "edge": case.edge, "batch": case.batch, "workers": case.workers,
+            "prefetch_factor": 2, "persistent": case.persistent,
             "step_seconds": case.step_seconds, "sync": "step",
         }  # fmt: skip
         command = [sys.executable, str(HERE / "plain_training.py"), json.dumps(request)]
         ranks.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, env=surroundings(case, folder), text=True)
         )
-    said = np.array([json.loads(rank.communicate(timeout=300)[0]) for rank in ranks])
+    said = np.array([json.loads(rank.communicate(timeout=600)[0]) for rank in ranks])
     epoch, step, begin, _, end = np.moveaxis(said, 2, 0)
     return shares(epoch, step, end - begin, case.step_seconds)
 

@@ -43,7 +43,7 @@ def main() -> None:
     rank, ranks, steps = request["rank"], request["ranks"], request["steps"]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{request['meet']}", rank=rank, world_size=ranks)
-    volumes = Volumes(request["paths"], request["edge"])
+    volumes = Volumes(request["paths"] * request["times"], request["edge"])
     sampler = DistributedSampler(volumes, ranks, rank, shuffle=True, drop_last=True)
     loader = DataLoader(
         volumes,
