@@ -2,35 +2,44 @@
 
     python benchmarks/own_job.py KIND FOLDER [PHASE...]     KIND: volumes, images, slices
 
-Phases, in this order: up, record, 0, 1, 2 (the rates), both, table, down; without any, all of them. The job
-is recorded once, alone, at the highest rate, and replayed with 1 and 2 processes; for `both` again, with two
-processes, and replayed with two. At each rate the job runs before and after its replays, every file out of
-the page cache first, in so many random orders as ORDERS says. Steps after the first are compared. The job's
-AU is the recorded step time against the time that a step took: beyond 100 % the recorded one is longer. A
-phase of its own, after up: `overhead`, of recording steps that nobody traces, everything in memory.
+Phases, in this order: up, alone, 0, 1, 2 (the rates), both, 0, 1, 2, table, down; without any, all of them.
+The job is recorded alone, at the highest rate, and replayed with 1 and 2 processes; for `both` it is
+recorded with two processes, and replayed with two. At each rate, in TURNS, the job runs before and after
+its replays, every file out of the page cache first, in a random order of the turn's. Steps after the first
+are compared, a replay with the mean of the two runs around it. The job's AU is the recorded step time
+against the time that a step took: beyond 100 % the recorded one is longer. A phase of its own, after up:
+`overhead`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from own_job_blocks import ON, TRACED
 from own_job_train import BATCH
 
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE, TRAIN = ROOT / "tests/lab/device.sh", Path(__file__).with_name("own_job_train.py")
+BLOCKS_OF = TRAIN.with_name("own_job_blocks.py")
 STEPS = {"volumes": 60, "images": 90, "slices": 90}
 RECORDED = {"volumes": 190, "images": 240, "slices": 190}
 """Steps of the recorded run: reads are traced in the first hundred, the others are timed."""
 RATES = {"volumes": (100, 24, 12), "images": (200, 40, 16), "slices": (300, 80, 30)}
 """MB/s: more than two processes need; less than two; less than one."""
-ORDERS = {"volumes": 1, "images": 1, "slices": 2}
-"""How much of one file the kernel reads ahead depends on the order in which its slices are read."""
-PAIRS = 7
+TURNS = {"volumes": (3, 1, 1), "images": (3, 1, 1), "slices": (3, 2, 2)}
+"""At the highest rate computing decides, and machines drift: it is recorded anew in each turn. How much of
+one file the kernel reads ahead depends on the order in which its slices are read."""
+LOADERS = ("torch", "direct")
+PAIRS = 12
 PORT = 29511
 ENV = {
     **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -104,18 +113,18 @@ def record(device: Capped, kind: str, ranks: int) -> None:
     launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", ranks]
     device.rate(RATES[kind][0])
     device.evict()
+    data = device.mount / "replay"
     run(*device.within(
         *FEEDRATE, "record", "--out", device.folder / "job", "--force", "--traced-steps", 100 // ranks, "--",
         *([sys.executable] if ranks == 1 else launcher), TRAIN, "train", kind, device.mount / "data",
         RECORDED[kind],
     ))  # fmt: skip
-    recipe = device.folder / "job" / "recipe.toml"
-    run(*FEEDRATE, "generate", device.mount / "replay", "--recipe", recipe, "--force")
+    if not data.exists():
+        run(*FEEDRATE, "generate", data, "--recipe", device.folder / "job" / "recipe.toml")
 
 
 def replay(device: Capped, kind: str, ranks: int, loader: str, seed: int) -> tuple[float, float, list[str]]:
     """(samples/s of all ranks, AU, names of its flags) of the replay."""
-    device.evict()
     out = device.folder / "out"
     run(*device.within(
         *FEEDRATE, "run", device.mount / "replay", "--workload", device.folder / "job" / "workload.toml",
@@ -127,76 +136,100 @@ def replay(device: Capped, kind: str, ranks: int, loader: str, seed: int) -> tup
 
 
 def measure(device: Capped, kind: str, number: int, recorded: int, counts: tuple[int, ...]) -> None:
-    step = json.loads((device.folder / "job" / "record.json").read_text())["step"]["seconds"]
-    rate = RATES[kind][number]
-    device.rate(rate)
-    for ranks in counts:
-        jobs, replays = [], {"torch": [], "direct": []}
-        for order in range(ORDERS[kind]):
-            seed = 10 * order + 2 * number + ranks
-            for loader in ("job", "torch", "direct", "job"):
+    rows: dict[int, list[dict[str, object]]] = {ranks: [] for ranks in counts}
+    for turn in range(TURNS[kind][number]):
+        if turn and not number:
+            record(device, kind, recorded)
+        step = json.loads((device.folder / "job" / "record.json").read_text())["step"]["seconds"]
+        device.rate(RATES[kind][number])
+        for ranks in counts:
+            seed, jobs, replays = 10 * turn + 2 * number + ranks, [], {}
+            for loader in ("job", *LOADERS, "job"):
+                device.evict()
                 if loader == "job":
-                    device.evict()
                     jobs.append(real(device, kind, ranks, seed))
                 else:
-                    replays[loader].append(replay(device, kind, ranks, loader, seed))
-        row = {"rate": rate, "ranks": ranks, "recorded": recorded, "step": step}
-        row["jobs"] = [speed for speed, _ in jobs]
-        row["job"], row["job_au"] = fmean(row["jobs"]), step / fmean(took for _, took in jobs)
-        for loader, found in replays.items():
-            speeds, aus, flags = zip(*found, strict=True)
-            row[f"{loader}s"], row[loader], row[f"{loader}_au"] = speeds, fmean(speeds), fmean(aus)
-            row[f"{loader}_flags"] = sorted({name for names in flags for name in names})
-        with (device.folder / "rows.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+                    replays[loader] = replay(device, kind, ranks, loader, seed)
+            speeds, took = zip(*jobs, strict=True)
+            row = {"step": step, "jobs": speeds, "job_au": step / fmean(took)}
+            for loader, (speed, au, flags) in replays.items():
+                row |= {loader: speed / fmean(speeds) - 1, f"{loader}_au": au, f"{loader}_flags": flags}
+            rows[ranks].append(row)
+    with (device.folder / "rows.jsonl").open("a") as file:
+        for ranks, turns in rows.items():
+            facts = {"rate": RATES[kind][number], "ranks": ranks, "recorded": recorded}
+            file.write(json.dumps({**facts, "turns": turns}) + "\n")
+
+
+def middle(row: dict[str, Any], name: str) -> float:
+    """Of a row, the median of its turns."""
+    return median(turn[name] for turn in row["turns"])
 
 
 def table(device: Capped, kind: str) -> None:
-    rows = [json.loads(line) for line in (device.folder / "rows.jsonl").read_text().splitlines()]
-    print(f"{kind}: step time {1e3 * rows[0]['step']:.1f} ms, batch size {BATCH[kind]}")
-    print("MB/s  processes (recorded)  job, samples/s    torch    direct   job AU   torch  direct (points)")
-    for row in rows:
-        off = [100 * (row[one] / row["job"] - 1) for one in ("torch", "direct")]
-        au = [100 * (row[f"{one}_au"] - row["job_au"]) for one in ("torch", "direct")]
-        job_au = 100 * row["job_au"]
-        print(
-            f"{row['rate']:4d}  {row['ranks']:9d} ({row['recorded']})         "
-            f"{min(row['jobs']):6.1f} to {max(row['jobs']):6.1f}"
-            f"  {off[0]:+5.1f} %  {off[1]:+5.1f} %   {job_au:5.1f} %  {au[0]:+5.1f}  {au[1]:+5.1f}"
-            f"  {' '.join(row['torch_flags'])}"
-        )
+    print(f"{kind}: batch size {BATCH[kind]}; medians of turns")
+    print("MB/s  processes (recorded)  step, ms        job, samples/s    torch (turns)    direct (turns)")
+    for row in map(json.loads, (device.folder / "rows.jsonl").read_text().splitlines()):
+        steps = [1e3 * turn["step"] for turn in row["turns"]]
+        jobs = [speed for turn in row["turns"] for speed in turn["jobs"]]
+        words = [
+            f"{row['rate']:4d}  {row['ranks']:9d} ({row['recorded']})",
+            f"{min(steps):6.1f} to {max(steps):6.1f}  {min(jobs):6.1f} to {max(jobs):6.1f}",
+        ]
+        for loader in LOADERS:
+            each = " ".join(f"{turn[loader]:+.1%}" for turn in row["turns"])
+            words.append(f"{middle(row, loader):+.1%} ({each})")
+        aus = " ".join(f"{middle(row, f'{one}_au'):.1%}" for one in ("job", *LOADERS))
+        flags = {name for turn in row["turns"] for name in turn["torch_flags"]}
+        print("   ".join([*words, f"AU {aus}", *sorted(flags)]))
 
 
 def overhead(device: Capped, kind: str) -> None:
-    """A late step of the job, recorded against not, in turns, after a run of each that does not count."""
+    """Recorded against not, everything in memory: blocks of steps of the same run, and runs in turns."""
     device.rate(10_000)
-    job = [sys.executable, TRAIN, "train", kind, device.mount / "data", 120]
+    group = Path("/sys/fs/cgroup/cpuacct") / device.folder.name
+    group.mkdir(exist_ok=True)
+    job = [sys.executable, BLOCKS_OF, kind, device.mount / "data", group]
     recorded = [
-        *FEEDRATE, "record", "--out", device.folder / "overhead", "--force", "--traced-steps", 20, "--", *job,
+        *FEEDRATE, "record", "--out", device.folder / "overhead", "--force", "--warmup", 0, "--traced-steps",
+        TRACED, "--", *job,
     ]  # fmt: skip
-    more = []
-    for pair in range(PAIRS + 1):
+    found: dict[str, list[NDArray[np.float64]]] = {}  # wall clock and CPU, recorded / not
+    for turn in range(PAIRS + 1):
         took = {}
-        for which in (True, False) if pair % 2 else (False, True):
-            took[which] = json.loads(run(*(recorded if which else job)).splitlines()[-1])["late_step"]
-        if pair:
-            more.append(100 * (took[True] / took[False] - 1))
-            print(f"recorded {1e3 * took[True]:.1f} ms, not {1e3 * took[False]:.1f} ms: {more[-1]:+.1f} %")
-    print(f"{kind}: {median(more):+.1f} % ({min(more):+.1f} to {max(more):+.1f})")
+        for which in (True, False) if turn % 2 else (False, True):
+            said = run(DEVICE, "in", group, *(recorded if which else job))
+            marks = np.array(json.loads(said.splitlines()[-1]))
+            took[which] = np.diff(marks[:, 1:], axis=0) / np.diff(marks[:, :1], axis=0)
+        if not turn:
+            continue  # the first reads what is not in memory yet
+        on, off = (
+            took[True][2:][np.array(ON) == one].reshape(-1, 2, 2).mean(axis=1) for one in (True, False)
+        )
+        for name, ratio in {
+            "only timed, blocks of one run": on / off,
+            "only timed, runs in turns": on.mean(axis=0)[None] / took[False][2:].mean(axis=0),
+            "traced, blocks of one run": took[True][:1] / off.mean(axis=0),
+            "traced, runs in turns": took[True][:1] / took[False][:1],
+        }.items():
+            found.setdefault(name, []).extend(ratio)
+    group.rmdir()
+    print(f"{kind}: a step {1e3 * off[:, 0].mean():.1f} ms, {1e3 * off[:, 1].mean():.1f} ms of CPU")
+    for name, ratios in found.items():
+        for of, each in zip(("time", "CPU"), np.sort(np.array(ratios), axis=0).T - 1, strict=True):
+            edge = int(len(each) / 2 - 0.98 * math.sqrt(len(each)))  # the sign test's 95 %
+            interval = f"{each[edge]:+.2%} to {each[-1 - edge]:+.2%}"
+            print(f"{name}, {of}: {median(each):+.2%} ({interval}), {len(each)}")
 
 
 def main() -> None:
     kind, device = sys.argv[1], Capped(Path(sys.argv[2]))
-    for phase in sys.argv[3:] or ("up", "record", "0", "1", "2", "both", "table", "down"):
+    for phase in sys.argv[3:] or ("up", "alone", "0", "1", "2", "both", "0", "1", "2", "table", "down"):
         if phase == "up":
             device.up()
             run(sys.executable, TRAIN, "make", kind, device.mount / "data")
-        elif phase == "record":
-            record(device, kind, 1)
-        elif phase == "both":
-            record(device, kind, 2)
-            for number in range(len(RATES[kind])):
-                measure(device, kind, number, recorded=2, counts=(2,))
+        elif phase in ("alone", "both"):
+            record(device, kind, 1 + (phase == "both"))
         elif phase == "table":
             table(device, kind)
         elif phase == "overhead":
@@ -204,7 +237,9 @@ def main() -> None:
         elif phase == "down":
             run(DEVICE, "down", device.folder)
         else:
-            measure(device, kind, int(phase), recorded=1, counts=(1, 2))
+            seen = json.loads((device.folder / "job" / "record.json").read_text())
+            recorded = len({loader["rank"] for loader in seen["loaders"]})
+            measure(device, kind, int(phase), recorded, counts=(1, 2)[recorded - 1 :])
 
 
 if __name__ == "__main__":

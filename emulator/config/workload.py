@@ -138,6 +138,9 @@ class AcceleratorSpec:
     """Variant of the profile."""
     quantiles: tuple[float, ...] | None = None
     """From a profile: seconds of measured steps, ascending, equally likely. Their mean is `step_seconds`."""
+    together: bool = False
+    """True: a step takes all ranks the same time. It was recorded from ranks that wait for each other, which
+    is part of these times. False: each rank draws its own, and training waits for the slowest beside."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds that a step costs the job's own host, training and loading, which no replay spends; None:
     not known."""

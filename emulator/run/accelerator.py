@@ -55,14 +55,15 @@ def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: i
     """Nominal seconds of compute of the steps `first`, `first` + 1, ... of a rank; shape (steps,).
 
     Constant, or drawn from the measured times: each as likely as any other and independent, so that the mean
-    is the profile's. They depend on seed, rank and step alone, not on the number of ranks. The
-    autocorrelation that the profile states is not reproduced.
+    is the profile's. They depend on seed, step and, unless `spec` has them together, rank alone, not on the
+    number of ranks. The autocorrelation that the profile states is not reproduced.
     """
     if spec.compute == "constant" or spec.quantiles is None:
         return np.full(steps, spec.step_seconds)
     times = np.array(spec.quantiles)
-    drawn: NDArray[np.float64] = times[(uniforms(seed, rank, first, steps) * len(times)).astype(np.int64)]
-    return drawn
+    drawn = uniforms(seed, 0 if spec.together else rank, first, steps) * len(times)
+    found: NDArray[np.float64] = times[drawn.astype(np.int64)]
+    return found
 
 
 def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:

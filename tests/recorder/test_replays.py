@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -25,4 +26,4 @@ def test_a_replay_is_as_fast_as_its_job(kind, tmp_path):
     assert len(rows) == 9
     for row in rows:
         for loader in ("torch", "direct"):
-            assert row[loader] == pytest.approx(row["job"], rel=0.05), row
+            assert abs(median(turn[loader] for turn in row["turns"])) <= 0.05, row

@@ -43,6 +43,16 @@ def test_a_job_that_reads_in_turn_needs_no_such_stretch():
     assert found is not None and not found.bound and found.seconds == pytest.approx(0.1)
 
 
+def test_ranks_wait_for_each_other_so_a_step_counts_where_none_waited_for_a_batch():
+    one, other = track([0.0] * 40, 0.1), track([0.0] * 20 + [0.3] + [0.0] * 19, 0.1)
+    for number in range(21, 40):  # its step 20 is as much longer as the other waits for its batch
+        *name, asked, got, used = one.rows[number]
+        one.rows[number] = (*name, asked + 3 * 10**8, got + 3 * 10**8, used)
+    one.ends[0] += 3 * 10**8
+    found = step_time([one.table(), other.table()], warmup=0)
+    assert found is not None and found.seconds == pytest.approx(0.1) and found.steps == 2 * (17 + 17)
+
+
 def test_too_few_steps_give_nothing():
     assert step_time([track([0.0] * 9, 0.1).table()], warmup=0) is None
     assert step_time([], warmup=0) is None

@@ -1,6 +1,7 @@
 """Drawn step times: pure, the same for any number of ranks, and distributed as the profile says."""
 
 import math
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -50,6 +51,12 @@ def test_known_values_so_that_runs_of_different_versions_compare():
 def test_ranks_and_seeds_differ():
     draws = [tuple(step_times(spec(), seed, rank, 0, 50)) for seed in range(4) for rank in range(4)]
     assert len(set(draws)) == 16
+
+
+def test_steps_of_ranks_that_were_recorded_together_are_as_long_for_all():
+    together = replace(spec(), together=True)
+    draws = {tuple(step_times(together, 4, rank, 0, 50)) for rank in range(4)}
+    assert draws == {tuple(step_times(spec(), 4, 0, 0, 50))}
 
 
 def test_the_rank_and_the_simulator_see_the_same_times():

@@ -285,6 +285,7 @@ def describe(observation: Observation, name: str) -> Described:
             provenance="bound" if step.bound else "recorded",
             compute="empirical" if step.quantiles else "constant",
             quantiles=step.quantiles or None,
+            together=ranks > 1,
             host_cpu_seconds=loader.cpu_seconds or None,
         ),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),

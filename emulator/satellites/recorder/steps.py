@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,11 +163,12 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
     """What a step takes, from the steps of all ranks after `warmup` of each; None: too few were seen.
 
     A step counts where no batch was waited for, now and at the steps before it: then what is between two
-    batches is the accelerator's time. Taking a batch that is there belongs to it. `in_turn`: the process
-    reads and computes in turn, itself, and all of what is between two batches is computing. Steps that were
-    traced do not count where there are enough others.
+    batches is the accelerator's time. Taking a batch that is there belongs to it. Ranks wait for each other
+    at every step, so it counts where none of them waited for a batch. `in_turn`: the process reads and
+    computes in turn, itself, and all of what is between two batches is computing. Steps that were traced do
+    not count where there are enough others.
     """
-    fed, all_times, betweens, waits = [], [], [], []
+    fed, names, all_times, betweens, waits = [], [], [], [], []
     traced = False
     for table in tables:
         table = untraced(table[warmup:])
@@ -193,11 +195,15 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
             length = 0 if begins[number] or not ready[number] else length + 1
             chosen[number] = length > _SETTLE and whole[number]
         fed.append(cycle[chosen])
+        names.append((table["epoch"].astype(np.int64) << 32 | table["step"])[chosen])
         all_times.append(cycle[whole])
         betweens.append(table["between"][whole])
         waits.append(table["wait"][whole])
     if not all_times:
         return None
+    if names:
+        everywhere = reduce(np.intersect1d, names)
+        fed = [times[np.isin(its, everywhere)] for times, its in zip(fed, names, strict=True)]
     times, cycles = np.concatenate(fed), np.concatenate(all_times)
     waited = float(np.concatenate(waits).sum() / cycles.sum()) if cycles.sum() else 0.0
     if len(cycles) < few:
