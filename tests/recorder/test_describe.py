@@ -98,6 +98,14 @@ def test_it_is_said_from_how_many_processes_on_the_job_is_slower_than_its_replay
     assert any(f"with more than {most} on {cores}" in line for line in of_loader(loader, STEP, ranks, cores))
 
 
+def test_parts_that_are_read_with_o_direct_are_replayed_so():
+    size, part = 100 * 2**16, pieces(2**16, 100)
+    reads = replace(whole(100, 2**20), visit_bytes=size, bytes=size, requests=part, runs=part)
+    assert pattern(reads, 100).access.buffered
+    found = pattern(replace(reads, direct=reads.bytes), 100)
+    assert not found.access.buffered and any("O_DIRECT" in line for line in found.told)
+
+
 def test_pieces_of_a_sample():
     reads = replace(whole(100, 1_000_000), visit_bytes=100 * 80_000, bytes=100 * 80_000,
                     requests=pieces(8_000, 1000), runs=pieces(8_000, 1000))  # fmt: skip

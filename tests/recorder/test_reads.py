@@ -65,6 +65,18 @@ nonsense
     assert (eight.bytes, eight.requests.count, eight.runs.count, eight.files_bytes) == (250, 3, 2, 5000)
 
 
+def test_reads_past_the_page_cache_are_told_apart_in_children_too(tmp_path):
+    one = tmp_path / "O_DIRECT.dat"
+    one.write_bytes(bytes(8192))
+    opened, read = (
+        f"""openat(AT_FDCWD</x>, "{one}", """,
+        f"""pread64(3<{one}>, ""..., 4096, 0) = 4096 <0.00001>\n""",
+    )
+    for flags, direct in (("O_RDONLY|O_CLOEXEC", 0), ("O_RDONLY|O_DIRECT|O_CLOEXEC", 4096)):
+        found = traced(f"7 {opened}{flags}) = 3<{one}> <0.00001>\n9 {read}").seen(9, {}, False)
+        assert (found.bytes, found.direct) == (4096, direct)
+
+
 def test_what_is_not_data():
     for name in (
         "/usr/lib/a",

@@ -75,6 +75,7 @@ def test_parts_slices_and_shards_are_told_apart_and_replayed(tmp_path):
     for kind, folder, words in (
         ("parts", small, ()),
         ("slices", large, ()),
+        ("direct", large, ()),
         ("shards", small, ("each=20000",)),
     ):
         done = record(tmp_path / kind, kind, folder, "step=0.005", "batch_size=1", *words)
@@ -83,7 +84,9 @@ def test_parts_slices_and_shards_are_told_apart_and_replayed(tmp_path):
         if kind == "parts":
             assert (found.sample.samples_per_file, found.access.pieces) == (1, 1)
             assert found.access.bytes_read == 65536 and found.access.pattern == "random"
-        elif kind == "slices":
+            assert found.access.buffered
+        elif kind in ("slices", "direct"):
+            assert found.access.buffered == (kind == "slices")
             assert (found.sample.samples_per_file, found.access.bytes_read) == (64, 0)
             assert found.access.pattern == "random" and found.loader.block_bytes == 65536
         else:

@@ -57,6 +57,10 @@ def test_steps_of_a_profilers_trace(tmp_path):
         ('{"traceEvents": []}', "no spans"),
         ('[{"a": "' + "x" * 3_000_000, "cut off"),
         (json.dumps([span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1, -5)]), "no time"),
+        (
+            json.dumps([span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10**400, 1)]),
+            "no time",
+        ),
     ],
 )
 def test_what_is_no_trace_is_one_line(text, said, tmp_path):

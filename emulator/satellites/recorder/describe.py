@@ -206,8 +206,13 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
                 f"the job reads {share:.2f} times the bytes of a sample, some of them more than once; the "
                 "replay reads them once"
             )
+    direct = reads.direct > reads.bytes / 2
+    if direct:
+        told.append(
+            "the job reads with O_DIRECT, as --loader direct does; --loader torch uses the page cache"
+        )
     # Where parts of files are read, the kernel reads ahead of such requests for the replay, too.
-    wanted = max(request, reads.readahead if sequential or whole else 0)
+    wanted = max(request, reads.readahead if (sequential or whole) and not direct else 0)
     block = min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
     sizes = tuple(max(5, round(size / per_file)) for size in reads.sizes) or (sample_bytes, sample_bytes)
     if settings.iterable:
@@ -237,7 +242,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             streams=max(1, settings.workers) if sequential else 1,
             bytes_read=bytes_read,
             pieces=pieces,
-            buffered=not (whole or sequential or mapped or reads.sizes_only),
+            buffered=not (whole or sequential or mapped or direct or reads.sizes_only),
         ),
         block_bytes=block,
         told=tuple(told),

@@ -175,6 +175,8 @@ class Reads:
     """Single reads."""
     runs: Pieces = field(default_factory=Pieces)
     """Reads one behind the other, without a gap."""
+    direct: int = 0
+    """Those of `bytes` that were read with O_DIRECT, past the page cache."""
     mapped: int = 0
     """Bytes of files that were mapped into memory: reads of mapped pages are no calls."""
     resident: float = 0.0
@@ -194,13 +196,13 @@ class Reads:
 
     def __post_init__(self) -> None:
         at_least(0, self, "files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size")
-        at_least(0, self, "bytes", "mapped", "call_bytes", "storage_bytes", "faults", "readahead")
+        at_least(0, self, "bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults", "readahead")
         at_least(0, self, "call_seconds")
 
     def plus(self, other: Reads) -> Reads:
         """Of two ranks. A file that both read counts twice: their names are not kept."""
         added = ("files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size", "bytes",
-                 "mapped", "faults", "call_seconds")  # fmt: skip
+                 "direct", "mapped", "faults", "call_seconds")  # fmt: skip
         values: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in added}
         called = [one.call_bytes for one in (self, other) if one.call_bytes is not None]
         stored = [one.storage_bytes for one in (self, other) if one.storage_bytes is not None]
@@ -241,8 +243,8 @@ def pooled_sizes(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...
 
 
 _COUNTS = (
-    *("opens", "stats", "visits", "visit_bytes", "visit_size", "bytes", "mapped", "call_seconds"),
-    *("pages", "resident"),
+    *("opens", "stats", "visits", "visit_bytes", "visit_size", "bytes", "direct", "mapped"),
+    *("call_seconds", "pages", "resident"),
 )
 
 
@@ -252,7 +254,7 @@ class _Group:
     def __init__(self) -> None:
         self.files: dict[int, int] = {}  # number of a file -> its bytes
         self.opens = self.stats = self.visits = self.visit_bytes = self.visit_size = 0
-        self.bytes = self.mapped = 0
+        self.bytes = self.direct = self.mapped = 0
         self.requests, self.runs = Histogram(), Histogram()
         self.call_seconds = 0.0
         self.pages = self.resident = 0  # pages of mapped files that were looked at, and those in memory
@@ -298,7 +300,7 @@ class Reduction:
         """Files beyond MOST_FILES, each as often as it was met."""
         self._numbers: dict[bytes, tuple[int, int, int]] = {}  # digest of a path -> number, bytes, device
         self._open: dict[tuple[int, int], _Open] = {}
-        self._data: dict[bytes, bool] = {}  # what is_data said of the last paths
+        self._direct: set[int] = set()  # files that were opened with O_DIRECT
 
     def group(self, key: object) -> _Group:
         found = self.groups.get(key)
@@ -349,8 +351,8 @@ class Reduction:
         if self.names is not None:
             self.names[os.fsdecode(path)] = size
 
-    def opened(self, key: object, process: int, fd: int, path: bytes) -> None:
-        """The file `path` got the number `fd` in `process`, of the group `key`."""
+    def opened(self, key: object, process: int, fd: int, path: bytes, direct: bool = False) -> None:
+        """The file `path` got the number `fd` in `process`, of the group `key`; `direct`: with O_DIRECT."""
         old = self._open.pop((process, fd), None)
         if old is not None:
             self._end(old)
@@ -360,6 +362,7 @@ class Reduction:
         number, size, _ = found
         group = self.group(key)
         group.opens += 1
+        (self._direct.add if direct else self._direct.discard)(number)
         self._open[process, fd] = _Open(path, number, size, 0, group)
 
     def named(self, key: object, path: bytes) -> None:
@@ -435,6 +438,7 @@ class Reduction:
         handle.visit += size
         group.visit_bytes += size
         group.bytes += size
+        group.direct += size if handle.number in self._direct else 0
         group.requests.add(size)
 
     def mapped(self, key: object, path: bytes, size: int) -> None:
@@ -479,6 +483,7 @@ class Reduction:
             visit_bytes=group.visit_bytes,
             visit_size=group.visit_size,
             bytes=group.bytes,
+            direct=group.direct,
             requests=group.requests.seen(),
             runs=group.runs.seen(),
             mapped=group.mapped,

@@ -71,6 +71,7 @@ def ended(tracer: int) -> bool:
 _RESULT = re.compile(rb"\) += (-?\d+)")
 _AT = re.compile(rb"(\d+)<(/.*?)>, ")
 _OPENED = re.compile(rb"= (\d+)<(/.*)> <[\d.]+>$")
+_FLAGS = re.compile(rb"\bO_[A-Z]+\b(?=[|),])")
 _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PREAD = re.compile(rb", \d+, (\d+)\) += ")
 _PREADV = re.compile(rb"\], \d+, (\d+)(?:, \w+)?\) += ")
@@ -207,10 +208,11 @@ class Tracer:
             self.reduction.sought(self._key(process), process, int(where[1]), plain(where[2]), int(result[1]))
 
     def _opened(self, thread: int, text: bytes) -> None:
-        found = _OPENED.search(text)
-        if found and b"O_WRONLY" not in text and b"O_DIRECTORY" not in text:
+        found, flags = _OPENED.search(text), _FLAGS.findall(text)
+        if found and b"O_WRONLY" not in flags and b"O_DIRECTORY" not in flags:
             process = self.process(thread)
-            self.reduction.opened(self._key(process), process, int(found[1]), plain(found[2]))
+            direct = b"O_DIRECT" in flags
+            self.reduction.opened(self._key(process), process, int(found[1]), plain(found[2]), direct)
 
     def _mmap(self, thread: int, text: bytes) -> None:
         found = _MAPPED.match(text)

@@ -164,7 +164,7 @@ def _events(text: _Text, path: Path) -> Iterator[Mapping[str, Any]]:
 def _number(event: Mapping[str, Any], name: str) -> float:
     try:
         value = float(event.get(name, "nan"))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
     return value if abs(value) < 1e18 else math.nan
 
@@ -313,7 +313,7 @@ def darshan_reads(path: Path) -> Loader:
             for begin, offset, length, end in reads:
                 took = max(0.0, end - begin)
                 reduction.read("", rank, number, name, int(offset), int(length), took)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             raise _unreadable(path) from None
         visits, size_of_visits = visits + opens, size_of_visits + opens * size
     found = reduction.seen("", {}, False)
