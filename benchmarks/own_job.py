@@ -39,7 +39,7 @@ TURNS = {"volumes": (3, 1, 1), "images": (3, 1, 1), "slices": (3, 2, 2)}
 """At the highest rate computing decides, and machines drift: it is recorded anew in each turn. How much of
 one file the kernel reads ahead depends on the order in which its slices are read."""
 LOADERS = ("torch", "direct")
-PAIRS = 12
+PAIRS = 10
 PORT = 29511
 ENV = {
     **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -194,26 +194,33 @@ def overhead(device: Capped, kind: str) -> None:
         *FEEDRATE, "record", "--out", device.folder / "overhead", "--force", "--warmup", 0, "--traced-steps",
         TRACED, "--", *job,
     ]  # fmt: skip
-    found: dict[str, list[NDArray[np.float64]]] = {}  # wall clock and CPU, recorded / not
+    kept = device.folder / "overhead.jsonl"
     for turn in range(PAIRS + 1):
-        took = {}
-        for which in (True, False) if turn % 2 else (False, True):
-            said = run(DEVICE, "in", group, *(recorded if which else job))
-            marks = np.array(json.loads(said.splitlines()[-1]))
-            took[which] = np.diff(marks[:, 1:], axis=0) / np.diff(marks[:, :1], axis=0)
-        if not turn:
-            continue  # the first reads what is not in memory yet
-        on, off = (
-            took[True][2:][np.array(ON) == one].reshape(-1, 2, 2).mean(axis=1) for one in (True, False)
+        said = {}
+        for which in ("on", "off") if turn % 2 else ("off", "on"):
+            ended = run(DEVICE, "in", group, *(recorded if which == "on" else job))
+            said[which] = json.loads(ended.splitlines()[-1])
+        if turn:  # the first reads what is not in memory yet
+            with kept.open("a") as file:
+                file.write(json.dumps(said) + "\n")
+    group.rmdir()
+
+
+def overhead_table(device: Capped, kind: str) -> None:
+    found: dict[str, list[NDArray[np.float64]]] = {}  # wall clock and CPU, recorded / not
+    for said in map(json.loads, (device.folder / "overhead.jsonl").read_text().splitlines()):
+        steps, plain = (
+            np.diff(np.array(said[which])[:, 1:], axis=0) / np.diff(np.array(said[which])[:, :1], axis=0)
+            for which in ("on", "off")
         )
+        on, off = (steps[2:][np.array(ON) == one].reshape(-1, 2, 2).mean(axis=1) for one in (True, False))
         for name, ratio in {
             "only timed, blocks of one run": on / off,
-            "only timed, runs in turns": on.mean(axis=0)[None] / took[False][2:].mean(axis=0),
-            "traced, blocks of one run": took[True][:1] / off.mean(axis=0),
-            "traced, runs in turns": took[True][:1] / took[False][:1],
+            "only timed, runs in turns": on.mean(axis=0)[None] / plain[2:].mean(axis=0),
+            "traced, blocks of one run": steps[:1] / off.mean(axis=0),
+            "traced, runs in turns": steps[:1] / plain[:1],
         }.items():
             found.setdefault(name, []).extend(ratio)
-    group.rmdir()
     print(f"{kind}: a step {1e3 * off[:, 0].mean():.1f} ms, {1e3 * off[:, 1].mean():.1f} ms of CPU")
     for name, ratios in found.items():
         for of, each in zip(("time", "CPU"), np.sort(np.array(ratios), axis=0).T - 1, strict=True):
@@ -234,6 +241,7 @@ def main() -> None:
             table(device, kind)
         elif phase == "overhead":
             overhead(device, kind)
+            overhead_table(device, kind)
         elif phase == "down":
             run(DEVICE, "down", device.folder)
         else:

@@ -62,6 +62,11 @@ def test_files_of_batches_on_their_way_make_no_sample_of_less_than_a_file():
     assert pattern(whole(188, 50_000), 80, ahead=1.2).files == 200, "image and label"
 
 
+def test_samples_that_are_drawn_again_and_again_are_files_still():
+    found = pattern(whole(40, 50_000, times=5), 200)
+    assert (found.files, found.samples_per_file, found.access.bytes_read) == (40, 1, 0)
+
+
 def test_image_and_label_of_a_sample_are_files_of_their_own():
     found = pattern(whole(200, 50_000), 100)
     assert (found.files, found.files_per_sample) == (200, 2)

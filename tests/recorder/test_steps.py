@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.satellites.recorder.steps import Track, from_batch_to_batch, step_cpu, step_time
+from emulator.satellites.recorder.steps import Track, batches_taken, from_batch_to_batch, step_cpu, step_time
 
 
 def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:
@@ -51,6 +51,20 @@ def test_ranks_wait_for_each_other_so_a_step_counts_where_none_waited_for_a_batc
     one.ends[0] += 3 * 10**8
     found = step_time([one.table(), other.table()], warmup=0)
     assert found is not None and found.seconds == pytest.approx(0.1) and found.steps == 2 * (17 + 17)
+
+
+def test_steps_in_which_the_job_validates_or_waits_for_another_loader_do_not_count():
+    one = track([0.0] * 40, 0.1)
+    for number in range(21, 40):  # in step 20 it validates for 3 s
+        *name, asked, got, used = one.rows[number]
+        one.rows[number] = (*name, asked + 3 * 10**9, got + 3 * 10**9, used)
+    one.ends[0] += 3 * 10**9
+    other = Track(0)
+    for number in range(5):
+        at = one.rows[20][5] + number * 10**8
+        other.add(0, number, 4, 1, at, at, number, 0)
+    found = step_time([one.table(0, batches_taken([one, other]))], warmup=0)
+    assert found is not None and found.seconds == pytest.approx(0.1) and found.steps == 36
 
 
 def test_too_few_steps_give_nothing():

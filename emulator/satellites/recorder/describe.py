@@ -104,6 +104,7 @@ def main_loader(observation: Observation) -> Loader | None:
         ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
         if first.samples
         else 1.0,
+        others=first.others,
         step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
         batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
         reads=reads,
@@ -160,9 +161,12 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     in_order = settings.sampler in ("SequentialSampler", "iterable")
     files, together = reads.files, 1
     mean_file = reads.files_bytes / reads.files
-    if met / files < 1.5:
-        per_file, whole = 1, reads.visit_bytes >= WHOLE * reads.visit_size and not mapped
-        together = max(1, round(files / met))
+    whole = reads.visit_bytes >= WHOLE * reads.visit_size and not mapped
+    # A sampler with replacement comes back to the same files.
+    again = whole and not reads.sizes_only and reads.visits > 0.9 * samples / loader.ahead
+    if met / files < 1.5 or again:
+        per_file = 1
+        together = max(1, round(files / met if met / files < 1.5 else reads.visits / samples))
         if together > 1:
             each /= together
             told.append(
@@ -376,6 +380,11 @@ def of_loader(
                 "it can be faster by as much"
             )
         told.append(line)
+    if loader.others:
+        told.append(
+            f"between two batches the job takes {loader.others:g} of another DataLoader: a step of the "
+            "replay takes as long, and reads for this one alone"
+        )
     if not settings.workers:
         told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")
     if settings.sampler in ("WeightedRandomSampler", "custom"):

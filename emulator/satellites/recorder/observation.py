@@ -64,6 +64,8 @@ class Loader:
     """Steps in whose time `reads` were seen; None: all."""
     ahead: float = 1.0
     """Batches that were asked for in that time, per batch that was delivered."""
+    others: float = 0.0
+    """Batches of other DataLoaders that the job takes between two of its own, as a rule."""
     step_cpu_seconds: float = 0.0
     """Median CPU seconds of the process that trains, in a step that nobody traced; 0: not known."""
     batch_cpu_seconds: float = 0.0
@@ -73,7 +75,7 @@ class Loader:
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
-        at_least(0, self, "step_cpu_seconds", "batch_cpu_seconds")
+        at_least(0, self, "others", "step_cpu_seconds", "batch_cpu_seconds")
 
     @property
     def share_read(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -24,6 +24,8 @@ SEEN = np.dtype(
         ("between", "<f8"),  # seconds from then until the next one was asked for; NaN: none was
         ("cpu", "<f8"),  # CPU seconds of the process, from ask to ask; NaN: not known
         ("traced", "<i1"),  # 1: its calls were traced meanwhile, which takes time
+        ("others", "<i4"),  # batches of other DataLoaders that the process took in `between`
+        ("other_wait", "<f8"),  # seconds of `between` in which it waited for those
     ]
 )
 """One step of the job: a row of profile.parquet."""
@@ -109,8 +111,9 @@ class Track:
         )
         return sum(self.delivered.values()), asked
 
-    def table(self, traced_until: int = 0) -> Table:
-        """Its rows, in order: dtype SEEN. `traced_until`: nanoseconds of the monotonic clock."""
+    def table(self, traced_until: int = 0, taken: NDArray[np.int64] | None = None) -> Table:
+        """Its rows, in order: dtype SEEN. `traced_until`: nanoseconds of the monotonic clock; `taken`: as
+        `batches_taken` gives it, of its process."""
         rows = sorted(self.rows)
         table = np.zeros(len(rows), SEEN)
         if not rows:
@@ -127,8 +130,19 @@ class Track:
         table["asked"] = (asked - asked.min()) / 1e9
         table["wait"] = (got - asked) / 1e9
         table["between"] = np.where(following >= 0, (following - got) / 1e9, np.nan)
+        if taken is not None:
+            waited = np.append(0, np.cumsum(taken[:, 1] - taken[:, 0]))
+            first, beyond = (np.searchsorted(taken[:, 0], at) for at in (got, np.maximum(following, got)))
+            table["others"] = beyond - first
+            table["other_wait"] = (waited[beyond] - waited[first]) / 1e9
         table["cpu"] = np.append(np.where(same, np.diff(used) / 1e9, np.nan), np.nan)
         return table
+
+
+def batches_taken(tracks: Iterable[Track]) -> NDArray[np.int64]:
+    """When batches were asked for, ascending, and when they were handed over, by any of `tracks`."""
+    rows = sorted((row[4], row[5]) for track in tracks for row in track.rows)
+    return np.array(rows, np.int64).reshape(-1, 2)
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -165,8 +179,9 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
     A step counts where no batch was waited for, now and at the steps before it: then what is between two
     batches is the accelerator's time. Taking a batch that is there belongs to it. Ranks wait for each other
     at every step, so it counts where none of them waited for a batch. `in_turn`: the process reads and
-    computes in turn, itself, and all of what is between two batches is computing. Steps that were traced do
-    not count where there are enough others.
+    computes in turn, itself, and all of what is between two batches is computing. Nor does a step count in
+    which the process waited for another DataLoader, or took more of its batches than it does as a rule, as
+    to validate. Steps that were traced do not count where there are enough others.
     """
     fed, names, all_times, betweens, waits = [], [], [], [], []
     traced = False
@@ -177,13 +192,15 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         cycle = np.where(whole, table["wait"] + table["between"], 0.0)
         if not whole.any():
             continue
-        if in_turn:
-            fed.append(table["between"][whole])
-            all_times.append(cycle[whole])
-            betweens.append(table["between"][whole])
-            waits.append(table["wait"][whole])
-            continue
         typical = float(np.median(table["between"][whole]))
+        alone = whole & (table["others"] <= np.median(table["others"][whole]))
+        alone &= table["other_wait"] <= _SMALL * typical
+        all_times.append(cycle[whole])
+        betweens.append((table["between"] - table["other_wait"])[whole])
+        waits.append((table["wait"] + table["other_wait"])[whole])
+        if in_turn:
+            fed.append(table["between"][alone])
+            continue
         quick = 2 * float(np.quantile(table["wait"], 0.1))  # what taking a batch costs anyway
         quick = max(_SMALL * typical, quick if quick <= _DEAR * typical else 0.0)
         ready = np.where(table["ready"] == 2, table["wait"] <= quick, table["ready"] == 1)
@@ -193,12 +210,9 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         length, chosen = 0, np.zeros(len(table), bool)
         for number in range(len(table)):
             length = 0 if begins[number] or not ready[number] else length + 1
-            chosen[number] = length > _SETTLE and whole[number]
+            chosen[number] = length > _SETTLE and alone[number]
         fed.append(cycle[chosen])
         names.append((table["epoch"].astype(np.int64) << 32 | table["step"])[chosen])
-        all_times.append(cycle[whole])
-        betweens.append(table["between"][whole])
-        waits.append(table["wait"][whole])
     if not all_times:
         return None
     if names:

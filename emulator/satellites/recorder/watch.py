@@ -17,7 +17,7 @@ from emulator.errors import FeedrateError
 from emulator.satellites.recorder.hook.feedrate_probe import usage
 from emulator.satellites.recorder.observation import Loader, Settings
 from emulator.satellites.recorder.reads import Reads, Reduction
-from emulator.satellites.recorder.steps import Table, Track, joined, step_cpu
+from emulator.satellites.recorder.steps import Table, Track, batches_taken, joined, step_cpu
 from emulator.satellites.recorder.strace import Tracer
 
 MOST_LOADERS = 1000
@@ -177,13 +177,17 @@ class Watch:
         for key, seen in self.loaders.items():
             if seen.track.rows:
                 alike.setdefault((key[0], seen.settings), []).append(key)
+        taken = {
+            process: batches_taken(seen.track for key, seen in self.loaders.items() if key[0] == process)
+            for process, _ in alike
+        }
         found = []
         for (process, settings), keys in alike.items():
             first, *others = keys
             for other in others:
                 self.reduction.move(other, first)
             tracks = [self.loaders[key].track for key in keys]
-            table = joined([track.table(self.traced_until) for track in tracks])
+            table = joined([track.table(self.traced_until, taken[process]) for track in tracks])
             steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
             got, asked = np.sum([track.read for track in tracks], 0).tolist()
             counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
@@ -203,6 +207,7 @@ class Watch:
                 seconds=float(table["asked"].max(initial=0.0)),
                 read_steps=got,
                 ahead=asked / got if got else 1.0,
+                others=float(np.median(table["others"])),
                 step_cpu_seconds=step_cpu(table),
                 batch_cpu_seconds=ticks / made / os.sysconf("SC_CLK_TCK") if settings.workers else 0.0,
                 reads=self.reduction.seen(first, counters, not self.traced),
