@@ -32,7 +32,8 @@ DEVICE, TRAIN = ROOT / "tests/lab/device.sh", Path(__file__).with_name("own_job_
 BLOCKS_OF = TRAIN.with_name("own_job_blocks.py")
 STEPS = {"volumes": 60, "images": 90, "slices": 90}
 RECORDED = {"volumes": 190, "images": 240, "slices": 190}
-"""Steps of the recorded run: reads are traced in the first hundred, the others are timed."""
+"""Steps of the recorded run, of each of two, too: reads are traced in the first hundred, the others are
+timed. None is the last of an epoch, where workers have nothing left to do and leave cores to computing."""
 RATES = {"volumes": (100, 24, 12), "images": (200, 40, 16), "slices": (300, 80, 30)}
 """MB/s: more than two processes need; less than two; less than one."""
 TURNS = {"volumes": (3, 1, 1), "images": (3, 1, 1), "slices": (3, 2, 2)}
@@ -67,7 +68,7 @@ class Capped:
 
     def up(self) -> None:
         self.folder.mkdir(parents=True)
-        run(DEVICE, "up", self.folder, "2G", 10**9)
+        run(DEVICE, "up", self.folder, "4G", 10**9)
 
     def rate(self, megabytes: int) -> None:
         path = Path(self.group) / "blkio.throttle.read_bps_device"
@@ -115,7 +116,7 @@ def record(device: Capped, kind: str, ranks: int) -> None:
     device.evict()
     data = device.mount / "replay"
     run(*device.within(
-        *FEEDRATE, "record", "--out", device.folder / "job", "--force", "--traced-steps", 100 // ranks, "--",
+        *FEEDRATE, "record", "--out", device.folder / "job", "--force", "--traced-steps", 100, "--",
         *([sys.executable] if ranks == 1 else launcher), TRAIN, "train", kind, device.mount / "data",
         RECORDED[kind],
     ))  # fmt: skip

@@ -24,10 +24,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-FILES = {"volumes": 400, "images": 4000, "slices": 1}
+FILES = {"volumes": 800, "images": 8000, "slices": 1}
 BATCH = {"volumes": 2, "images": 16, "slices": 16}
 WORKERS = {"volumes": 4, "images": 2, "slices": 2}
-SLICES, EACH = 3200, 32768  # 128 KiB of float32 each
+SLICES, EACH = 6400, 32768  # 128 KiB of float32 each
 
 
 def make(kind: str, folder: Path) -> None:
