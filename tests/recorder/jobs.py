@@ -130,6 +130,8 @@ def main() -> None:
         for path in sorted(folder.glob("*.dat")):
             path.read_bytes()
         raise SystemExit(status)
+    if epochs == 1:  # as in `for batch in DataLoader(...)`, which keeps the iterator alone
+        loader = iter(loader)
     print("steps", train(loader, step, epochs, steps), flush=True)
     if traced:
         status_file = Path("/proc/self/status").read_text()

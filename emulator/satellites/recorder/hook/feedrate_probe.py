@@ -267,7 +267,7 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
         epoch = _epochs.get(number, -1) + 1
         _epochs[number] = epoch
     iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
-    iterator._feedrate_asks = weakref.ref(loader)
+    iterator._feedrate_asks = loader  # until it is described: a loop keeps its iterator alone
 
 
 def _ready(iterator: Any) -> int:
@@ -309,8 +309,8 @@ def _first_dimension(value: Any, depth: int) -> int:
 
 def _describe(iterator: Any, number: int) -> None:
     """Tell what the loader of `iterator` is set to. Nothing of the user's is called but len()."""
-    loader = iterator._feedrate_asks()
-    if _events is None or loader is None:
+    loader, iterator._feedrate_asks = iterator._feedrate_asks, None
+    if _events is None:
         return
     batching = getattr(loader, "batch_sampler", None)
     sampler = getattr(batching, "sampler", None) or getattr(loader, "sampler", None)
