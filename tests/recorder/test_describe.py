@@ -63,8 +63,9 @@ def test_files_of_batches_on_their_way_make_no_sample_of_less_than_a_file():
 
 
 def test_samples_that_are_drawn_again_and_again_are_files_still():
-    found = pattern(whole(40, 50_000, times=5), 200)
-    assert (found.files, found.samples_per_file, found.access.bytes_read) == (40, 1, 0)
+    found = pattern(whole(40, 50_000, times=5), 200, replace(SHUFFLED, sampler="WeightedRandomSampler"))
+    assert (found.files, found.samples_per_file, found.access.bytes_read) == (100, 1, 0)
+    assert pattern(whole(40, 50_000, times=5), 200).samples_per_file == 2
 
 
 def test_image_and_label_of_a_sample_are_files_of_their_own():

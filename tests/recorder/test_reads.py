@@ -77,6 +77,19 @@ def test_reads_past_the_page_cache_are_told_apart_in_children_too(tmp_path):
         assert (found.bytes, found.direct) == (4096, direct)
 
 
+def test_a_second_number_of_an_open_file_is_the_same_visit(tmp_path):
+    one = tmp_path / "a.npy"
+    one.write_bytes(bytes(10_000))
+    found = traced(
+        f"""7 openat(AT_FDCWD</x>, "{one}", O_RDONLY|O_CLOEXEC) = 3<{one}> <0.000010>
+7 read(3<{one}>, ""..., 4096) = 4096 <0.000010>
+7 lseek(4<{one}>, 128, SEEK_SET) = 128 <0.000001>
+7 read(4<{one}>, ""..., 9872) = 9872 <0.000010>
+"""
+    ).seen(7, {}, False)
+    assert (found.opens, found.visits, found.visit_size, found.runs.count) == (1, 1, 10_000, 2)
+
+
 def test_what_is_not_data():
     for name in (
         "/usr/lib/a",

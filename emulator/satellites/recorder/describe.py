@@ -162,9 +162,10 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     files, together = reads.files, 1
     mean_file = reads.files_bytes / reads.files
     whole = reads.visit_bytes >= WHOLE * reads.visit_size and not mapped
-    # A sampler with replacement comes back to the same files.
-    again = whole and not reads.sizes_only and reads.visits > 0.9 * samples / loader.ahead
-    if met / files < 1.5 or again:
+    # Some samplers come back to the same files; others, to whom that happens, find several samples in each.
+    own = whole and not reads.sizes_only and reads.visits > 0.9 * samples / loader.ahead
+    own &= settings.sampler in ("iterable", "custom", "WeightedRandomSampler") or files > 0.5 * met
+    if met / files < 1.5 or own:
         per_file = 1
         together = max(1, round(files / met if met / files < 1.5 else reads.visits / samples))
         if together > 1:
@@ -228,7 +229,7 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     if length and per_file == 1:
         # Of batches that were on their way at the end, nobody knows how far their files were opened.
         least = sum(min(_samples(one) / one.ahead, length) for one in alike)
-        whole_samples = least <= reads.files / together <= met
+        whole_samples = own or least <= reads.files / together <= met
         held = length * together if whole_samples else round(length * reads.files / met)
         if met < 0.99 * length * len(alike):
             told.append(
@@ -416,7 +417,7 @@ def step_words(step: StepTime) -> str:
     if step.bound:
         why = (
             f"at only {step.steps} of {step.all_steps} steps no batch was waited for"
-            if step.steps
+            if step.steps or step.waited < 0.5
             else "the job waited for data throughout"
         )
         return (

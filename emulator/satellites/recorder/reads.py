@@ -300,6 +300,7 @@ class Reduction:
         """Files beyond MOST_FILES, each as often as it was met."""
         self._numbers: dict[bytes, tuple[int, int, int]] = {}  # digest of a path -> number, bytes, device
         self._open: dict[tuple[int, int], _Open] = {}
+        self._latest: dict[int, _Open] = {}  # process -> what it opened last
         self._direct: set[int] = set()  # files that were opened with O_DIRECT
 
     def group(self, key: object) -> _Group:
@@ -363,7 +364,7 @@ class Reduction:
         group = self.group(key)
         group.opens += 1
         (self._direct.add if direct else self._direct.discard)(number)
-        self._open[process, fd] = _Open(path, number, size, 0, group)
+        self._open[process, fd] = self._latest[process] = _Open(path, number, size, 0, group)
 
     def named(self, key: object, path: bytes) -> None:
         """The file `path` was opened; nothing more is known."""
@@ -392,6 +393,10 @@ class Reduction:
             return handle
         if handle is not None:
             self._end(self._open.pop((process, fd)))
+        latest = self._latest.get(process)
+        if latest is not None and latest.path == path:  # a second number of it, as np.load takes one
+            self._open[process, fd] = latest
+            return latest
         found = self.file(path)
         if found is None:
             return None
@@ -460,11 +465,6 @@ class Reduction:
         if handle.run:
             handle.group.runs.add(handle.run)
             handle.run = 0
-
-    def ended(self, process: int) -> None:
-        """A process is gone."""
-        for pair in [pair for pair in self._open if pair[0] == process]:
-            self._end(self._open.pop(pair))
 
     def seen(self, key: object, usage: Mapping[str, int], sizes_only: bool) -> Reads:
         """What is kept of the group `key`; `usage` as `feedrate_probe.usage` sums it up."""

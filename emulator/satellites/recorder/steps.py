@@ -131,7 +131,7 @@ class Track:
         table["wait"] = (got - asked) / 1e9
         table["between"] = np.where(following >= 0, (following - got) / 1e9, np.nan)
         if taken is not None:
-            waited = np.append(0, np.cumsum(taken[:, 1] - taken[:, 0]))
+            waited = np.append(0, np.cumsum(taken[:, 1]))
             first, beyond = (np.searchsorted(taken[:, 0], at) for at in (got, np.maximum(following, got)))
             table["others"] = beyond - first
             table["other_wait"] = (waited[beyond] - waited[first]) / 1e9
@@ -140,8 +140,8 @@ class Track:
 
 
 def batches_taken(tracks: Iterable[Track]) -> NDArray[np.int64]:
-    """When batches were asked for, ascending, and when they were handed over, by any of `tracks`."""
-    rows = sorted((row[4], row[5]) for track in tracks for row in track.rows)
+    """When any of `tracks` asked for a batch, ascending, and how long it was waited for: nanoseconds."""
+    rows = sorted((row[4], 0 if row[3] == 1 else row[5] - row[4]) for track in tracks for row in track.rows)
     return np.array(rows, np.int64).reshape(-1, 2)
 
 

@@ -313,7 +313,9 @@ def _describe(iterator: Any, number: int) -> None:
     if _events is None:
         return
     batching = getattr(loader, "batch_sampler", None)
-    sampler = getattr(batching, "sampler", None) or getattr(loader, "sampler", None)
+    sampler = getattr(loader, "sampler", None)
+    if batching is not None and type(batching).__name__ != "BatchSampler":
+        sampler = batching  # the job's own; the loader's is one that it does not ask
     kind = type(sampler).__name__
     iterable = getattr(iterator, "_dataset_kind", 0) == 1
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
