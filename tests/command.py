@@ -4,8 +4,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -49,11 +52,49 @@ def feedrate(
     return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - begin)
 
 
+T = TypeVar("T")
+
+
+def unless_ended(ask: Callable[[], T], ended: T) -> T:
+    """What `ask()` tells of a psutil.Process; `ended` where that has ended since it was seen."""
+    try:
+        return ask()
+    except psutil.NoSuchProcess:
+        return ended
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """False for a zombie, too, which an init that reaps nothing may leave."""
+    ended = psutil.STATUS_ZOMBIE
+    return process.is_running() and unless_ended(process.status, ended) != ended
+
+
+def outlive(processes: Sequence[psutil.Process], seconds: float = 15.0) -> list[str]:
+    """Those that still run after so long."""
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return [f"{one.pid}: {' '.join(unless_ended(one.cmdline, []))}" for one in processes if is_alive(one)]
+
+
+def held(pid: int) -> set[str]:
+    """What a process has in /dev/shm: open, mapped, or as its temporary folder. Nobody else's is counted."""
+    place, found = Path("/proc") / str(pid), set()
+    with suppress(OSError):  # it has ended
+        found |= {line.split(None, 5)[-1].strip() for line in (place / "maps").read_text().splitlines()}
+        found |= set((place / "environ").read_text(errors="replace").replace("TMPDIR=", "").split("\0"))
+        for descriptor in (place / "fd").iterdir():
+            with suppress(OSError):
+                found.add(str(descriptor.readlink()))
+    return {path.removesuffix(" (deleted)") for path in found if path.startswith("/dev/shm/")}
+
+
 def scratch_of(process: subprocess.Popen[str]) -> Path:
     """The folder in memory of a command that has started ranks."""
     family = psutil.Process(process.pid).children(recursive=True)
-    (mpirun,) = (child for child in family if "prterun" in child.name())
-    return Path(mpirun.environ()["TMPDIR"])
+    launchers = [child for child in family if "prterun" in unless_ended(child.name, "")]
+    (place,) = {unless_ended(one.environ, {}).get("TMPDIR") for one in launchers} - {None}
+    return Path(place)
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless_ended
 
 from emulator.record.folder import read_result
 from emulator.run.comm import Comm
@@ -123,9 +123,9 @@ def kill(process: subprocess.Popen[str], everything: bool, luck: random.Random) 
     ranks = ranks_of(process)
     assert len(ranks) == 3
     for victim in [psutil.Process(process.pid), *children] if everything else [luck.choice(ranks)]:
-        victim.kill()
+        unless_ended(victim.kill, None)  # with the command, ranks end by themselves
     process.wait(30)
-    psutil.wait_procs(children, timeout=30)
+    assert not outlive(children, 30)
 
 
 def rounds(begin, root: Path, count: int, luck: random.Random) -> None:

@@ -13,8 +13,9 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
-from command import feedrate
+from command import feedrate, outlive
 
 from emulator.dataset.manifest import open_dataset, read_manifest
 from emulator.dataset.verify import check_file
@@ -250,8 +251,10 @@ def test_twenty_kills_lose_and_change_nothing(tmp_path):
     for _ in range(20):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(rng.uniform(0.3, 1.1) * min(whole, 1.2))
+        below = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()
+        assert not outlive(below)  # it has the lock until then
     done = feedrate("generate", tmp_path / "killed", *options)
     assert done.status == 0, done.err
     done = feedrate("verify", tmp_path / "killed")

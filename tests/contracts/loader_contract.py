@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import psutil
 import pytest
+from command import held
 from contracts.format_contract import Sample, parts_of
 
 from emulator.config.workload import LoaderSpec
@@ -210,18 +212,19 @@ class LoaderContract:
         made = loader(files)
         list(made.read(files.batches()))  # what is opened once per process is open now
         made.close()
-        fds, threads, shared = _fds(), threading.active_count(), _shared_memory()
+        fds, threads, shared, seen = _fds(), threading.active_count(), _shared_memory(), set[str]()
         for leave_early in (False, True):
             made = loader(files)
             arriving = iter(made.read(files.batches()))
             next(arriving)
+            seen |= _shared_memory()
             if not leave_early:
                 list(arriving)
             made.close()
             made.close()
             del arriving, made
         wait_for(lambda: _fds() <= fds and threading.active_count() <= threads)
-        wait_for(lambda: _shared_memory() <= shared)
+        wait_for(lambda: not any(map(os.path.exists, seen - shared)))
 
 
 class InProcessContract(LoaderContract):
@@ -242,6 +245,6 @@ def _fds() -> int:
 
 
 def _shared_memory() -> set[str]:
-    """What PyTorch, multiprocessing and feedrate keep there, of whatever process."""
-    ours = ("torch_", "psm_", "sem.", "feedrate-")
-    return {name for name in os.listdir("/dev/shm") if name.startswith(ours)}  # noqa: PTH208
+    """What this process and those below it have there."""
+    me = psutil.Process()
+    return set().union(*(held(one.pid) for one in (me, *me.children(recursive=True))))

@@ -36,12 +36,16 @@ def test_a_timeout_that_is_none():
         storage_timeout(["--storage-timeout", "0s"])
 
 
-def in_thread(call, *values):
-    """A thread that is blocked in `call(*values)`, its frame and its number."""
-    thread = threading.Thread(target=call, args=values, daemon=True)
+def call_of(work, *values, expected=None):
+    """The call that blocks a thread within `work(*values)`; it may need some time to come to `expected`."""
+    thread = threading.Thread(target=work, args=values, daemon=True)
     thread.start()
-    time.sleep(0.2)
-    return sys._current_frames()[thread.ident], thread.native_id
+    deadline = time.monotonic() + 10
+    while True:
+        time.sleep(0.2)
+        found = storage_call(sys._current_frames()[thread.ident], thread.native_id)
+        if found == expected or time.monotonic() > deadline:
+            return found
 
 
 def test_a_call_is_named_with_its_path(tmp_path):
@@ -51,8 +55,8 @@ def test_a_call_is_named_with_its_path(tmp_path):
     def read() -> bytes:
         return pipe.read_bytes()
 
-    frame, number = in_thread(read)
-    assert storage_call(frame, number) == Call("open", str(pipe))
+    call = Call("open", str(pipe))
+    assert call_of(read, expected=call) == call
     os.close(os.open(pipe, os.O_RDWR))
 
 
@@ -68,11 +72,10 @@ def test_a_call_of_a_library_is_found_in_the_kernel(tmp_path):
     def load() -> None:
         library_function(ours, ctypes.create_string_buffer(8), 8)
 
-    frame, number = in_thread(load)
-    assert storage_call(frame, number) == Call("read", str(pipe))
+    call = Call("read", str(pipe))
+    assert call_of(load, expected=call) == call
     os.write(ours, b"end")
-    frame, number = in_thread(threading.Event().wait, 1)
-    assert storage_call(frame, number) is None
+    assert call_of(threading.Event().wait, 1) is None
 
 
 def test_what_is_moved_is_counted_on_a_disk():

@@ -74,7 +74,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tiny, tmp_path):
     process.communicate(timeout=30)
     assert process.returncode != 0
     cut = read_result(out)
-    assert (cut.status, len(cut.points)) == ("incomplete", 2)
+    assert cut.status == "incomplete" and 2 <= len(cut.points) < 6
 
     older = json.loads((out / "run.json").read_text())
     for part, name in (("storage", "noise"), ("dataset", "samples")):
@@ -89,5 +89,6 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tiny, tmp_path):
     result, rows = read_result(out), read_steps(out)
     assert result.status == "complete"
     assert [point.ranks for point in result.points] == [1, 2, 3, 4, 5, 6]
-    assert [point.seconds for point in result.points[:2]] == [point.seconds for point in cut.points]
+    kept = [point.seconds for point in cut.points]
+    assert [point.seconds for point in result.points[: len(kept)]] == kept
     assert [(rows["point"] == number).sum() for number in range(6)] == [16 * n for n in range(1, 7)]

@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, scratch_of
 
 from emulator.record.steps import read_steps
 from emulator.sweep.summary import recovered
@@ -178,11 +177,6 @@ def start(tiny, tmp_path):
         process.communicate()
 
 
-def all_gone(ranks: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(ranks, timeout=5)
-    return not alive
-
-
 def wait_for_steps(out: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -204,7 +198,7 @@ def test_a_rank_that_dies_takes_the_run_down_and_what_was_measured_is_kept(start
     assert time.monotonic() - begin < 10
     assert process.returncode != 0
     assert "Traceback" not in err
-    assert all_gone(ranks)
+    assert not outlive(ranks)
     result, rows = recovered(out), read_steps(out)
     assert result.status == "incomplete"
     assert len(rows) > 30
@@ -219,11 +213,11 @@ def test_stopping_feedrate_stops_the_ranks(start, tmp_path, number):
     process = start()
     wait_for_steps(out)
     ranks = ranks_of(process)
-    scratch = ranks[0].environ()["TMPDIR"]
+    scratch = scratch_of(process)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
     assert process.returncode != 0
     assert "Traceback" not in err
-    assert all_gone(ranks)
+    assert not outlive(ranks)
     shutil.rmtree(scratch, ignore_errors=True)  # a killed feedrate cannot
     assert recovered(out).status == "incomplete"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED, feedrate, ranks_of, scratch_of
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, scratch_of, unless_ended
 
 from emulator.errors import LaunchError
 from emulator.record.folder import read_failure
@@ -68,23 +68,6 @@ class Run:
         return self._err.read_text()
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    """True when all end within 5 s; one that nobody collects has ended as well."""
-    deadline = time.monotonic() + 5
-    left = processes
-    while left and time.monotonic() < deadline:
-        left = [process for process in left if is_alive(process)]
-        time.sleep(0.05)
-    return not left
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @pytest.fixture
 def run(tiny: Path, tmp_path: Path) -> Iterator[Run]:
     run = Run(tiny, tmp_path, "--storage-timeout", "4s")
@@ -94,9 +77,9 @@ def run(tiny: Path, tmp_path: Path) -> Iterator[Run]:
         family = run.family()
         yield run
     finally:
-        for process in [*family, psutil.Process(run.process.pid)] if run.process.poll() is None else family:
-            if process.is_running():
-                process.kill()
+        for process in family:
+            unless_ended(process.kill, None)
+        run.process.kill()
         run.process.wait()
 
 
@@ -111,7 +94,7 @@ def test_a_killed_rank_is_named_with_its_host_and_its_signal(run):
     assert "rank 1" in read_failure(run.out) and "SIGKILL" in read_failure(run.out)
     shown = feedrate("report", run.out)
     assert "rank 1" in shown.out and "SIGTERM" not in shown.out
-    assert gone(family)
+    assert not outlive(family)
     assert not place.exists()
 
 
@@ -125,7 +108,7 @@ def test_a_stopped_rank_ends_the_run(run):
     assert run.err.count("feedrate: error:") == 1 and not NOISE.search(run.err)
     assert "has not reported" in read_failure(run.out)
     assert len(read_steps(run.out)) > 30
-    assert gone([rank]) and not place.exists()
+    assert not outlive([rank]) and not place.exists()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +125,7 @@ def test_a_run_that_a_signal_ends_says_so_once(run, number, status, said):
     assert run.process.wait(15) == status
     assert run.err.splitlines()[0] == f"feedrate: {said}" and not NOISE.search(run.err), run.err
     assert read_failure(run.out) == said
-    assert gone(family)
+    assert not outlive(family)
     assert not place.exists()
 
 
@@ -151,7 +134,7 @@ def test_nothing_outlives_its_launcher_and_the_next_start_tidies_up(run, tiny, t
     place, family = run.scratch(), run.family()
     launcher = family[0] if whom == "launcher" else psutil.Process(run.process.pid)
     launcher.kill()
-    assert gone(family)
+    assert not outlive(family)
     run.process.wait()
     done = feedrate(
         "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--out", tmp_path / "b"

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import psutil
 import pytest
-from command import ROOT_AND_OVERSUBSCRIBED
+from command import ROOT_AND_OVERSUBSCRIBED, held, outlive, unless_ended
 
 from emulator.record.steps import read_steps
 
@@ -28,21 +28,6 @@ OTHERS = [
 ]
 
 
-MEMORY = "/dev/shm/"
-
-
-def held(pid: int) -> set[str]:
-    """What a process has in /dev/shm: open, mapped, or as its temporary folder. Nobody else's is counted."""
-    place, found = Path("/proc") / str(pid), set()
-    with suppress(OSError):  # it has ended
-        found |= {line.split(None, 5)[-1].strip() for line in (place / "maps").read_text().splitlines()}
-        found |= set((place / "environ").read_text(errors="replace").replace("TMPDIR=", "").split("\0"))
-        for descriptor in (place / "fd").iterdir():
-            with suppress(OSError):
-                found.add(str(descriptor.readlink()))
-    return {path.removesuffix(" (deleted)") for path in found if path.startswith(MEMORY)}
-
-
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """The command and everything below it."""
     with suppress(psutil.NoSuchProcess):
@@ -53,18 +38,10 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def left(seen: set[str], folder: Path) -> set[str]:
     """What of `seen` is still there, and what is in the run's own folder for temporary files."""
+    # Not by rglob, which fails where a folder is removed while it looks.
     return {path for path in seen if Path(path).exists()} | {
-        str(path) for path in folder.rglob("*") if not path.is_dir()
+        f"{inside}/{name}" for inside, _, names in os.walk(folder) for name in names
     }
-
-
-def outlive(processes: list[psutil.Process]) -> list[str]:
-    """Those that are still there after 15 s."""
-    said = []
-    for one in psutil.wait_procs(processes, timeout=15)[1]:
-        with suppress(psutil.NoSuchProcess):
-            said.append(f"{one.pid} {one.status()}: {' '.join(one.cmdline())}")
-    return said
 
 
 def start(tiny: Path, folder: Path, said: TextIO, *words: object) -> subprocess.Popen[str]:
@@ -120,8 +97,11 @@ def test_workers_end_with_a_rank_that_is_killed(tiny, tmp_path):
         try:
             watch(process, tmp_path / "out")
             everyone = family(process)[1:]
-            servers = [one for one in everyone if "multiprocessing.forkserver" in " ".join(one.cmdline())]
-            ranks = {server.ppid() for server in servers} - {server.pid for server in servers}
+            servers = [
+                one for one in everyone
+                if "multiprocessing.forkserver" in " ".join(unless_ended(one.cmdline, []))
+            ]  # fmt: skip
+            ranks = {unless_ended(server.ppid, 0) for server in servers} - {0, *(one.pid for one in servers)}
             assert len(ranks) == 2
             for rank in ranks:
                 os.kill(rank, signal.SIGKILL)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 
 import pytest
 from hosts import HOSTS, NAME, pids_on, start_on_hosts, start_with_mpich
@@ -30,7 +31,8 @@ def reading(hosts, tiny, tmp_path, request):
     run.communicate()
     for host in hosts:
         for pid in pids_on(host):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_rank_that_is_killed_ends_the_run(reading):
