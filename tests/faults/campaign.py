@@ -33,8 +33,8 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from command import ROOT_AND_OVERSUBSCRIBED, Done, feedrate
-from faults.harness import complaint, contents, forked, import_all, in_fork, inside
+from command import ROOT_AND_OVERSUBSCRIBED, Done, is_alive, unless_ended
+from faults.harness import complaint, contents, forked, import_all, in_fork, inside, load_verbs
 from faults.specimens import READERS, Reader, commands_of, damaged_case, make_specimens, victims, warm_up
 from faults.test_ownership import COMMANDS, NAMES, tree
 from synthetic_results import plain_sweep, steps_of
@@ -44,7 +44,6 @@ from emulator.errors import FeedrateError, storage_errors
 from emulator.files import write_whole
 from emulator.record.folder import RESULT, ResultFolder, read_result
 from emulator.record.steps import read_steps
-from emulator.registry import VERBS, load
 from emulator.satellites.checkpoint import folder as checkpoints
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
@@ -318,7 +317,7 @@ def make_references(folder: Path) -> None:
         "made-other": (*MADE, "--files", "3", "--seed", "1"),
         "made-folders": (*MADE, "--files", "3", "--subfolders", "2"),
     }.items():
-        done = feedrate(*(word.format(x=folder / name) for word in words))
+        done = forked([word.format(x=folder / name) for word in words], folder)
         assert done.status == 0, done.err
     shutil.copytree(folder / "made-3", folder / "harmed")
     next((folder / "harmed").glob("sample_*0.npz")).unlink()
@@ -492,12 +491,10 @@ def session(scratch: Path) -> int:
 
 def processes_with(text: str) -> list[int]:
     """Those whose command lines hold `text`."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if text in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+    return [
+        process.pid for process in psutil.process_iter()
+        if text in " ".join(unless_ended(process.cmdline, [])) and is_alive(process)
+    ]  # fmt: skip
 
 
 def damaged(reader: Reader, bench: Bench, work: Path, random: Random, number: int) -> str:
@@ -591,9 +588,9 @@ def left_running() -> str:
         if not ended:
             time.sleep(0.02)
     left = psutil.Process().children(recursive=True)
-    names = [" ".join(process.cmdline())[-200:] for process in left]
+    names = [" ".join(unless_ended(process.cmdline, []))[-200:] for process in left]
     for process in left:
-        process.kill()
+        unless_ended(process.kill, None)
         process.wait()
     return f"processes are left behind: {names}"
 
@@ -703,6 +700,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="feedrate-campaign-", dir=memory) as folder:
         root = Path(folder)
         specimens = given.specimens or root / "specimens"
+        load_verbs()
         if not specimens.exists():
             specimens.mkdir()
             make_references(specimens)
@@ -713,9 +711,6 @@ def main() -> int:
         elif any(kind.needs_all for kind in kinds):
             warm_up(specimens, root / "warm")
             (specimens / "modules").write_text("\n".join(name for name in sys.modules if name != "__main__"))
-        else:
-            for verb in VERBS.values():
-                load(verb.function)
         keep_verbs()
         gc.freeze()
         bench = Bench(specimens, mmap.mmap(-1, 4096))

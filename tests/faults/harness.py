@@ -27,6 +27,8 @@ from pathlib import Path
 import pytest
 from command import Done
 
+from emulator.registry import VERBS, load
+
 HERE = Path(__file__).parent
 DEADLINE = 40.0
 """Seconds that a command may take when its storage does not answer: 30 by default, and some to end."""
@@ -85,8 +87,14 @@ def feedrate_struck(
     return Struck(Done(process.returncode, out, err, time.monotonic() - begin), calls)
 
 
+def load_verbs() -> None:
+    """Import here what all commands import, so that forks need not each do it again."""
+    for verb in VERBS.values():
+        load(verb.function)
+
+
 def load_modules_of(words: list[str], folder: Path) -> None:
-    """Import here what `feedrate WORDS` imports, so that forks need not each do it again."""
+    """Import here what `feedrate WORDS` imports as it runs, for the same reason."""
     listing = folder / "modules"
     done = forked(words, folder, memory=None, modules=listing)
     assert "Traceback" not in done.err, done.err

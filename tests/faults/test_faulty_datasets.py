@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import Done
-from faults.harness import build_shim, feedrate_struck, forked
+from faults.harness import build_shim, feedrate_struck, forked, load_verbs
 
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
@@ -22,7 +22,6 @@ from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
 from emulator.record.folder import RESULT, write_result
 from emulator.record.result import new_result
-from emulator.registry import VERBS, load
 from emulator.storage.folder import FolderStore
 
 SIZES = ("size.bytes_mean=300kB", "size.bytes_sd=20kB", "size.bytes_min=200kB")
@@ -42,8 +41,7 @@ WORDS = (
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
     """What forks should not each do again."""
-    for verb in VERBS.values():
-        load(verb.function)
+    load_verbs()
     format_named("npz")
 
 

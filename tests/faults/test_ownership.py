@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import Done
-from faults.harness import forked
+from faults.harness import forked, load_verbs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,6 @@ from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Lock, Owner, temporary_name
 from emulator.record.folder import LOCK, ResultFolder, read_result
 from emulator.record.result import new_result
-from emulator.registry import VERBS, load
 from emulator.satellites.baseline.fio import Files
 from emulator.satellites.checkpoint.folder import Marker, Written, begin, clean, commit, remove
 from emulator.satellites.mlperf.folder import RunFolder, own_runs, write_run
@@ -42,8 +41,7 @@ TINY = ("--recipe", "tiny", "--files", "3", "--no-fsync", "--threads", "1", "--s
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
     """What forks should not each do again."""
-    for verb in VERBS.values():
-        load(verb.function)
+    load_verbs()
     format_named("npz")
     load_recipe("tiny")
 

@@ -19,11 +19,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from faults.harness import forked
+from faults.harness import forked, load_verbs
 from synthetic_results import plain_sweep
 
 from emulator.record.folder import RESULT, ResultFolder, read_result
-from emulator.registry import VERBS, load
 from emulator.satellites.checkpoint import folder as checkpoints
 
 RECORD = struct.Struct("<qq")
@@ -123,8 +122,7 @@ def mounted(image: Path, folder: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
-    for verb in VERBS.values():
-        load(verb.function)
+    load_verbs()
 
 
 def over_all_cuts(act: Callable[[Disk], None], check: Callable[[Path, int, Path], None]) -> None:

@@ -134,7 +134,7 @@ def test_nothing_outlives_its_launcher_and_the_next_start_tidies_up(run, tiny, t
     place, family = run.scratch(), run.family()
     launcher = family[0] if whom == "launcher" else psutil.Process(run.process.pid)
     launcher.kill()
-    assert not outlive(family)
+    assert not outlive(family, 5)
     run.process.wait()
     done = feedrate(
         "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--out", tmp_path / "b"
