@@ -25,7 +25,7 @@ import numpy as np
 from twin import summary
 
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, SampleSpec, TrainingSpec, Workload
-from emulator.satellites.systems.fit import Seen, fit
+from emulator.satellites.systems.fit import fit
 from emulator.satellites.systems.predict import (
     Simulation,
     batch_bytes,
@@ -34,6 +34,7 @@ from emulator.satellites.systems.predict import (
     predict,
     rank_plan_of,
 )
+from emulator.satellites.systems.seen import Seen
 from emulator.satellites.systems.system import System, on_hosts
 
 ROWS = Path(__file__).parents[1] / "results" / "reference" / "mlperf_storage_v1_0.csv"

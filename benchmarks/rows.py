@@ -1,12 +1,14 @@
 """Memory and time of the step log against its rows, written and read through the record's own functions.
 
-    python benchmarks/rows.py [--rows 100000 1000000 10000000] [--no-old] [--folder DIR] [--out FILE]
+    python benchmarks/rows.py [--rows 100000 1000000 10000000] [--no-old] [--no-fit] [--folder DIR]
+        [--out FILE]
 
 Rows are made up: ranks of 5,000 steps, random seconds, two points. Each is put into spools of 64 ranks a
 host, which each host writes as its part of the step log; then the commands that read results run, each in a
 process of its own, whose largest resident memory is the kernel's (ru_maxrss). `report` is run twice: on
 run.json as runs write it, which has what figures show, and on one without it, as older versions wrote, where
-`report` reads all rows, a point at a time.
+`report` reads all rows, a point at a time. `fit` goes through all rows twice; `report` of a run that was
+killed finds them in its spools.
 """
 
 from __future__ import annotations
@@ -25,7 +27,16 @@ from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
 from emulator.record.folder import read_result, write_result
 from emulator.record.result import new_result
-from emulator.record.steps import STEP, Spool, Steps, make_spool, remove_spools, step_blocks, write_part
+from emulator.record.steps import (
+    STEP,
+    Spool,
+    Steps,
+    make_spool,
+    parts_of,
+    remove_spools,
+    step_blocks,
+    write_part,
+)
 
 STEPS, RANKS_A_HOST, POINTS = 5000, 64, 2
 
@@ -35,52 +46,73 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[10**5, 10**6, 10**7])
     parser.add_argument("--folder", type=Path, help="where OUT is made; default: the system's temporary one")
     parser.add_argument("--no-old", action="store_true", help="no report that reads all rows")
+    parser.add_argument("--no-fit", action="store_true", help="no fit and no report of a killed run")
     parser.add_argument("--out", type=Path, help="the table as a Markdown file")
     given = parser.parse_args()
     head = (
         "rows", "a rank sums up", "hosts write, rows/s", "MB", "bytes a row", "are read, rows/s", "MB",
         "report, s", "MB", "report of old, s", "MB",
+        "fit, s", "MB", "report of killed, s", "MB",
     )  # fmt: skip
     lines = [table_line(*head), table_line(*["---"] * len(head))]
     print(lines[0], flush=True)
     for count in given.rows:
         with tempfile.TemporaryDirectory(dir=given.folder) as name:
-            lines.append(table_line(f"{count:.0e}", *measured(Path(name), count, not given.no_old)))
+            lines.append(
+                table_line(f"{count:.0e}", *measured(Path(name), count, not given.no_old, not given.no_fit))
+            )
         print(lines[-1], flush=True)
     if given.out:
         given.out.write_text("\n".join(lines) + "\n")
 
 
-def measured(out: Path, count: int, with_old: bool) -> list[str]:
+def measured(out: Path, count: int, with_old: bool, with_fit: bool) -> list[str]:
     ranks = max(1, count // STEPS // POINTS)
     steps = count // ranks // POINTS
     own, _ = in_a_process(lambda: sum_up(steps))
     writing = []
-    for number, first in enumerate(range(0, ranks, RANKS_A_HOST)):
-        on_it = min(ranks - first, RANKS_A_HOST)
-        file = make_spool(out, number)
-        for place in range(on_it):
-            with Spool(file, place, on_it) as spool:
-                for point in range(POINTS):
-                    spool.append(rows_of(point, first + place, steps))
+    hosts = range(-(-ranks // RANKS_A_HOST))
+    for number in hosts:
+        file = spool_of(out, number, ranks, steps)
         writing.append(in_a_process(lambda n=number, file=file: write_part(out, n, [file])))
         remove_spools(out)
     size = sum(file.stat().st_size for file in out.glob("steps*.parquet"))
     reading = in_a_process(lambda: sum(map(len, step_blocks(out))))
     write_result(out, result_of(ranks, steps))
     report = in_a_process(lambda: feedrate("report", out, "--html", out / "a.html"))
-    old = (math.nan, math.nan)
+    made = read_result(out)
+    old = fit = killed = (math.nan, math.nan)
+    if with_fit:
+        fit = in_a_process(lambda: feedrate("fit", out, "--out", out / "system.toml"))
     if with_old:
-        made = read_result(out)
         points = tuple(replace(at, step={}, course=None) for at in made.points)
         write_result(out, replace(made, points=points))
         old = in_a_process(lambda: feedrate("report", out, "--html", out / "a.html"))
+    if with_fit:
+        for file in parts_of(out):
+            file.unlink()
+        for number in hosts:
+            spool_of(out, number, ranks, steps)
+        write_result(out, replace(made, points=made.points[:-1], status="incomplete", reason="killed"))
+        killed = in_a_process(lambda: feedrate("report", out, "--html", out / "a.html"))
     return [
         f"{own:.2f} s", f"{count / sum(seconds for seconds, _ in writing) / 1e6:.2f} M",
         f"{max(memory for _, memory in writing):.0f}", f"{size / count:.0f}",
         f"{count / reading[0] / 1e6:.2f} M", f"{reading[1]:.0f}",
         f"{report[0]:.1f}", f"{report[1]:.0f}", f"{old[0]:.1f}", f"{old[1]:.0f}",
+        f"{fit[0]:.1f}", f"{fit[1]:.0f}", f"{killed[0]:.1f}", f"{killed[1]:.0f}",
     ]  # fmt: skip
+
+
+def spool_of(out: Path, number: int, ranks: int, steps: int) -> Path:
+    """What the ranks of one host leave while they run."""
+    on_it = range(number * RANKS_A_HOST, min(ranks, (number + 1) * RANKS_A_HOST))
+    file = make_spool(out, number)
+    for place, rank in enumerate(on_it):
+        with Spool(file, place, len(on_it)) as spool:
+            for point in range(POINTS):
+                spool.append(rows_of(point, rank, steps))
+    return file
 
 
 def rows_of(point: int, rank: int, steps: int) -> Steps:

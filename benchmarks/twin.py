@@ -16,9 +16,10 @@ from pathlib import Path
 
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
-from emulator.record.steps import read_steps
-from emulator.satellites.systems.fit import fit, seen_in, workload_of
+from emulator.record.steps import step_blocks
+from emulator.satellites.systems.fit import fit
 from emulator.satellites.systems.held_out import HeldOut, held_out
+from emulator.satellites.systems.seen import seen_in, workload_of
 
 KINDS = ("twin", "constant", "cap")
 
@@ -26,7 +27,7 @@ KINDS = ("twin", "constant", "cap")
 def rows_of(out: Path) -> list[HeldOut]:
     """Every count that is left out; of a fit that is refused, none. Prints what the fit says."""
     result = read_result(out)
-    workload, seen = workload_of(result), seen_in(result, partial(read_steps, out))
+    workload, seen = workload_of(result), seen_in(result, partial(step_blocks, out))
     found = fit([str(out)], workload, seen)
     if found.refusal:
         raise SpecError(found.refusal)

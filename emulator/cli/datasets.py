@@ -16,13 +16,14 @@ from emulator import live
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.adopt import adopt_samples, find_samples
-from emulator.dataset.manifest import MANIFEST, Dataset, open_dataset
+from emulator.dataset.manifest import MANIFEST, Dataset
 from emulator.dataset.progress import Tally, shown
 from emulator.dataset.sizes import needed_data
 from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
 from emulator.dataset.writer import repair, repair_was_cut_off
 from emulator.errors import DatasetError, SpecError
 from emulator.run.comm import Comm, agreed, world
+from emulator.run.shared import open_together
 from emulator.storage.base import Store
 from emulator.units import parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
@@ -36,7 +37,7 @@ def verify(
     """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any."""
     comm = world()
     first = comm.rank == 0
-    dataset = agreed(comm, lambda: open_dataset(parse_place(folder)))
+    dataset = open_together(comm, agreed(comm, lambda: parse_place(folder)))
     files = len(dataset.manifest.names)
     indices = evenly_spread(files, sample)
     mine = indices[comm.rank :: comm.size]

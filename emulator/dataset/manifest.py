@@ -38,7 +38,6 @@ from emulator.dataset.table import (
     Column,
     Listed,
     NamesByIndex,
-    Stored,
     StoredFile,
     StoredRows,
     Table,
@@ -239,41 +238,36 @@ def checksum_of(table: Mapping[str, Any]) -> str:
     return summed.hexdigest()
 
 
-def open_dataset(place: Place | Store, *, trusted: bool = False) -> Dataset:
-    """The dataset at `place`. Raises DatasetError, StorageError.
-
-    `trusted`: another process of this host looks at every row of the table, so this one does not. In a folder
-    the table is read when it is asked for.
-    """
+def open_dataset(place: Place | Store) -> Dataset:
+    """The dataset at `place`, every row of its table looked at. Raises DatasetError, StorageError."""
     store = open_store(place)
     text = store.get(MANIFEST)
     if text is None:
         raise _absent(store)
-    return _dataset(store, _parsed(store, text), trusted=trusted)
+    return _dataset(store, _parsed(store, text))
 
 
-def _dataset(store: Store, table: Mapping[str, Any], *, trusted: bool = False) -> Dataset:
+def _dataset(store: Store, table: Mapping[str, Any]) -> Dataset:
     """The dataset that the plain value `table` of a manifest describes. Raises DatasetError, StorageError."""
     known = {key: value for key, value in table.items() if key in _KEYS}
     try:
         head = build(Head, known if "checksum" in table else table)  # a later feedrate may know more keys
     except SpecError as error:
         raise _corrupt(store, str(error)) from None
-    rows, behind = _read_table(store, head.table, head.table_crc32, trusted=trusted)
+    rows, behind = _read_table(store, head.table, head.table_crc32)
     sizes = rows["bytes"]
-    names = _names(store, head, len(sizes), behind, trusted=trusted)
+    names = _names(store, head, len(sizes), behind)
     if not len(sizes):
         raise DatasetError(f"the dataset in {store} is empty", "run feedrate generate")
-    if not trusted:
-        smallest, largest, total = _range_of(sizes)
-        if smallest <= 0:
-            raise _corrupt(store, "a file without bytes")
-        if largest > _MOST_BYTES:
-            raise _corrupt(store, f"a file of {largest} bytes")
-        if total >= 2**62:
-            raise _corrupt(store, "more bytes than there can be")
-        if (head.files, head.bytes) != (len(sizes), total):
-            raise _corrupt(store, f"it counts {head.files} files and {head.bytes} bytes, its table others")
+    smallest, largest, total = _range_of(sizes)
+    if smallest <= 0:
+        raise _corrupt(store, "a file without bytes")
+    if largest > _MOST_BYTES:
+        raise _corrupt(store, f"a file of {largest} bytes")
+    if total >= 2**62:
+        raise _corrupt(store, "more bytes than there can be")
+    if (head.files, head.bytes) != (len(sizes), total):
+        raise _corrupt(store, f"it counts {head.files} files and {head.bytes} bytes, its table others")
     if head.checksum and head.checksum != checksum_of(table):
         raise _corrupt(store, "it was changed after it was written: its own checksum is wrong")
     manifest = Manifest(
@@ -390,19 +384,19 @@ def _range_of(sizes: Column | NDArray[np.int64]) -> tuple[int, int, int]:
     return smallest, largest, total
 
 
-def _stored(store: Store, name: str) -> Stored | None:
+def _stored(store: Store, name: str) -> StoredFile | None:
     """What a record holds. Raises StorageError."""
     if not isinstance(store, FolderStore):
-        return store.get(name)
+        data = store.get(name)
+        with storage_errors("cannot hold a file in memory"):
+            return None if data is None else StoredFile.holding(data)
     path = store.root / name
     with storage_errors("cannot read a file"), suppress(FileNotFoundError, NotADirectoryError):
         return StoredFile(path)
     return None
 
 
-def _read_table(
-    store: Store, name: str, crc: int, *, trusted: bool = False
-) -> tuple[StoredRows, tuple[Stored, int, int]]:
+def _read_table(store: Store, name: str, crc: int) -> tuple[StoredRows, tuple[StoredFile, int, int]]:
     """The rows of the table, checked against its checksum, and where what is behind them begins and ends.
 
     Its header is compared with the only one that it can have: a parser could be made to allocate anything.
@@ -412,12 +406,11 @@ def _read_table(
     if stored is None:
         raise _corrupt(store, f"its table {name} is missing")
     size = len(stored)
-    if not trusted:
-        found = 0
-        for at in range(0, size, AT_ONCE):
-            found = zlib.crc32(stored[at : min(size, at + AT_ONCE)], found)
-        if found != crc:
-            raise _corrupt(store, f"the checksum of its table {name} is wrong")
+    found = 0
+    for at in range(0, size, AT_ONCE):
+        found = zlib.crc32(stored[at : min(size, at + AT_ONCE)], found)
+    if found != crc:
+        raise _corrupt(store, f"the checksum of its table {name} is wrong")
     head = stored[0 : min(size, _MOST_HEADER)]
     shape = re.search(rb"'shape': \((\d{1,12}),\)", head)
     header = _npy_header(int(shape[1])) if shape else b""
@@ -428,9 +421,7 @@ def _read_table(
     return StoredRows(stored, begin, files), (stored, end, size)
 
 
-def _names(
-    store: Store, head: Head, files: int, behind: tuple[Stored, int, int], *, trusted: bool
-) -> Sequence[str]:
+def _names(store: Store, head: Head, files: int, behind: tuple[StoredFile, int, int]) -> Sequence[str]:
     """Computed names, or those behind the rows, or those listed in the manifest. Raises DatasetError."""
     if not head.adopted:
         return Names(files, head.suffix, head.subfolders, head.folder, head.depth)
@@ -438,10 +429,9 @@ def _names(
         stored, begin, end = behind
         text = end - begin - (files + 1) * 8
         listed = Listed(stored, begin, files)
-        if text != head.names_bytes or not (trusted or listed.in_order(text)):
+        if text != head.names_bytes or not listed.in_order(text):
             raise _corrupt(store, f"its table {head.table} has the wrong layout")
-        if not trusted:
-            _require_names(store, listed)
+        _require_names(store, listed)
         return listed
     if not isinstance(head.names, list):
         raise _corrupt(store, "its names are no list")

@@ -1,8 +1,9 @@
 """The rows and names of a dataset's files, read where they lie when they are asked for.
 
 A table of ten million files is 240 MB, and every rank of a host looks into it. So a rank keeps nothing of it:
-it asks for the few bytes that it needs, which come from the host's page cache. A mapped file would count as
-memory of each rank, 1.3 MB a look, and end it by a signal where the storage fails.
+it asks for the few bytes that it needs, which come from the host's page cache, or, where the dataset is in an
+object store, from what the first rank of the host keeps in memory. A mapped file would count as memory of
+each rank, 1.3 MB a look, and end it by a signal where the storage fails.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import StorageError, storage_error
+from emulator.errors import StorageError, storage_error, storage_errors
 from emulator.files import open_plain
 
 ROW = np.dtype([("bytes", "<i8"), ("crc", "<u4"), ("shape", "<u4", (3,))])
@@ -33,15 +34,26 @@ ROWS_AT_ONCE = AT_ONCE // ROW.itemsize
 
 
 class StoredFile:
-    """A file of which `file[begin:end]` reads these bytes. In another process it is opened again.
+    """A file of which `file[begin:end]` reads these bytes. In another process of the host it is opened again.
 
     Used by many threads.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+        """`file`: where `path` is open already. Raises OSError."""
         self._path = path
-        self._file = open_plain(path)
+        self._file = file or open_plain(path)
+
+    @classmethod
+    def holding(cls, data: bytes) -> StoredFile:
+        """A file in memory that holds `data` while this object lives, also for others. Raises OSError.
+
+        It has no name, so that nothing of it is left behind, whatever dies.
+        """
+        file = os.fdopen(os.memfd_create("feedrate-table"), "w+b")
+        file.write(data)
+        file.flush()
+        return cls(Path(f"/proc/{os.getpid()}/fd/{file.fileno()}"), file)
 
     def __len__(self) -> int:
         return os.fstat(self._file.fileno()).st_size
@@ -59,16 +71,22 @@ class StoredFile:
             raise storage_error(error, f"cannot read {self._path}") from None
         return found
 
-    def __reduce__(self) -> tuple[type[StoredFile], tuple[Path]]:
-        return StoredFile, (self._path,)
+    def __reduce__(self) -> tuple[Callable[[Path], StoredFile], tuple[Path]]:
+        return _opened, (self._path,)
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             self._file.close()
 
 
+def _opened(path: Path) -> StoredFile:
+    """Raises StorageError."""
+    with storage_errors("cannot open the dataset's table"):
+        return StoredFile(path)
+
+
 Stored = StoredFile | bytes
-"""Bytes of a table: of one in an object store, all of them."""
+"""Bytes of a table; names that a manifest of an older version lists are held."""
 
 
 class Column:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.config.workload import Placement
-from emulator.dataset.manifest import open_dataset
 from emulator.record.folder import RESULT
 from emulator.record.result import RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
 from emulator.run.comm import Comm, Quiet, agreed, guarded
 from emulator.run.links import hosts_joined
 from emulator.run.point import TrainingJob, run_point
+from emulator.run.shared import open_together
 from emulator.sweep.noise import noise_beside
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     with noise_beside(job, world), guarded(world, job.out):
         hosts = world.allgather(socket.gethostname())
         checks = hosts.index(hosts[world.rank]) == world.rank  # the first rank of each host, for all of them
-        dataset = agreed(world, lambda: open_dataset(job.dataset, trusted=not checks))
+        dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
         with hosts_joined(world, hosts) as (links, unjoined):
             agreed(world, lambda: leader.open(dataset, hosts, unjoined) if leader else None)

@@ -26,7 +26,7 @@ from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Manifest
 from emulator.record.folder import read_failure, read_result
 from emulator.record.result import Flag, Point, RunResult, new_result
-from emulator.record.steps import STEP, Steps, read_steps, step_blocks
+from emulator.record.steps import STEP, Steps, step_blocks
 from emulator.run.point import Measured, TrainingJob, mismatch
 
 
@@ -147,6 +147,38 @@ def _drawn_of_some(points: Sequence[Point]) -> tuple[Flag, ...]:
     return (Flag(name="step-log", value=_ranks_drawn(worst), threshold=worst.ranks, sentence=sentence),)
 
 
+_CUT_OFF_ROWS = 250_000
+"""Rows of a point that was cut off that its figures are made of, at most, but for a step of each rank: 1 kB
+each."""
+
+
+def _cut_off(out: Path, number: int, result: RunResult) -> Point | None:
+    """The point that a run died in, of each rank's first steps where there are many; None: it had no steps.
+
+    Raises StorageError, SpecError.
+    """
+    ranks: set[int] = set()
+    count, epoch = 0, 0
+    for rows in step_blocks(out, number):
+        ranks.update(np.unique(rows["rank"]).tolist())
+        count, epoch = count + len(rows), max(epoch, 1 + int(rows["step"].max(initial=-1)))
+    if not count:
+        return None
+    most = max(1, _CUT_OFF_ROWS // len(ranks))
+    some = (rows[rows["epoch"] * np.int64(epoch) + rows["step"] < most] for rows in step_blocks(out, number))
+    rows = np.concatenate([np.zeros(0, STEP), *some])
+    samples = int(result.dataset.get("samples", result.dataset["files"]))
+    point = point_of(stored_workload(result.workload), samples, len(ranks), rows)
+    if len(rows) == count:
+        return point
+    sentence = (
+        f"The run was cut off in this point: its figures are over the first {most:,} steps of each rank, "
+        f"{len(rows):,} of {count:,} in all."
+    )
+    flag = Flag(name="step-log", value=len(rows), threshold=count, sentence=sentence)
+    return replace(point, flags=(*point.flags, flag))
+
+
 def recovered(out: Path) -> RunResult:
     """The result in OUT; of a run that was cut off also the point that it died in.
 
@@ -167,8 +199,6 @@ def recovered(out: Path) -> RunResult:
     if result.status == "complete":
         return result
     result = replace(result, reason=read_failure(out) or result.reason)
-    if result.kind in ("run", "sweep") and len(torn := read_steps(out, len(points))):
-        workload, ranks = stored_workload(result.workload), len(np.unique(torn["rank"]))
-        samples = int(result.dataset.get("samples", result.dataset["files"]))
-        result = replace(result, points=(*points, point_of(workload, samples, ranks, torn)))
+    if result.kind in ("run", "sweep") and (torn := _cut_off(out, len(points), result)):
+        result = replace(result, points=(*points, torn))
     return result

@@ -128,6 +128,9 @@ def test_ranks_read_objects_through_an_endpoint_that_fails_now_and_then(
     assert result.environment["dataset_mount"]["source"] == made.url
     assert result.environment["dataset_mount"]["type"] == "s3"
     assert "no-o-direct" not in {flag.name for flag in point.flags}
+    # By the launcher, by rank 0 to look at the task, and by the first rank of the host for all.
+    asked = [key.removeprefix("data/tiny/") for method, key, _ in made.asked if method == "GET"]
+    assert [asked.count("manifest.json"), sum(key.startswith("samples-") for key in asked)] == [3, 3]
     kept = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
     assert SECRET.encode() not in kept and KEY.encode() not in kept
 

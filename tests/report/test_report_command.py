@@ -79,6 +79,22 @@ def test_what_is_drawn_from_some_ranks_of_an_older_result_says_so(
     assert shown.points[0].course is not None
 
 
+def test_a_point_that_was_cut_off_is_of_each_ranks_first_steps_where_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = result([point(4, 1e15)])
+    write_result(tmp_path, replace(made, points=(), status="incomplete", reason="killed"))
+    rows = steps_of(made, 4)
+    write_steps(tmp_path, rows)
+    (whole,) = recovered(tmp_path).points
+    monkeypatch.setattr("emulator.sweep.summary._CUT_OFF_ROWS", 4 * 10)
+    (cut,) = recovered(tmp_path).points
+    assert (whole.steps, whole.flags, cut.steps) == (len(rows) // 4, (), 10)
+    (flag,) = cut.flags
+    assert f"over the first 10 steps of each rank, 40 of {len(rows)} in all" in flag.sentence
+    assert flag.sentence in as_markdown(result_blocks(recovered(tmp_path)))
+
+
 def test_what_is_wrong_is_one_line(out: Path, tmp_path: Path) -> None:
     assert "there is no result in" in refused(feedrate("report", tmp_path / "nowhere"), 4)
     assert "cannot write" in refused(feedrate("report", out, "--html", tmp_path / "no" / "a.html"), 4)

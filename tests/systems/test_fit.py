@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from command import feedrate
 
+from emulator.analysis.throughput import busy, durations, throughput
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.record.folder import read_result
 from emulator.record.result import Bound, Starved, new_result
-from emulator.satellites.systems.fit import Seen, described, fit, further_run, seen_in
+from emulator.satellites.systems.fit import fit, further_run
 from emulator.satellites.systems.held_out import held_out, median_errors
 from emulator.satellites.systems.plan import utilisation
 from emulator.satellites.systems.predict import (
@@ -21,6 +22,7 @@ from emulator.satellites.systems.predict import (
     rank_plan_of,
     sample_sizes,
 )
+from emulator.satellites.systems.seen import Seen, described, seen_in
 from emulator.satellites.systems.simulate import sweep
 from emulator.satellites.systems.system import (
     ClientSystem,
@@ -173,7 +175,7 @@ def simulated_on_hosts():
         "sweep", command=(), workload=asdict(TINY), dataset={"samples": 400}, storage={}, loader="direct",
         environment={}, points=(found.point,), knee=None, flags=(),
     )  # fmt: skip
-    return result, lambda number: found.steps[found.steps["point"] == number]
+    return result, lambda number: [found.steps[found.steps["point"] == number]]
 
 
 def test_what_a_system_describes_is_kept_and_what_waited_for_a_core_is_not():
@@ -209,6 +211,48 @@ def test_a_simulation_that_is_no_better_than_a_guess_says_so(tmp_path):
     assert system.fit.standing.endswith("no better than the bandwidth cap alone")
     result, _ = sweep(on_paper(TINY, system, 3, steps=20), (3,), tmp_path / "out", command=())
     assert [(flag.name, flag.sentence) for flag in result.flags] == [("no-better", system.fit.standing)]
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_rows_in_any_order_give_what_the_formulas_give_of_all_together(uneven):
+    """Rows come some at a time, and are held as sums of each rank."""
+    result, steps = simulated_on_hosts()
+    rows = np.concatenate([*steps(0)])
+    rows["wait"] *= np.random.default_rng(1).uniform(0.2, 3, len(rows))
+    rows["begin"] *= 1.5
+    if uneven:  # one rank begins when another has ended
+        rows["begin"][rows["rank"] == 3] += 2 * rows["begin"].max()
+    shuffled = np.random.default_rng(2).permutation(rows)
+    (seen,) = seen_in(result, lambda _: np.array_split(shuffled, 7))
+    counted = busy(rows)
+    consumed, point = throughput(counted), result.points[0]
+    assert seen.rate == pytest.approx(consumed.bytes_per_second)
+    assert seen.efficiency == pytest.approx(consumed.samples_per_second / point.ideal_samples_per_second)
+    assert seen.first_wait == pytest.approx(rows["wait"][(rows["step"] == 0) & (rows["epoch"] == 0)].mean())
+    in_order = np.sort(rows, order=("rank", "epoch", "step")).reshape(point.ranks, point.steps).T
+    assert (seen.size == in_order["bytes"]).all() and (seen.compute == in_order["compute"]).all()
+    if not uneven:
+        ends = counted["begin"] + durations(counted)
+        middle = (ends.min() + ends.max()) / 2
+        halves = [throughput(part) for part in (counted[ends <= middle], counted[ends > middle])]
+        drifts = [
+            np.log(halves[1].samples_per_second / halves[0].samples_per_second),
+            np.log(halves[1].bytes_per_second / halves[0].bytes_per_second),
+        ]
+        assert seen.drift == pytest.approx(min(drifts, key=abs))
+    with pytest.raises(SpecError, match="no point with all of its steps"):
+        seen_in(result, lambda _: [shuffled[1:]])
+
+
+def test_of_many_steps_the_first_are_played_again(monkeypatch):
+    """How fast the run was is of all of them, all the same."""
+    result, steps = simulated_on_hosts()
+    (whole,) = seen_in(result, steps)
+    monkeypatch.setattr("emulator.satellites.systems.seen.PLAYED", 0)
+    monkeypatch.setattr("emulator.satellites.systems.seen.LEAST_STEPS", 12)
+    (some,) = seen_in(result, steps)
+    assert (some.size == whole.size[:12]).all() and len(whole.size) == 30
+    assert (some.rate, some.drift, some.first_wait) == (whole.rate, whole.drift, whole.first_wait)
 
 
 def test_an_imported_result_says_why_it_cannot_be_fitted():

@@ -18,17 +18,18 @@ from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import read_manifest
 from emulator.errors import Inconclusive, SpecError
 from emulator.record.folder import read_result
-from emulator.record.steps import read_steps
+from emulator.record.steps import step_blocks
 from emulator.report.page import write_picture
 from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
 from emulator.satellites.systems.efficiency import efficiency_table, lacks, match_table
-from emulator.satellites.systems.fit import Fit, described, further_run, seen_in, workload_of
+from emulator.satellites.systems.fit import Fit, further_run
 from emulator.satellites.systems.fit import fit as estimate
 from emulator.satellites.systems.held_out import LEAST, held_out, median_errors
 from emulator.satellites.systems.limits import demand
 from emulator.satellites.systems.plan import STEPS, WHOSE, around, feeds, needs, verdict
 from emulator.satellites.systems.predict import Simulation, on_paper
+from emulator.satellites.systems.seen import described, seen_in, workload_of
 from emulator.satellites.systems.simulate import sweep
 from emulator.satellites.systems.system import System, check_file, load_system, on_hosts, write_system
 from emulator.sweep.schedule import parse_counts
@@ -137,7 +138,7 @@ def fit(
                 f"{path}: the client was the limit of every run, so a fit would describe the client",
                 "use more hosts",
             )
-        found = seen_in(result, partial(read_steps, path))
+        found = seen_in(result, partial(step_blocks, path))
         seen += [count for count in found if wanted is None or count.ranks in wanted]
     if any(workload != workloads[0] for workload in workloads):
         raise SpecError("the results are of different workloads", "fit each of them by itself")

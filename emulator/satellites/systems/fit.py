@@ -23,18 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.evidence import held, usable
-from emulator.analysis.flags import invalid
 from emulator.analysis.knee import PRIOR_NOISE
-from emulator.analysis.throughput import busy, durations, student_t, throughput
-from emulator.config.workload import Workload, stored_workload
-from emulator.errors import SpecError
-from emulator.plan import plan_for
-from emulator.record.result import Point, RunResult
-from emulator.record.steps import Steps
+from emulator.analysis.throughput import student_t, throughput
+from emulator.config.workload import Workload
 from emulator.satellites.systems.limits import Limits, demand, limits, soft_limits
 from emulator.satellites.systems.predict import on_paper, predict
-from emulator.satellites.systems.scene import Bools, Floats, Played, Scene, play
+from emulator.satellites.systems.scene import Floats, Played, Scene, play
+from emulator.satellites.systems.seen import Seen
 from emulator.satellites.systems.system import SOFT, Alternative, ClientSystem, Fitted, StorageSystem, System
 
 CONFIDENCE = 3.84
@@ -48,37 +43,7 @@ ALONE = 0.995
 """Efficiency from which on a rank loses nothing."""
 HUGE, NOISY = 0.30, 0.15
 """Largest |ln measured - ln played| of a count, and deviation of a run, that still describe a system."""
-DISTURBED = 0.05
-"""Share of time that accelerators starve for want of a core, from which on a run is not the storage's."""
-SLOW_HOST = 0.10
-"""Share of accelerators' time by which one host may serve its ranks worse than another."""
 SOFTNESS = (SOFT, 20.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One measured count."""
-
-    ranks: int
-    hosts: int
-    rate: float
-    """Bytes/s over the steps in which all ranks were busy."""
-    efficiency: float
-    """Throughput over ideal throughput."""
-    size: Floats
-    """Bytes of the batches that were read, shape (steps, ranks)."""
-    compute: Floats
-    """Nominal seconds of compute of the steps, shape (steps, ranks)."""
-    gates: Bools
-    """True where all ranks waited for each other after the step."""
-    first_wait: float = 0.0
-    """Mean seconds that ranks waited for their first batch."""
-    drift: float = 0.0
-    """ln of the throughput of the second half of the steps over that of the first."""
-    epoch: int = 0
-    """Steps after which nothing had been read ahead; 0: reading went on over borders."""
-    samples: int | None = None
-    """Samples of the dataset; None: as many as were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,123 +72,6 @@ class Fit:
         """The same, and how well held-out counts are predicted (`Fitted.held_out`)."""
         fitted = replace(self.fitted, held_out=held_out)
         return replace(self, fitted=fitted, system=replace(self.system, fit=fitted))
-
-
-def workload_of(result: RunResult) -> Workload:
-    """The workload that a result was made with. Raises SpecError."""
-    return stored_workload(result.workload)
-
-
-def described(points: Sequence[Point]) -> list[Point]:
-    """The points that a system describes, in their order: those that a knee is made from, and those of which
-    the client is called the limit although its ranks waited for requests: for a latency with few readers, or
-    for the link of their hosts. A knee leaves these out, a system has both. No system describes what ranks
-    lost that waited for a core.
-    """
-    used = usable(points)
-
-    def waited(point: Point) -> bool:
-        lost = point.starved
-        return held(point) and lost is not None and lost.storage + lost.link > 0.5 and not invalid(point)
-
-    return [point for point in points if (point in used or waited(point)) and not _disturbed(point)]
-
-
-def _disturbed(point: Point) -> bool:
-    lost = point.starved
-    short = (lost.cores + lost.quota) * lost.seconds if lost else 0.0
-    return short > DISTURBED * point.ranks * point.seconds
-
-
-def seen_in(result: RunResult, steps: Callable[[int], Steps]) -> list[Seen]:
-    """The measured counts of a result; `steps` gives the rows of a point by its number. Raises SpecError.
-
-    Points that were cut short are left out, and those that no system describes.
-    """
-    if result.kind == "imported":
-        raise SpecError(
-            "an imported result does not say which bytes each step read, so it cannot be played again",
-            "fit a result of feedrate run or sweep; plan and simulate take a system file written by hand",
-        )
-    if result.kind not in ("run", "sweep", "simulated"):
-        raise SpecError(f"a {result.kind} holds no training steps", "give a result of feedrate run or sweep")
-    workload, used = workload_of(result), described(result.points)
-    samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
-    found = []
-    for number, point in enumerate(result.points):
-        shape = (point.ranks, point.steps)
-        if point not in used or not math.prod(shape):
-            continue
-        rows = steps(number)
-        if len(rows) != math.prod(shape):
-            continue
-        drift = _drift(rows)
-        # As the engine's: what was consumed, read-ahead from the first step included. The point's own
-        # throughput leaves that out.
-        consumed = throughput(busy(rows))
-        rows = np.sort(rows, order=("rank", "epoch", "step")).reshape(shape).T
-        epoch = plan_for(workload, samples, point.ranks).steps
-        ends_epoch = rows["step"][:, 0] + 1 == epoch
-        ends_epoch[-1] = True
-        found.append(
-            Seen(
-                ranks=point.ranks,
-                hosts=len(point.hosts) or 1,
-                rate=consumed.bytes_per_second,
-                efficiency=consumed.samples_per_second / point.ideal_samples_per_second,
-                # A step may draw from what was read before, and read nothing.
-                size=np.ascontiguousarray(np.maximum(rows["bytes"].astype(np.float64), 1.0)),
-                compute=np.ascontiguousarray(rows["compute"]),
-                gates=np.full(point.steps, sync == "step") | (ends_epoch & (sync == "epoch")),
-                first_wait=float(rows["wait"][0].mean()),
-                drift=drift,
-                epoch=0 if workload.access.refill == "never" else epoch,
-                samples=samples,
-            )
-        )
-    _require_equal_hosts(used)
-    if not found:
-        raise SpecError(
-            "the result has no point with all of its steps", "run it to its end, or give another OUT"
-        )
-    return found
-
-
-def _require_equal_hosts(points: Sequence[Point]) -> None:
-    """Raises SpecError when a host served its ranks worse than hosts with as many: no one system is both.
-
-    How busy a host's accelerators were, barriers left out, is compared with the best host of the same point
-    that has no fewer of them, and averaged over points: once may be chance.
-    """
-    shares: dict[str, list[tuple[float, float]]] = {}
-    for point in points:
-        alone = point.ideal_samples_per_second / point.ranks  # samples/s of a rank that never waits
-        found = [host for host in point.hosts if host.samples]
-        busy = {host.host: 1 / (1 + host.wait_seconds * alone / host.samples) for host in found}
-        for host in found:
-            best = max(busy[other.host] for other in found if other.ranks >= host.ranks)
-            if len(found) > 1:
-                shares.setdefault(host.host, []).append((busy[host.host], best))
-    for name, pairs in shares.items():
-        own, best = (float(np.mean(column)) for column in zip(*pairs, strict=True))
-        if own < best - SLOW_HOST:
-            raise SpecError(
-                f"{name} kept its accelerators busy {100 * own:.0f} % of the time and hosts with as many "
-                f"{100 * best:.0f} %: one system does not describe both",
-                f"find out what slows {name}, or fit runs without it",
-            )
-
-
-def _drift(rows: Steps) -> float:
-    """ln of the second half's throughput over the first's. In samples or in bytes, whichever changed less:
-    accelerators that do not wait keep the one, a storage at its limit keeps the other."""
-    rows = busy(rows)
-    ends = rows["begin"] + durations(rows)
-    middle = (ends.min() + ends.max()) / 2
-    halves = [throughput(part) for part in (rows[ends <= middle], rows[ends > middle])]
-    pairs = [[half.samples_per_second for half in halves], [half.bytes_per_second for half in halves]]
-    logs = [math.log(second / first) for first, second in pairs if first > 0 and second > 0]
-    return min(logs, key=abs, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)

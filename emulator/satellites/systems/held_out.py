@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from emulator.config.workload import Workload
-from emulator.satellites.systems.fit import Seen, fit
+from emulator.satellites.systems.fit import fit
 from emulator.satellites.systems.predict import efficiency_interval, on_paper, predict
+from emulator.satellites.systems.seen import Seen
 from emulator.satellites.systems.system import on_hosts
 
 LEAST = 4
