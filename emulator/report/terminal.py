@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -87,18 +88,28 @@ def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: boo
     )
     for block in blocks:
         if isinstance(block, Text):
-            console.print(shown(block.text), style=block.style)
+            console.print(_whole(block.text), style=block.style)
         elif block.rows:
-            console.print(shown(f"\n{block.caption}") if block.caption else "")
+            console.print(_whole(f"\n{block.caption}") if block.caption else "")
             console.print(_laid_out(block, width))
             if missing := _left_out(block, width):
                 console.print(shown(missing), style="dim")
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    return "\n".join(line.rstrip() for line in text.getvalue().replace(_JOINED, " ").splitlines()) + "\n"
 
 
 def shown(text: str) -> str:
     """Text of a file as a terminal may show it."""
     return masked(printable(text))
+
+
+_JOINED = "\ue000"
+"""Stands for a blank at which no line is broken: rich takes a no-break space for any other."""
+_BEFORE_UNIT = re.compile(r"(?<=[0-9]) (?=(%|[kMGTPE]?i?B(/s)?|[mun]?s|min|h)(?![\w/]))")
+
+
+def _whole(text: str) -> str:
+    """The same for rich, which breaks lines: a figure stays with its unit."""
+    return _BEFORE_UNIT.sub(_JOINED, shown(text))
 
 
 LEAST_WORD = 12
@@ -162,7 +173,7 @@ def _laid_out(table: Table, width: int) -> Any:
     for number in [*head, *tail]:
         if between and number == tail[0]:
             laid.add_row(f"... {between:,} {table.items} between")
-        cells = [shown(texts[number][place]) for place in places]
+        cells = [_whole(texts[number][place]) for place in places]
         repeats = table.columns[places[0]].align != "right" and cells[0] == before
         before = cells[0]
         first = "" if repeats else cells[0]

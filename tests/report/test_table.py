@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,8 @@ from synthetic_results import EXAMPLES, plain_sweep, point, result, shaped_sweep
 
 from emulator.record.result import RunResult, Starved
 from emulator.report.table import Column, Table, markdown, to_csv
+from emulator.report.terminal import Text, result_blocks
 from emulator.report.terminal import render as render_blocks
-from emulator.report.terminal import result_blocks
 from emulator.report.training import hosts_table, points_table
 from emulator.units import show_seconds
 
@@ -25,6 +26,17 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
     text = render(EXAMPLES[name](), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [40, 56, 80])
+def test_a_figure_stays_with_its_unit(width: int) -> None:
+    """In sentences and in cells, wherever a line is broken."""
+    column = Column("what", align="fold")
+    cells = [f"{'x' * length} 13 % of 26 GB/s in 4 ms" for length in range(1, 60)]
+    text = render_blocks(
+        [Text(" ".join(cells)), Table(caption="13 %", columns=(column,), rows=((cells[7],),))], width
+    )
+    assert not re.search(r"[0-9]\s*\n\s*(%|GB/s|ms)", text) and "13 % of" in text
 
 
 def test_the_table_holds_the_numbers_of_the_points() -> None:
