@@ -34,6 +34,7 @@ from emulator.run.launched import (
     Library,
     end_launcher,
     library_of,
+    loaded_plugins,
     require_family,
     require_world,
     started_by_mpi,
@@ -161,7 +162,7 @@ def mpi_library() -> Library:
         raise LaunchError(
             "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
         ) from None
-    return library_of(MPI.Get_library_version())
+    return library_of(MPI.Get_library_version(), loaded_plugins())
 
 
 def world(expected: int | None = None) -> Comm:

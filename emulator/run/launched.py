@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from emulator.errors import LaunchError
@@ -50,6 +51,8 @@ class Library(NamedTuple):
     version: str
     text: str
     """All that it says of itself: name, version, for MPICH how it was built."""
+    plugins: frozenset[str] = frozenset()
+    """Of Open MPI before 5: which ways to talk to a launcher it was built with; empty: nobody knows."""
 
     def __str__(self) -> str:
         return f"{self.family or 'an MPI'} {self.version}".strip()
@@ -121,14 +124,24 @@ def end_launcher(environment: Mapping[str, str] = os.environ) -> None:
             return
 
 
-def library_of(text: str) -> Library:
+def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
     """The library that says `text` of itself (MPI_Get_library_version)."""
     families: tuple[Family, ...] = ("Open MPI", "MPICH")
     # Intel's, Cray's and MVAPICH are MPICH by another name: same launchers, same binary interface.
     kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
     family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
     version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
-    return Library(family, version[0].rstrip(",") if version else "", text)
+    return Library(family, version[0].rstrip(",") if version else "", text, plugins)
+
+
+def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
+    """Which ways to talk to a launcher lie beside the Open MPI that this process has loaded, by name.
+
+    Empty where it keeps none there: they may be a part of it.
+    """
+    library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
+    found = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
+    return frozenset(file.stem.removeprefix("mca_pmix_") for file in found)
 
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
@@ -146,8 +159,16 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
         )
     newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 speaks PMIx alone
     nobody = "PMIX_RANK" not in environment and [claim.launcher for claim in told] == ["srun"]  # --mpi=none
-    if library.family == "Open MPI" and ((theirs and newer) or nobody) and any(one.size > 1 for one in told):
+    several = library.family == "Open MPI" and any(one.size > 1 for one in told)
+    if several and ((theirs and newer) or nobody):
         raise LaunchError(_differ(told, library), _hint_openmpi())
+    # Older ones may have been built with PMI; those that were not may end in pages of their own.
+    if several and theirs and library.plugins and not library.plugins & _PMI:
+        raise LaunchError(
+            f"{_differ(told, library)}, built without PMI",
+            "start with that Open MPI's own mpirun, or srun --mpi=pmix, or have mpi4py use the launcher's "
+            "library: MPI4PY_MPIABI=mpich",
+        )
 
 
 def require_world(
@@ -166,6 +187,9 @@ def _differ(told: Sequence[Claim], library: Library) -> str:
     claim = told[-1]
     return f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}"
 
+
+_PMI = frozenset({"s1", "s2", "cray"})
+"""Plug-ins of Open MPI that know the PMI of MPICH and Slurm."""
 
 _HINT_SAME = "mpirun and mpi4py must use the same MPI"
 _HINT_MPICH = (

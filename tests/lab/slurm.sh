@@ -4,9 +4,11 @@
 set -euo pipefail
 case ${1:-} in
 install)
-    command -v slurmctld >/dev/null && command -v munged >/dev/null && ldconfig -p | grep -q 'libpmix.so ' && exit
+    command -v slurmctld >/dev/null && command -v munged >/dev/null && ldconfig -p | grep -q 'libpmix.so ' &&
+        test -e /usr/lib/x86_64-linux-gnu/libmpi.so.40 && exit
     apt-get update -q
-    DEBIAN_FRONTEND=noninteractive apt-get install -yq slurm-wlm munge libpmix-dev # which --mpi=pmix opens
+    # --mpi=pmix opens what libpmix-dev has; libopenmpi3 is Debian's Open MPI, without its mpirun.
+    DEBIAN_FRONTEND=noninteractive apt-get install -yq slurm-wlm munge libpmix-dev libopenmpi3
     ;;
 up)
     dir=$2 nodes=$3 host=$(hostname)
