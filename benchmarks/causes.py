@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import namespaces
 import psutil
 
 from emulator.record.folder import read_result
@@ -42,7 +43,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from s3_server import s3_server  # noqa: E402  the S3 endpoint of the tests
 
-AGENT = "/run/frh/agent"
 CPU = Path("/sys/fs/cgroup/cpu")
 GROUP = CPU / "feedrate-causes"
 FOLDER = Path("/tmp/feedrate-causes")
@@ -241,12 +241,10 @@ def device(rate: int) -> Iterator[tuple[list[str], object]]:
 @contextmanager
 def hosts(ranks: int, slow: str) -> Iterator[tuple[list[str], object]]:
     """Two hosts read objects from a third one; the link of the first has the rate `slow`."""
-    subprocess.run([LAB / "hosts.sh", "up", "3"], check=True, stdout=subprocess.DEVNULL)
-    stack = ExitStack()
-    stack.callback(lambda: subprocess.run([LAB / "hosts.sh", "down"], check=True))
-    with stack:
+    with ExitStack() as stack:
+        stack.enter_context(namespaces.hosts(3))
         server = subprocess.Popen(
-            [AGENT, "frh3", shlex.join([sys.executable, __file__, "--serve", "10.78.0.3"])],
+            namespaces.on(3, shlex.join([sys.executable, __file__, "--serve", "10.78.0.3"])),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
         )  # fmt: skip
         stack.callback(server.wait)
@@ -256,21 +254,14 @@ def hosts(ranks: int, slow: str) -> Iterator[tuple[list[str], object]]:
         place = "s3://bucket/data"
         command = [sys.executable, "-m", "emulator", "generate", place, "--recipe", "tiny", "--files", "64"]
         subprocess.run(
-            [AGENT, "frh2", shlex.join(command)], check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
+            namespaces.on(2, shlex.join(command)), check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
         )
         if slow:
-            words = f"/usr/bin/env ip netns exec frsw tc qdisc add dev p1 root tbf rate {slow}"
+            words = f"/usr/bin/env ip netns exec {namespaces.NAME}sw tc qdisc add dev p1 root tbf rate {slow}"
             subprocess.run([*words.split(), "burst", "200kb", "latency", "200ms"], check=True)
-        mpirun = [
-            Path(sys.executable).parent / "mpirun", "--prtemca", "plm_ssh_agent", AGENT,
-            "--prtemca", "prte_if_include", "eth0", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp",
-            "--mca", "btl_tcp_if_include", "10.78.0.0/24", "--mca", "osc", "^ucx",
-            "--host", f"frh1:{ranks // 2},frh2:{ranks // 2}", "--map-by", "slot:oversubscribe",
-            "--bind-to", "none", "-n", ranks,
-        ]  # fmt: skip
-        for name in variables:
-            mpirun += ["-x", name]
-        yield [AGENT, "frh1", "--", *map(str, mpirun)], place
+        exported = [word for name in variables for word in ("-x", name)]
+        command = namespaces.mpirun({1: ranks // 2, 2: ranks // 2}, ranks, *exported)
+        yield namespaces.on(1, "--", *command), place
 
 
 def serve(address: str) -> None:

@@ -19,21 +19,18 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+import namespaces
 import numpy as np
 from processes import table_line
 
-import emulator
 from emulator.record.folder import read_result
 from emulator.record.result import Point
 from emulator.record.steps import read_steps
 
-LAB = Path(emulator.__file__).parents[1] / "tests" / "lab" / "hosts.sh"
-AGENT = "/run/frh/agent"
 RECIPE = """name = "specks"
 title = "samples that cost next to nothing"
 format = "npz"
@@ -69,34 +66,28 @@ def main() -> None:
         )
     ]
     lines.append(table_line(*("---:" for _ in range(4 + len(steps)))))
-    subprocess.run([LAB, "down"], check=True)
-    subprocess.run([LAB, "up", str(max(counts))], check=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="feedrate-scale-", dir="/dev/shm") as folder:
-            data = Path(folder) / "data"
-            (Path(folder) / "specks.toml").write_text(RECIPE)
-            recipe = ["--recipe", str(Path(folder) / "specks.toml"), "--files", str(FILES)]
-            subprocess.run([*FEEDRATE, "generate", str(data), *recipe], check=True, stdout=subprocess.DEVNULL)
-            for hosts in counts:
-                ranks = max(hosts, given.ranks)
-                found = {
-                    step: [
-                        run(data, hosts, ranks, step, round(given.seconds / step))
-                        for _ in range(given.repeats)
-                    ]
-                    for step in steps
-                }
-                barrier = median(point.barrier_seconds or 0.0 for runs in found.values() for point, _ in runs)
-                lines.append(
-                    table_line(
-                        str(hosts), str(ranks), f"{1e3 * barrier:.2f}",
-                        *(f"{100 * median(point.au for point, _ in runs):.1f} %" for runs in found.values()),
-                        " / ".join(f"{1e3 * median(late for _, late in runs):.1f}" for runs in found.values())
-                    )
-                )  # fmt: skip
-                print(lines[-1], flush=True)
-    finally:
-        subprocess.run([LAB, "down"], check=True)
+    with namespaces.hosts(max(counts)) as folder:
+        data = folder / "data"
+        (folder / "specks.toml").write_text(RECIPE)
+        recipe = ["--recipe", str(folder / "specks.toml"), "--files", str(FILES)]
+        subprocess.run([*FEEDRATE, "generate", str(data), *recipe], check=True, stdout=subprocess.DEVNULL)
+        for hosts in counts:
+            ranks = max(hosts, given.ranks)
+            found = {
+                step: [
+                    run(data, hosts, ranks, step, round(given.seconds / step)) for _ in range(given.repeats)
+                ]
+                for step in steps
+            }
+            barrier = median(point.barrier_seconds or 0.0 for runs in found.values() for point, _ in runs)
+            lines.append(
+                table_line(
+                    str(hosts), str(ranks), f"{1e3 * barrier:.2f}",
+                    *(f"{100 * median(point.au for point, _ in runs):.1f} %" for runs in found.values()),
+                    " / ".join(f"{1e3 * median(late for _, late in runs):.1f}" for runs in found.values())
+                )
+            )  # fmt: skip
+            print(lines[-1], flush=True)
     print("\n".join(lines))
     if given.out:
         given.out.write_text("\n".join(lines) + "\n")
@@ -122,17 +113,12 @@ def run(data: Path, hosts: int, ranks: int, step: float, steps: int) -> tuple[Po
 
 def over_hosts(hosts: int, ranks: int, words: Sequence[object]) -> None:
     """An mpirun on the first host that starts `ranks` ranks, as many on each host as on the others."""
-    names = [f"frh{number + 1}:{-(-ranks // hosts)}" for number in range(hosts)]
-    mpirun = [
-        Path(sys.executable).parent / "mpirun", "--prtemca", "plm_ssh_agent", AGENT,
-        "--prtemca", "prte_if_include", "eth0", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp",
-        "--mca", "btl_tcp_if_include", "10.78.0.0/24", "--mca", "osc", "^ucx", "--host", ",".join(names),
-        "--map-by", "slot:oversubscribe", "--bind-to", "none", "-x", "PYTHONPATH", "-n", ranks, *words,
-    ]  # fmt: skip
+    slots = {1 + host: -(-ranks // hosts) for host in range(hosts)}
+    command = namespaces.mpirun(slots, ranks, "-x", "PYTHONPATH", *words)
     roots = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
     allowed = {f"{root}{end}": "1" for root in roots for end in ("", "_CONFIRM")}
     subprocess.run(
-        [AGENT, "frh1", shlex.join(map(str, mpirun))],
+        namespaces.on(1, shlex.join(command)),
         check=True, stdout=subprocess.DEVNULL, env={**os.environ, **allowed},
     )  # fmt: skip
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
+import namespaces
+
 LAB = Path(__file__).parents[1] / "tests" / "lab"
-AGENT = "/run/frh/agent"
 AS_ROOT = {f"{who}_ALLOW_RUN_AS_ROOT{more}": "1" for who in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
 FILES = 512
 
@@ -77,11 +78,10 @@ def hosts(slots: int, *links: str) -> Iterator[Place]:
     """Hosts with `slots` ranks and a link of a rate each, which read objects from one more."""
     count = len(links) + 1
     with ExitStack() as stack:
-        check(LAB / "hosts.sh", "up", count)
-        stack.callback(check, LAB / "hosts.sh", "down")
+        stack.enter_context(namespaces.hosts(count))
         address, serve = f"10.78.0.{count}", Path(__file__).with_name("causes.py")
         server = subprocess.Popen(
-            [AGENT, f"frh{count}", shlex.join([sys.executable, str(serve), "--serve", address])],
+            namespaces.on(count, shlex.join([sys.executable, str(serve), "--serve", address])),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         stack.callback(server.wait)
@@ -90,20 +90,13 @@ def hosts(slots: int, *links: str) -> Iterator[Place]:
         data = "s3://bucket/data"
         given = [f"{name}={value}" for name, value in {**variables, **AS_ROOT}.items()]
         make = ["env", *given, *feedrate("generate", data, "--recipe", "tiny", "--files", FILES)]
-        check(AGENT, "frh1", shlex.join(make))
+        check(*namespaces.on(1, shlex.join(make)))
         for number, rate in enumerate(links, 1):
             tbf = f"tc qdisc add dev p{number} root tbf rate {rate} burst 200kb latency 200ms"
-            check("ip", "netns", "exec", "frsw", *tbf.split())
-        mpirun = [
-            str(Path(sys.executable).parent / "mpirun"), "--prtemca", "plm_ssh_agent", AGENT,
-            "--prtemca", "prte_if_include", "eth0", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp",
-            "--mca", "btl_tcp_if_include", "10.78.0.0/24", "--mca", "osc", "^ucx",
-            "--host", ",".join(f"frh{number}:{slots}" for number in range(1, count)),
-            "--map-by", "slot:oversubscribe", "--bind-to", "none", "-n", str(slots * len(links)),
-        ]  # fmt: skip
-        for name in variables:
-            mpirun += ["-x", name]
-        yield [AGENT, "frh1", "--", "env", *given, *mpirun], data
+            check("ip", "netns", "exec", f"{namespaces.NAME}sw", *tbf.split())
+        exported = [word for name in variables for word in ("-x", name)]
+        command = namespaces.mpirun(dict.fromkeys(range(1, count), slots), slots * len(links), *exported)
+        yield namespaces.on(1, "--", "env", *given, *command), data
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ def main() -> int:
                 "--out", folder / name,
             )  # fmt: skip
             print(f"{name}:", shlex.join(words), flush=True)
-            if before[:1] == [AGENT]:  # as ssh, it gives a shell one line
+            if before[:1] == [namespaces.AGENT]:  # as ssh, it gives a shell one line
                 before, words = before[:2], [shlex.join([*before[3:], *words])]
             status = subprocess.run([*before, *words], env={**os.environ, **AS_ROOT}, check=False).returncode
             print(f"{name}: exit status {status}", flush=True)

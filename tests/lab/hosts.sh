@@ -9,11 +9,12 @@ lab=${FEEDRATE_LAB:-frh}
 run=/run/$lab
 down() {
     for host in $(ip netns list | grep -oE "^$1([0-9]+|sw)\b"); do
+        ip netns pids "$host" | xargs -r kill -9 2>/dev/null || true
         umount "/run/$1/uts-$host" 2>/dev/null || true
         ip netns del "$host"
         rm -rf "/etc/netns/$host"
     done
-    umount "/run/$1" 2>/dev/null || true
+    umount -l "/run/$1" 2>/dev/null || true # what has just been killed may still be in it
     rmdir "/run/$1" /etc/netns 2>/dev/null || true
 }
 case ${1:-} in
