@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from emulator.config.workload import AccessSpec, Workload
 from emulator.errors import DatasetError
+from emulator.units import counted
 
 How = Literal["alone", "start", "on"]
 """Which bytes a read takes beside those of its samples.
@@ -85,8 +86,9 @@ class EpochPlan:
         if self.steps < 1:
             needed = -(-self.batch_size * self.ranks // self.samples_per_file)
             raise DatasetError(
-                f"{self.samples} samples are too few for {self.ranks} ranks at batch size {self.batch_size}",
-                f"generate at least {needed} files, or use fewer ranks",
+                f"{counted(self.samples, 'sample')} {'is' if self.samples == 1 else 'are'} too few for "
+                f"{counted(self.ranks, 'rank')} at batch size {self.batch_size}",
+                f"generate at least {counted(needed, 'file')}, or use fewer ranks",
             )
 
 

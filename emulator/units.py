@@ -77,6 +77,13 @@ def _scaled(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}"
 
 
+def counted(count: float, what: str) -> str:
+    """`1 file`, `4 files`; a count that is not whole has three digits."""
+    return (
+        f"1 {what}" if count == 1 else f"{count if isinstance(count, int) else format(count, '.3g')} {what}s"
+    )
+
+
 def show_bytes(value: float) -> str:
     """`1.5 GB` for 1_500_000_000 (decimal prefixes, three digits)."""
     return _scaled(value, "B")

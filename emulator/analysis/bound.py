@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from emulator.analysis.flags import OVERSHOOT, UNEVEN, slowest_host, wait_share
 from emulator.record.result import CLIENT, Bound, BoundKind, HostShare, Point, Starved
-from emulator.units import show_rate, show_seconds
+from emulator.units import counted, show_rate, show_seconds
 
 FED = 0.95
 """Throughput / ideal from which compute is the limit."""
@@ -183,10 +183,11 @@ def counterfactual(point: Point) -> tuple[str, ...]:
     fed = min(1.0, point.x_ideal * here / point.au)
     step = point.samples / max(1, point.steps) / point.ideal_samples_per_second / fed
     less = (1 - fed) * (lost.cores + lost.quota)
+    fully = float(f"{point.ranks * fed / (1 - less):.3g}")
     return (
         "without waiting for a core a step on these clients would have taken "
         f"{show_seconds(step * (1 - less))}, not {show_seconds(step)}: about "
-        f"{point.ranks * fed / (1 - less):.3g} accelerators",
+        f"{counted(fully, 'accelerator')}",
     )
 
 

@@ -208,7 +208,7 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
 
 
 def short_run(point: Point, workload: Workload) -> Flag | None:
-    """Steps < 5 x batches of read-ahead, while ranks wait: the first step's reading is in AU.
+    """Steps < 5 x batches of read-ahead, while ranks wait or nothing is read: the first step's is in AU.
 
     What was read ahead during the first step, which is left out of the time, is consumed in later ones: AU
     is too high by up to prefetch / steps. A shuffle buffer is filled by then, too. Throughput counts what
@@ -216,7 +216,7 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     """
     ahead = read_ahead(workload)
     enough = LONG * ahead
-    if point.steps >= enough or point.wait_share <= 0.01:
+    if point.steps >= enough or (point.wait_share <= 0.01 and point.bytes_per_second):
         return None
     sentence = (
         f"{point.steps} steps are few against {ahead} batches of read-ahead: what was read during the first "

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from emulator.analysis.evidence import held, left_out, usable
 from emulator.analysis.search import CERTAIN, Belief, Observation, Search, believe, observe
 from emulator.record.result import Knee, KneeKind, Point
-from emulator.units import show_rate
+from emulator.units import counted, show_rate
 
 Floats = NDArray[np.float64]
 
@@ -183,7 +183,7 @@ def _kind(
 def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: str) -> str:
     """What `knee` says of `subject`, and which of `points` were flagged or left out."""
     used = usable(points)
-    demand, fed, starved = f"{100 * threshold:.3g} % of their demand", knee.fed, knee.starved
+    fed, starved = knee.fed, knee.starved
     inner = subject[0].lower() + subject[1:]
     least, most = (pick((point.ranks for point in used), default=0) for pick in (min, max))
     if knee.kind == "at-least":
@@ -191,16 +191,16 @@ def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: st
     elif knee.kind == "beyond":
         text = f"No knee up to {most} processes: {inner} still delivers {_delivered(used, most)}"
     elif knee.kind == "below":
-        text = f"{subject} does not feed {_accelerators(least)} at {demand}: {_delivered(used, least)}"
+        text = f"{subject} does not feed {_accelerators(least, threshold)}: {_delivered(used, least)}"
     elif knee.kind == "not-identifiable":
-        text = f"The knee is not identifiable: {_between(fed, starved)} at {demand}"
-        text += ", since runs contradict each other or are too few"
+        text = f"The knee is not identifiable: {_between(fed, starved)} at {100 * threshold:.3g} % of their"
+        text += " demand, since runs contradict each other or are too few"
     else:
         assert knee.n_au is not None and knee.interval is not None
         whole = math.floor(1.005 * knee.n_au)  # 4.98 is 5: the curve is known no better
         low, high = (_count(end) for end in knee.interval)
         interval = f"knee at {_count(knee.n_au)}, 95 % interval {low} to {high}"
-        text = f"{subject} feeds {_accelerators(whole)} at {demand} ({interval})"
+        text = f"{subject} feeds {_accelerators(whole, threshold)} ({interval})"
     if knee.n_saturation is not None:
         text += f"; throughput saturates at {show_rate(knee.n_saturation * asked(used))}"
     raised = [point for point in used if point.flags]
@@ -220,7 +220,7 @@ def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str)
     limit = f"the client ({why}), not {inner}, was the limit at {where} processes; use more hosts"
     if knee.fed is None:
         return f"Nothing is known of {inner}: {limit}"
-    return f"At least {_accelerators(knee.fed)} at {100 * threshold:.3g} % of their demand: {limit}"
+    return f"At least {_accelerators(knee.fed, threshold)}: {limit}"
 
 
 def _between(fed: int | None, starved: int | None) -> str:
@@ -229,8 +229,9 @@ def _between(fed: int | None, starved: int | None) -> str:
     return f"beyond {fed} (fed)" if fed else f"below {starved} (not fed)" if starved else "anywhere"
 
 
-def _accelerators(count: int) -> str:
-    return "1 accelerator" if count == 1 else f"{count} accelerators"
+def _accelerators(count: int, threshold: float) -> str:
+    whose = "its" if count == 1 else "their"
+    return f"{counted(count, 'accelerator')} at {100 * threshold:.3g} % of {whose} demand"
 
 
 def _count(value: float) -> str:

@@ -25,7 +25,7 @@ from emulator.errors import DatasetError, SpecError
 from emulator.run.comm import Comm, agreed, world
 from emulator.run.shared import open_together
 from emulator.storage.base import Store
-from emulator.units import parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
+from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
 
 def verify(
@@ -51,7 +51,9 @@ def verify(
     if first:
         for fault in said:
             print(f"{fault.name}: {'note: ' if fault.note else ''}{fault.what}")
-        print(f"{folder}: {len(indices)} of {files} files checked, {len(faults)} faults")
+        print(
+            f"{folder}: {len(indices)} of {counted(files, 'file')} checked, {counted(len(faults), 'fault')}"
+        )
         if not dataset.checked:
             print(f"{folder}/{MANIFEST} has no checksum of its own: an older feedrate wrote it")
         if live.for_programs():
@@ -69,7 +71,7 @@ def verify(
         faults = comm.bcast(agreed(comm, lambda: _repaired(dataset, faults, threads) if first else []))
     if faults:
         raise DatasetError(
-            f"{len(faults)} files of {folder} are wrong",
+            f"{counted(len(faults), 'file')} of {folder} {'is' if len(faults) == 1 else 'are'} wrong",
             "feedrate verify --repair makes them again, where feedrate made them",
         )
 
@@ -83,7 +85,7 @@ def _repaired(dataset: Dataset, faults: list[Fault], threads: int | None) -> lis
     indices = np.array([known[name] for name in names if name in known], np.int64)
     checked = check_files(dataset, indices, threads or _cores(), lambda files, size: None)
     left = [fault for fault in checked if not fault.note]
-    print(f"{dataset.store}: {len(indices) - len(left)} files made again")
+    print(f"{dataset.store}: {counted(len(indices) - len(left), 'file')} made again")
     return left + extra_files(dataset)
 
 
@@ -119,8 +121,8 @@ def adopt(
     with shown("adopt", tally, len(found.names), found.bytes):
         adopt_samples(found, samples_per_file, threads or _cores(), tally.add)
     typer.echo(
-        f"{folder}: adopted {len(found.names)} {found.format} files, {show_bytes(found.bytes)}"
-        + (f"; {found.left} other files are left alone" if found.left else "")
+        f"{folder}: adopted {counted(len(found.names), f'{found.format} file')}, {show_bytes(found.bytes)}"
+        + (f"; left alone: {counted(found.left, 'other file')}" if found.left else "")
     )
     if live.for_programs():
         counts = {"files": len(found.names), "bytes": found.bytes, "left": found.left}

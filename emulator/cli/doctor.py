@@ -19,11 +19,12 @@ import typer
 
 from emulator import live
 from emulator.config.storage import ObjectURL, parse_place
-from emulator.errors import FeedrateError, LaunchError, MissingError
+from emulator.errors import FeedrateError, LaunchError, MissingError, StorageError
 from emulator.record.machine import cores, describe_mount, memory_bytes
 from emulator.registry import OBJECTS, load
 from emulator.run.comm import mpi_library
 from emulator.run.mpirun import Launcher, environment, find_launcher
+from emulator.run.scratch import scratch
 from emulator.storage import open_store
 from emulator.storage.posix import probe_direct
 from emulator.units import show_bytes
@@ -101,25 +102,26 @@ def _ranks(launcher: Launcher) -> Finding:
     """Whether two real ranks really talk: mpirun and mpi4py may well belong to different MPIs."""
     hello = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.allreduce(1); print(w.rank, w.size)"
     try:
-        done = subprocess.run(
-            launcher.command(2, [sys.executable, "-c", hello]),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        with scratch() as (_, variables):
+            done = subprocess.run(
+                launcher.command(2, [sys.executable, "-c", hello]),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                env={**environment(), **variables},
+                stdin=subprocess.DEVNULL,
+            )
+    except (OSError, StorageError, subprocess.TimeoutExpired) as error:
         return Finding("ranks", False, " ".join(str(error).split()), required=True)
-    good = {"0 2", "1 2"} <= set(done.stdout.split("\n"))
-    return Finding(
-        "ranks",
-        good,
-        "2 ranks see each other" if good else "mpirun -n 2 failed",
-        "mpirun and mpi4py must use the same MPI: pip install --force-reinstall 'feedrate[mpi]'",
-        required=True,
-    )
+    said = set(done.stdout.split("\n"))
+    if {"0 2", "1 2"} <= said:
+        return Finding("ranks", True, "2 ranks see each other")
+    if "0 1" in said:
+        advice = "mpirun and mpi4py must use the same MPI: pip install --force-reinstall 'feedrate[mpi]'"
+        return Finding("ranks", False, "2 ranks do not see each other", advice, required=True)
+    words = [word for word in done.stderr.split() if set(word) != {"-"}]
+    return Finding("ranks", False, f"mpirun -n 2 failed: {' '.join(words)[:200]}", required=True)
 
 
 def _package(what: str, name: str, advice: str) -> Finding:

@@ -32,7 +32,7 @@ from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 from emulator.text import masked
-from emulator.units import parse_bytes, show_bytes, show_rate, show_seconds
+from emulator.units import counted, parse_bytes, show_bytes, show_rate, show_seconds
 
 _SMALL = 8 << 20
 
@@ -278,12 +278,12 @@ def _say_done(
         live.answer(done)
         return
     print(
-        f"{store}: {len(manifest.names)} files, {show_bytes(manifest.total)} "
+        f"{store}: {counted(len(manifest.names), 'file')}, {show_bytes(manifest.total)} "
         f"({manifest.format}, recipe {manifest.recipe}, seed {manifest.seed})"
     )
     if made.files:
         print(
-            f"made {made.files} files, {show_bytes(made.bytes)} in {show_seconds(made.seconds)}: "
+            f"made {counted(made.files, 'file')}, {show_bytes(made.bytes)} in {show_seconds(made.seconds)}: "
             f"{show_rate(made.bytes_per_second)}"
         )
     else:
@@ -293,7 +293,8 @@ def _say_done(
             else "complete already: nothing was made"
         )
     if measured:
+        files = counted(int(measured["files"]), "file")
         print(
             f"zstd-3 ratio {measured['zstd_ratio']:.2f}, {measured['unique_blocks']:.1%} of 4 KiB blocks "
-            f"unique (measured on {show_bytes(measured['bytes'])} of {measured['files']:.0f} files)"
+            f"unique (measured on {show_bytes(measured['bytes'])} of {files})"
         )

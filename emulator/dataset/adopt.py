@@ -128,7 +128,9 @@ def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
         return next(iter(known))
     if not known:
         ends = ", ".join(sorted(end for end, form in _ENDS if form))
-        raise DatasetError(f"{folder} holds no samples", f"known are files that end in {ends}")
+        raise DatasetError(
+            f"{folder} holds no samples", f"known are files that end in {ends}; --format bytes takes any"
+        )
     held = ", ".join(f"{count} {form}" for form, count in sorted(known.items()))
     raise DatasetError(f"{folder} holds {held} files", "choose one with --format, 20 million files at most")
 
@@ -171,7 +173,7 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
         parts = form.parts(name)
         wrong = looks_right(store, form, parts, size)
         if wrong:
-            raise DatasetError(f"{found.folder}: {wrong}", "it is no sample; repair it or take it away")
+            raise DatasetError(f"{found.folder}: {wrong}", "repair it, take it away, or adopt --format bytes")
         if samples_per_file > 1:
             _require_samples(form, found.folder / name, size, samples_per_file)
         if not hasattr(local, "buffer"):

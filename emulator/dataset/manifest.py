@@ -352,7 +352,9 @@ def _absent(store: Store) -> DatasetError:
         return DatasetError(
             f"the dataset in {store} is not finished", "run the same feedrate generate again, it resumes"
         )
-    return DatasetError(f"{store} has no {MANIFEST}", "run feedrate generate")
+    return DatasetError(
+        f"{store} has no {MANIFEST}", "run feedrate generate, or feedrate adopt where files are there"
+    )
 
 
 def _corrupt(store: Store, why: str) -> DatasetError:

@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +39,11 @@ class StoredFile:
     Used by many threads.
     """
 
-    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
-        """`file`: where `path` is open already. Raises OSError."""
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
         self._path = path
-        self._file = file or open_plain(path)
+        with open_plain(path) as file:
+            self._descriptor = os.dup(file.fileno())
 
     @classmethod
     def holding(cls, data: bytes) -> StoredFile:
@@ -50,20 +51,22 @@ class StoredFile:
 
         It has no name, so that nothing of it is left behind, whatever dies.
         """
-        file = os.fdopen(os.memfd_create("feedrate-table"), "w+b")
-        file.write(data)
-        file.flush()
-        return cls(Path(f"/proc/{os.getpid()}/fd/{file.fileno()}"), file)
+        with os.fdopen(os.memfd_create("feedrate-table"), "wb") as file:
+            file.write(data)
+            file.flush()
+            stored = cls(Path(f"/proc/{os.getpid()}/fd/{file.fileno()}"))
+        stored._path = Path(f"/proc/{os.getpid()}/fd/{stored._descriptor}")
+        return stored
 
     def __len__(self) -> int:
-        return os.fstat(self._file.fileno()).st_size
+        return os.fstat(self._descriptor).st_size
 
     def __getitem__(self, part: slice) -> bytes:
         """Raises StorageError, also where the file ends before."""
         found = b""
         try:
             while missing := part.stop - part.start - len(found):  # at most 2 GiB come at once
-                more = os.pread(self._file.fileno(), missing, part.start + len(found))
+                more = os.pread(self._descriptor, missing, part.start + len(found))
                 if not more:
                     raise StorageError(f"{self._path} became shorter", "something else writes to the dataset")
                 found = found + more if found else more
@@ -75,8 +78,8 @@ class StoredFile:
         return _opened, (self._path,)
 
     def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            self._file.close()
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
 
 
 def _opened(path: Path) -> StoredFile:

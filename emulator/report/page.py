@@ -137,7 +137,7 @@ def _all_of(found: Gathered, main: RunResult) -> Table:
     rows = tuple(
         (made.label or name, made.kind, made.created, kind_of(made).answer(made)) for name, made in named
     )
-    return Table(caption=f"All results in {found.main.parent.name}", columns=columns, rows=rows)
+    return Table(caption=f"All results in {found.main.resolve().parent.name}", columns=columns, rows=rows)
 
 
 def write_html(

@@ -175,7 +175,7 @@ def host_rows(point: Point) -> list[tuple[Cell, ...]]:
             share.bytes / point.seconds / 1e9 if point.seconds else 0.0,
             _percent_waited(share, rank_seconds),
             None if share.busy_share is None else share.busy_share * 100,
-            share.cpu_seconds / share.bytes * 1e9 if share.bytes else None,
+            share.cpu_seconds / share.bytes * 1e9 if share.bytes and share.cpu_seconds else None,  # simulated
             share.runqueue,
             nic,
             starved_by(point, share.starved),

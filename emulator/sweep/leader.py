@@ -25,7 +25,7 @@ from emulator.storage.objects import ObjectStore
 from emulator.sweep.outlook import Spools, share_done, step_seconds
 from emulator.sweep.schedule import ForFit, Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
-from emulator.units import show_rate, show_seconds
+from emulator.units import counted, show_rate, show_seconds
 
 
 class Leader:
@@ -91,7 +91,7 @@ class Leader:
         """Process count of the next point; None: enough."""
         count = self._schedule.next_count(self._points)
         if count is not None:
-            live.say(f"{self._schedule.outlook(self._points)}: {_ranks(count)}")
+            live.say(f"{self._schedule.outlook(self._points)}: {counted(count, 'rank')}")
             self._length = self._job.rank_plan(self._manifest, self.number, count).length
             self._ranks, self._step, self._spools = count, 0, None
             self._left = self._schedule.left(self._points)
@@ -121,7 +121,7 @@ class Leader:
         left = self._seconds_left(points)
         bound = points[-1].bound if points else None
         limit = (
-            f"{bound.kind.replace('-', ' ').replace('cpu', 'CPU')} at {_ranks(points[-1].ranks)}"
+            f"{bound.kind.replace('-', ' ').replace('cpu', 'CPU')} at {counted(points[-1].ranks, 'rank')}"
             if bound
             else ""
         )
@@ -129,7 +129,8 @@ class Leader:
         middle = knee.n_au if knee else None
         return Now(
             verb=self._job.kind,
-            doing=f"{_ranks(self._ranks)}, step {min(self._step + 1, self._length)} of {self._length}",
+            doing=f"{counted(self._ranks, 'rank')}, step {min(self._step + 1, self._length)} "
+            f"of {self._length}",
             part=len(points) + 1,
             parts=len(points) + self._left,
             about=not self._schedule.certain,
@@ -166,7 +167,7 @@ class Leader:
         point = summarise(self._job, measured)
         self._folder.update(**conclusions(self._job, self._folder.result, (*self._points, point)))
         live.say(
-            f"  {_ranks(point.ranks)}: {point.samples_per_second:.4g} samples/s, "
+            f"  {counted(point.ranks, 'rank')}: {point.samples_per_second:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, AU {100 * point.au:.1f} %, {show_seconds(point.seconds)}"
         )
 
@@ -180,10 +181,6 @@ class Leader:
 def _ideal(point: Point) -> float:
     """Bytes/s of the point's processes if they never waited; infinite when they do not compute."""
     return point.ideal_samples_per_second * point.bytes / point.samples if point.samples else math.inf
-
-
-def _ranks(count: int) -> str:
-    return f"{count} rank" if count == 1 else f"{count} ranks"
 
 
 def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[Point, ...]:

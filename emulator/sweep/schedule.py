@@ -13,7 +13,7 @@ from emulator.analysis.search import Observation, Search, Stop, believe, next_co
 from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
-from emulator.units import show_seconds
+from emulator.units import counted, show_seconds
 
 
 class Schedule(Protocol):
@@ -132,10 +132,11 @@ class Adaptive:
 
     def left(self, points: Sequence[Point]) -> int:
         """As many as it would take if each run helped as much as the next one is expected to."""
-        if not points:
-            return self._search.min_runs * self._repeats
-        history = self._history(points)
-        return max(1, runs_left(history, self._search, believe(history, self._search)) * self._repeats)
+        runs = self._search.min_runs
+        if points:
+            history = self._history(points)
+            runs = runs_left(history, self._search, believe(history, self._search))
+        return max(1, min(runs * self._repeats, self._search.max_runs - len(points)))
 
     def later(self, points: Sequence[Point]) -> Sequence[int] | None:
         return None
@@ -149,14 +150,12 @@ class Adaptive:
         """What is believed so far, and about how long it will take."""
         if not points:
             return "looking for the knee"
-        history = self._history(points)
-        now = believe(history, self._search)
-        left = runs_left(history, self._search, now) * self._repeats
+        now, left = believe(self._history(points), self._search), self.left(points)
         low, _, high = now.n_au
         where = f"knee between {low:.3g} and {high:.3g} (95 %)"
         if now.beyond > 0.5:
             where = f"no knee below {self._search.maximum} so far"
-        return f"{where}, about {left} runs and {show_seconds(left * self._per_run(points))} left"
+        return f"{where}, about {counted(left, 'run')} and {show_seconds(left * self._per_run(points))} left"
 
     def planned(self, limit: float) -> Sequence[int]:
         """The search played on storage with that limit, or with one at half of the largest count."""

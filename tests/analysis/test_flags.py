@@ -86,6 +86,10 @@ def test_read_ahead_and_a_shuffle_buffer_ask_for_more_steps():
     ahead = load_workload("unet3d-tiny", ["loader.prefetch=2"])
     flag = short_run(point(4, 0.9, steps=9, wait_share=0.1), ahead)
     assert flag is not None and flag.threshold == 10
+    assert short_run(point(4, 0.9, steps=9, wait_share=0.0), ahead) is None
+    assert short_run(point(4, 0.9, steps=9, wait_share=0.0, bytes_per_second=0.0), ahead), (
+        "all was read before"
+    )
     assert short_run(point(4, 0.9, steps=10, wait_share=0.1), ahead) is None
     buffer = f"access.shuffle_buffer={3 * ahead.loader.batch_size}"
     shuffled = load_workload("unet3d-tiny", ["loader.prefetch=2", "access.pattern=sequential", buffer])

@@ -74,7 +74,7 @@ def test_same_bytes_from_mpi(small, tmp_path):
     (tmp_path / "data" / "0001" / "sample_0000004.npz").unlink()
     done = feedrate("verify", tmp_path / "data", mpirun=2)
     assert done.status == 3 and "0001/sample_0000004.npz: missing" in done.out
-    assert "1 files of" in done.one_line()
+    assert "1 file of" in done.one_line()
 
 
 @pytest.mark.long
@@ -119,7 +119,7 @@ def test_damage_is_repaired(copied, small):
     assert sums(copied) == sums(small)
     flip(copied / "0000" / "sample_0000003.npz", 100_000)
     assert "complete already" in feedrate("generate", copied, *SAME).out
-    assert "made 1 files" in feedrate("generate", copied, *SAME, "--paranoid").out
+    assert "made 1 file" in feedrate("generate", copied, *SAME, "--paranoid").out
     assert sums(copied) == sums(small)
     (copied / "manifest.json").write_text("{")
     assert "corrupt" in feedrate("verify", copied).one_line()

@@ -83,7 +83,7 @@ def test_run_and_verify_take_them(tmp_path):
     folder = as_dlio(tmp_path / "data")
     (folder / "train" / "README").write_text("mine")
     done = feedrate("adopt", folder)
-    assert done.status == 0 and "adopted 12 npz files" in done.out and "1 other files" in done.out
+    assert done.status == 0 and "adopted 12 npz files" in done.out and "1 other file\n" in done.out
     words = "-w unet3d-tiny --mismatched-dataset --loader direct -n 2 --epochs 1 --verify-reads"
     small = "accelerator.step_seconds=0.01 loader.batch_size=2 accelerator.step_batch_size=2"
     settings = (word for setting in small.split() for word in ("--set", setting))

@@ -143,7 +143,7 @@ def refused(place: object) -> bool:
 
 
 def test_a_call_that_nobody_expects_to_fail_is_one_line(data: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("emulator.cli.datasets.open_dataset", refused)
+    monkeypatch.setattr("emulator.cli.datasets.open_together", refused)
     done = run(tmp_path, "verify", data)
     assert done.status == 4 and f"({data}): Cannot allocate memory" in done.one_line()
 
@@ -168,7 +168,7 @@ def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path
     sample(data, 4).hardlink_to(tmp_path / "4")
     done = run(tmp_path, "verify", data)
     assert done.status == 3 and "leads out of the dataset" in done.out and "note: has 2 names" in done.out
-    assert "1 files of" in done.one_line()
+    assert "1 file of" in done.one_line()
     sample(data, 3).unlink()
     shutil.copy(tmp_path / "3", sample(data, 3))
     done = run(tmp_path, "verify", data)  # the bytes are right: a note, and no fault
@@ -179,7 +179,7 @@ def test_paranoid_takes_an_empty_folder_away_and_names_a_full_one(data: Path, tm
     sample(data, 1).unlink()
     sample(data, 1).mkdir()
     done = run(tmp_path, "generate", data, *WORDS, "--paranoid")
-    assert done.status == 0 and "made 1 files" in done.out, done.err
+    assert done.status == 0 and "made 1 file" in done.out, done.err
     sample(data, 1).unlink()
     sample(data, 1).mkdir()
     (sample(data, 1) / "mine").write_text("mine")

@@ -94,7 +94,7 @@ def test_generate_again_leaves_partial_files_of_others(data: Path, tmp_path: Pat
     theirs.append(put(data / f"sample_0000000.npz.{socket.gethostname()}-1-0123456789abcdef.part"))
     (data / "sample_0000001.npz").unlink()
     done = run(tmp_path, "generate", data, *TINY)
-    assert done.status == 0 and "made 1 files" in done.out, done.err
+    assert done.status == 0 and "made 1 file" in done.out, done.err
     assert run(tmp_path, "generate", data, *TINY, "--seed", 1, "--force").status == 0
     assert all(path.read_bytes() == b"somebody's" for path in theirs)
 

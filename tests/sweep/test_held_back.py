@@ -12,7 +12,7 @@ from emulator.analysis.knee import find_knee
 from emulator.analysis.search import Search
 from emulator.errors import Inconclusive
 from emulator.record.folder import ResultFolder
-from emulator.record.result import CLIENT, Bound, Point
+from emulator.record.result import CLIENT, Bound, Flag, Point
 from emulator.record.steps import STEP
 from emulator.report.compare import compare
 from emulator.run.accelerator import MonotonicClock
@@ -54,6 +54,7 @@ def test_the_last_run_is_not_one_too_many():
 
 def test_disturbed_runs_count_as_runs():
     schedule, points = adaptive(max_runs=6), []
+    assert schedule.left([]) == 6 and adaptive(max_runs=2).left([]) == 2
     while (count := schedule.next_count(points)) is not None:
         clean = any(point.ranks == count for point in points)
         points.append(run(count, None if clean else "client-cpu"))
@@ -84,6 +85,16 @@ def test_a_fit_refuses_a_client(tmp_path, kind):
     assert done.status == Inconclusive.exit_code == 9
     assert "the client was the limit of every run" in done.one_line()
     assert not (tmp_path / "system.toml").exists()
+
+
+def test_a_fit_says_why_nothing_is_left(tmp_path):
+    cached = Flag(name="page-cache", value=1.0, threshold=0.05, sentence="All pages were in memory.")
+    points = (replace(run(4, "client-cpu"), flags=(cached,)), run(8, "client-cpu"))
+    result = replace(plain_sweep(), points=points, knee=find_knee(points))
+    ResultFolder.create(tmp_path / "out", result, force=False).complete(np.zeros(0, dtype=STEP))
+    done = feedrate("fit", tmp_path / "out", "--out", tmp_path / "system.toml")
+    assert done.status == 9 and "no run is left to fit" in done.one_line()
+    assert "1 of 2 runs (page-cache)" in done.out and "1 of 2 runs (limited by the client)" in done.out
 
 
 def test_at_least_is_no_difference_from_a_knee_above_it():

@@ -134,6 +134,8 @@ def fit(
         for why, runs in reasons.items():
             typer.echo(f"{path}: left out: {runs} of {len(result.points)} runs ({why})")
         if result.points and not used:
+            if "page-cache" in reasons:
+                raise Inconclusive(f"{path}: no run is left to fit", f"see feedrate report {path}")
             raise Inconclusive(
                 f"{path}: the client was the limit of every run, so a fit would describe the client",
                 "use more hosts",
