@@ -124,7 +124,8 @@ def main() -> None:
     elif kind == "shards":
         loader = DataLoader(Shards(folder, each), **options)
     elif kind == "two":
-        train(DataLoader(Files(folder / "valid"), batch_size=2, num_workers=1), 0.001)
+        pairs = [[0, 1], [2, 3], [4, 5]]
+        train(DataLoader(Files(folder / "valid"), batch_sampler=pairs, num_workers=1), 0.001)
         loader = DataLoader(Files(folder), shuffle=True, **options)
     elif kind == "none":
         for path in sorted(folder.glob("*.dat")):

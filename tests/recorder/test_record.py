@@ -121,8 +121,8 @@ def test_two_loaders_a_user_sitecustomize_and_names(tmp_path):
     assert done.status == 0, done.err
     assert (tmp_path / "called").exists()
     seen = json.loads((out / "record.json").read_text())
-    by_batch = {loader["settings"]["batch_size"]: loader["reads"] for loader in seen["loaders"]}
-    assert by_batch[2]["bytes"] == 60_000 and by_batch[4]["bytes"] == 64 * 50_000
+    read = {loader["settings"]["sampler"]: loader["reads"]["bytes"] for loader in seen["loaders"]}
+    assert read == {"custom": 60_000, "RandomSampler": 64 * 50_000}
     assert load_workload(str(out / "workload.toml")).loader.batch_size == 4
     assert sum("patient" in name for name in seen["names"]) == 70
 

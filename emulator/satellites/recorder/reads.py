@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ MOST_FILES = 2_000_000
 """Files that are told apart; what is read of further ones is counted, but not which they are."""
 
 _MOST_PAGES = 2**20
+_LATEST = 32
+"""Files of a process among which one is looked for that got a second number without being opened again."""
 
 QUANTILES = 257
 """Sizes that describe a distribution of sizes: its quantiles 0, 1/256 ... 1."""
@@ -300,7 +303,7 @@ class Reduction:
         """Files beyond MOST_FILES, each as often as it was met."""
         self._numbers: dict[bytes, tuple[int, int, int]] = {}  # digest of a path -> number, bytes, device
         self._open: dict[tuple[int, int], _Open] = {}
-        self._latest: dict[int, _Open] = {}  # process -> what it opened last
+        self._latest: dict[int, deque[_Open]] = {}  # process -> what its threads opened last
         self._direct: set[int] = set()  # files that were opened with O_DIRECT
 
     def group(self, key: object) -> _Group:
@@ -364,7 +367,8 @@ class Reduction:
         group = self.group(key)
         group.opens += 1
         (self._direct.add if direct else self._direct.discard)(number)
-        self._open[process, fd] = self._latest[process] = _Open(path, number, size, 0, group)
+        handle = self._open[process, fd] = _Open(path, number, size, 0, group)
+        self._latest.setdefault(process, deque(maxlen=_LATEST)).appendleft(handle)
 
     def named(self, key: object, path: bytes) -> None:
         """The file `path` was opened; nothing more is known."""
@@ -393,10 +397,10 @@ class Reduction:
             return handle
         if handle is not None:
             self._end(self._open.pop((process, fd)))
-        latest = self._latest.get(process)
-        if latest is not None and latest.path == path:  # a second number of it, as np.load takes one
-            self._open[process, fd] = latest
-            return latest
+        for latest in self._latest.get(process, ()):
+            if latest.path == path:  # a second number of it, as np.load takes one
+                self._open[process, fd] = latest
+                return latest
         found = self.file(path)
         if found is None:
             return None
