@@ -94,7 +94,7 @@ def test_parts_slices_and_shards_are_told_apart_and_replayed(tmp_path):
     data = tmp_path / "replay"
     assert feedrate("generate", data, "--recipe", tmp_path / "parts" / "recipe.toml").status == 0
     for loader in ("torch", "direct"):
-        out = tmp_path / loader
+        out = tmp_path / f"by-{loader}"
         done = feedrate(
             "run", data, "--workload", tmp_path / "parts" / "workload.toml", "--loader", loader,
             "--steps", "10", "--out", out,
