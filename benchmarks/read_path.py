@@ -31,6 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from read_path_contest import spread
 from read_path_dlio import dlio_turn
 from read_path_fio import fio_turn
 from read_path_turn import Files, Turn, watched
@@ -162,22 +163,14 @@ def _report(
 
 
 def _columns(taken: Sequence[Turn], shares: Sequence[float]) -> str:
-    return " | ".join(
-        [
-            _spread([turn.rate / 1e9 for turn in taken], "{:.2f}"),
-            _spread(shares, "{:.3f}"),
-            _spread([turn.cpu_per_gb for turn in taken], "{:.3f}"),
-            _spread([turn.peak_pss / 1e6 for turn in taken], "{:.0f}"),
-            _spread([turn.first_batch for turn in taken if turn.first_batch is not None], "{:.2f}"),
-        ]
+    figures = (
+        ([turn.rate / 1e9 for turn in taken], 2),
+        (shares, 3),
+        ([turn.cpu_per_gb for turn in taken], 3),
+        ([turn.peak_pss / 1e6 for turn in taken], 0),
+        ([turn.first_batch for turn in taken if turn.first_batch is not None], 2),
     )
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    if not values:
-        return "-"
-    middle, low, high = (form.format(f(values)) for f in (statistics.median, min, max))
-    return f"{middle} [{low}-{high}]"
+    return " | ".join(spread(values, digits) if values else "-" for values, digits in figures)
 
 
 def machine() -> str:

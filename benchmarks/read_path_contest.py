@@ -66,7 +66,7 @@ def publish(lines: Sequence[str], out: Path | None) -> None:
         out.write_text(text)
 
 
-def spread(values: list[float], digits: int = 2) -> str:
+def spread(values: Sequence[float], digits: int = 2) -> str:
     """Their median and, in brackets, their range."""
     middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
     return f"{middle} [{low}-{high}]"
