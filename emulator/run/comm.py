@@ -96,6 +96,7 @@ class MpiComm(Comm):
         self._comm = comm
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
+        self._node: MpiComm | None = None
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
         request = self._comm.Ibarrier()
@@ -141,8 +142,10 @@ class MpiComm(Comm):
     def node(self) -> MpiComm:
         # By host name rather than Split_type(SHARED): hosts that share a kernel (network namespaces,
         # containers) are hosts of their own here, as they are in the host table.
-        names = self.allgather(socket.gethostname())
-        return self.split(names.index(socket.gethostname()))
+        if self._node is None:
+            names = self.allgather(socket.gethostname())
+            self._node = self.split(names.index(socket.gethostname()))
+        return self._node
 
     def abort(self, code: int) -> None:
         end_launcher()

@@ -43,7 +43,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     """
     with noise_beside(job, world), guarded(world, job.out):
         hosts = world.allgather(socket.gethostname())
-        checks = hosts.index(hosts[world.rank]) == world.rank  # the first rank of each host, for all of them
+        checks = world.node().rank == 0  # the first rank of each host, for all of them
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
         with hosts_joined(world, hosts) as (links, unjoined):
