@@ -45,7 +45,7 @@ from read_path_turn import Files, watched
 
 import emulator
 from emulator.dataset.manifest import read_manifest
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.result import Point
 
 PSS_SECONDS = 4.0

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 HERE = Path(__file__).parent

@@ -33,9 +33,9 @@ from typing import Any
 import namespaces
 import psutil
 
-from emulator.record.folder import read_result
+from emulator.launch.scratch import ranks_in
+from emulator.record.out import read_result
 from emulator.record.result import Point
-from emulator.run.scratch import ranks_in
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "tests" / "lab"

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from emulator.run.child import ChildProcess
+from emulator.launch.child import ChildProcess
 
 WHOLE = 112_423_657_472
 """Bytes of llama3-8b's checkpoint."""

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from emulator.analysis.evidence import usable
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.result import Knee, RunResult
 
 ROOT = Path(__file__).resolve().parents[1]

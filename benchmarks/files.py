@@ -31,7 +31,7 @@ from emulator.config.recipe import load_recipe
 from emulator.dataset.manifest import Manifest, open_dataset, write_manifest
 from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.table import ROW, Listed
-from emulator.plan import EpochPlan, batches
+from emulator.order import EpochPlan, batches
 from emulator.storage.folder import FolderStore
 
 SIZE, IN_A_FOLDER = 512, 1000

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.result import Point
 
 RATE_TOLERANCE = 0.01

@@ -23,9 +23,9 @@ from files import write_tables
 from processes import in_a_process
 
 from emulator.config.storage import parse_place
-from emulator.plan import EpochPlan, batches
+from emulator.launch.mpirun import environment, find_launcher
+from emulator.order import EpochPlan, batches
 from emulator.run.comm import world
-from emulator.run.mpirun import environment, find_launcher
 from emulator.run.shared import open_together
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

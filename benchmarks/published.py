@@ -25,8 +25,8 @@ import numpy as np
 from twin import summary
 
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, SampleSpec, TrainingSpec, Workload
-from emulator.satellites.systems.fit import fit
-from emulator.satellites.systems.predict import (
+from emulator.plugins.systems.fit import fit
+from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
     efficiency_interval,
@@ -34,8 +34,8 @@ from emulator.satellites.systems.predict import (
     predict,
     rank_plan_of,
 )
-from emulator.satellites.systems.seen import Seen
-from emulator.satellites.systems.system import System, on_hosts
+from emulator.plugins.systems.seen import Seen
+from emulator.plugins.systems.system import System, on_hosts
 
 ROWS = Path(__file__).parents[1] / "results" / "reference" / "mlperf_storage_v1_0.csv"
 UNET = {"a100": (7, 146_600_628, 68_341_808, 0.636), "h100": (7, 146_600_628, 68_341_808, 0.323)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from read_path_turn import Files, Turn, watched
 
-from emulator.satellites.baseline.fio import fio_environment
+from emulator.plugins.baseline.fio import fio_environment
 
 
 def fio_turn(files: Files, engine: str, direct: bool, depth: int, block: int) -> Turn:

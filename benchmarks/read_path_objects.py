@@ -34,10 +34,10 @@ from emulator.config.storage import ObjectURL
 from emulator.config.workload import AccessSpec, Workload, load_workload
 from emulator.dataset.manifest import Manifest
 from emulator.loader import make_loader
-from emulator.plan import EpochPlan, RankPlan
+from emulator.order import EpochPlan, RankPlan
+from emulator.plugins.objects.s3 import S3Store
 from emulator.run.selftest import ram_files
 from emulator.storage.base import Store, TimedStorage
-from emulator.storage.s3 import S3Store
 
 SIZES = (64 << 10, 256 << 10, 1 << 20, 4_000_000)
 THREADS = 4

@@ -27,8 +27,8 @@ from read_path_contest import Turn, arguments, in_turns, publish, rows
 from read_path_objects import THREADS, loader_turns, objects_of, timed
 
 from emulator.config.storage import ObjectURL
+from emulator.plugins.objects.rados import RadosStore
 from emulator.run.selftest import ram_files
-from emulator.storage.rados import RadosStore
 
 SIZES = (64 << 10, 1 << 20, 4_000_000)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emulator.config.workload import LoaderSpec
 from emulator.loader import make_loader
-from emulator.plan import Portion, Read
+from emulator.order import Portion, Read
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
 

@@ -29,9 +29,9 @@ from read_path_contest import Turn, arguments, in_turns, publish, rows
 
 from emulator.config.workload import AccessSpec, load_workload
 from emulator.loader import make_loader
-from emulator.plan import EpochPlan, RankPlan
+from emulator.order import EpochPlan, RankPlan
+from emulator.plugins.baseline.fio import fio_environment
 from emulator.run.selftest import ram_files
-from emulator.satellites.baseline.fio import fio_environment
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer
 

@@ -33,7 +33,7 @@ from read_path_contest import Turn, arguments, in_turns, publish, rows
 from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest
 from emulator.loader import make_loader
-from emulator.plan import EpochPlan, RankPlan
+from emulator.order import EpochPlan, RankPlan
 from emulator.run.selftest import ram_files
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage

@@ -25,7 +25,7 @@ from processes import feedrate, in_a_process, table_line
 from emulator.analysis.parts import Whole
 from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
-from emulator.record.folder import read_result, write_result
+from emulator.record.out import read_result, write_result
 from emulator.record.result import new_result
 from emulator.record.steps import (
     STEP,

@@ -27,7 +27,7 @@ import namespaces
 import numpy as np
 from processes import table_line
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.result import Point
 from emulator.record.steps import read_steps
 

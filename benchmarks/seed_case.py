@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from emulator.config.workload import load_workload
-from emulator.satellites.systems.predict import on_paper, predict
-from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
+from emulator.plugins.systems.predict import on_paper, predict
+from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
 
 SAMPLE = 146_313_216
 BATCH, SECONDS, FILES, HOSTS = 4, 4.59, 3620, 12

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.units import parse_rate
 
 

@@ -20,9 +20,9 @@ import simpy_oracle
 
 from emulator.analysis.throughput import throughput
 from emulator.config.workload import load_workload
-from emulator.satellites.systems.predict import Simulation, on_paper, predict, rank_plan_of, set_scene
-from emulator.satellites.systems.scene import Played
-from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
+from emulator.plugins.systems.predict import Simulation, on_paper, predict, rank_plan_of, set_scene
+from emulator.plugins.systems.scene import Played
+from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
 
 CASES = {
     "288 x 500, barriers": (288, 500, "step", None, "numba"),

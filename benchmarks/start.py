@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from read_path import machine
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 STEPS = 2
 SETTINGS = (

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from emulator.errors import SpecError
-from emulator.record.folder import read_result
+from emulator.plugins.systems.fit import fit
+from emulator.plugins.systems.held_out import HeldOut, held_out
+from emulator.plugins.systems.seen import seen_in, workload_of
+from emulator.record.out import read_result
 from emulator.record.steps import step_blocks
-from emulator.satellites.systems.fit import fit
-from emulator.satellites.systems.held_out import HeldOut, held_out
-from emulator.satellites.systems.seen import seen_in, workload_of
 
 KINDS = ("twin", "constant", "cap")
 

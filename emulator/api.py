@@ -161,7 +161,7 @@ def simulate(
     `workload` and `system` are names or files, `settings` words like those of --set. With `out` the result is
     kept in that folder. Raises SpecError, StorageError, MissingError without feedrate[sim].
     """
-    systems = "satellites.systems"
+    systems = "plugins.systems"
     on = load(f"{systems}.system:on_hosts")(load(f"{systems}.system:load_system")(system), hosts)
     spec = load_workload(workload, list(settings))
     steps = steps or load(f"{systems}.cli:DEFAULT_STEPS")

@@ -1,6 +1,6 @@
 """The table of what feedrate offers. Each entry is imported when it is asked for.
 
-The core does not import its satellites, and a heavy package is imported for its own entry alone. They are
+The core does not import its plug-ins, and a heavy package is imported for its own entry alone. They are
 found here, and only here: a new verb, file format, loader, storage, kind of result or kind of noise is one
 line in this file.
 """
@@ -26,37 +26,36 @@ class Verb:
 
 VERBS = {
     "generate": Verb("cli.generate:generate", "Grow a dataset: deterministic, resumable, not compressible."),
-    "adopt": Verb("cli.datasets:adopt", "Make a manifest for files that feedrate did not generate."),
+    "adopt": Verb("plugins.adopt.cli:adopt", "Make a manifest for files that feedrate did not generate."),
     "verify": Verb("cli.datasets:verify", "Check every byte of a dataset against its manifest."),
     "datasize": Verb("cli.datasets:datasize", "Say how much data a valid measurement needs."),
     "workloads": Verb("cli.workloads:workloads", "List the workloads, or show one with its sources."),
     "run": Verb("cli.run:run", "Emulate training with one rank per accelerator, once."),
     "sweep": Verb("cli.run:sweep", "Scale the number of ranks and find the knee."),
-    "simulate": Verb("satellites.systems.cli:simulate", "Run a sweep in virtual time."),
-    "fit": Verb("satellites.systems.cli:fit", "Estimate a system file from a few measured counts."),
+    "simulate": Verb("plugins.systems.cli:simulate", "Run a sweep in virtual time."),
+    "fit": Verb("plugins.systems.cli:fit", "Estimate a system file from a few measured counts."),
     "plan": Verb(
-        "satellites.systems.cli:plan",
+        "plugins.systems.cli:plan",
         "Say what a system feeds, or what accelerators need.",
         stray="name a system with --system",
     ),
     "baseline": Verb(
-        "satellites.baseline.cli:baseline", "Measure the storage's own limits with fio or rados bench."
+        "plugins.baseline.cli:baseline", "Measure the storage's own limits with fio or rados bench."
     ),
-    "checkpoint": Verb(
-        "satellites.checkpoint.cli:checkpoint", "Write and restore a large model's checkpoints."
+    "checkpoint": Verb("plugins.checkpoint.cli:checkpoint", "Write and restore a large model's checkpoints."),
+    "efficiency": Verb("plugins.systems.cli:efficiency", "Compare systems per terabyte, watt and price."),
+    "report": Verb("plugins.page.cli:report", "Show a result: a table, a page, a picture."),
+    "compare": Verb(
+        "plugins.page.cli:compare", "Put results beside each other and beside published figures."
     ),
-    "efficiency": Verb("satellites.systems.cli:efficiency", "Compare systems per terabyte, watt and price."),
-    "report": Verb("cli.report:report", "Show a result: a table, a page, a picture."),
-    "compare": Verb("cli.report:compare", "Put results beside each other and beside published figures."),
     "calibrate": Verb(
-        "satellites.calibrate.cli:calibrate", "Measure the step time of this machine's accelerator."
+        "plugins.calibrate.cli:calibrate", "Measure the step time of this machine's accelerator."
     ),
-    "record": Verb("satellites.recorder.cli:record", "Record a PyTorch job as a workload to replay."),
+    "record": Verb("plugins.recorder.cli:record", "Record a PyTorch job as a workload to replay."),
     "import": Verb(
-        "satellites.mlperf.cli:import_",
-        "Read DLIO's YAML, MLPerf Storage's result folders, profilers' traces.",
+        "plugins.mlperf.cli:import_", "Read DLIO's YAML, MLPerf Storage's result folders, profilers' traces."
     ),
-    "export": Verb("satellites.mlperf.cli:export", "Write a result in MLPerf Storage's layout."),
+    "export": Verb("plugins.mlperf.cli:export", "Write a result in MLPerf Storage's layout."),
     "config": Verb("cli.config:config", "Say which defaults of feedrate.toml hold."),
     "doctor": Verb("cli.doctor:doctor", "Say what is missing on this machine, and how to get it."),
 }
@@ -115,8 +114,8 @@ class Objects:
 
 
 OBJECTS = {
-    "s3": Objects("storage.s3:S3Store", "s3://BUCKET/PREFIX", ("endpoint", "region")),
-    "rados": Objects("storage.rados:RadosStore", "rados://POOL/PREFIX", ("conf", "user")),
+    "s3": Objects("plugins.objects.s3:S3Store", "s3://BUCKET/PREFIX", ("endpoint", "region")),
+    "rados": Objects("plugins.objects.rados:RadosStore", "rados://POOL/PREFIX", ("conf", "user")),
 }
 
 KINDS = {
@@ -124,19 +123,19 @@ KINDS = {
     "run": "report.training",
     "simulated": "report.training",
     "imported": "report.training",
-    "checkpoint": "satellites.checkpoint.report",
-    "baseline": "satellites.baseline.report",
+    "checkpoint": "plugins.checkpoint.report",
+    "baseline": "plugins.baseline.report",
 }
 """Kind of result -> the module that speaks for it (`report.view.Kind`); the first of a folder leads."""
 
-BESIDE = {"systems": "satellites.systems.efficiency:tables_beside"}
+BESIDE = {"systems": "plugins.systems.efficiency:tables_beside"}
 """What else may stand beside a result: the function from the result and names or files to tables."""
 
-NOISE = {"fio": "satellites.baseline.noise", "checkpoint": "satellites.checkpoint.noise"}
+NOISE = {"fio": "plugins.baseline.fio_noise", "checkpoint": "plugins.checkpoint.checkpoint_noise"}
 """What may run beside a sweep: the module with its `require`, `begin` and `line`."""
 
 
-TRACES = dict.fromkeys((".json", ".json.gz", ".darshan"), "satellites.recorder.traces:import_trace")
+TRACES = dict.fromkeys((".json", ".json.gz", ".darshan"), "plugins.recorder.traces:import_trace")
 """What `feedrate import` reads beside MLPerf's files: end of a name -> import_trace."""
 
 
@@ -159,13 +158,13 @@ class FileFormat:
 FORMATS = {
     "npz": FileFormat("dataset.formats.numpy_files:Npz", ".npz"),
     "npy": FileFormat("dataset.formats.numpy_files:NpyPair", "_x.npy"),
-    "nii": FileFormat("dataset.formats.nifti:Nifti", "_x.nii"),
-    "nii.gz": FileFormat("dataset.formats.nifti:NiftiGz", "_x.nii.gz"),
-    "hdf5": FileFormat("dataset.formats.hdf5:Hdf5", ".h5", ".hdf5", many=True),
+    "nii": FileFormat("plugins.formats.nifti:Nifti", "_x.nii"),
+    "nii.gz": FileFormat("plugins.formats.nifti:NiftiGz", "_x.nii.gz"),
+    "hdf5": FileFormat("plugins.formats.hdf5:Hdf5", ".h5", ".hdf5", many=True),
     "raw": FileFormat("dataset.formats.raw:Raw", ".raw"),
-    "tfrecord": FileFormat("dataset.formats.tfrecord:TfRecord", ".tfrecord", many=True),
-    "jpeg": FileFormat("dataset.formats.jpeg:Jpeg", ".jpeg", ".jpg"),
-    "parquet": FileFormat("dataset.formats.parquet:Parquet", ".parquet", many=True),
+    "tfrecord": FileFormat("plugins.formats.tfrecord:TfRecord", ".tfrecord", many=True),
+    "jpeg": FileFormat("plugins.formats.jpeg:Jpeg", ".jpeg", ".jpg"),
+    "parquet": FileFormat("plugins.formats.parquet:Parquet", ".parquet", many=True),
     "bytes": FileFormat("dataset.formats.bytes:Bytes", ".bytes", many=True),
     "npy-array": FileFormat("dataset.formats.numpy_files:NpyArray", ".npy", written=False),
 }

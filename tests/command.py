@@ -13,7 +13,7 @@ from typing import TypeVar
 import psutil
 
 from emulator.errors import Inconclusive
-from emulator.run.scratch import ranks_in
+from emulator.launch.scratch import ranks_in
 
 ANSWERED = (0, Inconclusive.exit_code)
 """Exit statuses of a sweep that is too short, or on too few cores, for a knee to be asked of it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from command import feedrate
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.result import RunResult
 
 SEEN, UNSEEN = "1,4,9", "2,3,5,6,8"

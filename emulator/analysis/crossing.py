@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.analysis.noise import LOG_NOISE_PRIOR, NOISE, Floats, log_density
+from emulator.analysis.variation import LOG_NOISE_PRIOR, NOISE, Floats, log_density
 
 PARTS = 24
 """Knees that stand for the space between two counts."""

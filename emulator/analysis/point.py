@@ -20,7 +20,7 @@ from emulator.analysis.throughput import (
     throughput,
 )
 from emulator.config.workload import Workload
-from emulator.plan import plan_for
+from emulator.order import plan_for
 from emulator.record.result import Course, Point
 from emulator.record.steps import Steps
 

@@ -13,7 +13,7 @@ Everything depends on N / K alone, so knee, onset and saturation of a shape are 
 A hypothesis is a scale K, log-uniform, and a shape. With y = ln(measured efficiency), m = ln(efficiency of
 the hypothesis) and N_AU its knee, the runs are, in the order in which they were run,
 
-    y - m = noise of the run (`emulator.analysis.noise`) + DISCREPANCY ln(N / N_AU) x something normal
+    y - m = noise of the run (`emulator.analysis.variation`) + DISCREPANCY ln(N / N_AU) x something normal
 
 The second term says that no real system is a member of a family: a curve fits near its knee and only roughly
 far away, so far runs count less (model discrepancy, Kennedy and O'Hagan 2001).
@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.crossing import Crossings, crossings
-from emulator.analysis.noise import DRIFTS, NOISE, SHOWN, Floats, Singles, likelihood
+from emulator.analysis.variation import DRIFTS, NOISE, SHOWN, Floats, Singles, likelihood
 
 Numbers = NDArray[np.intp]
 

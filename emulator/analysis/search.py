@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.analysis.noise import Floats
 from emulator.analysis.posterior import (
     DISCREPANCY,
     Numbers,
@@ -17,6 +16,7 @@ from emulator.analysis.posterior import (
     posterior,
     weighted_quantiles,
 )
+from emulator.analysis.variation import Floats
 from emulator.record.result import Point
 
 CERTAIN = 0.975

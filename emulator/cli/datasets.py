@@ -1,11 +1,10 @@
-"""`feedrate verify`, `adopt` and `datasize`: what is said of a dataset besides making it."""
+"""`feedrate verify` and `datasize`."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -15,7 +14,6 @@ import typer
 from emulator import live
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
-from emulator.dataset.adopt import adopt_samples, find_samples
 from emulator.dataset.manifest import MANIFEST, Dataset
 from emulator.dataset.progress import Tally, shown
 from emulator.dataset.sizes import needed_data
@@ -102,31 +100,6 @@ def repeats_of(comm: Comm, store: Store) -> dict[str, int]:
         kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items()))
         print(f"{sum(counts.values()):,} requests had to be repeated ({kinds})")
     return dict(counts)
-
-
-def adopt(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder of the files; of DLIO's: over train/.")
-    ],
-    form: Annotated[
-        str | None, typer.Option("--format", help="Take these only, where there are several formats.")
-    ] = None,
-    samples_per_file: Annotated[int, typer.Option(min=1, help="Samples in each file.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Readers; default: cores.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Make a manifest that is there anew.")] = False,
-) -> None:
-    """Write a manifest for files without one (DLIO's, anyone's), so that run, sweep and verify take them."""
-    found = find_samples(folder, form or "", force)
-    tally = Tally()
-    with shown("adopt", tally, len(found.names), found.bytes):
-        adopt_samples(found, samples_per_file, threads or _cores(), tally.add)
-    typer.echo(
-        f"{folder}: adopted {counted(len(found.names), f'{found.format} file')}, {show_bytes(found.bytes)}"
-        + (f"; left alone: {counted(found.left, 'other file')}" if found.left else "")
-    )
-    if live.for_programs():
-        counts = {"files": len(found.names), "bytes": found.bytes, "left": found.left}
-        live.answer({"folder": str(folder), "format": found.format, **counts})
 
 
 def datasize(

@@ -25,11 +25,11 @@ from typing import Any
 from emulator import live
 from emulator.config.reader import read_toml
 from emulator.errors import SpecError
-from emulator.record.folder import read_result
+from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.record.out import read_result
 from emulator.registry import VERBS
 from emulator.report.view import words_again
 from emulator.run.comm import agreed, world
-from emulator.run.launched import rank_hint, started_by_mpi
 
 FILE = "feedrate.toml"
 BESIDE = frozenset(

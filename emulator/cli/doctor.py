@@ -20,11 +20,11 @@ import typer
 from emulator import live
 from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import FeedrateError, LaunchError, MissingError, StorageError
+from emulator.launch.launched import mpi_library
+from emulator.launch.mpirun import Launcher, environment, find_launcher
+from emulator.launch.scratch import scratch
 from emulator.record.machine import cores, describe_mount, memory_bytes
 from emulator.registry import OBJECTS, load
-from emulator.run.comm import mpi_library
-from emulator.run.mpirun import Launcher, environment, find_launcher
-from emulator.run.scratch import scratch
 from emulator.storage import open_store
 from emulator.storage.posix import probe_direct
 from emulator.units import show_bytes

@@ -7,10 +7,10 @@ import time
 from contextlib import suppress
 
 from emulator.errors import FeedrateError, LaunchError
+from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, tell_status, watch_rank
 from emulator.registry import load
 from emulator.run.comm import world
-from emulator.run.launched import rank_hint, started_by_mpi
-from emulator.run.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, tell_status, watch_rank
 
 _LAST_WORDS_SECONDS = 2.0
 """How long ranks after the first stay when MPI does not start: a launcher ends all when one has ended."""
@@ -35,7 +35,7 @@ def entry() -> None:
     try:
         if together and rank_hint() > 0:
             comm = world()  # before any import
-            raise SystemExit(load("sweep.session:follow")(comm))
+            raise SystemExit(load("sweep.ranks:follow")(comm))
     except FeedrateError as error:  # rank 0 has met it too, and says so
         time.sleep(_LAST_WORDS_SECONDS)
         raise SystemExit(error.exit_code) from None

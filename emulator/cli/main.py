@@ -13,9 +13,9 @@ from typer.core import TyperCommand, TyperGroup
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
 from emulator.errors import DAMAGE, EXIT_STATUS, FeedrateError, SpecError, damaged, storage_error, unexpected
+from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.launch.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
 from emulator.registry import VERBS, load
-from emulator.run.launched import rank_hint, started_by_mpi
-from emulator.run.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
 from emulator.text import PrintableStream
 from emulator.units import show_seconds
 

@@ -23,21 +23,21 @@ from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import FeedrateError, Inconclusive, LaunchError, MissingError, SpecError
-from emulator.record.folder import RESULT, check_out, read_result
+from emulator.launch.launched import started_by_mpi
+from emulator.launch.mpirun import feedrate, find_launcher, launch
+from emulator.launch.watch import briefly
 from emulator.record.machine import memory_bytes
+from emulator.record.out import RESULT, check_out, read_result
 from emulator.record.steps import step_blocks
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import world
-from emulator.run.launched import started_by_mpi
-from emulator.run.mpirun import feedrate, find_launcher, launch
 from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
-from emulator.run.watch import briefly
 from emulator.sweep.leader import Leader
 from emulator.sweep.noise import noise_named
+from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Adaptive, FixedCounts, ForFit, Schedule, parse_counts, require_ranks
-from emulator.sweep.session import measure
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
 DEFAULT_RANKS = 16
@@ -236,7 +236,7 @@ def _launch(
             f"--loader {job.loader} needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
     words = sys.argv[1:] if job.resume else options.words_with(job.out)
-    status = launch(ranks, words, job.out, ["sweep.session", LOADERS[job.loader].owner])
+    status = launch(ranks, words, job.out, ["sweep.ranks", LOADERS[job.loader].owner])
     if status in (0, Inconclusive.exit_code):
         options.show_result(read_result(job.out), job.out)
         raise typer.Exit(status)

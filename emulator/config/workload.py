@@ -53,7 +53,7 @@ class SampleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSpec:
-    """The order in which a job reads samples, and how much of each. `emulator.plan` turns it into reads."""
+    """The order in which a job reads samples, and how much of each. `emulator.order` turns it into reads."""
 
     pattern: Literal["random", "sequential"] = "random"
     """random: all samples shuffled, each read by itself wherever it lies in its file. sequential: files in

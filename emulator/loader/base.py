@@ -11,12 +11,9 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from emulator.errors import StorageError
-from emulator.plan import Portion
+from emulator.order import Portion
 from emulator.record.books import Stretch
 from emulator.units import show_seconds
-
-PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
-"""Environment variable: how names of semaphores between a rank and its workers begin (loader.torch)."""
 
 _CLOSE_SECONDS = 1.0
 """How long `DaemonThreads.close` waits for work that is under way; what hangs longer is left to the exit."""

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.loader.base import Batch, DaemonThreads, stalled
 from emulator.loader.reading import WholeReader
-from emulator.plan import Portion, Read
+from emulator.order import Portion, Read
 from emulator.storage.base import Closing, Scanner
 from emulator.storage.posix import aligned_buffer
 

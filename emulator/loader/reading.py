@@ -13,7 +13,7 @@ from emulator.dataset.formats.base import Format, Index
 from emulator.dataset.table import ROWS_AT_ONCE
 from emulator.errors import DAMAGE, DatasetError, damaged
 from emulator.loader.base import Numbers, SampleList
-from emulator.plan import Read
+from emulator.order import Read
 from emulator.storage.base import (
     HEAD,
     SKIM,

@@ -34,10 +34,11 @@ import numpy as np
 
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, StorageError
-from emulator.loader.base import PREFIX_VARIABLE, Batch, DaemonThreads, Made, stalled
+from emulator.files import PREFIX_VARIABLE
+from emulator.loader.base import Batch, DaemonThreads, Made, stalled
 from emulator.loader.crop import CropReader
 from emulator.loader.reading import PartReader, WholeReader
-from emulator.plan import Portion, Read
+from emulator.order import Portion, Read
 from emulator.record.books import Books, Page
 from emulator.registry import load
 from emulator.storage.base import ReadCounts, Storage, Wanted
@@ -788,7 +789,7 @@ def _watched(hung: Any, number: int) -> None:
         hung.send(error)
         os._exit(error.exit_code)
 
-    load("run.watch:watch_worker")(end)
+    load("launch.watch:watch_worker")(end)
 
 
 def _nothing() -> None:

@@ -18,8 +18,10 @@ from typing import Any, Literal
 
 from emulator.errors import FeedrateError, MissingError
 from emulator.files import write_whole
+from emulator.launch.child import ChildProcess
+from emulator.record.result import RunResult
 from emulator.report import figure as fig
-from emulator.run.child import ChildProcess
+from emulator.report.view import kind_of, marks_line, title
 from emulator.text import masked, printable
 
 DARK = {
@@ -452,3 +454,8 @@ def _legend(keys: Sequence[fig.Key], width: float) -> Iterator[Chart]:
 
 if __name__ == "__main__":
     _render(sys.argv[1])
+
+
+def draw_result(result: RunResult, path: Path, kind: str) -> None:
+    """Write the first four figures as one picture, `svg` or else `png`. Raises MissingError, StorageError."""
+    write_picture(kind_of(result).figures(result)[:4], path, kind, title(result), marks_line(result))

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.launch.launched import started_by_mpi
 from emulator.record.result import RunResult
 from emulator.report.table import Table, heading, markdown, shortened
 from emulator.report.view import kind_of, limits, marks, notes, title
-from emulator.run.launched import started_by_mpi
 from emulator.text import PrintableStream, masked, printable
 
 PLAIN_WIDTH = 100

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from emulator.loader.base import Batch, Loader, Made
-from emulator.plan import Portion
+from emulator.order import Portion
 from emulator.record.books import Books, Page, Stretch
 
 _PERIOD = 0.1

@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,18 +27,10 @@ from numpy.typing import NDArray
 
 from emulator.analysis.parts import Floats, Whole
 from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
-from emulator.record.folder import claim_failure
-from emulator.run.child import signals_to
-from emulator.run.launched import (
-    Library,
-    end_launcher,
-    library_of,
-    loaded_plugins,
-    require_family,
-    require_world,
-    started_by_mpi,
-)
-from emulator.run.watch import before_end, end_with
+from emulator.launch.child import signals_to
+from emulator.launch.launched import end_launcher, mpi_library, require_family, require_world, started_by_mpi
+from emulator.launch.watch import before_end, end_with
+from emulator.record.out import claim_failure
 
 STEP_POLL = 0.001
 """Longest sleep between two polls of a barrier within a step, seconds."""
@@ -150,22 +141,6 @@ class MpiComm(Comm):
     def abort(self, code: int) -> None:
         end_launcher()
         self._comm.Abort(code)
-
-
-def mpi_library() -> Library:
-    """The library that mpi4py finds; MPI is not started. Raises LaunchError where there is none."""
-    try:
-        import mpi4py
-
-        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of what run.launched looks at
-            from mpi4py import MPI
-    except (ImportError, RuntimeError, OSError):
-        raise LaunchError(
-            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
-        ) from None
-    return library_of(MPI.Get_library_version(), loaded_plugins())
 
 
 def world(expected: int | None = None) -> Comm:

@@ -29,8 +29,8 @@ from contextlib import contextmanager, suppress
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
 from emulator.errors import FeedrateError, RankError
+from emulator.launch.watch import end_rank
 from emulator.run.comm import Comm, Quiet
-from emulator.run.watch import end_rank
 from emulator.storage.base import Closing
 
 FAN = 8

@@ -25,7 +25,7 @@ from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Placement, Workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.loader import make_loader
-from emulator.plan import RankPlan, plan_for
+from emulator.order import RankPlan, plan_for
 from emulator.record.books import Books
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.result import HostShare, Kind, Point, Starved

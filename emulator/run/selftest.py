@@ -25,7 +25,7 @@ from emulator.errors import storage_errors
 from emulator.files import memory_folder
 from emulator.loader import make_loader
 from emulator.loader.base import Batch, Loader
-from emulator.plan import EpochPlan, Portion, RankPlan
+from emulator.order import EpochPlan, Portion, RankPlan
 from emulator.record.machine import cpu_seconds
 from emulator.record.steps import StepLog, Steps
 from emulator.registry import FORMATS, load

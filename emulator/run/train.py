@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from emulator.loader.base import Loader
-from emulator.plan import RankPlan
+from emulator.order import RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Clock
 

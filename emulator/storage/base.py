@@ -520,6 +520,10 @@ class Store(Storage):
         """The names of the same."""
         return (entry.name for entry in self.entries(prefix, without))
 
+    def describe(self) -> dict[str, str]:
+        """Mount, source and type for the result, without keys; empty where the mount table tells."""
+        return {}
+
     @abstractmethod
     def size(self, name: str) -> int | None:
         """Bytes of `name`; None: it is not there."""

@@ -14,14 +14,13 @@ from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import SpecError
+from emulator.launch.launched import started_by_mpi
 from emulator.live import Now
-from emulator.record.folder import ResultFolder, read_result
 from emulator.record.machine import describe_machine, describe_mount
+from emulator.record.out import ResultFolder, read_result
 from emulator.record.result import Point, RunResult
-from emulator.run.launched import started_by_mpi
 from emulator.run.point import Measured, TrainingJob
 from emulator.run.selftest import self_test
-from emulator.storage.objects import ObjectStore
 from emulator.sweep.outlook import Spools, share_done, step_seconds
 from emulator.sweep.schedule import ForFit, Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
@@ -49,7 +48,7 @@ class Leader:
         if isinstance(self._schedule, ForFit):
             self._schedule.hosts = len(set(hosts))
         points = _reopened(job, manifest) if job.resume else ()
-        mount = store.describe() if isinstance(store, ObjectStore) else describe_mount(Path(str(store)))
+        mount = store.describe() or describe_mount(Path(str(store)))
         environment = {
             **describe_machine(),
             "ranks_started": len(hosts),

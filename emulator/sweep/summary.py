@@ -24,7 +24,7 @@ from emulator.analysis.knee import find_knee
 from emulator.analysis.point import drawn, point_of
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Manifest
-from emulator.record.folder import read_failure, read_result
+from emulator.record.out import read_failure, read_result
 from emulator.record.result import Flag, Point, RunResult, new_result
 from emulator.record.steps import STEP, Steps, step_blocks
 from emulator.run.point import Measured, TrainingJob, mismatch

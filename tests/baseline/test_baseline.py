@@ -7,8 +7,8 @@ import subprocess
 import pytest
 from command import feedrate
 
-from emulator.record.folder import read_result
-from emulator.satellites.baseline.report import maxima, neighbours, summed
+from emulator.plugins.baseline.report import maxima, neighbours, summed
+from emulator.record.out import read_result
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 QUICK = ("--quick", "--size", "4MiB", "--runtime", "100ms", "--ramp", "0s")

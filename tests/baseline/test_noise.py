@@ -10,8 +10,8 @@ import pytest
 from command import feedrate
 
 from emulator.errors import SpecError
-from emulator.record.folder import read_result
-from emulator.satellites.baseline.noise import parse_noise
+from emulator.plugins.baseline.fio_noise import parse_noise
+from emulator.record.out import read_result
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 

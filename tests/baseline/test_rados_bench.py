@@ -11,7 +11,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import StorageError
-from emulator.satellites.baseline.rados import Bench, Cluster, RadosPlan, corner_of, parse_bench
+from emulator.plugins.baseline.rados import Bench, Cluster, RadosPlan, corner_of, parse_bench
 
 # As Ceph 16.2.15 printed them, less the figures of single seconds.
 WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",

@@ -13,8 +13,8 @@ import pytest
 from command import feedrate
 
 from emulator.errors import SpecError, StorageError
-from emulator.record.folder import read_result
-from emulator.satellites.baseline.fio import Server, apart, parse_servers
+from emulator.plugins.baseline.fio import Server, apart, parse_servers
+from emulator.record.out import read_result
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 QUICK = ("--quick", "--size", "4MiB", "--runtime", "100ms", "--ramp", "0s")

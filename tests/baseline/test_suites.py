@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import SpecError, StorageError
-from emulator.satellites.baseline.fio import (
+from emulator.plugins.baseline.fio import (
     Setting,
     checked,
     fio_environment,
@@ -17,7 +17,7 @@ from emulator.satellites.baseline.fio import (
     percentile,
     side,
 )
-from emulator.satellites.baseline.suites import SUITES, access_name, files_needed, find_suite, tuned, turns
+from emulator.plugins.baseline.suites import SUITES, access_name, files_needed, find_suite, tuned, turns
 from emulator.units import parse_list
 
 SETTING = Setting(

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from emulator.errors import DeviceError
-from emulator.satellites.calibrate.health import Gpu, HealthMonitor, cpu_throttles
+from emulator.plugins.calibrate.health import Gpu, HealthMonitor, cpu_throttles
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.satellites.calibrate.measure import KEPT, fit_line, lag1, parts, timing_of
+from emulator.plugins.calibrate.measure import KEPT, fit_line, lag1, parts, timing_of
 
 TIMES = st.lists(st.floats(1e-4, 10), min_size=2, max_size=500)
 

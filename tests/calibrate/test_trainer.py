@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from emulator.errors import DatasetError, DeviceError, SpecError
-from emulator.satellites.calibrate.models import MODELS, ComputeMode, Model, choose_device
-from emulator.satellites.calibrate.trainer import (
+from emulator.plugins.calibrate.models import MODELS, ComputeMode, Model, choose_device
+from emulator.plugins.calibrate.trainer import (
     Trainer,
     Unet3D,
     device_errors,

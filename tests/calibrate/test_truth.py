@@ -13,8 +13,8 @@ from emulator.analysis.throughput import Throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_loader
 from emulator.dataset.manifest import read_manifest
-from emulator.satellites.calibrate.models import MODELS, ComputeMode, Model, Request
-from emulator.satellites.calibrate.truth import Pairs, Round, replayed, summary_lines, validate, verdict
+from emulator.plugins.calibrate.models import MODELS, ComputeMode, Model, Request
+from emulator.plugins.calibrate.truth import Pairs, Round, replayed, summary_lines, validate, verdict
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage

@@ -17,7 +17,7 @@ from hosts import lab
 
 from emulator.config.storage import parse_place
 from emulator.errors import StorageError
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.storage import open_store
 from emulator.storage.base import HEAD, Storage, Store, WriteOptions
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import FeedrateError
-from emulator.record.folder import read_result
+from emulator.plugins.checkpoint import files as place
+from emulator.plugins.checkpoint.cycle import CheckpointJob, check, measure, sweep_up
+from emulator.plugins.checkpoint.model import load_checkpoint_model
+from emulator.record.out import read_result
 from emulator.report.terminal import render, result_blocks
 from emulator.run.comm import Comm
-from emulator.satellites.checkpoint import folder as place
-from emulator.satellites.checkpoint.model import load_checkpoint_model
-from emulator.satellites.checkpoint.session import CheckpointJob, check, measure, sweep_up
 from emulator.sweep.summary import recovered
 
 
@@ -131,7 +131,7 @@ def test_a_write_that_fails_is_one_line_and_what_was_begun_is_removed(job, tmp_p
     """A limit of the process, which a full disk resembles: the write of a later block fails."""
     run(replace(job, keep=True))
     code = (
-        "import pickle, resource, signal, sys; from emulator.satellites.checkpoint.session import measure\n"
+        "import pickle, resource, signal, sys; from emulator.plugins.checkpoint.cycle import measure\n"
         "from emulator.run.comm import Comm\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import DatasetError, SpecError, StorageError
-from emulator.satellites.checkpoint import folder as place
-from emulator.satellites.checkpoint.folder import ShardIO, Written, key_of, read_file, write_file
-from emulator.satellites.checkpoint.model import Shard
+from emulator.plugins.checkpoint import files as place
+from emulator.plugins.checkpoint.files import ShardIO, Written, key_of, read_file, write_file
+from emulator.plugins.checkpoint.model import Shard
 from emulator.storage.posix import PosixStorage
 
 BLOCK = 1 << 20
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path, shard_io):
         write_file(tmp_path / "gone", Shard(name="shard", size=9), KEY, shard_io, True)
     code = (  # a limit of the process, which a full disk resembles: the write of a later block fails
         "import resource, signal, sys; from pathlib import Path\n"
-        "from emulator.satellites.checkpoint.folder import *\n"
+        "from emulator.plugins.checkpoint.files import *\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
         "with ShardIO(2, 1 << 18) as shard_io:\n"

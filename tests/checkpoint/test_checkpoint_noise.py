@@ -12,16 +12,16 @@ import pytest
 from command import feedrate
 
 from emulator.errors import FeedrateError, SpecError, StorageError
-from emulator.record.folder import read_result
-from emulator.record.result import Knee
-from emulator.report.compare import compare
-from emulator.satellites.checkpoint.noise import (
+from emulator.plugins.checkpoint.checkpoint_noise import (
     FOLDER,
     CheckpointNoise,
     RunningCheckpoints,
     line,
     parse_checkpoint_noise,
 )
+from emulator.plugins.page.compare import compare
+from emulator.record.out import read_result
+from emulator.record.result import Knee
 
 SMALL = CheckpointNoise(scale="1/20000", ranks=2)
 
@@ -61,7 +61,8 @@ def test_it_writes_until_it_is_stopped_and_leaves_nothing(tmp_path):
 
 def test_it_ends_when_whoever_started_it_is_killed(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from emulator.satellites.checkpoint.noise import *\n"
+        "import sys, time; from pathlib import Path; from emulator.plugins.checkpoint.checkpoint_noise import *"  # noqa: E501
+        "\n"
         "RunningCheckpoints(CheckpointNoise(scale='1/20000', ranks=2), Path(sys.argv[1]), 'host')\n"
         "print('begun', flush=True); time.sleep(60)\n"
     )

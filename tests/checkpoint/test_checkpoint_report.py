@@ -3,14 +3,14 @@
 import pytest
 from synthetic_results import plain_sweep
 
-from emulator.record.folder import write_result
+from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
+from emulator.plugins.checkpoint.report import QUESTION, answer, figures, setting, tables
+from emulator.plugins.page.compare import blocks, compare
+from emulator.plugins.page.page import beside, gather, page
+from emulator.record.out import write_result
 from emulator.record.result import RunResult
-from emulator.report.compare import blocks, compare
 from emulator.report.drawing import NARROW, WIDE, svg
-from emulator.report.page import beside, gather, page
 from emulator.report.terminal import render, result_blocks
-from emulator.satellites.checkpoint.report import QUESTION, answer, figures, setting, tables
-from emulator.satellites.checkpoint.session import Report, checkpoint_of
 
 
 def of(*seconds: float, size: int = 10**9, commit: float = 0.0, direction: str = "write", number: int = 0):

@@ -15,12 +15,12 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless_ended
 
-from emulator.record.folder import read_result
+from emulator.plugins.checkpoint import files as place
+from emulator.plugins.checkpoint.cycle import CheckpointJob, measure
+from emulator.plugins.checkpoint.files import ShardIO, read_file
+from emulator.plugins.checkpoint.model import load_checkpoint_model
+from emulator.record.out import read_result
 from emulator.run.comm import Comm
-from emulator.satellites.checkpoint import folder as place
-from emulator.satellites.checkpoint.folder import ShardIO, read_file
-from emulator.satellites.checkpoint.model import load_checkpoint_model
-from emulator.satellites.checkpoint.session import CheckpointJob, measure
 from emulator.storage.posix import PosixStorage
 
 pytestmark = pytest.mark.mpi

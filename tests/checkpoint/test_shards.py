@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import SpecError
-from emulator.satellites.checkpoint.model import (
+from emulator.plugins.checkpoint.model import (
     CheckpointModel,
     Parallelism,
     TransformerShape,

@@ -20,7 +20,7 @@ from emulator.dataset.manifest import open_dataset, read_manifest
 from emulator.dataset.progress import Journal, Tally, journalled
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.storage import open_store
 
 PLACE = "s3://bucket/data/tiny"

@@ -8,7 +8,7 @@ from command import ANSWERED, feedrate
 from emulator.cli.defaults import defaults_of
 from emulator.cli.main import verb_command
 from emulator.errors import EXIT_STATUS, FeedrateError, SpecError
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 TINY = ("--workload", "unet3d-tiny", "--loader", "direct")
 

@@ -20,7 +20,7 @@ import yaml
 from command import ANSWERED, feedrate
 from hosts import HOSTS, LAB, lab
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(900)]
 

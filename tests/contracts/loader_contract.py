@@ -21,7 +21,7 @@ from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.base import Loader
-from emulator.plan import Portion, Read
+from emulator.order import Portion, Read
 from emulator.storage.base import Storage, TimedStorage
 from emulator.storage.posix import PosixStorage
 

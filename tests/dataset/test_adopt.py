@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from command import feedrate
 
-from emulator.dataset.adopt import adopt_samples, find_samples
 from emulator.dataset.manifest import MANIFEST, Manifest, read_manifest
 from emulator.errors import FeedrateError
+from emulator.plugins.adopt.adopt import adopt_samples, find_samples
 
 FILES = 12
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from emulator.config.workload import AccessSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.bytes import Stretches
-from emulator.plan import Read
+from emulator.order import Read
 
 SIZES = st.integers(1, 10**12)
 

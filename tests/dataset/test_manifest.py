@@ -126,7 +126,7 @@ import pickle, sys
 from pathlib import Path
 import numpy as np
 from emulator.dataset.manifest import ROW, Manifest, Names, open_dataset, write_manifest
-from emulator.plan import EpochPlan, RankPlan
+from emulator.order import EpochPlan, RankPlan
 from emulator.storage import open_store
 
 def own():

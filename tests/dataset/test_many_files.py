@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.dataset.adopt import _name, _packed, _size
 from emulator.dataset.manifest import MANIFEST, Manifest, Names, checksum_of, open_dataset, write_manifest
 from emulator.dataset.progress import by_threads
 from emulator.dataset.table import ROW, Listed
 from emulator.dataset.verify import extra_files
 from emulator.errors import DatasetError, StorageError
+from emulator.plugins.adopt.adopt import _name, _packed, _size
 from emulator.storage.folder import FolderStore
 
 NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=("Cs",)), min_size=1, max_size=30)

@@ -14,10 +14,10 @@ from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
 from emulator.dataset.formats import format_named, format_of
 from emulator.dataset.formats.base import Extent
-from emulator.dataset.formats.parquet import RowGroups
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError, SpecError
-from emulator.plan import Read
+from emulator.order import Read
+from emulator.plugins.formats.parquet import RowGroups
 
 
 class TestParquet(FormatContract):

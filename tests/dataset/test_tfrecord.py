@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.tfrecord import Records, example_bytes, example_head, wrong_record
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
-from emulator.plan import Read
+from emulator.order import Read
+from emulator.plugins.formats.tfrecord import Records, example_bytes, example_head, wrong_record
 
 TFRECORD = format_named("tfrecord")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from capped_device import CAP, DIRECT
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 pytestmark = pytest.mark.device
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from capped_device import CAP, DIRECT, Device, capped
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 pytestmark = pytest.mark.device
 

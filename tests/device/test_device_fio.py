@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from capped_device import CAP, DIRECT, Device, capped
 
-from emulator.record.folder import read_result
-from emulator.satellites.baseline.report import neighbours, summed
+from emulator.plugins.baseline.report import neighbours, summed
+from emulator.record.out import read_result
 
 pytestmark = [
     pytest.mark.device,

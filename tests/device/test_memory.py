@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from capped_device import CAP, Device, capped
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.result import Point
 
 pytestmark = pytest.mark.device

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.result import Point
 
 pytestmark = [pytest.mark.dlio, pytest.mark.timeout(600)]

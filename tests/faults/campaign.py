@@ -42,9 +42,9 @@ from synthetic_results import plain_sweep, steps_of
 from emulator.cli.main import Verbs
 from emulator.errors import FeedrateError, storage_errors
 from emulator.files import write_whole
-from emulator.record.folder import RESULT, ResultFolder, read_result
+from emulator.plugins.checkpoint import files as checkpoints
+from emulator.record.out import RESULT, ResultFolder, read_result
 from emulator.record.steps import read_steps
-from emulator.satellites.checkpoint import folder as checkpoints
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 DEADLINE = 120.0

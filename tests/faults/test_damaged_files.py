@@ -20,7 +20,7 @@ from emulator.config.workload import LoaderSpec
 from emulator.dataset.manifest import open_dataset
 from emulator.errors import DatasetError, StorageError
 from emulator.loader import make_loader
-from emulator.plan import Portion, Read
+from emulator.order import Portion, Read
 
 SEED = int(os.environ.get("FEEDRATE_FAULTS_SEED", "20261122"))
 CASES = int(os.environ.get("FEEDRATE_FAULTS_CASES", "3"))

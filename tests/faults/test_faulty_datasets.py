@@ -20,7 +20,7 @@ from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
 from emulator.dataset.owned import LOCK, PLAN
 from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
-from emulator.record.folder import RESULT, write_result
+from emulator.record.out import RESULT, write_result
 from emulator.record.result import new_result
 from emulator.storage.folder import FolderStore
 

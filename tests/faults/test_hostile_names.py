@@ -23,13 +23,14 @@ from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
 from emulator.errors import FeedrateError, SpecError
-from emulator.record.folder import read_result, write_result
+from emulator.plugins.baseline.fio import Setting, layout_file, parse_servers, run_fio
+from emulator.plugins.baseline.rados import Cluster
+from emulator.plugins.page.page import page
+from emulator.record.out import read_result, write_result
 from emulator.record.result import new_result
 from emulator.report import drawing
-from emulator.report.page import page, write_picture
+from emulator.report.drawing import draw_result
 from emulator.report.terminal import Text, render
-from emulator.satellites.baseline.fio import Setting, layout_file, parse_servers, run_fio
-from emulator.satellites.baseline.rados import Cluster
 from emulator.storage import open_store
 from emulator.text import masked, printable
 
@@ -205,7 +206,7 @@ def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_a_picture_shows_escapes(hostile, kind, tmp_path):
-    write_picture(with_steps(hostile), tmp_path / "p", kind)
+    draw_result(with_steps(hostile), tmp_path / "p", kind)
     content = (tmp_path / "p").read_bytes()
     if kind == "svg":
         assert rb"\x1b[31mred" in content and b"\x1b" not in content

@@ -27,11 +27,11 @@ from emulator.dataset.progress import Journal
 from emulator.dataset.seeds import prepare_seeds
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Lock, Owner, temporary_name
-from emulator.record.folder import LOCK, ResultFolder, read_result
+from emulator.plugins.baseline.fio import Files
+from emulator.plugins.checkpoint.files import Marker, Written, begin, clean, commit, remove
+from emulator.plugins.mlperf.tree import RunFolder, own_runs, write_run
+from emulator.record.out import LOCK, ResultFolder, read_result
 from emulator.record.result import new_result
-from emulator.satellites.baseline.fio import Files
-from emulator.satellites.checkpoint.folder import Marker, Written, begin, clean, commit, remove
-from emulator.satellites.mlperf.folder import RunFolder, own_runs, write_run
 from emulator.storage.folder import FolderStore
 
 TINY = ("--recipe", "tiny", "--files", "3", "--no-fsync", "--threads", "1", "--set", "size.bytes_mean=300kB",

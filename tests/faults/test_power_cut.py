@@ -22,8 +22,8 @@ import pytest
 from faults.harness import forked, load_verbs
 from synthetic_results import plain_sweep
 
-from emulator.record.folder import RESULT, ResultFolder, read_result
-from emulator.satellites.checkpoint import folder as checkpoints
+from emulator.plugins.checkpoint import files as checkpoints
+from emulator.record.out import RESULT, ResultFolder, read_result
 
 RECORD = struct.Struct("<qq")
 """In the log: offset and bytes of a write, as disk.py has it; a flush has the offset -1."""

@@ -14,7 +14,7 @@ import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, Done, feedrate, outlive
 from s3_server import s3_server
 
-from emulator.record.folder import LOCK, read_result
+from emulator.record.out import LOCK, read_result
 from emulator.record.steps import read_steps
 
 MADE = ("--recipe", "tiny", "--files", 24, "--threads", 1, "--set", "size.bytes_mean=300kB", "--set",

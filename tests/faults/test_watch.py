@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.run.watch import Call, Watch, bytes_moved, storage_call, storage_timeout
+from emulator.launch.watch import Call, Watch, bytes_moved, storage_call, storage_timeout
 
 
 @pytest.mark.parametrize(

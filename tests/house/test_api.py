@@ -9,7 +9,7 @@ from synthetic_results import plain_sweep, steps_of
 
 import emulator
 from emulator import api
-from emulator.record.folder import write_result
+from emulator.record.out import write_result
 from emulator.record.steps import write_steps
 
 

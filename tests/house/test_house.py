@@ -24,23 +24,23 @@ def test_the_readme_fits():
 
 
 OWNERS = {
-    "torch": {"loader/torch.py", "satellites/calibrate"},
+    "torch": {"loader/torch.py", "plugins/calibrate"},
     "nibabel": {"dataset/seeds.py"},
-    "h5py": {"dataset/formats/hdf5.py"},
-    "mpi4py": {"run/comm.py"},
+    "h5py": {"plugins/formats/hdf5.py"},
+    "mpi4py": {"run/comm.py", "launch/launched.py"},
     "dask": {"dataset/fill_dask.py"},
     "distributed": {"dataset/fill_dask.py"},
-    "pyarrow": {"record", "dataset/formats/parquet.py"},
-    "google_crc32c": {"dataset/formats/tfrecord.py"},
+    "pyarrow": {"record", "plugins/formats/parquet.py"},
+    "google_crc32c": {"plugins/formats/tfrecord.py"},
     "altair": {"report/drawing.py"},
-    "pynvml": {"satellites/calibrate/health.py"},
-    "numba": {"satellites/systems"},
-    "obstore": {"storage/s3.py"},
-    "rados": {"storage/rados.py"},
-    "jinja2": {"report/page.py"},
+    "pynvml": {"plugins/calibrate/health.py"},
+    "numba": {"plugins/systems"},
+    "obstore": {"plugins/objects/s3.py"},
+    "rados": {"plugins/objects/rados.py"},
+    "jinja2": {"plugins/page/page.py"},
     "vl_convert": {"report/drawing.py"},
-    "darshan": {"satellites/recorder/darshan_log.py"},
-    "yaml": {"satellites/mlperf/bounded.py"},
+    "darshan": {"plugins/recorder/darshan_log.py"},
+    "yaml": {"plugins/mlperf/bounded.py"},
 }
 
 
@@ -83,7 +83,7 @@ HEAVY = {
 def test_a_rank_with_the_direct_loader_stays_light():
     """It imports none of the heavy packages: what the modules of its path import, they import."""
     code = (
-        "import sys, emulator.cli.entry, emulator.sweep.session, emulator.loader.direct; "
+        "import sys, emulator.cli.entry, emulator.sweep.ranks, emulator.loader.direct; "
         f"print(sorted({HEAVY} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -18,7 +18,7 @@ from emulator.dataset.formats import format_named, format_of
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
-from emulator.plan import EpochPlan, Portion, Read, portions
+from emulator.order import EpochPlan, Portion, Read, portions
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage, evict, probe_direct, resident_pages
 

@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 from emulator.errors import SpecError
-from emulator.record.folder import read_result, write_result
+from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
+from emulator.plugins.checkpoint.model import load_checkpoint_model
+from emulator.plugins.mlperf.export import export_result
+from emulator.plugins.mlperf.results import import_folder, write_imports
+from emulator.plugins.mlperf.rules import self_check
+from emulator.record.out import read_result, write_result
 from emulator.record.result import RunResult
-from emulator.satellites.checkpoint.model import load_checkpoint_model
-from emulator.satellites.checkpoint.session import Report, checkpoint_of
-from emulator.satellites.mlperf.export import export_result
-from emulator.satellites.mlperf.results import import_folder, write_imports
-from emulator.satellites.mlperf.rules import self_check
 
 GIB = 2**30
 SIZE = round(104.7 * GIB)

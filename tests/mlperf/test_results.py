@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from emulator.analysis.here import here
 from emulator.analysis.throughput import loop_seconds, overshoot_p99
 from emulator.errors import FeedrateError, SpecError
-from emulator.record.folder import read_result
+from emulator.plugins.mlperf.export import export_result
+from emulator.plugins.mlperf.results import import_folder, import_run, write_imports
+from emulator.plugins.mlperf.rules import self_check
+from emulator.plugins.mlperf.tree import RunFolder, find_runs, read_run, write_run
+from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.record.steps import read_steps
-from emulator.satellites.mlperf.export import export_result
-from emulator.satellites.mlperf.folder import RunFolder, find_runs, read_run, write_run
-from emulator.satellites.mlperf.results import import_folder, import_run, write_imports
-from emulator.satellites.mlperf.rules import self_check
 
 LAYOUTS = pytest.mark.parametrize("layout", ["v1.0", "v2.0", "v3.0"])
 LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])

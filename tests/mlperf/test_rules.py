@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from emulator.config.workload import load_workload
+from emulator.plugins.mlperf.rules import VERSIONS, self_check, version_for
 from emulator.record.result import HostShare, Point, RunResult, new_result
-from emulator.satellites.mlperf.rules import VERSIONS, self_check, version_for
 
 FILES = 7 * 2 * 600
 MEMORY = 24 * 10**9

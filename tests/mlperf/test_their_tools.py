@@ -15,8 +15,8 @@ import pytest
 from command import feedrate
 from test_export_checkpoints import run as checkpoint_result
 
-from emulator.record.folder import write_result
-from emulator.satellites.mlperf.export import export_result
+from emulator.plugins.mlperf.export import export_result
+from emulator.record.out import write_result
 
 CHECKOUT = Path(os.environ.get("MLPERF_STORAGE", "."))
 PACKAGE = next((name for name in ("mlpstorage_py", "mlpstorage") if (CHECKOUT / name).is_dir()), "")

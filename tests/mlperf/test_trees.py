@@ -12,10 +12,10 @@ import pytest
 from artefacts import Run
 from command import feedrate
 
-from emulator.record.folder import read_result
-from emulator.satellites.mlperf.export import export_result
-from emulator.satellites.mlperf.folder import find_runs, read_run
-from emulator.satellites.mlperf.results import import_folder, import_run
+from emulator.plugins.mlperf.export import export_result
+from emulator.plugins.mlperf.results import import_folder, import_run
+from emulator.plugins.mlperf.tree import find_runs, read_run
+from emulator.record.out import read_result
 
 PLACEHOLDER = "PRUNED BY STAFF\n"
 GIB = 2**30

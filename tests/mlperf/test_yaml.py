@@ -15,10 +15,10 @@ from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import FeedrateError, SpecError
-from emulator.satellites.checkpoint.model import load_checkpoint_model
-from emulator.satellites.mlperf.bounded import parse_json, parse_yaml
-from emulator.satellites.mlperf.config import parse_overrides, read_config
-from emulator.satellites.mlperf.workload import Converted, convert, recipe_text
+from emulator.plugins.checkpoint.model import load_checkpoint_model
+from emulator.plugins.mlperf.bounded import parse_json, parse_yaml
+from emulator.plugins.mlperf.config import parse_overrides, read_config
+from emulator.plugins.mlperf.workload import Converted, convert, recipe_text
 
 
 def converted(

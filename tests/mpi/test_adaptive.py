@@ -10,7 +10,7 @@ import time
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 pytestmark = [pytest.mark.mpi, pytest.mark.alone]

@@ -9,8 +9,8 @@ import sys
 import pytest
 from command import feedrate
 
-from emulator.record.folder import read_result
 from emulator.record.machine import cores
+from emulator.record.out import read_result
 
 pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 

@@ -16,9 +16,9 @@ import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, scratch_of, unless_ended
 
 from emulator.errors import LaunchError
-from emulator.record.folder import read_failure
+from emulator.launch.mpirun import RANKS_A_CORE, require_limits
+from emulator.record.out import read_failure
 from emulator.record.steps import read_steps
-from emulator.run.mpirun import RANKS_A_CORE, require_limits
 
 pytestmark = pytest.mark.mpi
 

@@ -12,7 +12,7 @@ import pytest
 from command import feedrate
 
 from emulator.analysis.throughput import durations
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi

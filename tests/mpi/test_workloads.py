@@ -3,7 +3,7 @@
 import pytest
 from command import feedrate
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 pytestmark = pytest.mark.mpi
 

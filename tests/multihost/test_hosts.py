@@ -8,7 +8,7 @@ import pytest
 from command import ANSWERED
 from hosts import on_hosts
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.multihost

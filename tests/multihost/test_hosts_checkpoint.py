@@ -6,7 +6,7 @@ import shutil
 import pytest
 from hosts import on_hosts
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 pytestmark = pytest.mark.multihost
 

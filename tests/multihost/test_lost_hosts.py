@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from hosts import HOSTS, NAME, pids_on, start_on_hosts, start_with_mpich
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.multihost

@@ -20,7 +20,7 @@ from hypothesis.extra.numpy import arrays
 from synthetic_results import point
 
 from emulator.errors import FeedrateError, SpecError, StorageError
-from emulator.record.folder import ResultFolder, claim_failure, prepare_out, read_result, write_result
+from emulator.record.out import ResultFolder, claim_failure, prepare_out, read_result, write_result
 from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult, new_result
 from emulator.record.rows import AT_ONCE
 from emulator.record.steps import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.record.folder import FAILURE, RESULT
+from emulator.record.out import FAILURE, RESULT
 from emulator.record.result import (
     SCHEMA,
     Bound,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import SpecError
-from emulator.satellites.recorder.describe import Pattern, of_loader, pattern_of, size_spec
-from emulator.satellites.recorder.observation import Loader, Settings
-from emulator.satellites.recorder.reads import Histogram, Reads
-from emulator.satellites.recorder.steps import StepTime
+from emulator.plugins.recorder.describe import Pattern, of_loader, pattern_of, size_spec
+from emulator.plugins.recorder.observation import Loader, Settings
+from emulator.plugins.recorder.reads import Histogram, Reads
+from emulator.plugins.recorder.steps import StepTime
 
 STEP = StepTime(seconds=0.1, steps=20, all_steps=25, waited=0.0)
 SHUFFLED = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="RandomSampler", dataset_length=100)

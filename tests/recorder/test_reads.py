@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.satellites.recorder.reads import Histogram, Reduction, bin_bytes, bin_of, is_data, quantiles_of
-from emulator.satellites.recorder.strace import Tracer
-from emulator.satellites.recorder.watch import Watch
+from emulator.plugins.recorder.reads import Histogram, Reduction, bin_bytes, bin_of, is_data, quantiles_of
+from emulator.plugins.recorder.strace import Tracer
+from emulator.plugins.recorder.watch import Watch
 
 
 @given(st.integers(1, 2**47))

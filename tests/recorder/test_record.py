@@ -15,9 +15,9 @@ from command import feedrate
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
+from emulator.plugins.recorder.steps import SEEN
+from emulator.plugins.recorder.strace import usable
 from emulator.record.rows import read_rows
-from emulator.satellites.recorder.steps import SEEN
-from emulator.satellites.recorder.strace import usable
 
 JOBS = Path(__file__).with_name("jobs.py")
 TRACED = pytest.mark.skipif(bool(usable()), reason=usable() or "strace works")
@@ -176,7 +176,7 @@ def test_a_loop_in_a_notebook_is_recorded_until_it_ends(tmp_path):
 import sys; sys.path.insert(0, {str(JOBS.parent)!r})
 from pathlib import Path
 import jobs
-from emulator.satellites.recorder import recording
+from emulator.plugins.recorder import recording
 loader = jobs.DataLoader(jobs.Files(Path({str(data)!r})), 4, shuffle=True, num_workers=2)
 with recording({str(tmp_path / "job")!r}, warmup=2):
     jobs.train(loader, 0.01)

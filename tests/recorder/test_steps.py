@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.satellites.recorder.steps import Track, batches_taken, from_batch_to_batch, step_cpu, step_time
+from emulator.plugins.recorder.steps import Track, batches_taken, from_batch_to_batch, step_cpu, step_time
 
 
 def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:

@@ -11,7 +11,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import FeedrateError
-from emulator.satellites.recorder import traces
+from emulator.plugins.recorder import traces
 
 
 def span(name: str, begin: float, length: float, **more: object) -> dict[str, object]:

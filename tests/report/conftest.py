@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from synthetic_results import PAGES, flagged_sweep, long_names_sweep, multi_host_sweep, with_steps
 
-from emulator.report.compare import compare
-from emulator.report.compare import page as comparison_page
-from emulator.report.page import page
-from emulator.report.reference import load_references
+from emulator.plugins.page.compare import compare
+from emulator.plugins.page.compare import page as comparison_page
+from emulator.plugins.page.page import page
+from emulator.plugins.page.reference import load_references
 
 
 @pytest.fixture(scope="session")

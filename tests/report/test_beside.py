@@ -8,13 +8,7 @@ from command import feedrate
 from synthetic_results import multi_host_sweep, plain_sweep, result
 
 from emulator.errors import SpecError, StorageError
-from emulator.record.folder import write_result
-from emulator.record.result import Corner, RunResult, Side
-from emulator.report.drawing import WIDE, chart, svg
-from emulator.report.page import beside, gather, page
-from emulator.report.terminal import render, result_blocks
-from emulator.report.training_figures import by_ranks, mean_demand
-from emulator.satellites.baseline.report import (
+from emulator.plugins.baseline.report import (
     against,
     answer,
     figures,
@@ -25,6 +19,12 @@ from emulator.satellites.baseline.report import (
     tables,
     training_figure,
 )
+from emulator.plugins.page.page import beside, gather, page
+from emulator.record.out import write_result
+from emulator.record.result import Corner, RunResult, Side
+from emulator.report.drawing import WIDE, chart, svg
+from emulator.report.terminal import render, result_blocks
+from emulator.report.training_figures import by_ranks, mean_demand
 
 FIGURES = {
     "training": lambda baseline: training_figure(plain_sweep(), baseline),

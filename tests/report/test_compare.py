@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
 
+from emulator.plugins.page.compare import Comparison, blocks, compare, figures, names_of, page, shared
+from emulator.plugins.page.reference import load_reference, load_references
 from emulator.record.result import RunResult
-from emulator.report.compare import Comparison, blocks, compare, figures, names_of, page, shared
 from emulator.report.drawing import NARROW, WIDE, chart, svg, write_picture
-from emulator.report.reference import load_reference, load_references
 from emulator.report.terminal import render as render_blocks
 
 

@@ -16,11 +16,11 @@ from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, pla
 
 from emulator.analysis.point import PARTS, mean_step
 from emulator.errors import MissingError, StorageError
+from emulator.plugins.page.page import inline, write_html
 from emulator.record.result import RunResult
 from emulator.record.steps import STEP
 from emulator.report.drawing import DARK, WIDE, chart, extra, legend_rows, svg
 from emulator.report.figure import Figure, Key, decades
-from emulator.report.page import inline, write_html, write_picture
 from emulator.report.training import figures
 from emulator.report.training_figures import FIGURES, throughput, with_latency
 
@@ -208,9 +208,9 @@ def png_size(path: Path) -> tuple[int, int]:
 
 def test_pictures_are_written_whole(tmp_path: Path) -> None:
     made = flagged_sweep()
-    write_picture(with_steps(made), tmp_path / "a.png", "png")
+    draw_result(with_steps(made), tmp_path / "a.png", "png")
     assert png_size(tmp_path / "a.png")[0] > 2000
-    write_picture(EXAMPLES["empty"](), tmp_path / "a.svg", "svg")
+    draw_result(EXAMPLES["empty"](), tmp_path / "a.svg", "svg")
     assert ET.fromstring((tmp_path / "a.svg").read_text()).tag == f"{SVG}svg"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.report.reference import (
+from emulator.plugins.page.reference import (
     WORKLOADS,
     PublishedFigure,
     load_reference,

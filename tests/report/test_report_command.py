@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from synthetic_results import flagged_sweep, multi_host_sweep, point, result, steps_of
 
-from emulator.record.folder import write_result
+from emulator.record.out import write_result
 from emulator.record.result import SCHEMA
 from emulator.record.steps import Spool, make_spool, write_steps
 from emulator.report.terminal import as_markdown, result_blocks

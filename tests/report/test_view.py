@@ -22,9 +22,9 @@ from synthetic_results import (
     with_steps,
 )
 
+from emulator.plugins.page.page import facts, show
 from emulator.record.result import BoundKind
 from emulator.report.figure import Line, through
-from emulator.report.page import facts, show
 from emulator.report.table import number, shortened
 from emulator.report.training import answer, cards, host_rows, points_table, short_names
 from emulator.report.training_figures import PARTS, mean_steps, measured, percentiles, throughput

@@ -12,7 +12,7 @@ import pytest
 from command import outlive
 
 from emulator.errors import StorageError
-from emulator.run.child import ChildProcess
+from emulator.launch.child import ChildProcess
 
 
 def test_it_reads_what_it_is_given_and_says_what_it_says():
@@ -55,7 +55,7 @@ def test_its_start_is_waited_for(tmp_path: Path):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_when_its_parent_is_killed(how: int):
     code = (
-        "import time; from emulator.run.child import ChildProcess\n"
+        "import time; from emulator.launch.child import ChildProcess\n"
         "print(ChildProcess('sleep', ['sleep', '60']).pid, flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
@@ -68,7 +68,7 @@ def test_it_ends_when_its_parent_is_killed(how: int):
 def test_it_can_tidy_up_although_nobody_listens_any_more(tmp_path: Path):
     mess = tmp_path / "mess"
     code = (
-        "import sys, time; from pathlib import Path; from emulator.run.child import ChildProcess\n"
+        "import sys, time; from pathlib import Path; from emulator.launch.child import ChildProcess\n"
         "job = 'trap \"echo bye; rm $0; exit\" TERM; touch $0; while true; do sleep 0.05; done'\n"
         "child = ChildProcess('sh', ['sh', '-c', job, sys.argv[1]], on_death=15)\n"
         "child.wait_for(Path(sys.argv[1]).exists, 10); print('begun', flush=True); time.sleep(60)\n"

@@ -3,9 +3,9 @@
 import pytest
 
 from emulator.errors import DatasetError
+from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.launch.mpirun import without_banners
 from emulator.run.comm import Comm, Quiet, agreed
-from emulator.run.launched import rank_hint, started_by_mpi
-from emulator.run.mpirun import without_banners
 
 RULE = "-" * 74 + "\n"
 

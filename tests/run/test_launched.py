@@ -3,7 +3,7 @@
 import pytest
 
 from emulator.errors import LaunchError
-from emulator.run.launched import Claim, claims, library_of, loaded_plugins, require_family, require_world
+from emulator.launch.launched import Claim, claims, library_of, loaded_plugins, require_family, require_world
 
 WHEEL = library_of(
     "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11, repo rev: v5.0.11rc1"

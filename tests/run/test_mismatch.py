@@ -6,7 +6,7 @@ from command import feedrate
 
 from emulator.config.workload import load_workload
 from emulator.dataset.manifest import Manifest
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.run.point import mismatch
 
 TINY = load_workload("unet3d-tiny")

@@ -6,8 +6,8 @@ import sys
 import pytest
 from command import feedrate
 
-from emulator.run import stand_in
-from emulator.run.mpirun import feedrate as feedrate_itself
+from emulator.launch import stand_in
+from emulator.launch.mpirun import feedrate as feedrate_itself
 
 
 def test_without_its_server_it_is_the_rank_itself(tmp_path):

@@ -12,7 +12,7 @@ from emulator.analysis.here import here
 from emulator.analysis.throughput import durations, throughput
 from emulator.config.workload import AccessSpec
 from emulator.loader.base import Batch
-from emulator.plan import EpochPlan, RankPlan
+from emulator.order import EpochPlan, RankPlan
 from emulator.record.steps import StepLog
 from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.train import train

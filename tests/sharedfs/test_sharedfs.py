@@ -4,7 +4,7 @@ import pytest
 from command import ANSWERED, feedrate
 from hosts import HOSTS, lab, on_hosts
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 pytestmark = pytest.mark.sharedfs
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 
 pytestmark = pytest.mark.slurm
 

@@ -16,9 +16,9 @@ from s3_server import BUCKET, KEY, SECRET, Endpoint, Fault, s3_server
 
 from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
+from emulator.plugins.objects.objects import ObjectStore
 from emulator.storage import open_store
 from emulator.storage.base import HEAD, Store, TimedStorage, WriteOptions
-from emulator.storage.objects import ObjectStore
 
 __all__ = ["folder"]
 
@@ -226,7 +226,7 @@ def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_needs_nothing_of_it() -> None:
     code = (
-        "import sys, emulator.storage, emulator.sweep.session; from pathlib import Path\n"
+        "import sys, emulator.storage, emulator.sweep.ranks; from pathlib import Path\n"
         "emulator.storage.open_store(Path('x'))\n"
         "print(sorted({'obstore', 'rados'} & set(sys.modules)))"
     )

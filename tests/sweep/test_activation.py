@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import SpecError
+from emulator.sweep.ranks import activation_order
 from emulator.sweep.schedule import FixedCounts, parse_counts, require_ranks
-from emulator.sweep.session import activation_order
 
 
 def test_one_rank_of_each_host_before_the_second_of_any():

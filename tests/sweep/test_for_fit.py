@@ -7,8 +7,8 @@ from command import feedrate
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.sweep.ranks import activation_order, half_of
 from emulator.sweep.schedule import ForFit
-from emulator.sweep.session import activation_order, half_of
 
 
 def run(schedule, limit):

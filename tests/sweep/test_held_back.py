@@ -11,10 +11,10 @@ from emulator.analysis.evidence import held, left_out, usable
 from emulator.analysis.knee import find_knee
 from emulator.analysis.search import Search
 from emulator.errors import Inconclusive
-from emulator.record.folder import ResultFolder
+from emulator.plugins.page.compare import compare
+from emulator.record.out import ResultFolder
 from emulator.record.result import CLIENT, Bound, Flag, Point
 from emulator.record.steps import STEP
-from emulator.report.compare import compare
 from emulator.run.accelerator import MonotonicClock
 from emulator.sweep.schedule import Adaptive
 

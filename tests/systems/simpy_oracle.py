@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import simpy
 
-from emulator.satellites.systems.scene import Scene
+from emulator.plugins.systems.scene import Scene
 
 
 class Network:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from emulator.satellites.systems.scene import Scene
+from emulator.plugins.systems.scene import Scene
 
 
 def scene(size, compute=1.0, prefetch=2, sync=False, **more):

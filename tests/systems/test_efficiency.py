@@ -8,7 +8,7 @@ from command import feedrate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.satellites.systems.efficiency import (
+from emulator.plugins.systems.efficiency import (
     GB,
     TB,
     cost,
@@ -21,7 +21,7 @@ from emulator.satellites.systems.efficiency import (
     usable_bytes,
     watts,
 )
-from emulator.satellites.systems.system import System, load_system, parse_protection
+from emulator.plugins.systems.system import System, load_system, parse_protection
 
 ROOT = Path(__file__).parents[2]
 NVME, HDD = load_system("ceph-nvme"), load_system("ceph-hdd")

@@ -15,8 +15,8 @@ from systems.simulator_scenes import (
 )
 
 from emulator.errors import MissingError
-from emulator.satellites.systems import scene as scenes
-from emulator.satellites.systems.scene import play
+from emulator.plugins.systems import scene as scenes
+from emulator.plugins.systems.scene import play
 
 quick = settings(max_examples=30, deadline=None, derandomize=True)
 sizes = st.integers(1, 5).flatmap(

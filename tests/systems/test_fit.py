@@ -9,12 +9,9 @@ from command import feedrate
 from emulator.analysis.throughput import busy, durations, throughput
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.record.folder import read_result
-from emulator.record.result import Bound, Starved, new_result
-from emulator.satellites.systems.fit import fit, further_run
-from emulator.satellites.systems.held_out import held_out, median_errors
-from emulator.satellites.systems.plan import utilisation
-from emulator.satellites.systems.predict import (
+from emulator.plugins.systems.fit import fit, further_run
+from emulator.plugins.systems.held_out import held_out, median_errors
+from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
     on_paper,
@@ -22,9 +19,10 @@ from emulator.satellites.systems.predict import (
     rank_plan_of,
     sample_sizes,
 )
-from emulator.satellites.systems.seen import Seen, described, seen_in
-from emulator.satellites.systems.simulate import sweep
-from emulator.satellites.systems.system import (
+from emulator.plugins.systems.seen import Seen, described, seen_in
+from emulator.plugins.systems.simulate import sweep
+from emulator.plugins.systems.sizing import utilisation
+from emulator.plugins.systems.system import (
     ClientSystem,
     StorageSystem,
     System,
@@ -32,6 +30,8 @@ from emulator.satellites.systems.system import (
     load_system,
     write_system,
 )
+from emulator.record.out import read_result
+from emulator.record.result import Bound, Starved, new_result
 
 TINY = load_workload("unet3d-tiny", ["access.refill=never"])  # 80 MB/s a rank
 
@@ -248,8 +248,8 @@ def test_of_many_steps_the_first_are_played_again(monkeypatch):
     """How fast the run was is of all of them, all the same."""
     result, steps = simulated_on_hosts()
     (whole,) = seen_in(result, steps)
-    monkeypatch.setattr("emulator.satellites.systems.seen.PLAYED", 0)
-    monkeypatch.setattr("emulator.satellites.systems.seen.LEAST_STEPS", 12)
+    monkeypatch.setattr("emulator.plugins.systems.seen.PLAYED", 0)
+    monkeypatch.setattr("emulator.plugins.systems.seen.LEAST_STEPS", 12)
     (some,) = seen_in(result, steps)
     assert (some.size == whole.size[:12]).all() and len(whole.size) == 30
     assert (some.rate, some.drift, some.first_wait) == (whole.rate, whole.drift, whole.first_wait)

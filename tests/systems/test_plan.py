@@ -6,13 +6,13 @@ import pytest
 from command import feedrate
 
 from emulator.config.workload import load_workload
-from emulator.record.folder import read_result
-from emulator.satellites.systems import cli
-from emulator.satellites.systems.limits import demand
-from emulator.satellites.systems.plan import around, feeds, needs, utilisation
-from emulator.satellites.systems.predict import on_paper, predict
-from emulator.satellites.systems.simulate import sweep
-from emulator.satellites.systems.system import ClientSystem, Fitted, StorageSystem, System, load_system
+from emulator.plugins.systems import cli
+from emulator.plugins.systems.limits import demand
+from emulator.plugins.systems.predict import on_paper, predict
+from emulator.plugins.systems.simulate import sweep
+from emulator.plugins.systems.sizing import around, feeds, needs, utilisation
+from emulator.plugins.systems.system import ClientSystem, Fitted, StorageSystem, System, load_system
+from emulator.record.out import read_result
 
 TINY = load_workload("unet3d-tiny")
 A100 = load_workload("unet3d-a100", ["training.sync=none"])

@@ -8,12 +8,11 @@ import pytest
 from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
 from emulator.errors import DatasetError, SpecError
-from emulator.plan import EpochPlan, RankPlan
-from emulator.run.accelerator import step_times
-from emulator.satellites.systems import predict as predicting
-from emulator.satellites.systems.cli import parse_progression
-from emulator.satellites.systems.limits import binding, constraints, limits, read_share
-from emulator.satellites.systems.predict import (
+from emulator.order import EpochPlan, RankPlan
+from emulator.plugins.systems import predict as predicting
+from emulator.plugins.systems.cli import parse_progression
+from emulator.plugins.systems.limits import binding, constraints, limits, read_share
+from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
     on_paper,
@@ -21,7 +20,8 @@ from emulator.satellites.systems.predict import (
     rank_plan_of,
     sample_sizes,
 )
-from emulator.satellites.systems.system import ClientSystem, StorageSystem, System
+from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
+from emulator.run.accelerator import step_times
 
 A100 = load_workload("unet3d-a100", ["training.sync=none"])
 DEMAND = A100.ideal_samples_per_second * A100.sample.bytes_mean
@@ -47,7 +47,7 @@ def test_the_batches_are_the_plans():
 
 
 def test_beyond_the_drawn_orders_batches_come_again_to_other_ranks(monkeypatch):
-    monkeypatch.setattr("emulator.satellites.systems.predict.DRAWN_SAMPLES", 100)
+    monkeypatch.setattr("emulator.plugins.systems.predict.DRAWN_SAMPLES", 100)
     course = RankPlan(plan=EpochPlan(samples=60, ranks=5, batch_size=4), seed=0, steps=20)
     size = batch_bytes(course, np.arange(60.0))
     assert size[:5].sum() == pytest.approx(size[5:10].sum())

@@ -2,7 +2,7 @@
 
 from command import feedrate
 
-from emulator.record.folder import read_result
+from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 SYSTEM = """

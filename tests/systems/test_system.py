@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.satellites.systems.system import load_system, parse_protection, parse_watts
+from emulator.plugins.systems.system import load_system, parse_protection, parse_watts
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "results" / "systems").glob("*.toml"))
 

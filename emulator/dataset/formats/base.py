@@ -24,7 +24,7 @@ from emulator.config.recipe import Recipe
 from emulator.config.workload import AccessSpec
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.errors import DatasetError
-from emulator.plan import Read
+from emulator.order import Read
 from emulator.storage.base import Draft
 from emulator.storage.posix import aligned_buffer, padded
 from emulator.units import BLOCK_BYTES

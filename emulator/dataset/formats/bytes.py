@@ -24,7 +24,7 @@ from emulator.dataset.formats.base import (
     Unsummed,
     bad,
 )
-from emulator.plan import Read
+from emulator.order import Read
 
 
 @dataclass(frozen=True, slots=True)

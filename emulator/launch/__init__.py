@@ -1,0 +1,1 @@
+"""How ranks start: mpirun, the fork server, the supervised child, the scratch folder, the watchdog."""

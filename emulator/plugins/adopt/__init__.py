@@ -1,0 +1,1 @@
+"""Manifests for files that feedrate did not generate."""

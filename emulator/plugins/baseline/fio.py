@@ -1,0 +1,387 @@
+"""fio: the text of its job files, how it is run, here or on servers, and what its JSON says.
+
+Everything that fio parses is written by `job_file` and `layout_file`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from emulator.errors import MissingError, SpecError, StorageError, storage_errors
+from emulator.files import Lock, write_whole
+from emulator.launch.child import ChildProcess
+from emulator.plugins.baseline.suites import MIB, Access, Task
+from emulator.record.result import Side
+
+FILE_NAME = "job{}.dat"
+_FILE = re.compile(r"job(0|[1-9]\d{0,8})\.dat")
+_JOURNAL = "feedrate-files.json"
+"""Which files of the folder are fio's."""
+_LOCK = ".feedrate-lock"
+GRACE_SECONDS = 120.0
+"""How long fio may take beyond the time that it was asked to measure."""
+_TOO_OLD = "fio 3.33 or newer is needed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all sections of a job file share."""
+
+    folder: Path
+    """Where the files of this client are."""
+    file_bytes: int
+    """Bytes of a job's file."""
+    engine: str = "libaio"
+    """fio's ioengine."""
+    direct: bool = True
+    """O_DIRECT."""
+    seconds: float
+    """Measured time."""
+    ramp_seconds: float = 0.0
+    """Time before it that is not counted."""
+
+    def __post_init__(self) -> None:
+        """Raises SpecError when fio would read something else than what the folder and the engine are."""
+        _value("the folder", str(self.folder.resolve()))
+        _value("--engine", self.engine)
+
+
+def _value(what: str, text: str) -> str:
+    """`text` as the value of an option in a job file. Raises SpecError.
+
+    fio cuts a value at ";" and "#", a line feed begins another option (exec_prerun runs a command), and "$"
+    stands for variables and keywords; nothing escapes them. A colon separates folders and has an escape.
+    """
+    try:
+        text.encode()
+        wrong = re.search(r"[\x00-\x1f\x7f;#$]|\s$", text)
+        found = ascii(wrong[0]) if wrong else ""
+    except UnicodeEncodeError:
+        found = "bytes that are not UTF-8"
+    if found:
+        raise SpecError(f"fio cannot take {what} {text!r}: it holds {found}", "rename it")
+    return text.replace(":", "\\:")
+
+
+def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool = False) -> str:
+    """The job file that runs `tasks` at the same time on files that are there; `unlink`: and removes them.
+
+    Another `seed` gives other offsets: a run must not be served from what its predecessor left in caches.
+    """
+    timed = [
+        "time_based=1",
+        f"runtime={round(setting.seconds * 1000)}ms",
+        f"ramp_time={round(setting.ramp_seconds * 1000)}ms",
+        "norandommap=1",
+        f"randseed={seed}",
+        "allow_file_create=0",
+        "lat_percentiles=1",
+        "clat_percentiles=0",
+        "percentile_list=50:90:99:99.9:99.99",
+        *(["unlink=1"] if unlink else []),
+    ]
+    sections = [line for task in tasks for line in _section(task)]
+    return "\n".join([*_global(setting), *timed, *sections]) + "\n"
+
+
+def layout_file(setting: Setting, files: int) -> str:
+    """The job file that writes all files once from begin to end, with data that does not compress."""
+    write = Task(access=Access(pattern="sequential", block_bytes=MIB, read_share=0.0), depth=4, jobs=files)
+    return "\n".join([*_global(setting), "refill_buffers=1", "end_fsync=1", *_section(write)]) + "\n"
+
+
+def _global(setting: Setting) -> list[str]:
+    return [
+        "[global]",
+        f"ioengine={_value('--engine', setting.engine)}",
+        f"direct={int(setting.direct)}",
+        "thread=1",
+        "iomem_align=2m",  # whole huge pages, where there are any
+        f"directory={_value('the folder', str(setting.folder.resolve()))}",
+        f"size={setting.file_bytes}",
+        "group_reporting=1",
+    ]
+
+
+def _section(task: Task) -> list[str]:
+    access = task.access
+    mixed = 0 < access.read_share < 1
+    action = "rw" if mixed else ("read" if access.read_share else "write")
+    own = FILE_NAME.format(task.first_file)
+    return [
+        f"[{access.slug}-qd{task.depth}]",
+        "new_group",  # a group of its own in the JSON, whatever else the file holds
+        f"rw={'rand' if access.pattern == 'random' else ''}{action}",
+        *([f"rwmixread={access.read_share * 100:.0f}"] if mixed else []),
+        f"bs={access.block_bytes}",
+        f"iodepth={task.depth}",
+        f"numjobs={task.jobs}",
+        f"filename_format={FILE_NAME.format('$jobnum')}" if task.jobs > 1 else f"filename={own}",
+        *([f"rate={max(1, round(task.rate / task.jobs))}"] if task.rate else []),
+    ]
+
+
+class Files:
+    """The files that fio reads and writes in the folder of a client, which nobody else uses meanwhile.
+
+    Own before you delete: a journal in the folder says which files fio was given, and how large they may be.
+    Those that a killed run left are removed; anything else at such a name is somebody's, and is refused.
+    """
+
+    def __init__(self, folder: Path, number: int, file_bytes: int) -> None:
+        """Make the folder ready for job0.dat and so on, each of at most `file_bytes`.
+
+        Raises SpecError when it is in use or files of others are in the way, StorageError.
+        """
+        self._folder = folder
+        with storage_errors("cannot create the folder"):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock = Lock(folder / _LOCK)
+            except BlockingIOError as error:
+                raise SpecError(f"{folder} is in use: {error.strerror}", "wait for it") from None
+        try:
+            with storage_errors("cannot remove the files of an earlier run"):
+                self._remove()
+            taken = [name for name in map(FILE_NAME.format, range(number)) if os.path.lexists(folder / name)]
+            if taken or os.path.lexists(folder / _JOURNAL):
+                raise SpecError(
+                    f"{folder} holds files that feedrate did not make: {', '.join(taken[:5]) or _JOURNAL}",
+                    "move them away",
+                )
+            journal = {"feedrate": "files of fio", "files": number, "bytes": file_bytes}
+            write_whole(folder / _JOURNAL, json.dumps(journal) + "\n")
+        except BaseException:
+            self._leave()
+            raise
+
+    def _remove(self) -> None:
+        """Remove what the journal names, and then the journal. Raises OSError."""
+        journal = self._folder / _JOURNAL
+        try:
+            found: Any = json.loads(journal.read_bytes()) if not journal.is_symlink() else None
+            files, most = found["files"], found["bytes"]
+            if found["feedrate"] != "files of fio" or type(files) is not int or type(most) is not int:
+                return
+        except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError, KeyError, TypeError):
+            return
+        for path in list(self._folder.iterdir()):
+            match = _FILE.fullmatch(path.name)
+            plain = path.is_file() and not path.is_symlink()
+            if match and int(match[1]) < files and plain and path.stat().st_size <= most:
+                path.unlink(missing_ok=True)
+        journal.unlink(missing_ok=True)
+
+    def close(self, *, keep: bool = False) -> None:
+        """Remove the files, unless they are to be kept, and let others in. Never raises."""
+        with suppress(OSError):  # the storage is gone, which has been reported
+            if not keep:
+                self._remove()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let others in; the folder, and the one above, go where nothing is left in them."""
+        with suppress(OSError):
+            self._lock.release(remove=True)
+            for path in (self._folder, self._folder.parent):
+                path.rmdir()  # OSError: something else is in it
+
+
+def require_fio() -> str:
+    """Path of fio. Raises MissingError."""
+    path = shutil.which("fio")
+    if path is None:
+        raise MissingError(
+            "fio is not installed: the storage's own limits need it", "apt install fio, or dnf install fio"
+        )
+    return path
+
+
+def fio_version() -> str:
+    """`fio-3.33`. Raises MissingError."""
+    done = subprocess.run([require_fio(), "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def fio_environment() -> dict[str, str]:
+    """The environment of a fio whose buffers shall lie on huge pages, as a loader's do.
+
+    A request into a thousand scattered pages is cut into many: with O_DIRECT and 4 MiB fio read 0.5 GB/s from
+    a virtual machine's disk, and 1.4 GB/s into huge pages. What the storage delivers is the latter.
+    """
+    tunables = filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
+    return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
+
+
+def start_fio(name: str, words: Sequence[str] = ("-",), **options: Any) -> ChildProcess:
+    """fio on job files (`-`: from stdin), writing JSON with whole histograms. Raises MissingError.
+
+    `name` is what error messages call it; `options` are those of ChildProcess.
+    """
+    command = [require_fio(), "--output-format=json+", *words]
+    return ChildProcess(name, command, env=fio_environment(), **options)
+
+
+def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-",)) -> str:
+    """Run the job file `text`; fio's JSON, as fio wrote it.
+
+    `seconds` is the time that it should measure; None: it ends when its work is done. Other `words` than
+    `-` name other job files. Raises MissingError, StorageError.
+    """
+    fio = start_fio("fio", words)
+    out, err = fio.finish(text, None if seconds is None else seconds + GRACE_SECONDS)
+    return checked(fio.returncode, out, err)
+
+
+def checked(status: int, out: str, err: str) -> str:
+    """The JSON in fio's output. Raises StorageError with fio's own words when it failed."""
+    if status or "{" not in out:
+        lines = [line.strip() for line in (err + "\n" + out.partition("{")[0]).splitlines() if line.strip()]
+        reasons = [line for line in lines if "rror" in line or "fail" in line]
+        reason = (reasons or lines or ["no output"])[0].removeprefix("fio: ")
+        raise StorageError(f"fio failed (exit status {status}): {reason}")
+    return out[out.index("{") :]
+
+
+def parse(text: str) -> list[Mapping[str, Any]]:
+    """The groups of fio's JSON, one for each section of the job file. Raises StorageError."""
+    try:
+        groups: list[Mapping[str, Any]] = json.loads(text)["jobs"]
+        failed = [group for group in groups if group["error"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"fio's JSON cannot be read ({error})", _TOO_OLD) from None
+    if failed:
+        raise StorageError(f"fio reports error {failed[0]['error']} for {failed[0].get('jobname', 'a job')}")
+    return groups
+
+
+def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
+    """The `read` or the `write` parts of one group on several clients, together; None: no requests.
+
+    Rates add up; the mean latency is over all requests; the percentile is that of the merged histograms.
+    Raises StorageError.
+    """
+    try:
+        active = [part for part in parts if part["total_ios"]]
+        if not active:
+            return None
+        count = sum(part["lat_ns"]["N"] for part in active)
+        return Side(
+            requests=sum(part["total_ios"] for part in active),
+            iops=sum(part["iops"] for part in active),
+            bytes_per_second=float(sum(part["bw_bytes"] for part in active)),
+            latency_mean=sum(part["lat_ns"]["N"] * part["lat_ns"]["mean"] for part in active) / count / 1e9,
+            latency_p9999=percentile([part["lat_ns"]["bins"] for part in active], 0.9999) / 1e9,
+        )
+    except (KeyError, TypeError) as error:
+        raise StorageError(f"fio's JSON lacks {error}", _TOO_OLD) from None
+
+
+def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
+    """The value of the bin in which `share` of all counts are reached, as fio counts it."""
+    merged: Counter[int] = Counter()
+    for histogram in histograms:
+        for edge, count in histogram.items():
+            merged[int(edge)] += count
+    wanted, seen = share * sum(merged.values()), 0
+    for upper, number in sorted(merged.items()):
+        seen += number
+        if seen >= wanted:
+            return float(upper)
+    return 0.0
+
+
+PORT = 8765
+"""Where fio --server listens when it is told nothing else."""
+_CONNECT_SECONDS = 5.0
+_SERVER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::(\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A host that runs `fio --server`, with the storage mounted at the same path as here."""
+
+    host: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        """Its folder below DIR, and its files below OUT."""
+        return self.host if self.port == PORT else f"{self.host}-{self.port}"
+
+
+def parse_servers(text: str) -> tuple[Server, ...]:
+    """`node1,node2:8766` as servers. Raises SpecError."""
+    found = []
+    for part in text.split(","):
+        match = _SERVER.fullmatch(part.strip())
+        if match is None or not 0 < int(match[2] or PORT) < 65536:
+            raise SpecError(
+                f"--servers {text!r}: {part!r} is not understood", "write it like node1,node2:8766"
+            )
+        found.append(Server(host=match[1], port=int(match[2] or PORT)))
+    if len(set(found)) < len(found):
+        raise SpecError(
+            f"--servers {text!r} names a host twice", "run one fio --server a host, or other ports"
+        )
+    return tuple(found)
+
+
+def reach(servers: Sequence[Server]) -> None:
+    """Raises StorageError when one of them does not answer."""
+    for server in servers:
+        try:
+            socket.create_connection((server.host, server.port), timeout=_CONNECT_SECONDS).close()
+        except OSError as error:
+            raise StorageError(
+                f"no fio answers on {server.host}, port {server.port} ({error.strerror or error})",
+                "start fio --server there, and let the port through",
+            ) from None
+
+
+def run_on(servers: Sequence[Server], texts: Sequence[str], seconds: float | None = None) -> list[str]:
+    """Run one job file on each of the first servers, all at once; fio's JSON of each, as if run there.
+
+    `seconds` is the time that it should measure. Raises StorageError, MissingError.
+    """
+    with TemporaryDirectory(prefix="feedrate-") as folder:
+        words = []
+        for number, (server, text) in enumerate(zip(servers, texts, strict=False)):
+            file = Path(folder) / f"{number}.fio"
+            # Or a server would put its client's address before the names of files.
+            file.write_text(text.replace("[global]\n", "[global]\nunique_filename=0\n", 1))
+            words += [f"--client=ip:{server.host},{server.port}", str(file)]
+        output = run_fio("", seconds, words)
+    return apart(output, servers[: len(texts)])
+
+
+def apart(text: str, servers: Sequence[Server]) -> list[str]:
+    """fio's JSON of many clients as one for each, in the order of `servers`. Raises StorageError.
+
+    What fio says of all clients together is left out: it has no histograms.
+    """
+    try:
+        whole = json.loads(text)
+        groups = [group for group in whole.pop("client_stats") if group["jobname"] != "All clients"]
+        found = [
+            [group for group in groups if (group["hostname"], group["port"]) == (server.host, server.port)]
+            for server in servers
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"fio's JSON cannot be read ({error})", _TOO_OLD) from None
+    for server, mine in zip(servers, found, strict=True):
+        if not mine:
+            raise StorageError(f"fio on {server.host}, port {server.port}, reports nothing", "see its output")
+    return [json.dumps({**whole, "jobs": mine}, indent=2) for mine in found]

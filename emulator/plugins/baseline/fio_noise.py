@@ -1,0 +1,146 @@
+"""fio beside a training run: jobs that write or read on the same storage until they are told to stop."""
+
+from __future__ import annotations
+
+import re
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.errors import SpecError, StorageError
+from emulator.launch.child import ChildProcess
+from emulator.plugins.baseline.fio import (
+    FILE_NAME,
+    Files,
+    Setting,
+    checked,
+    job_file,
+    layout_file,
+    parse,
+    require_fio,
+    run_fio,
+    side,
+    start_fio,
+)
+from emulator.plugins.baseline.suites import Access, Task, neighbours
+from emulator.storage.posix import probe_direct
+from emulator.units import parse_bytes, parse_rate, show_rate
+
+FOLDER = ".feedrate-noise"
+"""Folder below the dataset's with a folder of each host."""
+FILE_BYTES = 64 * 2**20
+"""Size of a job's file when the spec says nothing."""
+_FOREVER = 30 * 86400.0
+_START_SECONDS = 60.0
+_STOP_SECONDS = 30.0
+
+_SPEC = re.compile(r"(?:(read|write):)?(\d+)x([^,]+)((?:,[a-z]+=[^,]+)*)")
+_HOW = "write it like writers, 3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s,size=1GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """What runs on each host beside its ranks."""
+
+    tasks: tuple[Task, ...]
+    file_bytes: int
+    """Bytes of a job's file."""
+
+    @property
+    def files(self) -> int:
+        """Files that a host needs."""
+        return max(task.first_file + task.jobs for task in self.tasks)
+
+
+def parse_noise(text: str) -> Noise:
+    """`writers` (the noisy-neighbour brief's three), or `[read:]JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
+
+    Jobs access their files at random; the rate is that of all jobs of a host together. Raises SpecError.
+    """
+    if text == "writers":
+        return Noise(tasks=neighbours(read=False, first_file=0), file_bytes=FILE_BYTES)
+    match = _SPEC.fullmatch(text)
+    if match is None or not int(match[2]):
+        raise SpecError(f"--noise {text!r} is not understood", _HOW)
+    options = dict(part.split("=", 1) for part in match[4].split(",") if part)
+    if set(options) - {"depth", "rate", "size"} or not options.get("depth", "8").isdigit():
+        raise SpecError(f"--noise {text!r} is not understood", _HOW)
+    block, size = parse_bytes(match[3]), parse_bytes(options.get("size", FILE_BYTES))
+    if not 0 < block <= size or block % 512:
+        raise SpecError(f"--noise {text!r}: the block must be a multiple of 512 bytes, up to the size", _HOW)
+    access = Access(pattern="random", block_bytes=block, read_share=1.0 if match[1] == "read" else 0.0)
+    rate = parse_rate(options["rate"]) if "rate" in options else None
+    depth = max(1, int(options.get("depth", "8")))
+    return Noise(tasks=(Task(access=access, depth=depth, jobs=int(match[2]), rate=rate),), file_bytes=size)
+
+
+def require(text: str) -> None:
+    """Raises SpecError, MissingError when there cannot be such noise."""
+    parse_noise(text)
+    require_fio()
+
+
+def begin(text: str, dataset: Path, host: str) -> RunningNoise:
+    """Start such noise beside the dataset on this host. Raises SpecError, StorageError."""
+    return RunningNoise(parse_noise(text), dataset, host)
+
+
+class RunningNoise:
+    """fio on this host, from construction to `stop`; it dies with this process, however that ends."""
+
+    def __init__(self, noise: Noise, dataset: Path, host: str) -> None:
+        """Lay the files out and start. Raises MissingError, StorageError."""
+        self._noise = noise
+        self._folder = dataset / FOLDER / host
+        self._fio: ChildProcess | None = None
+        direct = probe_direct(dataset)
+        setting = Setting(folder=self._folder, file_bytes=noise.file_bytes, direct=direct, seconds=_FOREVER)
+        self._files = Files(self._folder, noise.files, noise.file_bytes)
+        try:
+            parse(run_fio(layout_file(setting, noise.files)))
+            self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)
+            fio.send(job_file(setting, noise.tasks, seed=1, unlink=True), last=True)
+            unopened = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
+
+            def begun() -> bool:
+                """True when fio has had every file open: no sweep begins in silence."""
+                for descriptor in Path(f"/proc/{fio.pid}/fd").glob("*"):
+                    with suppress(OSError):  # closed since it was listed
+                        unopened.discard(str(descriptor.readlink()))
+                return not unopened
+
+            if not fio.wait_for(begun, _START_SECONDS):
+                out, err = fio.finish()
+                checked(fio.returncode or 1, out, err)
+        except BaseException:
+            self.end()
+            raise
+
+    def stop(self) -> str:
+        """Stop fio; its JSON. Raises StorageError when it had ended before."""
+        assert self._fio is not None
+        early = self._fio.poll() is not None
+        if not early:
+            self._fio.send_signal(signal.SIGINT)
+        try:
+            out, err = self._fio.finish(seconds=_STOP_SECONDS)
+        finally:
+            self.end()
+        output = checked(self._fio.returncode if early else 0, out, err)
+        if early:
+            raise StorageError("the noise ended before the run did", "the points ran without it in part")
+        return output
+
+    def end(self) -> None:
+        """Kill fio if it runs, and remove its files. Never raises."""
+        if self._fio is not None:
+            self._fio.end()
+        self._files.close()
+
+
+def line(output: str) -> str:
+    """What the noise of one host did: `write 310 MB/s`. Raises StorageError."""
+    groups = parse(output)
+    sides = [(word, side([group[word] for group in groups])) for word in ("read", "write")]
+    return ", ".join(f"{word} {show_rate(part.bytes_per_second)}" for word, part in sides if part)

@@ -1,0 +1,411 @@
+"""A result of kind `baseline`: what fio or rados bench measured, as a sentence, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from emulator.plugins.baseline.suites import access_name
+from emulator.record.result import Corner, RunResult, Side
+from emulator.report import figure as fig
+from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
+from emulator.report.training_figures import by_ranks, mean_demand, measured
+from emulator.report.view import marks_line
+from emulator.units import show_rate, show_seconds
+
+QUESTION = "How many accelerators can this storage feed?"
+
+
+def sides(corner: Corner) -> tuple[Side, ...]:
+    """Its reads and its writes, as far as there are any."""
+    return tuple(side for side in (corner.read, corner.write) if side is not None)
+
+
+def iops(corner: Corner) -> float:
+    """Requests per second, reads and writes."""
+    return sum(side.iops for side in sides(corner))
+
+
+def bytes_per_second(corner: Corner) -> float:
+    """Bytes per second, reads and writes."""
+    return sum(side.bytes_per_second for side in sides(corner))
+
+
+def name_of(corner: Corner) -> str:
+    """`4 KiB random 70 % read`."""
+    return access_name(corner.pattern, corner.block_bytes, corner.read_share)
+
+
+def workloads(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
+    """Name of the access pattern -> its corners by clients and depth, in the order they were run.
+
+    Without the corners that ask what neighbours do to each other.
+    """
+    found: dict[str, list[Corner]] = {}
+    for corner in corners:
+        if not corner.beside:
+            found.setdefault(name_of(corner), []).append(corner)
+    return {
+        name: tuple(sorted(some, key=lambda corner: (corner.clients, corner.depth)))
+        for name, some in found.items()
+    }
+
+
+def maxima(corners: Sequence[Corner]) -> dict[str, Corner]:
+    """Name of the access pattern -> the corner with the most requests per second."""
+    return {name: max(some, key=iops) for name, some in workloads(corners).items()}
+
+
+def read_limit(corners: Sequence[Corner]) -> Corner | None:
+    """The corner with the most bytes/s of those that only read, undisturbed; None: there is none."""
+    reads = [c for c in corners if c.read and c.read_share == 1 and c.beside in ("", "nothing")]
+    return max(reads, key=bytes_per_second, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """One block size of the readers (or of the writers), alone and together."""
+
+    name: str
+    """For example `4 KiB random read`."""
+    alone: Side
+    together: Side
+
+    @property
+    def rate_ratio(self) -> float:
+        """Bytes/s together over bytes/s alone."""
+        return self.together.bytes_per_second / self.alone.bytes_per_second
+
+    @property
+    def latency_ratio(self) -> float:
+        """Time within which 99.99 % completed, together over alone."""
+        return self.together.latency_p9999 / self.alone.latency_p9999
+
+
+def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Neighbour, ...]:
+    """The readers, or the writers, of a noisy-neighbour suite at one number of clients, by block size."""
+    wanted = [c for c in corners if c.beside and c.clients == clients and c.read_share == float(read)]
+    alone = {c.block_bytes: c for c in wanted if c.beside == "nothing"}
+    found = []
+    for corner in sorted(wanted, key=lambda corner: corner.block_bytes):
+        if corner.beside == "nothing" or corner.block_bytes not in alone:
+            continue
+        first = alone[corner.block_bytes]
+        before, after = (first.read, corner.read) if read else (first.write, corner.write)
+        if before and after:
+            found.append(Neighbour(name=name_of(corner), alone=before, together=after))
+    return tuple(found)
+
+
+def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
+    """Bytes/s of all of them alone, and together with their neighbours."""
+    return (
+        sum(neighbour.alone.bytes_per_second for neighbour in found),
+        sum(neighbour.together.bytes_per_second for neighbour in found),
+    )
+
+
+def client_counts_with_neighbours(result: RunResult) -> list[int]:
+    """The numbers of clients at which neighbours were measured."""
+    return sorted({corner.clients for corner in result.baseline if corner.beside})
+
+
+def tool(result: RunResult) -> str:
+    """Name of what measured a baseline: fio, or rados bench."""
+    return result.loader or "fio"
+
+
+def _clients(count: int) -> str:
+    return "1 client" if count == 1 else f"{count} clients"
+
+
+def setting(result: RunResult) -> str:
+    """Where and how the tool ran, in one line."""
+    clients = _clients(len(result.environment.get("clients", ())) or 1)
+    place = str(result.dataset.get("path", ""))
+    if tool(result) != "fio":
+        version = " ".join(str(result.environment.get("rados", "")).split()[:3])
+        return " · ".join([place, f"{tool(result)}, {version}", clients])
+    return " · ".join(
+        [
+            place,
+            f"{result.environment.get('fio', 'fio')}, {result.workload.get('engine', '')}",
+            "O_DIRECT" if result.storage.get("direct") else "through the page cache",
+            f"{clients} x {result.workload.get('jobs', 1)} jobs",
+        ]
+    )
+
+
+def answer(result: RunResult) -> str:
+    """What the tool says, in one sentence."""
+    for count in client_counts_with_neighbours(result)[-1:]:
+        alone, together = summed(neighbours(result.baseline, count, read=True))
+        if alone:
+            return f"Readers keep {percent(together / alone)} % of their throughput beside writers."
+    limit = read_limit(result.baseline)
+    if limit is None:
+        return f"{tool(result)} measured no reads." if result.baseline else "Nothing was measured."
+    return f"{tool(result)} reads up to {show_rate(bytes_per_second(limit))} ({_where(limit)})."
+
+
+def _where(corner: Corner) -> str:
+    jobs = f"queue depth {corner.depth}, {corner.jobs} jobs"
+    return f"{name_of(corner)}, {jobs}, {_clients(corner.clients)}"
+
+
+def tables(result: RunResult) -> tuple[Table, ...]:
+    """The tables of a baseline: maximum per workload, every depth, noisy neighbours."""
+    every = [corner for corners in workloads(result.baseline).values() for corner in corners]
+    slowest = "" if tool(result) == "fio" else "; 99.99 %: the slowest request"
+    found = [
+        _corners("Maximum of each workload", list(maxima(result.baseline).values())),
+        _corners(f"Every queue depth{slowest}", every),
+        *(
+            _neighbours(result, count, read)
+            for count in client_counts_with_neighbours(result)
+            for read in (True, False)
+        ),
+    ]
+    return tuple(table for table in found if table.rows)
+
+
+def _corners(caption: str, corners: Sequence[Corner]) -> Table:
+    """One row a corner; the latencies of a mixed pattern are those of reads / writes."""
+
+    def latencies(values: list[float]) -> Cell:
+        return values[0] if len(values) == 1 else " / ".join(map(show_seconds, values)) or None
+
+    columns = (
+        Column("workload", align="left"),
+        Column("depth"),
+        Column("clients", room=64),
+        Column("k IOPS"),
+        Column("GB/s", three_digits),
+        Column("mean", show_seconds, unit="s", room=30),
+        Column("99.99 %", show_seconds, unit="s"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            name_of(corner),
+            corner.depth,
+            corner.clients,
+            iops(corner) / 1e3,
+            bytes_per_second(corner) / 1e9,
+            latencies([side.latency_mean for side in sides(corner)]),
+            latencies([side.latency_p9999 for side in sides(corner)]),
+        )
+        for corner in corners
+    ]
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
+    found = neighbours(result.baseline, clients, read)
+    who, others, depth = ("Readers", "writers", 1) if read else ("Writers", "readers", 8)
+    columns = (
+        Column("", align="left"),
+        Column("MB/s\nalone"),
+        Column("MB/s\ntogether"),
+        Column("ratio", three_digits),
+        Column("99.99 %\nalone", show_seconds, unit="s"),
+        Column("99.99 %\ntogether", show_seconds, unit="s"),
+        Column("ratio", three_digits),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            neighbour.name,
+            neighbour.alone.bytes_per_second / 1e6,
+            neighbour.together.bytes_per_second / 1e6,
+            neighbour.rate_ratio,
+            neighbour.alone.latency_p9999,
+            neighbour.together.latency_p9999,
+            neighbour.latency_ratio,
+        )
+        for neighbour in found
+    ]
+    if found:
+        alone, together = summed(found)
+        rows.append(("sum", alone / 1e6, together / 1e6, together / alone, "", "", ""))
+    caption = f"{who} at queue depth {depth}, alone and beside the {others}, {_clients(clients)}"
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
+    """On the page of a training: training against the baseline, then the baseline's own."""
+    figure = training_figure(main, result)
+    own = figures(result)
+    return (against(main, result), *tables(result)), own if figure is None else (figure, *own)
+
+
+def against(training: RunResult, baseline: RunResult) -> Table:
+    """What fio (or another tool) read and what training reached; no rows where nothing can be compared."""
+    limit, points = read_limit(baseline.baseline), by_ranks(training)
+    name = tool(baseline)
+    caption = f"Training beside {name}"
+    columns = (
+        Column("", align="left"),
+        Column("GB/s", three_digits),
+        Column(f"% of {name}", one_place),
+        Column("accelerators'\nworth", three_digits),
+    )
+    if limit is None or not points:
+        return Table(caption=caption, columns=columns, rows=())
+    demand, top = mean_demand(points), bytes_per_second(limit)
+    reads = [
+        corner for corner in maxima(baseline.baseline).values() if corner.read and corner.read_share == 1
+    ]
+    rates = [(f"{name}, {_where(corner)}", bytes_per_second(corner)) for corner in reads]
+    most = max(points, key=lambda point: point.bytes_per_second)
+    if most.bytes_per_second > 1.05 * top:
+        caption += f": {name} read less, so its figure is not the storage's limit"
+    rates.append((f"training at most, {most.ranks:,} ranks", most.bytes_per_second))
+    knee = training.knee
+    if demand is not None and knee is not None and knee.n_au is not None:
+        # at the knee every rank gets the threshold's share of what it asks for
+        threshold = float(training.workload.get("training", {}).get("au_threshold", 0.9))
+        rates.append((f"training at the knee, {number(knee.n_au, 3)} ranks", knee.n_au * threshold * demand))
+    rows: list[tuple[Cell, ...]] = [
+        (label, rate / 1e9, rate / top * 100, rate / demand if demand else None)
+        for label, rate in sorted(rates, key=lambda row: -row[1])
+    ]
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def figures(result: RunResult) -> tuple[fig.Figure, ...]:
+    """Throughput and latency against queue depth, as far as they were measured."""
+    made = (sequential_figure(result), random_figure(result), latency_figure(result))
+    return tuple(figure for figure in made if figure is not None)
+
+
+def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corner, ...]]:
+    """Workload of these patterns -> its corners at the largest number of clients, by depth."""
+    found = workloads(result.baseline)
+    return {
+        name: tuple(corner for corner in corners if corner.clients == corners[-1].clients)
+        for pattern in patterns
+        for name, corners in found.items()
+        if corners[0].pattern == pattern
+    }
+
+
+def _depth_axis(lines: dict[str, tuple[Corner, ...]]) -> fig.Axis:
+    depths = sorted({float(corner.depth) for corners in lines.values() for corner in corners})
+    return fig.Axis(
+        title="queue depth of a job",
+        kind="log",
+        low=depths[0] * 0.9,
+        high=depths[-1] * 1.1,
+        ticks=tuple(depths),
+        whole=True,
+    )
+
+
+def _over_depths(
+    result: RunResult,
+    pattern: str,
+    title: str,
+    caption: str,
+    value: Callable[[Corner], float],
+    show: Callable[[float], str],
+) -> fig.Figure | None:
+    lines = _at_most_clients(result, pattern)
+    top = max((value(corner) for corners in lines.values() for corner in corners), default=0.0)
+    if top <= 0:
+        return None
+    marks: list[fig.Mark] = []
+    for place, corners in enumerate(lines.values()):
+        marks += fig.through([fig.Dot(c.depth, value(c)) for c in corners], fig.series_colour(place), area=18)
+    return fig.Figure(
+        name=f"baseline-{pattern}",
+        title=title,
+        caption=caption,
+        x=_depth_axis(lines),
+        y=fig.rate_axis(top * 1.15, show),
+        marks=tuple(marks),
+        legend=tuple(fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)),
+        qualified=marks_line(result),
+    )
+
+
+def sequential_figure(result: RunResult) -> fig.Figure | None:
+    """Bytes/s of the sequential workloads against queue depth."""
+    return _over_depths(
+        result,
+        "sequential",
+        "Sequential access",
+        "All clients together, at the largest number of clients.",
+        bytes_per_second,
+        show_rate,
+    )
+
+
+def random_figure(result: RunResult) -> fig.Figure | None:
+    """IOPS of the random workloads against queue depth."""
+
+    def show(value: float) -> str:
+        size, letter = (1e6, " M") if value >= 1e6 else (1e3, " k") if value >= 1e3 else (1, "")
+        return f"{value / size:g}{letter}"
+
+    return _over_depths(
+        result,
+        "random",
+        "Random access, requests per second",
+        "Reads and writes of all clients together, at the largest number of clients.",
+        iops,
+        show,
+    )
+
+
+def latency_figure(result: RunResult) -> fig.Figure | None:
+    """Mean latency (solid) and the 99.99 % one (dashed) against queue depth; of mixes the slower side."""
+    lines = _at_most_clients(result, "sequential", "random")
+    lines = {name: corners for name, corners in lines.items() if all(map(sides, corners))}
+    if not lines:
+        return None
+    marks: list[fig.Mark] = []
+    for place, corners in enumerate(lines.values()):
+        mean = [fig.Dot(c.depth, max(side.latency_mean for side in sides(c))) for c in corners]
+        tail = tuple((float(c.depth), max(side.latency_p9999 for side in sides(c))) for c in corners)
+        colour = fig.series_colour(place)
+        marks += (*fig.through(mean, colour, area=18), fig.Line(points=tail, colour=colour, dashed=True))
+    every = [side for corner in chain(*lines.values()) for side in sides(corner)]
+    low = min(min(side.latency_mean, side.latency_p9999) for side in every)
+    high = max(max(side.latency_mean, side.latency_p9999) for side in every)
+    keys = [fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)]
+    return fig.Figure(
+        name="baseline-latency",
+        title="Latency of requests",
+        caption="Solid: mean. Dashed: within which 99.99 % of the requests completed. Mixes: the "
+        "slower side.",
+        x=_depth_axis(lines),
+        y=fig.log_axis(low / 1.6, high * 1.6, show_seconds),
+        marks=tuple(marks),
+        legend=(*keys, fig.Key("99.99 %", fig.SOFT, "dash")),
+        qualified=marks_line(result),
+    )
+
+
+def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
+    """Training throughput against processes, and what fio reads at most as dashed levels."""
+    points = by_ranks(training)
+    most = maxima(baseline.baseline)
+    levels = [(name, bytes_per_second(c)) for name, c in most.items() if c.read and c.read_share == 1]
+    if not points or not levels:
+        return None
+    dots = measured(points, lambda point: point.bytes_per_second)
+    marks: list[fig.Mark] = []
+    legend = [fig.Key("training", fig.MEASURED)]
+    for place, (name, rate) in enumerate(levels, start=1):
+        marks.append(fig.HorizontalLine(y=rate, colour=fig.series_colour(place)))
+        legend.append(fig.Key(f"{tool(baseline)}, {name}", fig.series_colour(place), "dash"))
+    return fig.Figure(
+        name="baseline-training",
+        title=f"Training beside {tool(baseline)}",
+        caption="What training reads, all processes together. Dashed: the most that the baseline read.",
+        x=fig.process_axis([point.ranks for point in points]),
+        y=fig.rate_axis(max([dot.y for dot in dots] + [rate for _, rate in levels]) * 1.15, show_rate),
+        marks=(*marks, *fig.through(dots, fig.MEASURED)),
+        legend=(*legend, *fig.flagged_key(dots)),
+        qualified=marks_line(training),
+    )

@@ -1,0 +1,139 @@
+"""`feedrate calibrate`: what a step takes on the accelerator that PyTorch sees."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, cast, get_args
+
+import typer
+
+from emulator import live
+from emulator.cli import options
+from emulator.config.profile import Layout, Precision
+from emulator.config.reader import to_plain
+from emulator.config.storage import parse_storage
+from emulator.config.workload import load_loader
+from emulator.errors import SpecError
+from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Request, choose_device, model_named
+from emulator.units import parse_list
+
+PRECISIONS = {"cuda": ("bf16", "fp16", "tf32"), "cpu": ("fp32",)}
+ENOUGH_STEPS, ENOUGH_WARMUP = 200, 20
+"""Below these, a profile is for trying out."""
+
+ModelName = Annotated[str, typer.Option("--model", "-m", help="unet3d, or unet3d-tiny for a CPU.")]
+Batch = Annotated[str | None, typer.Option("--batch", help="Batch sizes: 1,2,4,7,8.")]
+Precisions = Annotated[str | None, typer.Option("--precision", help="Of bf16, fp16, tf32, fp32.")]
+DeviceName = Annotated[str, typer.Option("--device", help="auto, cuda or cpu.")]
+Profile = Annotated[Path | None, typer.Option("--out", help="Profile to write; default MODEL-DEVICE.toml.")]
+Steps = Annotated[int, typer.Option(min=2, help="Steps that are measured.")]
+Warmup = Annotated[int, typer.Option(min=1, help="Steps before them that are not.")]
+Compile = Annotated[
+    str | None, typer.Option("--compile", help="torch.compile: both, on or off; default both, off on a CPU.")
+]
+LayoutName = Annotated[str, typer.Option("--layout", help="channels_last, contiguous or both.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU only: threads that compute.")]
+Validate = Annotated[
+    Path | None, typer.Option("--validate", metavar="DIR", help="Train on that dataset, and emulate it.")
+]
+Rounds = Annotated[int, typer.Option(min=2, help="With --validate: pairs of real and emulated training.")]
+WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="With --validate: loader settings.")]
+
+
+def calibrate(
+    model: ModelName = "unet3d",
+    batch: Batch = None,
+    precision: Precisions = None,
+    device: DeviceName = "auto",
+    out: Profile = None,
+    steps: Steps = ENOUGH_STEPS,
+    warmup: Warmup = ENOUGH_WARMUP,
+    compiled: Compile = None,
+    layout: LayoutName = "channels_last",
+    threads: Threads = 1,
+    force: options.Force = False,
+    validate: Validate = None,
+    rounds: Rounds = 6,
+    workload: WorkloadName = "unet3d-tiny",
+    cache: options.CacheName = "cold",
+    storage: options.StorageText = "posix",
+    settings: options.Settings = None,
+) -> None:
+    """Measure the time of a training step on this accelerator, as a profile that workloads can name."""
+    shape = parse_storage(storage, cache)
+    chosen, kind = model_named(model), choose_device(device)
+    request = Request(
+        model=chosen,
+        device=kind,
+        batch_sizes=parse_list("--batch", batch, "batch sizes") if batch else chosen.batch_sizes,
+        modes=_modes(precision, compiled, layout, kind),
+        steps=steps,
+        warmup=warmup,
+        threads=threads,
+        command=shlex.join(options.command_line()),
+    )
+    if validate is None:
+        _measure(request, out or Path(f"{model}-{kind}.toml"), force)
+        return
+    sizes = request.batch_sizes if batch else ()
+    if len(sizes) > 1:
+        raise SpecError("--validate trains at one batch size", "--batch gives it, or the workload")
+    loader = load_loader(workload, [*(settings or []), *(f"loader.batch_size={size}" for size in sizes)])
+    # PyTorch takes seconds to import: only once every option is known to be right.
+    from emulator.plugins.calibrate import truth
+
+    typer.echo(
+        f"{chosen.name} on {kind}, {request.modes[0].name}, batch size {loader.batch_size}; "
+        f"storage {shape}; {rounds} rounds of {steps} steps\n{truth.HEAD}"
+    )
+    found = truth.validate(request, validate, loader, shape, rounds, live.say)
+    if live.for_programs():
+        live.answer(to_plain(found))
+    for line in ["", *truth.summary_lines(found)]:
+        typer.echo(line)
+
+
+def _measure(request: Request, out: Path, force: bool) -> None:
+    if out.exists() and not force:
+        raise SpecError(f"{out} is there already", "choose another --out, or add --force")
+    if not out.parent.is_dir():
+        raise SpecError(f"there is no folder {out.parent}", "make it, or choose another --out")
+    from emulator.plugins.calibrate import measure  # with PyTorch, as above
+
+    profile = measure.calibrate(request, live.say)
+    measure.write_profile(out, profile)
+    if live.for_programs():
+        live.answer({"profile": str(out), **to_plain(profile)})
+    if request.steps < ENOUGH_STEPS or request.warmup < ENOUGH_WARMUP:
+        typer.echo(
+            f"few steps: for trying out; {ENOUGH_STEPS} after {ENOUGH_WARMUP} make a profile to rely on"
+        )
+    if profile.device.throttled == "unknown":
+        typer.echo("throttling: unknown; this system does not tell")
+    typer.echo(f'\nprofile: {out}, default {profile.default}   (accelerator = "{out}" in a workload)')
+
+
+def _modes(
+    precision: str | None, compiled: str | None, layout: str, kind: DeviceKind
+) -> tuple[ComputeMode, ...]:
+    known = get_args(Precision)
+    names = [part.strip() for part in precision.split(",")] if precision else PRECISIONS[kind]
+    for name in names:
+        if name not in known:
+            raise SpecError(f"--precision {name!r} is not known", "use " + ", ".join(known))
+        if name == "tf32" and kind == "cpu":
+            raise SpecError("--precision tf32 is for NVIDIA GPUs", "use fp32 or bf16 on a CPU")
+    choices = {"both": (False, True), "on": (True,), "off": (False,)}
+    wanted = compiled or ("off" if kind == "cpu" else "both")
+    if wanted not in choices:
+        raise SpecError(f"--compile {wanted!r} is not known", "use both, on or off")
+    layouts = get_args(Layout) if layout == "both" else (layout,)
+    if not set(layouts) <= set(get_args(Layout)):
+        raise SpecError(f"--layout {layout!r} is not known", "use channels_last, contiguous or both")
+    return tuple(
+        ComputeMode(precision=cast(Precision, name), compiled=on, layout=cast(Layout, arranged))
+        for name in names
+        for on in choices[wanted]
+        for arranged in layouts
+    )

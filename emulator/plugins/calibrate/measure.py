@@ -1,0 +1,182 @@
+"""Measure an accelerator: every mode at every batch size, and what a profile keeps of the measured times."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.analysis.throughput import student_t
+from emulator.config.profile import SCHEMA, Device, Profile, Timing, Variant, profile_text
+from emulator.files import write_whole
+from emulator.plugins.calibrate import trainer as real
+from emulator.plugins.calibrate.health import HealthMonitor
+from emulator.plugins.calibrate.models import ComputeMode, Request
+from emulator.record.machine import describe_machine, utc_now
+from emulator.units import show_seconds
+
+KEPT = 200
+"""Parts that the sorted times are kept in, at most."""
+
+Interval = tuple[float, float]
+
+
+def calibrate(request: Request, say: Callable[[str], None]) -> Profile:
+    """Measure it all; `say` gets each line. Raises DeviceError: out of memory, throttled, no compiler."""
+    real.limit_threads(request.device, request.threads)
+    device = real.describe(request.device)
+    with HealthMonitor(device.gpu) as health:
+        variants = [_variant(request, mode, say) for mode in request.modes]
+    throttled = health.require_unthrottled()
+    limit = health.span("power_limit_watts")
+    machine = describe_machine()
+    return Profile(
+        schema=SCHEMA,
+        provenance="measured",
+        model=request.model.name,
+        patch=request.model.patch,
+        created=utc_now(),
+        command=request.command,
+        default=min(variants, key=lambda v: v.timings[-1].mean / v.timings[-1].batch_size).name,
+        device=Device(
+            kind=request.device,
+            name=device.name or machine["cpu"],
+            memory_bytes=device.memory_bytes,
+            threads=request.threads if request.device == "cpu" else None,
+            driver=health.driver,
+            throttled=throttled,
+            sm_clock_mhz=health.span("sm_clock_mhz"),
+            memory_clock_mhz=health.span("memory_clock_mhz"),
+            power_watts=health.span("power_watts"),
+            power_limit_watts=limit[1] if limit else None,
+            temperature_celsius=health.span("temperature_celsius"),
+            power_capped_share=health.capped_share(),
+        ),
+        versions={**real.versions(), "kernel": platform.release(), "feedrate": machine["feedrate"]},
+        variants=tuple(variants),
+    )
+
+
+def _variant(request: Request, mode: ComputeMode, say: Callable[[str], None]) -> Variant:
+    timings = []
+    for size in sorted(set(request.batch_sizes)):
+        timing = measure(request, mode, size)
+        timings.append(timing)
+        say(
+            f"{mode.name:30} batch {size:3d}   {show_seconds(timing.mean):>8} "
+            f"+- {show_seconds(timing.sd / math.sqrt(timing.steps))}   lag-1 {timing.lag1:+.2f}   "
+            f"copy {show_seconds(timing.copy_seconds)}"
+        )
+    line = fit_line([timing.batch_size for timing in timings], [timing.mean for timing in timings])
+    if line is not None:
+        t0, t1 = (
+            show_seconds(value)
+            + (f" ({1e3 * interval[0]:.3g} to {1e3 * interval[1]:.3g} ms)" if interval else "")
+            for value, interval in ((line.t0, line.t0_interval), (line.t1, line.t1_interval))
+        )
+        say(f"{mode.name:30} t(B) = {t0} + B x {t1}; off by {100 * line.worst_residual:.1f} % at most")
+    return Variant(
+        name=mode.name,
+        precision=mode.precision,
+        compiled=mode.compiled,
+        layout=mode.layout,
+        **(asdict(line) if line else {}),
+        timings=tuple(timings),
+    )
+
+
+def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
+    """Steps and copies at one batch size. Raises DeviceError."""
+    with real.device_errors(f"at batch size {batch_size}, {mode.name}"):
+        real.forget()
+        trainer = real.Trainer(request.model, request.device, mode)
+        batch = real.made_up_batch(request.model, batch_size)
+        seconds = real.time_steps(trainer, batch, request.steps, request.warmup)
+        copies = real.time_copies(trainer, batch)
+        copied = sum(part.numel() * part.element_size() for part in batch) if copies else 0
+    return timing_of(batch_size, seconds, request.warmup, copies, copied)
+
+
+def timing_of(
+    batch_size: int, seconds: Sequence[float], warmup: int, copies: Sequence[float], copy_bytes: int
+) -> Timing:
+    """What a profile keeps of the steps at one batch size."""
+    times = np.asarray(seconds, dtype=np.float64)
+    return Timing(
+        batch_size=batch_size,
+        steps=len(times),
+        warmup=warmup,
+        mean=float(times.mean()),
+        sd=float(times.std(ddof=1)),
+        lag1=lag1(times),
+        copy_bytes=copy_bytes,
+        copy_seconds=float(np.median(copies)) if len(copies) else 0.0,
+        quantiles=tuple(parts(times, min(KEPT, len(times))).tolist()),
+    )
+
+
+def parts(times: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """The sorted times in `count` equal parts, the mean of each: their mean is exactly that of the times."""
+    total = np.concatenate([[0.0], np.cumsum(np.sort(times))])
+    edges = np.interp(np.linspace(0, len(times), count + 1), np.arange(len(total)), total)
+    means: NDArray[np.float64] = np.maximum.accumulate(np.diff(edges) * (count / len(times)))
+    return means
+
+
+def lag1(times: NDArray[np.float64]) -> float:
+    """Autocorrelation of successive times; 0 when they do not differ."""
+    off = times - times.mean()
+    power = float(off @ off)
+    return float(off[1:] @ off[:-1]) / power if power > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """t(B) = t0 + B t1, by least squares over the batch sizes B. Seconds."""
+
+    t0: float
+    t1: float
+    t0_interval: Interval | None
+    """95 %, Student's t; None for two sizes, which leave no freedom."""
+    t1_interval: Interval | None
+    worst_residual: float
+    """Largest |t(B) - mean| / mean."""
+
+
+def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> Line | None:
+    """The line through mean seconds of a step by batch size; None for fewer than two sizes.
+
+    The intervals come from how far the means are from a line, which is what counts between batch sizes;
+    the means themselves are known far better.
+    """
+    if len(batch_sizes) < 2:
+        return None
+    design = np.column_stack([np.ones(len(batch_sizes)), np.asarray(batch_sizes, dtype=np.float64)])
+    mean = np.asarray(seconds, dtype=np.float64)
+    (t0, t1), *_ = np.linalg.lstsq(design, mean, rcond=None)
+    residual = mean - design @ (t0, t1)
+    freedom = len(batch_sizes) - 2
+    intervals: list[Interval | None] = [None, None]
+    if freedom:
+        variance = float(residual @ residual) / freedom * np.linalg.inv(design.T @ design)
+        reach = student_t(0.95, freedom) * np.sqrt(np.maximum(0.0, np.diag(variance)))
+        intervals = [
+            (float(value - half), float(value + half)) for value, half in zip((t0, t1), reach, strict=True)
+        ]
+    return Line(
+        t0=float(t0),
+        t1=float(t1),
+        t0_interval=intervals[0],
+        t1_interval=intervals[1],
+        worst_residual=float(np.max(np.abs(residual) / mean)),
+    )
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """`profile` at `path`: whole, or not at all. Raises StorageError."""
+    write_whole(path, profile_text(profile))

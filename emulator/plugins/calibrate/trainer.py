@@ -1,0 +1,269 @@
+"""Real training steps: a 3D U-Net, its loss and its optimiser on one device. Imports PyTorch.
+
+The network is that of the MLPerf Training reference, written anew from the published description:
+channels 32, 64, 128, 256, 320, then a bottleneck of 320; every level is two convolutions of 3 voxels,
+each with instance norm (affine) and ReLU; down by stride 2, up by transposed convolutions of 2 voxels,
+skips concatenated; three classes. The loss is the mean of Dice loss (without background) and cross
+entropy. Fewer `filters` make it small enough for a CPU.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from emulator.errors import DatasetError, DeviceError
+from emulator.plugins.calibrate.models import ComputeMode, DeviceKind, Model
+
+CLASSES = 3
+_SMOOTH = 1e-6
+
+
+def _convolved(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    convolution = nn.Conv3d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.InstanceNorm3d(outputs, affine=True), nn.ReLU())
+
+
+def _level(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(_convolved(inputs, outputs, stride), _convolved(outputs, outputs))
+
+
+class _Up(nn.Module):
+    """Twice the resolution, joined with what the way down had at it."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.grow = nn.ConvTranspose3d(inputs, outputs, 2, stride=2)
+        self.level = _level(2 * outputs, outputs)
+
+    def forward(self, deep: Tensor, skip: Tensor) -> Tensor:
+        joined: Tensor = self.level(torch.cat((self.grow(deep), skip), dim=1))
+        return joined
+
+
+class Unet3D(nn.Module):
+    """Image (batch, 1, depth, height, width) -> class scores of the same size.
+
+    Edges must be multiples of 2 to the power of len(filters).
+    """
+
+    def __init__(self, filters: Sequence[int]) -> None:
+        super().__init__()
+        self.enter = _level(1, filters[0])
+        downs = [_level(a, b, stride=2) for a, b in pairwise(filters)]
+        self.downs = nn.ModuleList([*downs, _level(filters[-1], filters[-1], stride=2)])
+        wide = [filters[-1], *reversed(filters)]
+        self.ups = nn.ModuleList([_Up(a, b) for a, b in pairwise(wide)])
+        self.score = nn.Conv3d(filters[0], CLASSES, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        levels = [self.enter(image)]
+        for down in self.downs:
+            levels.append(down(levels[-1]))
+        deep = levels.pop()
+        for up in self.ups:
+            deep = up(deep, levels.pop())
+        scores: Tensor = self.score(deep)
+        return scores
+
+
+def dice_and_cross_entropy(scores: Tensor, label: Tensor) -> Tensor:
+    """The mean of Dice loss and cross entropy; `label` is (batch, 1, depth, height, width), integers."""
+    target = label.squeeze(1).long()
+    entropy = functional.cross_entropy(scores, target)
+    share = torch.softmax(scores, dim=1)[:, 1:]
+    truth = functional.one_hot(target, CLASSES).permute(0, 4, 1, 2, 3)[:, 1:].float()
+    voxels = (2, 3, 4)
+    common = (share * truth).sum(voxels)
+    dice = (2 * common + _SMOOTH) / (truth.sum(voxels) + share.sum(voxels) + _SMOOTH)
+    return ((1 - dice).mean() + entropy) / 2
+
+
+class _Forward(nn.Module):
+    """Network and loss together, so that torch.compile sees both."""
+
+    def __init__(self, network: nn.Module, device: DeviceKind, autocast: torch.dtype | None) -> None:
+        super().__init__()
+        self.network = network
+        self._device = device
+        self._autocast = autocast
+
+    def forward(self, image: Tensor, label: Tensor) -> Tensor:
+        with torch.autocast(self._device, dtype=self._autocast, enabled=self._autocast is not None):
+            return dice_and_cross_entropy(self.network(image), label)
+
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+LEARNING_RATE = 1e-3
+"""Far below the reference's: the time of a step does not depend on it, and no loss blows up."""
+
+
+@contextmanager
+def device_errors(doing: str) -> Iterator[None]:
+    """What PyTorch raises within becomes a DeviceError: one line."""
+    try:
+        yield
+    except MemoryError:
+        raise DeviceError(f"out of memory {doing}", "use a smaller --batch") from None
+    except RuntimeError as error:  # the base of torch's own: out of memory, CUDA, compiler
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        if any(sign in str(error).lower() for sign in _NO_MEMORY):
+            raise DeviceError(f"out of memory {doing}", "use a smaller --batch") from None
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise DeviceError(
+                f"torch.compile failed {doing}: {reason}", "--compile off goes without it"
+            ) from None
+        raise DeviceError(f"PyTorch failed {doing}: {reason}") from None
+
+
+class Trainer:
+    """One model on one device that trains on batches."""
+
+    def __init__(self, model: Model, device: DeviceKind, mode: ComputeMode) -> None:
+        self.device = device
+        torch.manual_seed(0)
+        if device == "cuda":
+            torch.backends.cudnn.benchmark = True  # as the reference job does; the warm-up covers its search
+            torch.backends.cudnn.allow_tf32 = mode.precision != "fp32"
+            torch.backends.cuda.matmul.allow_tf32 = mode.precision != "fp32"
+        self._format = torch.channels_last_3d if mode.layout == "channels_last" else torch.contiguous_format
+        network = Unet3D(model.filters).to(device=device, memory_format=self._format)  # type: ignore[call-overload]
+        optimiser = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9, nesterov=True)
+        self._optimiser: torch.optim.Optimizer = optimiser
+        forward = _Forward(network, device, _AUTOCAST.get(mode.precision))
+        self._compute = torch.compile(forward, dynamic=False) if mode.compiled else forward
+        self._scaler = torch.amp.GradScaler(device, enabled=mode.precision == "fp16")
+
+    def put(self, image: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch on the device, as a job puts it there: the copy may still be under way."""
+        placed = image.to(self.device, memory_format=self._format)
+        return placed, label.to(self.device)
+
+    def require_trainable(self, image: Tensor, label: Tensor) -> None:
+        """Raises DatasetError for values that no network could be trained on."""
+        if int(label.max()) >= CLASSES or not bool(torch.isfinite(image).all()):
+            raise DatasetError(
+                f"the samples hold labels up to {int(label.max())} or values that are no numbers",
+                "feedrate generate --payload ct-realistic makes samples that can be trained on",
+            )
+
+    def step(self, image: Tensor, label: Tensor) -> float:
+        """One step on a batch that is on the device; its loss. Returns when the step is computed.
+
+        Reading the loss waits for the device, as the reference job does after each step.
+        """
+        return float(self.launch(image, label).item())
+
+    def launch(self, image: Tensor, label: Tensor) -> Tensor:
+        """As `step`, but returns when all of it is under way; the loss on the device."""
+        self._optimiser.zero_grad(set_to_none=True)
+        loss: Tensor = self._compute(image, label)
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self._scaler.step(self._optimiser)
+        self._scaler.update()
+        return loss.detach()
+
+
+def made_up_batch(model: Model, batch_size: int) -> tuple[Tensor, Tensor]:
+    """A batch in host memory with the shapes and types that the loader delivers; the values do not matter."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (batch_size, 1, *model.patch)
+    image = torch.randn(shape, generator=generator)
+    label = torch.randint(0, CLASSES, shape, generator=generator, dtype=torch.uint8)
+    return image, label
+
+
+def time_steps(trainer: Trainer, batch: tuple[Tensor, Tensor], steps: int, warmup: int) -> list[float]:
+    """Seconds of `steps` steps after `warmup` ones, on one batch that stays on the device.
+
+    On CUDA between device events around each step; on a CPU by the clock.
+    """
+    image, label = trainer.put(*batch)
+    for _ in range(warmup):
+        trainer.step(image, label)
+    if trainer.device == "cuda":
+        return [_on_device(trainer, image, label) for _ in range(steps)]
+    seconds = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        trainer.step(image, label)
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def _on_device(trainer: Trainer, image: Tensor, label: Tensor) -> float:
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    begin.record()
+    loss = trainer.launch(image, label)
+    loss.item()  # before the end: reading the loss is part of the step
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def time_copies(trainer: Trainer, batch: tuple[Tensor, Tensor], copies: int = 20) -> list[float]:
+    """Seconds of copying `batch` to the device, each; empty on a CPU, where nothing is copied."""
+    if trainer.device == "cpu":
+        return []
+    seconds = []
+    for _ in range(copies):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        trainer.put(*batch)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    return seconds[1:]  # the first one allocates
+
+
+def forget() -> None:
+    """Let go of what compiled variants and earlier batches hold on the device."""
+    torch.compiler.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """The device that steps are measured on."""
+
+    name: str
+    """Product name; empty for a CPU."""
+    memory_bytes: int | None
+    gpu: str | None
+    """What NVML finds it by: its UUID, whatever CUDA_VISIBLE_DEVICES says, or its index. None: a CPU."""
+
+
+def describe(device: DeviceKind) -> DeviceInfo:
+    """The current device of that kind."""
+    if device == "cpu":
+        return DeviceInfo(name="", memory_bytes=None, gpu=None)
+    seen = torch.cuda.get_device_properties(torch.cuda.current_device())
+    uuid = str(getattr(seen, "uuid", ""))
+    gpu = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else str(torch.cuda.current_device())
+    return DeviceInfo(name=seen.name, memory_bytes=seen.total_memory, gpu=gpu)
+
+
+def limit_threads(device: DeviceKind, threads: int) -> None:
+    """Compute with so many threads on a CPU; a GPU does not care."""
+    if device == "cpu":
+        torch.set_num_threads(threads)
+
+
+def versions() -> dict[str, str]:
+    """Library -> version."""
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    if torch.version.hip:
+        found["hip"] = torch.version.hip
+    return found

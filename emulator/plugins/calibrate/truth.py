@@ -1,0 +1,216 @@
+"""The truth test: train for real, emulate the same with the profile just measured, and compare.
+
+Each round measures the step time, trains, and emulates (every other round in the opposite order), so that
+all three see the same machine. Real and emulated training go through THE loop of run.train, with the same
+loader, the same files in the same order and the same crops. Rounds are compared pair by pair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulator.analysis.throughput import Throughput, repeat_interval, throughput
+from emulator.config.storage import StorageSpec
+from emulator.config.workload import AcceleratorSpec, LoaderSpec
+from emulator.dataset.manifest import Manifest, open_dataset
+from emulator.loader import make_loader
+from emulator.loader.torch import TorchLoader
+from emulator.order import EpochPlan, RankPlan
+from emulator.plugins.calibrate import trainer as real
+from emulator.plugins.calibrate.measure import timing_of
+from emulator.plugins.calibrate.models import Request
+from emulator.record.steps import StepLog
+from emulator.run.accelerator import Accelerator, MonotonicClock, endless
+from emulator.run.comm import Comm
+from emulator.run.point import open_storage
+from emulator.run.train import train
+from emulator.storage.base import Storage
+
+COPIES = 5
+"""Copies to the device that are timed in each round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One pair. The first step of each run is left out, as in every result."""
+
+    step_seconds: float
+    """Mean of the profile that was replayed, the copy to the device included."""
+    real: Throughput
+    emulated: Throughput
+
+
+def validate(
+    request: Request,
+    dataset: Path,
+    loader: LoaderSpec,
+    storage: StorageSpec,
+    rounds: int,
+    say: Callable[[str], None],
+) -> list[Round]:
+    """Train on the dataset in the first mode of the request and emulate it; `say` gets a line of each round.
+
+    Raises DatasetError, DeviceError, StorageError.
+    """
+    opened, mode = open_dataset(dataset), request.modes[0]
+    spec = replace(loader, crop=request.model.patch)
+    with (
+        real.device_errors(f"at batch size {spec.batch_size}, {mode.name}"),
+        open_storage(opened.store, storage, Comm(), direct=False) as files,
+    ):
+        trainer = real.Trainer(request.model, request.device, mode)
+        real.limit_threads(request.device, request.threads)
+        batch = real.made_up_batch(request.model, spec.batch_size)
+        real.time_steps(trainer, batch, 1, request.warmup)
+        pairs = Pairs(spec, files, opened.manifest, request, trainer)
+        found: list[Round] = []
+        for number in range(rounds):
+            times = real.time_steps(trainer, batch, request.steps, 1)
+            copies = real.time_copies(trainer, batch, COPIES)
+            found.append(pairs.round(number, replayed(spec.batch_size, times, copies)))
+            say(_round_line(number, found[-1]))
+    return found
+
+
+def replayed(batch_size: int, times: Sequence[float], copies: Sequence[float]) -> AcceleratorSpec:
+    """The accelerator to emulate: a real loop copies each batch to the device before it computes."""
+    timing = timing_of(batch_size, times, 1, copies, 0)
+    return AcceleratorSpec(
+        name="this one",
+        step_seconds=timing.mean + timing.copy_seconds,
+        step_batch_size=batch_size,
+        provenance="measured",
+        compute="empirical",
+        quantiles=tuple(seconds + timing.copy_seconds for seconds in timing.quantiles),
+    )
+
+
+class Pairs:
+    """Trains for some steps on a real and on an emulated accelerator, in turns."""
+
+    def __init__(
+        self, spec: LoaderSpec, storage: Storage, manifest: Manifest, request: Request, trainer: real.Trainer
+    ) -> None:
+        self._spec, self._storage, self._manifest = spec, storage, manifest
+        self._request = request
+        self._trainer = trainer
+
+    def round(self, number: int, spec: AcceleratorSpec) -> Round:
+        """Both once, the emulated one with the step times of `spec`; in odd rounds it goes first."""
+        clock = MonotonicClock()
+        accelerators: dict[str, RealAccelerator | Accelerator] = {
+            "real": RealAccelerator(self._trainer, clock),
+            "emulated": Accelerator(endless(spec, number, 0), clock),
+        }
+        order = ("emulated", "real") if number % 2 else ("real", "emulated")
+        found = {name: self._train(accelerators[name], number) for name in order}
+        return Round(step_seconds=spec.step_seconds, **found)
+
+    def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
+        """The order of the epoch and the crops depend on the number of the round alone."""
+        # By threads: worker processes take cores from a real training, which an emulated one leaves them.
+        loader: Any = make_loader("threads", self._spec, self._storage, self._manifest, seed=number)
+        real.limit_threads(self._request.device, self._request.threads)  # the loader left it at one
+        try:
+            if isinstance(accelerator, RealAccelerator):
+                accelerator.listen(loader)
+            plan = EpochPlan(samples=self._manifest.samples, ranks=1, batch_size=self._spec.batch_size)
+            plan.require_a_step()
+            log = StepLog(0, 0)
+            rank_plan = RankPlan(plan=plan, steps=self._request.steps + 1, seed=number)
+            train(rank_plan, loader, accelerator.compute, log, MonotonicClock())
+            return throughput(log.rows(1))
+        finally:
+            loader.close()
+
+
+class RealAccelerator:
+    """Computes for real on the batch that the loader has just delivered."""
+
+    def __init__(self, trainer: real.Trainer, clock: MonotonicClock) -> None:
+        self._trainer = trainer
+        self._clock = clock
+        self._batch: Any = None
+        self._checked = False
+
+    def listen(self, loader: TorchLoader) -> None:
+        """Take the tensors of every batch of that loader from now on."""
+        loader.hand_over(self._receive)
+
+    def _receive(self, batch: Any) -> None:
+        if not self._checked:
+            self._checked = True
+            self._trainer.require_trainable(*batch)
+        self._batch = batch
+
+    def compute(self, begin: float) -> tuple[float, float]:
+        """Train on it: copy, forward, loss, backward, optimiser; the seconds that it took, and its end."""
+        started = self._clock.now()  # a real accelerator begins no sooner
+        self._trainer.step(*self._trainer.put(*self._batch))
+        end = self._clock.now()
+        return end - started, end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Emulated over real, over all rounds."""
+
+    ratio: float
+    """Geometric mean over the rounds of emulated / real samples/s."""
+    interval: tuple[float, float] | None
+    """95 % interval of it, by Student's t over the rounds."""
+    median: float
+    """Median of the rounds' ratios: a single disturbed round cannot move it."""
+    au_difference: float
+    """Median of emulated - real AU."""
+
+
+def verdict(rounds: Sequence[Round]) -> Verdict:
+    """What the rounds say together."""
+    logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
+    interval = repeat_interval(logs)
+    return Verdict(
+        ratio=math.exp(float(np.mean(logs))),
+        interval=(math.exp(interval[0]), math.exp(interval[1])) if interval else None,
+        median=math.exp(float(np.median(logs))),
+        au_difference=float(np.median([pair.emulated.au - pair.real.au for pair in rounds])),
+    )
+
+
+HEAD = "round  step time   samples/s real  emulated   ratio    AU real  emulated"
+
+
+def _round_line(number: int, pair: Round) -> str:
+    rate, emulated = pair.real.samples_per_second, pair.emulated.samples_per_second
+    return (
+        f"{number + 1:5d}  {1e3 * pair.step_seconds:6.1f} ms   {rate:14.2f}  {emulated:8.2f}   "
+        f"{emulated / rate:5.3f}    {100 * pair.real.au:5.1f} %   {100 * pair.emulated.au:5.1f} %"
+    )
+
+
+def summary_lines(rounds: Sequence[Round]) -> list[str]:
+    """Samples/s and AU of both, with 95 % intervals, and the verdict, for people."""
+    lines = []
+    for name in ("real", "emulated"):
+        runs: list[Throughput] = [getattr(pair, name) for pair in rounds]
+        rates, shares = [run.samples_per_second for run in runs], [100 * run.au for run in runs]
+        lines.append(f"{name:9} {_with_interval(rates)} samples/s, AU {_with_interval(shares)} %")
+    found = verdict(rounds)
+    between = f" ({found.interval[0]:.3f} to {found.interval[1]:.3f})" if found.interval else ""
+    return [
+        *lines,
+        f"emulated / real samples/s: {found.ratio:.3f}{between}, median {found.median:.3f}; "
+        f"AU {100 * found.au_difference:+.1f} points",
+    ]
+
+
+def _with_interval(values: Sequence[float]) -> str:
+    interval = repeat_interval(values)
+    middle = float(np.mean(values))
+    return f"{middle:.2f} +- {interval[1] - middle:.2f}" if interval else f"{middle:.2f}"

@@ -1,0 +1,234 @@
+"""Checkpoints beside a training run: one process on each host writes them in a loop until it is told to stop.
+
+    python -m emulator.plugins.checkpoint.checkpoint_noise
+
+is that process. Its job is a line of JSON on stdin, and it ends when stdin does, so also when whoever started
+it is killed.
+
+The ranks of the checkpointing job are threads of it: they spend their time in the kernel and in the cipher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
+from emulator.files import sync_folder
+from emulator.launch.child import ChildProcess
+from emulator.plugins.checkpoint import files as place
+from emulator.plugins.checkpoint.files import Cancelled, ShardIO, Written, key_of, write_file
+from emulator.plugins.checkpoint.model import data_parallel, load_checkpoint_model, parse_scale, shards, total
+from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
+
+FOLDER = ".feedrate-noise"
+"""Folder below the dataset's with a folder of each host."""
+_SPEC = re.compile(r"checkpoint(?::([\w.-]+))?((?:,[a-z]+=[^,]+)*)")
+_HOW = "write it like checkpoint, or checkpoint:llama3-8b,scale=1/1000,ranks=8,pause=5s"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointNoise:
+    """The checkpointing job of one host."""
+
+    model: str = "llama3-8b"
+    """Name of a model."""
+    scale: str = "1/1000"
+    """Share of its real sizes."""
+    ranks: int = 8
+    """Ranks on a host: each host writes what the first `ranks` ranks of the model write."""
+    pause: float = 0.0
+    """Seconds between two checkpoints."""
+
+
+def parse_checkpoint_noise(text: str) -> CheckpointNoise:
+    """`checkpoint[:MODEL][,scale=S][,ranks=N][,pause=T]`. Raises SpecError."""
+    match = _SPEC.fullmatch(text)
+    options = dict(part.split("=", 1) for part in match[2].split(",") if part) if match else {}
+    ranks = options.get("ranks", "8")
+    if match is None or set(options) - {"scale", "ranks", "pause"} or not ranks.isdigit() or ranks == "0":
+        raise SpecError(f"--noise {text!r} is not understood", _HOW)
+    noise = CheckpointNoise(
+        model=match[1] or "llama3-8b",
+        scale=options.get("scale", "1/1000"),
+        ranks=int(ranks),
+        pause=parse_seconds(options.get("pause", "0s")),
+    )
+    parse_scale(noise.scale)
+    data_parallel(load_checkpoint_model(noise.model), noise.ranks, subset=True)
+    return noise
+
+
+def require(text: str) -> None:
+    """Raises SpecError when there cannot be such noise."""
+    parse_checkpoint_noise(text)
+
+
+def begin(text: str, dataset: Path, host: str) -> RunningCheckpoints:
+    """Start such noise beside the dataset on this host. Raises SpecError, StorageError."""
+    return RunningCheckpoints(parse_checkpoint_noise(text), dataset, host)
+
+
+class RunningCheckpoints:
+    """The process on this host, from construction to `stop`; it ends with this one, however that ends."""
+
+    def __init__(self, noise: CheckpointNoise, dataset: Path, host: str) -> None:
+        """Start, and wait until the first checkpoint is being written. Raises StorageError."""
+        self._root = dataset / FOLDER / host
+        with storage_errors("cannot make the noise's folder"):
+            self._root.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "emulator.plugins.checkpoint.checkpoint_noise"]
+        self._process = ChildProcess("the noise", command, on_death=signal.SIGTERM)
+        try:
+            self._process.send(json.dumps({**asdict(noise), "root": str(self._root)}) + "\n", last=False)
+            if not self._process.wait_for(lambda: bool(place.unfinished(self._root)), _START_SECONDS):
+                self._failed(self._process.finish()[1])
+        except BaseException:
+            self.end()
+            raise
+
+    def stop(self) -> str:
+        """Stop it; its JSON. Raises StorageError when it had ended before, or does not end."""
+        early = self._process.poll() is not None
+        try:
+            out, err = self._process.finish(seconds=_STOP_SECONDS)  # it stops when its stdin ends
+        finally:
+            self.end()
+        if early or self._process.returncode:
+            self._failed(err)
+        return out
+
+    def _failed(self, err: str) -> None:
+        lines = [line for line in err.splitlines() if line.strip()] or ["it ended before the run did"]
+        raise StorageError(f"the checkpoints beside the run failed: {lines[-1]}")
+
+    def end(self) -> None:
+        """Kill it if it runs, and remove what it left. Never raises."""
+        self._process.end()
+        _empty(self._root)
+
+
+def line(output: str) -> str:
+    """What the checkpoints of one host did, in one line."""
+    done: dict[str, Any] = json.loads(output)
+    seconds = [float(checkpoint["seconds"]) for checkpoint in done["checkpoints"]]
+    size = show_bytes(done["bytes"])
+    if not seconds:
+        return f"no checkpoint of {size} was completed"
+    mean, share = sum(seconds) / len(seconds), sum(seconds) / done["seconds"]
+    return (
+        f"{len(seconds)} checkpoint{'s' if len(seconds) > 1 else ''} of {size}, {show_seconds(mean)} each "
+        f"({show_rate(done['bytes'] / mean)}), {100 * share:.0f} % of the time"
+    )
+
+
+def _empty(root: Path) -> None:
+    """Remove the checkpoints in `root`, and it where nothing else is in it. Never raises."""
+    with suppress(FeedrateError, OSError):
+        if not root.is_dir():
+            return
+        with place.locked(root):
+            place.clean(root)
+            for number in place.complete(root):
+                place.remove(root / place.name_of(number))
+        place.leave(root)
+        root.parent.rmdir()  # OSError: another host's is in it
+
+
+def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> dict[str, Any]:
+    """Write checkpoint after checkpoint, the last complete one kept; what was done. Raises StorageError."""
+    model, scale, seed = load_checkpoint_model(noise.model), parse_scale(noise.scale), secrets.randbits(62)
+    io, data, ranks = model.io, model.parallelism.data, range(noise.ranks)
+    files = [shards(model, data, rank, scale) for rank in ranks]
+    done: list[dict[str, float]] = []
+
+    def give_up(error: StorageError) -> None:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(error.exit_code)  # the storage hangs: no thread can be waited for
+
+    def write(rank: int, part: Path, number: int) -> tuple[Written, ...]:
+        return tuple(
+            write_file(
+                part, shard, key_of(seed, number, rank, shard.name), shard_io[rank], io.direct, stop.is_set
+            )
+            for shard in files[rank]
+        )
+
+    with ExitStack() as stack:
+        shard_io = [
+            stack.enter_context(ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up)) for _ in ranks
+        ]
+        pool = stack.enter_context(ThreadPoolExecutor(noise.ranks))
+        begin, number = time.monotonic(), 0
+        while not stop.is_set():
+            part = place.begin(root, number, "noise")
+            start = time.monotonic()
+            waiting = [pool.submit(write, rank, part, number) for rank in ranks]
+            with suppress(Cancelled):
+                written = tuple(future.result() for future in waiting)
+                sync_folder(part)
+                marker = place.Marker(
+                    model=noise.model, ranks=noise.ranks, data=1, scale=noise.scale, seed=seed, files=written
+                )
+                place.commit(part, number, marker)
+                if number:
+                    place.remove(root / place.name_of(number - 1))
+                done.append({"began": start - begin, "seconds": time.monotonic() - start})
+            number += 1
+            stop.wait(noise.pause)
+    return {
+        "bytes": total(model, data, noise.ranks, scale),
+        "seconds": time.monotonic() - begin,
+        "checkpoints": done,
+    }
+
+
+def main() -> int:
+    """The process. Its exit status; what it did is JSON on stdout, an error one line on stderr."""
+    job = json.loads(sys.stdin.readline() or "{}")
+    if not job:
+        return 0
+    root, stop = Path(job.pop("root")), threading.Event()
+
+    def stopped(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    def watch_stdin() -> None:
+        while os.read(0, 1):  # not sys.stdin: its lock would be held when the interpreter ends
+            pass
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stopped)
+    threading.Thread(target=watch_stdin, daemon=True).start()
+    try:
+        _empty(root)
+        with storage_errors("cannot make the noise's folder"):
+            root.mkdir(parents=True, exist_ok=True)
+        with place.locked(root):
+            done = write_until(stop, CheckpointNoise(**job), root)
+    except FeedrateError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    finally:
+        _empty(root)
+    print(json.dumps({**job, **done}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

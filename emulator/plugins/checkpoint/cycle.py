@@ -1,0 +1,456 @@
+"""A checkpoint run: all ranks write, then read back; rank 0 completes checkpoints and keeps the result."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from emulator import live
+from emulator.config.storage import Cache
+from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
+from emulator.files import sync_folder
+from emulator.launch.launched import started_by_mpi
+from emulator.live import Now
+from emulator.plugins.checkpoint import files as place
+from emulator.plugins.checkpoint.files import FOLDER, ShardIO, Written, key_of, read_file, write_file
+from emulator.plugins.checkpoint.model import CheckpointModel, Shard, data_parallel, parameters, shards, total
+from emulator.record.machine import cpu_seconds, describe_machine, describe_mount
+from emulator.record.out import ResultFolder, check_out, claim_failure
+from emulator.record.result import Checkpoint, Flag, RunResult, new_result
+from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, guarded
+from emulator.storage.base import ReadStats
+from emulator.storage.posix import PosixStorage, probe_direct
+from emulator.units import show_bytes, show_rate, show_seconds
+
+MOST_RESIDENT = 0.01
+"""Share of pages in memory before a cold read, above which it is flagged."""
+
+Direction = Literal["write", "read"]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointJob:
+    """One model, checkpointed on one storage."""
+
+    folder: Path
+    """Folder on the storage."""
+    model: CheckpointModel
+    subset: bool
+    """True when the ranks are the first of those published, and write what those write."""
+    scale: Fraction
+    """Share of the real sizes."""
+    cache: Cache
+    """cold: what is read back comes from the storage; warm: the page cache may serve."""
+    keep: bool
+    """Leave the checkpoints of this run where they are."""
+    shift: bool
+    """Each rank reads what a rank of the next host wrote, so that no client's cache can serve."""
+    out: Path
+    command: tuple[str, ...]
+    """The command line that repeats it."""
+    label: str = ""
+    """A name for the result, for people."""
+
+    @property
+    def root(self) -> Path:
+        """Folder with the checkpoints."""
+        return self.folder / FOLDER
+
+    def data(self, ranks: int) -> int:
+        """Copies of the model. Raises SpecError when `ranks` ranks cannot hold it."""
+        return data_parallel(self.model, ranks, self.subset)
+
+    def shards(self, ranks: int, rank: int) -> tuple[Shard, ...]:
+        """The files of `rank`. Raises SpecError."""
+        return shards(self.model, self.data(ranks), rank, self.scale)
+
+    def total(self, ranks: int) -> int:
+        """Bytes of one checkpoint. Raises SpecError."""
+        return total(self.model, self.data(ranks), ranks, self.scale)
+
+
+def check(job: CheckpointJob, ranks: int, force: bool) -> None:
+    """What can be seen before anything is written. Raises SpecError, StorageError."""
+    size = job.total(ranks)
+    check_out(job.out, force)
+    if not job.folder.is_dir():
+        raise StorageError(f"there is no folder {job.folder}", "mount the storage, or check the path")
+    needed, free = size * job.model.io.writes, shutil.disk_usage(job.folder).free
+    if needed > free:
+        raise SpecError(
+            f"{job.model.io.writes} checkpoints need {show_bytes(needed)}, but {job.folder} has "
+            f"{show_bytes(free)} free",
+            "choose fewer --writes, or a --scale below 1",
+        )
+
+
+def sweep_up(job: CheckpointJob) -> list[str]:
+    """Remove what ranks that were killed left unfinished; what was done, in words. Never raises."""
+    try:
+        with place.locked(job.root):
+            gone = [f"removed {name}, which was unfinished" for name in place.clean(job.root)]
+            kept = place.complete(job.root)
+        place.leave(job.root)
+    except FeedrateError as error:
+        return [str(error)]
+    found = "1 complete checkpoint is" if len(kept) == 1 else f"{len(kept)} complete checkpoints are"
+    return [*gone, *([f"{found} in {job.root}"] if kept else [])]
+
+
+def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Callable[[str], None]) -> RunResult | None:
+    """Write and read as the job says, write OUT, and return the result on rank 0 (None elsewhere).
+
+    Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
+    `say` gets each line on rank 0.
+    """
+    first = world.rank == 0
+    agreed(world, lambda: check(job, world.size, force) if first else None)
+    with guarded(world, job.out), ExitStack() as stack:
+        # Before OUT is made: a run that is refused leaves nothing behind.
+        agreed(world, lambda: stack.enter_context(place.locked(job.root)) if first else None)
+        hosts = world.allgather(socket.gethostname())
+        direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
+        record = agreed(
+            world,
+            lambda: (
+                ResultFolder.create(job.out, _new_result(job, hosts, direct), force=force) if first else None
+            ),
+        )
+
+        def give_up(error: StorageError) -> None:
+            """End all ranks: this one's storage hangs, and no thread of it can be waited for."""
+            if claim_failure(job.out, str(error)):
+                print(f"feedrate: error: rank {world.rank}: {error}", file=sys.stderr, flush=True)
+            try:
+                world.abort(error.exit_code)
+            finally:
+                os._exit(error.exit_code)
+
+        io = job.model.io
+        shard_io = stack.enter_context(ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up))
+        session = _Session(job, world, hosts, shard_io, direct, record, say)
+        with live.telling(session.now) if first else nullcontext():
+            session.run()
+        return record.complete() if record else None
+
+
+def _new_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunResult:
+    departed = departures(job, len(hosts), len(set(hosts)))
+    sentence = "Not by MLPerf Storage's rules: " + "; ".join(departed) + "."
+    flag = Flag(name="not-by-rules", value=float(len(departed)), threshold=0.0, sentence=sentence)
+    return new_result(
+        "checkpoint",
+        command=job.command,
+        label=job.label,
+        workload={
+            **asdict(job.model),
+            "title": f"Checkpoints: {job.model.title}",
+            "parameters": parameters(job.model.shape),
+            "subset": job.subset,
+            "scale": str(job.scale),
+            "data_parallel": job.data(len(hosts)),
+        },
+        dataset={"path": str(job.root), "bytes": job.total(len(hosts))},
+        storage={"cache": job.cache, "direct": direct},
+        loader="checkpoint",
+        environment={
+            **describe_machine(),
+            "ranks_started": len(hosts),
+            "folder": str(Path.cwd()),
+            "mpirun": started_by_mpi() and not live.launched(),
+            "hosts": sorted(set(hosts)),
+            "mount": describe_mount(job.folder),
+        },
+        flags=(flag,) if departed else (),
+    )
+
+
+def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
+    """Where a run on `hosts` hosts departs from MLPerf Storage v2.0's rules for a CLOSED result."""
+    io, spread = job.model.io, job.model.parallelism
+    wanted = 8 if job.subset else spread.ranks
+    sentences = {
+        f"sizes are scaled to {job.scale}": job.scale != 1,
+        f"{ranks} ranks instead of {wanted}": ranks != wanted,
+        f"a subset on {hosts} hosts instead of one": job.subset and hosts > 1,
+        f"{io.writes} writes and {io.reads} reads instead of 10 and 10": (io.writes, io.reads) != (10, 10),
+        "what was read may come from the page cache": job.cache == "warm",
+        "checkpoints were read more than once": 0 < io.writes < io.reads,
+    }
+    return [sentence for sentence, holds in sentences.items() if holds]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one rank did for one checkpoint."""
+
+    size: int
+    """Bytes."""
+    seconds: float
+    cpu_seconds: float
+    pages_sampled: int = 0
+    pages_resident: int = 0
+
+
+def checkpoint_of(
+    direction: Direction,
+    number: int,
+    hosts: int,
+    began: float,
+    reports: Sequence[Report],
+    commit_seconds: float = 0.0,
+) -> Checkpoint:
+    """One write or read, from what its ranks did.
+
+    MLPerf Storage v2.0, rules 2.2.3: duration is the maximum over the processes, throughput the minimum; a
+    process's throughput is the size of the whole checkpoint / its own duration (DLIO 2.0, statscounter.py).
+    With equal ranks that is ranks x the slowest rank's own rate.
+    """
+    size, pages = sum(report.size for report in reports), sum(report.pages_sampled for report in reports)
+    slowest = max(range(len(reports)), key=lambda rank: reports[rank].seconds)
+    seconds = reports[slowest].seconds
+    return Checkpoint(
+        direction=direction,
+        number=number,
+        ranks=len(reports),
+        hosts=hosts,
+        bytes=size,
+        began=began,
+        seconds=seconds,
+        fastest_seconds=min(report.seconds for report in reports),
+        bytes_per_second=size / seconds if seconds > 0 else 0.0,
+        slowest_rank=slowest,
+        commit_seconds=commit_seconds,
+        cpu_seconds=sum(report.cpu_seconds for report in reports),
+        resident_share=sum(report.pages_resident for report in reports) / pages if pages else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One checkpoint, while it is written or read."""
+
+    place: int
+    """From 1 on, writes and reads together."""
+    doing: str
+    size: int
+    """Bytes of this rank."""
+    done_before: int
+    """Bytes that this rank had moved before."""
+    began: float
+
+
+@dataclass
+class _Session:
+    """All ranks over the checkpoints of a run."""
+
+    job: CheckpointJob
+    world: Comm
+    hosts: list[str]
+    """Host of every rank."""
+    io: ShardIO
+    direct: bool
+    record: ResultFolder | None
+    """On rank 0 only."""
+    say: Callable[[str], None]
+    written: list[int] = field(default_factory=list)
+    """Numbers of the checkpoints of this run."""
+    turn: _Turn | None = None
+    """The checkpoint that is written or read now."""
+
+    def __post_init__(self) -> None:
+        self._begin = time.monotonic()
+
+    def now(self) -> Now:
+        """How far it is, as rank 0 sees it. For a thread beside it."""
+        io, turn = self.job.model.io, self.turn
+        every, seconds = io.writes + io.reads, time.monotonic() - self._begin
+        found = self.record.result.checkpoints if self.record else ()
+        rate = left = None
+        if turn is not None:
+            moved, spent = self.io.done - turn.done_before, time.monotonic() - turn.began
+            going = 0 < moved < turn.size and spent > 0  # afterwards it rests, as a training computes
+            rate = moved / spent * self.world.size if going else None
+            mean = sum(item.seconds for item in found) / len(found) if found else 0.0
+            share = moved / turn.size if turn.size else 0.0
+            here = spent / share - spent if share else mean
+            left = max(0.0, here) + (every - turn.place) * (mean + io.pause) if found or share else None
+        return Now(
+            verb="checkpoint",
+            doing="starting" if turn is None else turn.doing,
+            unit="checkpoint",
+            part=turn.place if turn else None,
+            parts=every,
+            share=None if left is None else seconds / (seconds + left) if seconds + left else None,
+            seconds=seconds,
+            eta_seconds=left,
+            bytes_per_second=rate,
+        )
+
+    def _take_turn(self, direction: Direction, number: int) -> None:
+        """The next checkpoint begins: what `now` says of it."""
+        size = sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank))
+        doing = f"{direction} {place.name_of(number)}, {show_bytes(self.job.total(self.world.size))}"
+        before = self.turn.place if self.turn else 0
+        self.turn = _Turn(before + 1, doing, size, self.io.done, time.monotonic())
+
+    def run(self) -> None:
+        job, io = self.job, self.job.model.io
+        self._seed: int = self.world.bcast(secrets.randbits(62))
+        for name in self._on_first(lambda: place.clean(job.root)) or []:
+            self.say(f"removed {name}: an earlier run left it unfinished")
+        known: list[int] = self.world.bcast(self._on_first(lambda: place.complete(job.root)))
+        first = known[-1] + 1 if known else 0
+        try:
+            for number in range(first, first + io.writes):
+                if number > first:
+                    time.sleep(io.pause)
+                self._write(number)
+            readable = self.written or known
+            for turn in range(io.reads):
+                if turn or self.written:
+                    time.sleep(io.pause)
+                if not readable:
+                    raise SpecError(
+                        f"there is no checkpoint in {job.root}", "write some with --writes and --keep"
+                    )
+                self._read(readable[turn % len(readable)])
+        finally:
+            if not job.keep and self.record:
+                for number in self.written:
+                    place.remove(job.root / place.name_of(number))
+                place.leave(job.root)
+
+    def _write(self, number: int) -> None:
+        job, world = self.job, self.world
+        self._take_turn("write", number)
+        run = f"{self._seed:016x}"[-8:]
+        part: Path = world.bcast(self._on_first(lambda: place.begin(job.root, number, run)))
+
+        def write(stats: ReadStats) -> tuple[Written, ...]:
+            files = tuple(
+                write_file(
+                    part, shard, key_of(self._seed, number, world.rank, shard.name), self.io, self.direct
+                )
+                for shard in job.shards(world.size, world.rank)
+            )
+            sync_folder(part)
+            return files
+
+        def commit() -> float:
+            begin = time.monotonic()
+            marker = place.Marker(
+                model=job.model.name,
+                ranks=world.size,
+                data=job.data(world.size),
+                scale=str(job.scale),
+                seed=self._seed,
+                files=tuple(files for files, _ in gathered),
+            )
+            place.commit(part, number, marker)
+            return time.monotonic() - begin
+
+        try:
+            files, report, began = self._timed(write)
+            gathered: list[tuple[tuple[Written, ...], Report]] = world.gather((files, report))
+            seconds = self._on_first(commit)
+        except Quiet:  # all ranks have stopped: nothing stays of a checkpoint that could not be written
+            if world.rank == 0:
+                place.remove(part)
+            raise
+        self.written.append(number)
+        self._keep("write", number, began, [report for _, report in gathered], seconds or 0.0)
+
+    def _read(self, number: int) -> None:
+        job, world = self.job, self.world
+        self._take_turn("read", number)
+        marker = agreed(world, lambda: self._marker(number), job.out)
+        # With --shift each rank reads what the rank wrote that stands as many places after it as a host has.
+        shift = self.hosts.count(self.hosts[0]) if job.shift else 0
+        files = marker.files[(world.rank + shift) % world.size]
+
+        def read(stats: ReadStats) -> tuple[Written, ...]:
+            direct = self.direct and job.cache == "cold"
+            storage = PosixStorage(job.root, direct=direct, cache=job.cache, stats=stats)
+            for written in files:
+                read_file(storage, place.name_of(number), written, self.io)
+            return files
+
+        _, report, began = self._timed(read)
+        self._keep("read", number, began, world.gather(report), 0.0)
+
+    def _marker(self, number: int) -> place.Marker:
+        job, ranks = self.job, self.world.size
+        marker = place.read_marker(job.root, number)
+        own = (job.model.name, ranks, job.data(ranks), str(job.scale), job.total(ranks))
+        if own != (marker.model, marker.ranks, marker.data, marker.scale, marker.size):
+            raise SpecError(
+                f"{place.name_of(number)} in {job.root} is of {marker.model} by {marker.ranks} ranks, "
+                f"{show_bytes(marker.size)}",
+                "read it with the options that it was written with",
+            )
+        if len(marker.files) != ranks:
+            raise DatasetError(f"{place.name_of(number)} lacks the files of a rank", "it is damaged")
+        return marker
+
+    def _timed(
+        self, action: Callable[[ReadStats], tuple[Written, ...]]
+    ) -> tuple[tuple[Written, ...], Report, float]:
+        """`action` on all ranks from a common start on: its files, what it cost here, and when it began."""
+        self.world.barrier(STEP_POLL)
+        begin, cpu = time.monotonic(), cpu_seconds()
+
+        def timed() -> tuple[tuple[Written, ...], Report, float]:
+            stats = ReadStats()
+            files = action(stats)
+            seconds, pages = time.monotonic() - begin, stats.snapshot()
+            report = Report(
+                size=sum(file.size for file in files),
+                seconds=seconds,
+                cpu_seconds=cpu_seconds() - cpu,
+                pages_sampled=pages.pages_sampled,
+                pages_resident=pages.pages_resident,
+            )
+            return files, report, begin - self._begin
+
+        return agreed(self.world, timed, self.job.out)
+
+    def _keep(
+        self, direction: Direction, number: int, began: float, reports: list[Report], commit_seconds: float
+    ) -> None:
+        if not self.record:
+            return
+        checkpoint = checkpoint_of(direction, number, len(set(self.hosts)), began, reports, commit_seconds)
+        flags = [flag for flag in self.record.result.flags if flag.name != "page-cache"]
+        found = (*self.record.result.checkpoints, checkpoint)
+        resident = max(checkpoint.resident_share or 0.0 for checkpoint in found)
+        if self.job.cache == "cold" and resident > MOST_RESIDENT:
+            flags.append(
+                Flag(
+                    name="page-cache",
+                    value=resident,
+                    threshold=MOST_RESIDENT,
+                    sentence=f"{resident:.0%} of the sampled pages were in this host's memory "
+                    "before they were read back.",
+                )
+            )
+        self.record.update(checkpoints=found, flags=tuple(flags))
+        self.say(
+            f"{direction:5} {place.name_of(number)}: {show_bytes(checkpoint.bytes)} in "
+            f"{show_seconds(checkpoint.seconds)}, {show_rate(checkpoint.bytes_per_second)}"
+        )
+
+    def _on_first(self, action: Callable[[], Value]) -> Value | None:
+        """`action()` on rank 0; its error ends all ranks."""
+        return agreed(self.world, lambda: action() if self.world.rank == 0 else None, self.job.out)

@@ -1,0 +1,374 @@
+"""A folder of checkpoints: what is read is what was written, and nothing unfinished looks complete.
+
+    DIR/feedrate-checkpoints/checkpoint-000007/              complete: all files and the marker, on the disk
+    DIR/feedrate-checkpoints/checkpoint-000008.4f1c.part/    being written, or left by a run that was killed
+
+A checkpoint is written into a `.part` folder. When every rank has synced its files, rank 0 writes the marker
+`checkpoint.json` with every file's name, size and checksum, syncs it and the folder, and renames the folder:
+one atomic step. It is removed the other way round: renamed to `.part` first. So at any moment a checkpoint is
+complete or has a name that says that it is not, whoever is killed; the next run removes such leftovers.
+
+The bytes of a file are AES-128 in counter mode, keyed by run, checkpoint, rank and file: no storage can
+compress or deduplicate them. A few threads each fill a block, take its checksum while it is in the
+processor's cache, and write it: requests of a rank overlap, and a shard of any size goes through the same few
+buffers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from emulator.config.reader import Source, build, read_json, to_plain
+from emulator.dataset.checksum import crc32, crc32_join
+from emulator.dataset.formats.base import SLACK
+from emulator.dataset.grow import RandomSource
+from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
+from emulator.files import Lock, Owner, sync_folder, write_whole
+from emulator.plugins.checkpoint.model import Shard
+from emulator.storage.base import WriteOptions
+from emulator.storage.folder import FileDraft
+from emulator.storage.posix import PosixStorage, aligned_buffer, padded
+from emulator.units import BLOCK_BYTES
+
+FOLDER = "feedrate-checkpoints"
+"""Folder below DIR with the checkpoints."""
+MARKER = "checkpoint.json"
+PART = ".part"
+_LOCK = ".lock"
+_COMPLETE = re.compile(r"checkpoint-(\d{6,})")
+_UNFINISHED = re.compile(rf"checkpoint-\d{{6,}}\.[\w-]+{re.escape(PART)}")
+_OWNER = "owner.json"
+"""Who writes an unfinished checkpoint: without it, its folder is somebody else's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """One file as it was written: what a marker says of it."""
+
+    name: str
+    size: int
+    """Bytes."""
+    crc: int
+    """CRC-32 of all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What a complete checkpoint says of itself."""
+
+    model: str
+    """Name of the model."""
+    ranks: int
+    """Ranks that wrote it."""
+    data: int
+    """Copies of the model: its data parallelism."""
+    scale: str
+    """Share of the real sizes, as a fraction."""
+    seed: int
+    """What its bytes were made from."""
+    files: tuple[tuple[Written, ...], ...]
+    """For each rank its files."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for files in self.files for file in files)
+
+
+def name_of(number: int) -> str:
+    """`checkpoint-000007`."""
+    return f"checkpoint-{number:06d}"
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Make the folder, and keep other runs out of it, as far as the file system has locks.
+
+    Raises SpecError when another run is in it, StorageError.
+    """
+    with storage_errors("cannot make the folder of checkpoints"):
+        try:
+            held = Lock(root / _LOCK)
+        except BlockingIOError as error:
+            raise SpecError(
+                f"another run writes checkpoints in {root}: {error.strerror}",
+                "wait for it, or choose another folder",
+            ) from None
+    with held:
+        yield
+
+
+def complete(root: Path) -> list[int]:
+    """Numbers of the checkpoints that are complete, ascending. Raises StorageError."""
+    matches = [match for match in map(_COMPLETE.fullmatch, _names(root)) if match]
+    return sorted(int(match[1]) for match in matches if (root / match[0] / MARKER).is_file())
+
+
+def unfinished(root: Path) -> list[Path]:
+    """Folders that killed runs left behind. Raises StorageError."""
+    return [root / name for name in _names(root) if _UNFINISHED.fullmatch(name)]
+
+
+def _names(root: Path) -> list[str]:
+    with storage_errors("cannot look into the folder of checkpoints"):
+        try:
+            return sorted(path.name for path in root.iterdir())
+        except FileNotFoundError:
+            return []
+
+
+def begin(root: Path, number: int, run: str) -> Path:
+    """The folder that checkpoint `number` is written into, new and empty. Raises StorageError."""
+    part = root / f"{name_of(number)}.{run}{PART}"
+    with storage_errors("cannot begin a checkpoint"):
+        part.mkdir()
+        (part / _OWNER).write_bytes(Owner.me().line())
+    sync_folder(root)
+    return part
+
+
+def commit(part: Path, number: int, marker: Marker) -> None:
+    """Make what is in `part` the complete checkpoint `number`. Raises StorageError.
+
+    All files of all ranks must be on the disk.
+    """
+    write_whole(part / MARKER, json.dumps(to_plain(marker)) + "\n")
+    with storage_errors("cannot complete the checkpoint"):
+        (part / _OWNER).unlink(missing_ok=True)
+        part.rename(part.parent / name_of(number))
+    sync_folder(part.parent)
+
+
+def read_marker(root: Path, number: int) -> Marker:
+    """What the complete checkpoint `number` says of itself. Raises DatasetError, StorageError."""
+    path = root / name_of(number) / MARKER
+    try:
+        marker = build(Marker, read_json(path), Source(str(path)))
+    except SpecError as error:
+        raise DatasetError(error.what, "the checkpoint is damaged") from None
+    for name in (file.name for files in marker.files for file in files):
+        if not re.fullmatch(r"[\w-]+", name):
+            raise DatasetError(f"{path} names a file {name!r}", "the checkpoint is damaged")
+    return marker
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, complete or not; it stops looking complete first.
+
+    It stays when something in it is not ours: when it says neither what it holds nor who writes it, or holds
+    other things than files, or files of other sizes. Raises StorageError.
+    """
+    with storage_errors("cannot remove a checkpoint"):
+        try:
+            held = _own(path)
+            if held is None:
+                return
+            if not path.name.endswith(PART):
+                (path / _OWNER).write_bytes(Owner.me().line())  # for when this is cut off
+                path = path.rename(path.with_name(f"{path.name}.removed{PART}"))
+                sync_folder(path.parent)
+            for name in held:
+                (path / name).unlink(missing_ok=True)
+            (path / _OWNER).unlink(missing_ok=True)
+            path.rmdir()
+        except FileNotFoundError:
+            return
+
+
+def _own(path: Path) -> list[str] | None:
+    """The files in the folder of a checkpoint; None when not all of them are ours. Raises OSError."""
+    files = list(path.iterdir())
+    if not all(file.is_file() and not file.is_symlink() for file in files):
+        return None
+    names = {file.name for file in files} - {_OWNER}
+    if not names and not any(file.stat().st_size for file in files):
+        return []  # cut off when it was begun, or nearly gone: nothing is in it
+    if (path / _OWNER).is_file() and Owner.read((path / _OWNER).read_bytes()) is not None:
+        return sorted(names)
+    try:
+        marker = build(Marker, read_json(path / MARKER))
+    except (SpecError, StorageError):
+        return None
+    sizes = {file.name: file.size for files in marker.files for file in files}
+    named = names <= {*sizes, MARKER} and all(
+        (path / name).stat().st_size == size for name, size in sizes.items() if name in names
+    )
+    return sorted(names) if named else None
+
+
+def clean(root: Path) -> list[str]:
+    """Remove what killed runs left behind; the names. Raises StorageError."""
+    found = unfinished(root)
+    for path in found:
+        remove(path)
+    return [path.name for path in found if not path.exists()]
+
+
+def leave(root: Path) -> None:
+    """Remove the folder itself when nothing is in it any more but the lock. Never raises."""
+    try:
+        if _names(root) == [_LOCK]:
+            (root / _LOCK).unlink()
+            root.rmdir()
+    except (OSError, StorageError):
+        return
+
+
+class ShardIO:
+    """The threads and buffers of a rank, made once and used for every block. A context manager."""
+
+    def __init__(
+        self,
+        workers: int,
+        block_bytes: int,
+        patience: float = 300.0,
+        stalled: Callable[[StorageError], None] = print,
+    ) -> None:
+        """`stalled` is called when no block was done for `patience` seconds; it should end the process."""
+        self.block_bytes = block_bytes
+        self.done = 0
+        """Bytes of all blocks that were read or written so far."""
+        self._patience = patience
+        self._stalled = stalled
+        self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+        for _ in range(workers):
+            buffer = aligned_buffer(block_bytes + max(SLACK, BLOCK_BYTES))
+            _fill(buffer, block_bytes, bytes(32), 0)  # its pages and the cipher exist before time counts
+            self._buffers.put(buffer)
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="checkpoint")
+
+    @contextmanager
+    def buffer(self) -> Iterator[memoryview]:
+        """A buffer of a block and some space behind it, for as long as the body runs."""
+        buffer = self._buffers.get()
+        try:
+            yield buffer
+        finally:
+            self._buffers.put(buffer)
+
+    def each_block(self, size: int, action: Callable[[int, int], int]) -> int:
+        """`action(offset, length)`, which returns a checksum, on every block of `size` bytes; all joined.
+
+        The first error ends it: blocks that have not begun are left out. Raises what `action` does.
+        """
+        blocks = [(at, min(self.block_bytes, size - at)) for at in range(0, size, self.block_bytes)]
+        waiting = [self._pool.submit(action, at, length) for at, length in blocks]
+        try:
+            sums = []
+            for future, (_, length) in zip(waiting, blocks, strict=True):
+                sums.append(self._result(future))
+                self.done += length
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            for future in waiting:  # nothing may still write to a file that is being given up
+                if not future.cancelled():
+                    future.exception()
+            raise
+        return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
+
+    def _result(self, future: Future[int]) -> int:
+        try:
+            return future.result(self._patience)
+        except TimeoutError:
+            if future.done():  # the storage itself reported a timeout
+                raise
+            error = StorageError(
+                f"no block was read or written for {self._patience:g} s", "the storage hangs"
+            )
+            self._stalled(error)
+            raise error from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class Cancelled(Exception):
+    """Whoever asked for the file does not want it any more."""
+
+
+def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
+    """32 bytes that belong to this file of this checkpoint of this run alone."""
+    return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
+
+
+def write_file(
+    folder: Path, shard: Shard, key: bytes, io: ShardIO, direct: bool, stopped: Callable[[], bool] = bool
+) -> Written:
+    """Write one file whole, on the disk before it has its name.
+
+    `stopped` is asked before each block. Raises StorageError, Cancelled.
+    """
+    path = folder / shard.name
+    try:
+        with FileDraft(path, WriteOptions(direct=direct, sync=True)) as target:
+
+            def write(at: int, length: int) -> int:
+                if stopped():
+                    raise Cancelled
+                with io.buffer() as buffer:
+                    crc = _fill(buffer, length, key, at // io.block_bytes)
+                    end = padded(length, BLOCK_BYTES)
+                    buffer[length:end] = bytes(end - length)
+                    target.put(buffer[:end], at)
+                return crc
+
+            crc = io.each_block(shard.size, write)
+            target.end(shard.size)
+            target.publish()
+    except OSError as error:
+        error.filename = str(path)
+        raise storage_error(error, "cannot write the checkpoint") from None
+    return Written(name=shard.name, size=shard.size, crc=crc)
+
+
+def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
+    """Write the first `length` bytes of a block's stream to the head of `buffer`; their CRC-32."""
+    source = RandomSource(key, block)
+    source.into(buffer, length)
+    return source.crc
+
+
+def read_file(storage: PosixStorage, folder: str, written: Written, io: ShardIO) -> None:
+    """Read one file whole and compare it with what was written.
+
+    Raises DatasetError when a byte differs or is missing, StorageError when it cannot be read.
+    """
+    path = storage.root / folder / written.name
+    if not path.is_file():
+        raise _damaged(path, "it is missing")
+    with storage.open(f"{folder}/{written.name}") as blob:
+        if blob.size != written.size:
+            raise _damaged(path, f"it has {blob.size} bytes, {written.size} were written")
+
+        def read(at: int, length: int) -> int:
+            with io.buffer() as buffer:
+                done = blob.read_into(at, buffer[: padded(length, blob.alignment)])
+                if done < length:
+                    raise _damaged(path, f"it ends at byte {at + done}")
+                return crc32(buffer[:length])
+
+        crc = io.each_block(written.size, read)
+    if crc != written.crc:
+        raise _damaged(path, f"its checksum is {crc:08x}, {written.crc:08x} was written")
+
+
+def _damaged(path: Path, why: str) -> DatasetError:
+    return DatasetError(
+        f"{path} is not what was written: {why}", "the storage lost or changed it, or somebody else did"
+    )

@@ -1,0 +1,1 @@
+"""Formats of sample files beyond npz, npy, raw and bytes."""

@@ -1,0 +1,167 @@
+"""HDF5: contiguous datasets `x` and `y`, one sample a file or many of the same shape.
+
+h5py writes and reads the metadata only; the data are written and viewed in place. It is imported where that
+is done: a rank that reads whole files never imports it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from emulator.dataset.formats.base import (
+    Array,
+    ArrayBytes,
+    Extent,
+    Format,
+    Key,
+    Peek,
+    PeekFile,
+    Piece,
+    Shape,
+    Sources,
+    Span,
+    Unsummed,
+    bad,
+)
+from emulator.errors import DatasetError
+from emulator.order import Read
+from emulator.storage.posix import padded
+from emulator.units import BLOCK_BYTES
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_END_OF_FILE = {0: 40, 1: 44, 2: 28, 3: 28}
+"""Version of the superblock -> offset of the end-of-file address."""
+
+
+class _Metadata(PeekFile):
+    """A file that keeps what was written where, and takes no memory for the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda offset, length: memoryview(self.between(offset, offset + length)), 0)
+        self._writes: list[tuple[int, bytes]] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        written = bytes(data)
+        self._writes.append((self._at, written))
+        self._at += len(written)
+        self.size = max(self.size, self._at)
+        return len(written)
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._at if size is None else size
+        return self.size
+
+    def between(self, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`: zeros where nothing was written."""
+        data = bytearray(end - start)
+        for at, written in self._writes:
+            first, last = max(at, start), min(at + len(written), end)
+            if first < last:
+                data[first - start : last - start] = written[first - at : last - at]
+        return bytes(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked(Unsummed):
+    """The index of a file with arrays whose first axis counts the samples."""
+
+    name: str
+    spans: tuple[Span, ...]
+    unsummed = "the format keeps no checksums of single samples"
+
+    def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        each = [(span.offset, span.size // span.shape[0]) for span in self.spans]
+        return [Extent(offset + read.first * size, read.samples * size) for offset, size in each]
+
+
+class Hdf5(Format):
+    """One .h5 file a sample, or for `samples_per_file` of them."""
+
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        voxels = samples * voxels
+        return padded(4 * voxels) + padded(voxels) + 2 * BLOCK_BYTES
+
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        import h5py
+
+        file = _Metadata()
+        arrays: list[tuple[int, ArrayBytes]] = []
+        keys: tuple[tuple[Key, str], ...] = (("x", "<f4"), ("y", "|u1"))
+        with h5py.File(file, "w", alignment_threshold=BLOCK_BYTES, alignment_interval=BLOCK_BYTES) as store:
+            for key, dtype in keys:
+                properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+                properties.set_layout(h5py.h5d.CONTIGUOUS)
+                properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+                properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+                properties.set_obj_track_times(False)
+                kind = h5py.h5t.py_create(np.dtype(dtype))
+                space = h5py.h5s.create_simple(shape)
+                dataset = h5py.h5d.create(store.id, key.encode(), kind, space, properties)
+                size = math.prod(shape) * np.dtype(dtype).itemsize
+                arrays.append((dataset.get_offset(), ArrayBytes(key, size)))
+        pieces: list[Piece] = []
+        at = 0
+        for offset, array in sorted(arrays, key=lambda pair: pair[0]):
+            pieces += [file.between(at, offset), array]
+            at = offset + array.size
+        return [[*pieces, file.between(at, max(at, file.size))]]
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        def span(dataset: Any) -> Span | None:
+            dtype, shape = dataset.dtype, dataset.shape
+            if dtype.kind not in "fiu" or not 1 <= len(shape) <= 8 or math.prod(shape) < 1:
+                raise bad(name, f"its dataset {dataset.name} is not an array of numbers")
+            offset, needed = dataset.id.get_offset(), math.prod(shape) * dtype.itemsize
+            if offset is None:  # chunked: it has to be unpacked
+                if needed > 1032 * size:
+                    raise bad(name, f"its dataset {dataset.name} claims {needed} bytes")
+                return None
+            if offset + needed > size:
+                raise bad(name, f"its dataset {dataset.name} is cut off")
+            return Span(offset, dtype, shape)
+
+        found = _each(span, peek, size, name)
+        spans = {key: span for key, span in found.items() if span is not None}
+        return spans if len(spans) == len(found) else None
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        return _each(lambda dataset: dataset[...], lambda at, length: data[at : at + length], len(data), name)
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stacked:
+        spans = self.spans(peek, size, name)
+        if spans is None or any(span.shape[0] != samples for span in spans.values()):
+            raise DatasetError(
+                f"{name}: it does not hold {samples} samples one behind the other",
+                "generate the dataset again, or read whole files",
+            )
+        return Stacked(name, tuple(spans.values()))
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        if len(head) < 64 or bytes(head[:8]) != _SIGNATURE or head[8] not in _END_OF_FILE:
+            raise bad(name, "not an HDF5 file")
+        at = _END_OF_FILE[head[8]]
+        end = int.from_bytes(head[at : at + 8], "little")
+        if end != size:
+            raise bad(name, f"{size} bytes where its superblock says {end}")
+
+
+T = TypeVar("T")
+
+
+def _each(read: Callable[[Any], T], peek: Peek, size: int, name: str) -> dict[str, T]:
+    """`read` the datasets x and y of a file of `size` bytes. Raises DatasetError."""
+    import h5py
+
+    try:
+        with h5py.File(PeekFile(peek, size), "r") as store:
+            return {key: read(store[key]) for key in ("x", "y")}
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+        raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None

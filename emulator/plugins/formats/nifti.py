@@ -1,0 +1,155 @@
+"""NIfTI-1: samples as a pair `_x.nii` (float32), `_y.nii` (uint8), plain or gzipped.
+
+NIfTI's first axis varies fastest, so the volume (depth, height, width) in memory is the image
+(width, height, depth) of the file: nothing is turned around. Headers are written and read without nibabel;
+seed volumes, which come in more kinds, are read with it in `emulator.dataset.seeds`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from emulator.dataset.formats.base import (
+    Array,
+    ArrayBytes,
+    Key,
+    PairFormat,
+    Peek,
+    Piece,
+    Shape,
+    Source,
+    Sources,
+    Span,
+    bad,
+    inflate,
+)
+from emulator.dataset.seeds import SPACING
+from emulator.errors import SpecError
+
+_DATA = 352  # a header of 348 bytes and 4 bytes that say: no extensions
+_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
+_CHUNK = 1 << 20
+_LEVEL = 1
+_GZIP = 31  # zlib's number for a gzip header around the deflate stream
+
+
+def nifti_header(shape: Shape, key: Key) -> bytes:
+    """Header of a volume with SPACING in mm, world axes along the array's, as nibabel writes it.
+
+    Raises SpecError.
+    """
+    _, depth, height, width = shape
+    if max(shape) > 32767 or shape[0] != 1:
+        raise SpecError(
+            f"a NIfTI file cannot hold {shape[0]} x {depth} x {height} x {width} voxels",
+            "it holds one sample of at most 32767 voxels an axis; choose another format",
+        )
+    code, bits = (16, 32) if key == "x" else (2, 8)
+    z, y, x = SPACING
+    head = bytearray(_DATA)
+    struct.pack_into("<i", head, 0, 348)
+    struct.pack_into("<8h", head, 40, 3, width, height, depth, 1, 1, 1, 1)  # dim
+    struct.pack_into("<2h", head, 70, code, bits)  # datatype, bitpix
+    struct.pack_into("<8f", head, 76, 1, x, y, z, 1, 1, 1, 1)  # pixdim
+    struct.pack_into("<3f", head, 108, _DATA, 1, 0)  # vox_offset, scl_slope, scl_inter
+    head[123] = 2  # xyzt_units: millimetres
+    struct.pack_into("<2h", head, 252, 1, 1)  # qform_code, sform_code: scanner
+    struct.pack_into("<12f", head, 280, x, 0, 0, 0, 0, y, 0, 0, 0, 0, z, 0)  # srow
+    head[344:347] = b"n+1"
+    return bytes(head)
+
+
+def _parse(data: memoryview, name: str) -> Span:
+    """Where the volume lies, from the first 348 bytes of a file. Raises DatasetError."""
+    if len(data) < 348:
+        raise bad(name, "too short for a NIfTI header")
+    order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}i", data)[0] == 348), None)
+    if order is None or bytes(data[344:347]) != b"n+1":
+        raise bad(name, "not a NIfTI-1 file")
+    rank, *edges = struct.unpack_from(f"{order}8h", data, 40)
+    code = struct.unpack_from(f"{order}h", data, 70)[0]
+    offset = struct.unpack_from(f"{order}f", data, 108)[0]
+    if not 3 <= rank <= 4 or min(edges[:rank]) < 1 or code not in _TYPES:
+        raise bad(name, "a NIfTI header that is not of a volume of numbers")
+    if not 348 <= offset <= 1 << 20 or offset != int(offset):
+        raise bad(name, f"a NIfTI header with its data at byte {offset}")
+    samples = edges[3] if rank == 4 else 1
+    return Span(int(offset), np.dtype(order + _TYPES[code]), (samples, edges[2], edges[1], edges[0]))
+
+
+def _whole_file(head: memoryview, size: int, name: str) -> Span:
+    """The volume of a file of `size` bytes that begins with `head`. Raises DatasetError."""
+    span = _parse(head, name)
+    if span.offset + span.size != size:
+        raise bad(name, f"{size} bytes where its header says {span.offset + span.size}")
+    return span
+
+
+class Nifti(PairFormat):
+    """`NAME_x.nii` and `NAME_y.nii`."""
+
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        return 5 * samples * voxels + 2 * _DATA
+
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        voxels = math.prod(shape)
+        return [
+            (nifti_header(shape, "x"), ArrayBytes("x", 4 * voxels)),
+            (nifti_header(shape, "y"), ArrayBytes("y", voxels)),
+        ]
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
+        return {self.key(name): _whole_file(peek(0, min(size, _DATA)), size, name)}
+
+
+class NiftiGz(PairFormat):
+    """`NAME_x.nii.gz` and `NAME_y.nii.gz`, gzip level 1."""
+
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        return 5 * samples * voxels + samples * voxels // 500 + 2 * (_DATA + 64)
+
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        voxels = math.prod(shape)
+        return [
+            _gzipped(nifti_header(shape, "x"), sources["x"], 4 * voxels),
+            _gzipped(nifti_header(shape, "y"), sources["y"], voxels),
+        ]
+
+    def spans(self, peek: Peek, size: int, name: str) -> None:
+        return None
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        self._require_gzip(data, name)
+        plain = inflate(data, int.from_bytes(data[-4:], "little"), _GZIP, name)
+        return {self.key(name): _whole_file(plain, len(plain), name).view(plain)}
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        self._require_gzip(head, name)
+        try:
+            _parse(memoryview(zlib.decompressobj(_GZIP).decompress(head, _DATA)), name)
+        except zlib.error as error:
+            raise bad(name, f"broken compression ({error})") from None
+
+    def _require_gzip(self, data: memoryview, name: str) -> None:
+        if len(data) < 18 or bytes(data[:3]) != b"\x1f\x8b\x08":
+            raise bad(name, "not a gzip file, or one that is cut off")
+
+
+def _gzipped(header: bytes, source: Source, size: int) -> Iterator[Piece]:
+    """A header and the `size` bytes of an array as a gzip file without a date."""
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    chunk = memoryview(bytearray(_CHUNK))
+    chunk[: len(header)] = header
+    used, left = len(header), size
+    while left:
+        step = min(left, _CHUNK - used)
+        source.into(chunk[used:], step)
+        yield stream.compress(chunk[: used + step])
+        used, left = 0, left - step
+    yield stream.flush()

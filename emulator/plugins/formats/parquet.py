@@ -1,0 +1,224 @@
+"""Parquet files, written by pyarrow and read as raw extents of their column chunks.
+
+A reader parses the footer once (pyarrow does) and then asks for the column chunks that it wants of a row
+group, each in one request, as Parquet's C++ reader does without pre-buffering: so do loaders here, which
+cut requests at their block size. Nothing is compressed; values are random bytes in PLAIN encoding, but for
+those of one byte, which PLAIN would store as four: they are in a dictionary. Every page has a checksum. The
+bytes of a file depend on pyarrow's version too.
+
+Without columns of its own a file holds volumes, one a row: `x`, float32, and `y`, uint8, as fixed-size lists.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from emulator.config.recipe import ColumnSpec, Recipe
+from emulator.dataset.formats.base import (
+    SLACK,
+    Array,
+    Extent,
+    Format,
+    Peek,
+    PeekFile,
+    Piece,
+    Pieces,
+    Shape,
+    Sources,
+    bad,
+)
+from emulator.order import Read
+
+_MAGIC = b"PAR1"
+_SMALLEST = 128
+_LARGEST_FOOTER = 1 << 28
+_SHAPE = b"feedrate.shape"
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """The index of one file. A row is never read alone: its row group is."""
+
+    name: str
+    metadata: Any
+    """pyarrow's, parsed from the footer once."""
+    columns: tuple[int, ...]
+    """Numbers of the leaf columns that are read."""
+    starts: Sequence[int]
+    """First row of each group, and the number of rows behind the last."""
+    chunks: Sequence[Sequence[tuple[int, int]]]
+    """Of each group, offset and bytes of each chunk. No arrays: few of them are asked for at a time."""
+
+    def _groups(self, read: Read) -> range:
+        """Those that begin within the rows of `read`, and with the first row of one that does not go on."""
+        within = read.how != "on"
+        first = bisect_left(self.starts, read.first + within)
+        return range(first - within, bisect_left(self.starts, read.first + read.samples, first))
+
+    def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
+        return [chunk for group in self._groups(read) for chunk in self.chunks[group]]
+
+    def checked(self, read: Read) -> Sequence[Extent]:
+        return [Extent(*chunk) for chunk in self.extents(read, 0)]
+
+    def check(self, read: Read, pieces: Pieces) -> None:
+        def peek(offset: int, length: int) -> memoryview:
+            """What was read; zeros between it."""
+            found = bytearray(length)
+            for extent, data in pieces:
+                first = max(offset, extent.offset)
+                last = min(offset + length, extent.offset + extent.size)
+                if first < last:
+                    found[first - offset : last - offset] = data[first - extent.offset : last - extent.offset]
+            return memoryview(found)
+
+        source = PeekFile(peek, max((sum(extent) for extent, _ in pieces), default=0))
+        try:
+            file = pq.ParquetFile(
+                source, metadata=self.metadata, pre_buffer=False, page_checksum_verification=True
+            )
+            for group in self._groups(read):
+                file.reader.read_row_group(group, column_indices=list(self.columns), use_threads=False)
+        except _UNREADABLE as error:
+            raise bad(self.name, f"a page is not what was written ({_first_line(error)})") from None
+
+
+class Parquet(Format):
+    """One .parquet file of many rows."""
+
+    records = True
+
+    def __init__(self, suffix: str, columns: tuple[ColumnSpec, ...] = (), row_group: int = 0) -> None:
+        """No columns: volumes. `row_group`: rows of a row group; 0: all in one."""
+        super().__init__(suffix)
+        self._columns = columns
+        self._row_group = row_group
+
+    def of(self, recipe: Recipe) -> Parquet:
+        return Parquet(self.suffix, recipe.columns, recipe.row_group)
+
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        each = sum(column.bytes for column in self._columns) if self._columns else 5 * voxels
+        groups = -(-samples // (self._row_group or samples))
+        data = samples * each
+        return data + data // 256 + groups * (len(self._columns) or 2) * 2048 + 4096
+
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        return [self._row_groups(shape, sources)]
+
+    def _row_groups(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
+        """The file, a row group at a time. Columns are filled from x; volumes from x and y."""
+        columns = self._columns
+        if not columns:
+            voxels = math.prod(shape[1:])
+            columns = (
+                ColumnSpec(name="x", dtype="float32", size=voxels),
+                ColumnSpec(name="y", dtype="uint8", size=voxels),
+            )
+        types = [_type(column) for column in columns]
+        fields = [pa.field(c.name, t, nullable=False) for c, t in zip(columns, types, strict=True)]
+        schema = pa.schema(fields, metadata={_SHAPE: json.dumps(shape[1:])})
+        small = [c.name + ".list.element" * (c.size > 0) for c in columns if c.dtype in ("int8", "uint8")]
+        sink = io.BytesIO()
+        with pq.ParquetWriter(
+            sink,
+            schema,
+            compression="none",
+            use_dictionary=small or False,
+            write_statistics=False,
+            write_page_checksum=True,
+        ) as writer:
+            for first in range(0, shape[0], self._row_group or shape[0]):
+                rows = min(self._row_group or shape[0], shape[0] - first)
+                arrays = []
+                for column, kind in zip(columns, types, strict=True):
+                    memory = memoryview(bytearray(rows * column.bytes + SLACK))
+                    source = sources["y" if column.name == "y" and not self._columns else "x"]
+                    source.into(memory, rows * column.bytes)
+                    values = pa.py_buffer(memory[: rows * column.bytes])
+                    flat = kind.value_type if column.size else kind
+                    array = pa.Array.from_buffers(flat, rows * max(column.size, 1), [None, values])
+                    arrays.append(
+                        pa.FixedSizeListArray.from_arrays(array, type=kind) if column.size else array
+                    )
+                writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=rows)
+                yield _taken(sink)
+        yield _taken(sink)
+
+    def spans(self, peek: Peek, size: int, name: str) -> None:
+        return None
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        try:
+            table = pq.read_table(pa.BufferReader(data), use_threads=False)
+        except _UNREADABLE as error:
+            raise bad(name, f"not a Parquet file ({_first_line(error)})") from None
+        try:
+            edges = json.loads((table.schema.metadata or {})[_SHAPE])
+            shape = (table.num_rows, *(int(edge) for edge in edges))
+            found = {key: table[key].combine_chunks().flatten().to_numpy() for key in ("x", "y")}
+            return {key: array.reshape(shape) for key, array in found.items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise bad(name, f"a Parquet file without volumes ({type(error).__name__})") from None
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> RowGroups:
+        tail = peek(max(0, size - 8), min(size, 8))
+        length = int.from_bytes(tail[:4], "little")
+        if bytes(tail[4:]) != _MAGIC or not 0 < length <= min(size - 12, _LARGEST_FOOTER):
+            raise bad(name, "not a Parquet file, or its footer is missing")
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(peek(size - 8 - length, length + 8)))
+        except _UNREADABLE as error:
+            raise bad(name, f"a broken footer ({_first_line(error)})") from None
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        starts = [0, *accumulate(group.num_rows for group in groups)]
+        if not groups or starts[-1] != samples:
+            raise bad(name, f"{starts[-1]} rows where the manifest says {samples}")
+        leaves = [groups[0].column(number) for number in range(groups[0].num_columns)]
+        names = [leaf.path_in_schema.partition(".")[0] for leaf in leaves]
+        missing = set(columns) - set(names)
+        if missing:
+            raise bad(name, f"it has no column {sorted(missing)[0]!r}, which access.columns names")
+        wanted = tuple(number for number, leaf in enumerate(names) if not columns or leaf in columns)
+        chunks = [[_extent(group.column(number)) for number in wanted] for group in groups]
+        return RowGroups(name, metadata, wanted, starts, chunks)
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        if bytes(head[:4]) != _MAGIC or size < _SMALLEST:
+            raise bad(name, "not a Parquet file, or its end is missing")
+
+
+def _type(column: ColumnSpec) -> Any:
+    kind = getattr(pa, column.dtype)()
+    return pa.list_(pa.field("element", kind, nullable=False), column.size) if column.size else kind
+
+
+def _taken(sink: io.BytesIO) -> bytes:
+    """What pyarrow has written since the last time. It keeps count of the file's bytes itself."""
+    data = sink.getvalue()
+    sink.seek(0)
+    sink.truncate()
+    return data
+
+
+def _extent(chunk: Any) -> tuple[int, int]:
+    """Offset and bytes of a column chunk."""
+    offset = chunk.data_page_offset
+    if chunk.dictionary_page_offset is not None:
+        offset = min(offset, chunk.dictionary_page_offset)
+    return offset, chunk.total_compressed_size
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0][:120]

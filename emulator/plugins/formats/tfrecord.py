@@ -1,0 +1,258 @@
+"""TFRecord: records of tf.train.Example as TensorFlow's TFRecordWriter frames them, without TensorFlow.
+
+A record: length (uint64), masked CRC-32C of it, data, masked CRC-32C of the data; little-endian. The data
+is an Example with the features `shape` (bytes of three uint32), `size` (int64) and `image` (bytes), the
+latter two as DLIO has them: the image, float32, and the label, uint8, behind it. All records of a file have
+the same length, so that the n-th one lies where arithmetic says.
+
+Example{features: Features{feature: map<string, Feature>}}, Feature{bytes_list | int64_list}: each of these
+is a length-delimited field of protocol buffers' wire format, written by hand and read within bounds.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.dataset.formats.base import (
+    SLACK,
+    Array,
+    Extent,
+    Format,
+    Peek,
+    Piece,
+    Pieces,
+    Shape,
+    Sources,
+    Span,
+    bad,
+)
+from emulator.errors import DatasetError
+from emulator.order import Read
+from emulator.storage.base import HEAD
+
+# ---- The Example: its head depends on the shape alone, its last 5 x voxels bytes are the arrays.
+
+_SHAPE = struct.Struct("<3L")
+"""Three numbers of a fixed length, not varints: the bytes of a record depend on its voxels alone."""
+_IMAGE = b"\x0a\x05image"
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _opening(number: int, length: int) -> bytes:
+    """A length-delimited field (wire type 2) without its `length` bytes."""
+    return bytes([number << 3 | 2]) + _varint(length)
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return _opening(number, len(data)) + data
+
+
+def _feature(name: bytes, value: bytes) -> bytes:
+    """An entry of the map of features."""
+    return _field(1, _field(1, name) + _field(2, value))
+
+
+_BEFORE_SHAPE = _feature(b"shape", _field(1, _field(1, bytes(_SHAPE.size))))[: -_SHAPE.size]
+
+
+def example_head(shape: tuple[int, int, int]) -> bytes:
+    """An Example up to the bytes of its image, which are its last 5 x voxels."""
+    size = 5 * math.prod(shape)
+    first = _BEFORE_SHAPE + _SHAPE.pack(*shape)
+    first += _feature(b"size", _field(3, _field(1, _varint(size))))
+    image = b""
+    for number in (1, 1, 2):  # BytesList.value, Feature.bytes_list, the map entry's value
+        image = _opening(number, size + len(image)) + image
+    image = _IMAGE + image
+    image = _opening(1, size + len(image)) + image
+    return _opening(1, size + len(first) + len(image)) + first + image
+
+
+def example_bytes(voxels: Any) -> Any:
+    """Bytes of the Example of a sample of so many voxels, its image with them: one number, or an array."""
+
+    def varint_bytes(value: Any) -> Any:
+        return 1 + sum((value >= 1 << 7 * turn) * 1 for turn in range(1, 6))
+
+    size = 5 * voxels
+    first = len(_BEFORE_SHAPE) + _SHAPE.size
+    first += len(_feature(b"size", _field(3, _field(1, b"")))) + varint_bytes(size)
+    image = size
+    for _ in range(3):
+        image = image + 1 + varint_bytes(image)
+    image = image + len(_IMAGE)
+    image = image + 1 + varint_bytes(image)
+    return first + image + 1 + varint_bytes(first + image)
+
+
+def _example_spans(data: memoryview, offset: int, size: int, name: str) -> dict[str, Span]:
+    """Where the arrays of an Example of `size` bytes lie in a file that has it at `offset`.
+
+    `data` is its head or all of it. Raises DatasetError.
+    """
+    at = bytes(data[: 6 + len(_BEFORE_SHAPE)]).find(_BEFORE_SHAPE) + len(_BEFORE_SHAPE)
+    if at < len(_BEFORE_SHAPE) or at + _SHAPE.size > len(data):
+        raise bad(name, "an Example that feedrate did not make: it holds no volume")
+    edges = _SHAPE.unpack_from(data, at)
+    head, voxels = example_head(edges), math.prod(edges)
+    if not voxels or bytes(data[: len(head)]) != head or len(head) + 5 * voxels != size:
+        raise bad(name, f"an Example of {size} bytes that does not hold the shape {edges} that it states")
+    start, shape = offset + len(head), (1, *edges)
+    return {"x": Span(start, np.dtype("<f4"), shape), "y": Span(start + 4 * voxels, np.dtype("|u1"), shape)}
+
+
+# ---- The records around it.
+
+_LENGTH = struct.Struct("<QL")
+_FOOT = 4
+_FRAME = _LENGTH.size + _FOOT
+_AT_ONCE = 1 << 20
+"""Bytes of records that are framed at once, at least one record."""
+_MASK = 0xA282EAD8
+
+
+def masked_crc32c(data: NDArray[np.uint8] | bytes) -> int:
+    """CRC-32C of `data`, rotated and shifted as TFRecord stores it: sums of sums are no sums then."""
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
+
+
+def _length_of(head: memoryview, left: int, name: str) -> int:
+    """Bytes of the data of the record that `head` begins; `left` are in the file. Raises DatasetError."""
+    if len(head) < _LENGTH.size:
+        raise bad(name, "not a TFRecord file, or its end is missing")
+    length, crc = _LENGTH.unpack_from(head)
+    if masked_crc32c(bytes(head[:8])) != crc:
+        raise bad(name, "not a TFRecord file: the checksum of a record's length is wrong")
+    if length + _FRAME > left:
+        raise bad(name, f"a record of {length} bytes where {max(left - _FRAME, 0)} are left")
+    return int(length)
+
+
+def wrong_record(data: memoryview) -> str:
+    """What is wrong with a framed record, its checksums compared; empty: nothing."""
+    length, crc = _LENGTH.unpack_from(data) if len(data) >= _FRAME else (0, 0)
+    if length + _FRAME != len(data) or masked_crc32c(bytes(data[:8])) != crc:
+        return "the frame of a record is broken"
+    body = np.frombuffer(data[_LENGTH.size : -_FOOT], np.uint8)
+    if masked_crc32c(body) != int.from_bytes(data[-_FOOT:], "little"):
+        return "the CRC-32C of a record differs from its data's"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The index of a file: records of one size, one behind the other, from its first byte to its last."""
+
+    name: str
+    size: int
+    """Bytes of the file."""
+    samples: int
+
+    def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        if read.how == "alone":
+            return self.checked(read)
+        begin = self.size * read.first // self.samples
+        end = self.size * (read.first + read.samples) // self.samples
+        first = begin // block if read.how == "start" else -(-begin // block)
+        last = -(-end // block)
+        return [Extent(first * block, min(last * block, self.size) - first * block)] if first < last else []
+
+    def checked(self, read: Read) -> Sequence[Extent]:
+        each, rest = divmod(self.size, self.samples)
+        if rest:
+            raise DatasetError(
+                f"{self.name}: {self.size} bytes are not {self.samples} samples of one size",
+                "--set access.pattern=sequential reads such files, without --verify-reads",
+            )
+        return [Extent(read.first * each, read.samples * each)]
+
+    def check(self, read: Read, pieces: Pieces) -> None:
+        ((_, data),) = pieces
+        each = self.size // self.samples
+        for number in range(read.samples):
+            wrong = wrong_record(data[number * each : (number + 1) * each])
+            if wrong:
+                raise DatasetError(
+                    f"{self.name}: {wrong} (sample {read.first + number})",
+                    "its bytes are not those that were generated; run feedrate verify on the dataset",
+                )
+
+
+class TfRecord(Format):
+    """One .tfrecord file, of one sample or many."""
+
+    records = True
+
+    def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
+        return samples * (_FRAME + example_bytes(voxels))
+
+    def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
+        return [self._blocks(shape, sources)]
+
+    def _blocks(self, shape: Shape, sources: Sources) -> Iterator[Piece]:
+        """The file, some records at a time: they are the rows of an array."""
+        samples, voxels = shape[0], math.prod(shape[1:])
+        head = example_head(shape[1:])
+        length = len(head) + 5 * voxels
+        opening = length.to_bytes(8, "little")
+        opening += masked_crc32c(opening).to_bytes(4, "little") + head
+        many = max(1, min(samples, _AT_ONCE // (5 * voxels)))
+        arrays = [
+            (source, size, memoryview(bytearray(many * size + SLACK)))
+            for source, size in ((sources["x"], 4 * voxels), (sources["y"], voxels))
+        ]
+        for first in range(0, samples, many):
+            rows = np.empty((min(many, samples - first), length + _FRAME), np.uint8)
+            rows[:, : len(opening)] = np.frombuffer(opening, np.uint8)
+            at = len(opening)
+            for source, size, memory in arrays:
+                source.into(memory, len(rows) * size)
+                rows[:, at : at + size] = np.frombuffer(memory, np.uint8, len(rows) * size).reshape(-1, size)
+                at += size
+            sums = [masked_crc32c(row[_LENGTH.size : -_FOOT]) for row in rows]
+            rows[:, -_FOOT:] = np.array(sums, "<u4").view(np.uint8).reshape(-1, _FOOT)
+            yield rows.reshape(-1).data
+
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
+        length = _length_of(peek(0, min(size, _LENGTH.size)), size, name)
+        if length + _FRAME != size:
+            return None  # many records: their arrays do not lie one behind the other
+        return _example_spans(peek(_LENGTH.size, min(length, HEAD)), _LENGTH.size, length, name)
+
+    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
+        found: dict[str, list[Array]] = {"x": [], "y": []}
+        at = 0
+        while at < len(data):
+            length = _length_of(data[at : at + _LENGTH.size], len(data) - at, name)
+            start = at + _LENGTH.size
+            for key, span in _example_spans(data[start : start + length], start, length, name).items():
+                found[key].append(span.view(data))
+            at = start + length + _FOOT
+        if len({image.shape for image in found["x"]}) != 1:
+            raise bad(name, "its records are not of one shape")
+        return {key: np.concatenate(arrays) for key, arrays in found.items()}
+
+    def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Records:
+        if columns:
+            raise bad(name, "a TFRecord file has no columns")
+        return Records(name, size, samples)
+
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        _length_of(head, size, name)

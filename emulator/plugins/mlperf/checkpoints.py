@@ -1,0 +1,180 @@
+"""Published runs of checkpoints (MLPerf Storage v2.0 and v3.0) as results of the kind checkpoint.
+
+DLIO logs when each rank began each checkpoint and how long it took (`save_ckptN`, `load_ckptN`); the
+size is that of all ranks. Its GB is 2^30 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+from emulator.config.reader import Source, build
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.config import Config, workload_table
+from emulator.plugins.mlperf.figures import GIB, JsonObject, each_host
+from emulator.plugins.mlperf.tree import RunFolder
+from emulator.plugins.mlperf.workload import checkpoint_model
+from emulator.record.result import Checkpoint, RunResult, new_result
+from emulator.registry import load
+
+_SPAN = re.compile(r"(save|load)_ckpt(\d{1,6})")
+_LONGEST = 1e9  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedCheckpoints:
+    """A run of checkpoints, and what it wrote and read."""
+
+    run: RunFolder
+    workload: Mapping[str, Any]
+    """The model and how it was spread, as a result of the kind checkpoint has it."""
+    ranks: int
+    hosts: int
+    hostname: str
+    memory: int
+    """Bytes of all hosts."""
+    cores: int
+    """Of a host."""
+    start: datetime
+    checkpoints: tuple[Checkpoint, ...]
+    """`began` is since the start of this run."""
+
+
+def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
+    """What `run` wrote and read. Raises SpecError naming what is missing or wrong."""
+    table = run.configs.get("config.yaml")
+    if table is None:
+        stated = (value.get("parameters") for value in run.metadata.values() if isinstance(value, Mapping))
+        table = next((value for value in stated if isinstance(value, Mapping)), None)
+    if table is None:
+        raise SpecError(f"{run.name}: a run of checkpoints without its configuration")
+    config = Config(f"{run.name}/config.yaml", workload_table(table, f"{run.name}/config.yaml"))
+    name = re.sub(r"^llama_", "llama3-", config.model("model"))
+    model = build(
+        load("plugins.checkpoint.model:CheckpointModel"),
+        checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name)),
+        Source(config.name),
+    )
+    summary = JsonObject(run.summary, f"{run.name}/summary.json")
+    metric = summary.inner("metric")
+    size = round(metric.number("checkpoint_size_GB", 1e9) * GIB)
+    if size < 1:
+        raise SpecError(f"{metric.name}: checkpoint_size_GB is 0")
+    ranks, hosts = summary.whole("num_accelerators", 10_000_000), summary.whole("num_hosts", 10_000_000, 1)
+    start = _moment(run.summary.get("start"), f"{summary.name}: start")
+    spread = model.parallelism
+    group = spread.tensor * spread.pipeline
+    subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0 or ranks < group
+    memory = each_host(summary.numbers("host_memory_GB", 1e9, optional=True), hosts)
+    cores = each_host(summary.numbers("host_cpu_count", 1e6, optional=True), hosts)
+    parameters = load("plugins.checkpoint.model:parameters")
+    return ImportedCheckpoints(
+        run=run,
+        workload={
+            **asdict(model),
+            "title": f"Checkpoints: {model.title}",
+            "parameters": parameters(model.shape),
+            "subset": subset,
+            "scale": "1",
+            "data_parallel": spread.data if subset else ranks // group,
+        },
+        ranks=ranks,
+        hosts=hosts,
+        hostname=str(run.summary.get("hostname", ""))[:80],
+        memory=round(sum(memory) * GIB),
+        cores=round(cores[0]) if cores else 0,
+        start=start,
+        checkpoints=tuple(_checkpoints(run, ranks, hosts, size, start)),
+    )
+
+
+def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datetime) -> list[Checkpoint]:
+    """In the order in which they began. Raises SpecError when no rank says how long one took."""
+    spans: dict[tuple[str, int], dict[int, tuple[datetime, float]]] = {}
+    for rank, epochs in run.epochs.items():
+        for epoch in epochs.values():
+            for key, span in epoch.items():
+                match = _SPAN.fullmatch(key)
+                if match is None:
+                    continue
+                where = f"{run.name}: {key} of rank {rank or 0}"
+                values = JsonObject(span if isinstance(span, Mapping) else {}, where)
+                try:
+                    seconds = float(values.values.get("duration", "missing"))  # v2.0 has it as text
+                except (TypeError, ValueError):
+                    raise values.wrong("duration", "a number", values.values.get("duration")) from None
+                if not 0 < seconds < _LONGEST:
+                    raise values.wrong("duration", "a number of seconds", seconds)
+                began = _moment(values.values.get("start"), f"{where}: start")
+                spans.setdefault((match[1], int(match[2])), {})[int(rank or 0)] = (began, seconds)
+    if not spans:
+        raise SpecError(f"{run.name}: no per_epoch_stats.json says how long its checkpoints took")
+    found = []
+    for (verb, number), of_ranks in spans.items():
+        slowest = max(of_ranks, key=lambda rank: of_ranks[rank][1])
+        seconds = of_ranks[slowest][1]
+        direction: Literal["write", "read"] = "write" if verb == "save" else "read"
+        found.append(
+            Checkpoint(
+                direction=direction,
+                number=number - 1,
+                ranks=ranks,
+                hosts=hosts,
+                bytes=size,
+                began=(min(began for began, _ in of_ranks.values()) - start).total_seconds(),
+                seconds=seconds,
+                fastest_seconds=min(seconds for _, seconds in of_ranks.values()),
+                bytes_per_second=size / seconds,
+                slowest_rank=slowest,
+            )
+        )
+    return sorted(found, key=lambda made: made.began)
+
+
+def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: Sequence[str]) -> RunResult:
+    """The result of runs of one model on one system, one after the other."""
+    runs = sorted(runs, key=lambda written: written.start)
+    first = runs[0]
+    checkpoints = []
+    for written in runs:
+        later = (written.start - first.start).total_seconds()
+        checkpoints += [replace(made, began=made.began + later) for made in written.checkpoints]
+    return new_result(
+        "checkpoint",
+        command=tuple(command),
+        workload={**first.workload, "name": name},
+        dataset={"path": "", "bytes": checkpoints[0].bytes},
+        storage={"cache": "unknown", "direct": None},
+        loader="DLIO's",
+        environment={
+            "memory_bytes": first.memory // first.hosts,
+            "cores": first.cores,
+            "hosts": [first.hostname, *(f"host {number}" for number in range(2, first.hosts + 1))],
+            "imported": [_provenance(written) for written in runs],
+        },
+        checkpoints=tuple(checkpoints),
+    )
+
+
+def _provenance(written: ImportedCheckpoints) -> dict[str, Any]:
+    """What a run published: DLIO takes its means from rank 0 alone."""
+    run = written.run
+    metric = {key: value for key, value in run.summary["metric"].items() if isinstance(value, int | float)}
+    return {
+        "run": run.name,
+        "layout": run.layout,
+        "version": run.version,
+        "start": written.start.isoformat(),
+        "published": metric,
+    }
+
+
+def _moment(value: Any, where: str) -> datetime:
+    try:
+        return datetime.fromisoformat(str(value)).replace(tzinfo=None)
+    except ValueError:
+        raise SpecError(f"{where} must be a time of day (ISO 8601), not {str(value)[:40]!r}") from None

@@ -1,0 +1,185 @@
+"""`feedrate import` and `feedrate export`: files of MLPerf Storage and DLIO, in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulator import live
+from emulator.cli import options
+from emulator.config.reader import to_plain, toml_text
+from emulator.errors import SpecError
+from emulator.files import write_whole
+from emulator.plugins.mlperf.config import Config, read_config, read_overrides
+from emulator.plugins.mlperf.export import CHECK, export_result
+from emulator.plugins.mlperf.results import import_folder, write_imports
+from emulator.plugins.mlperf.workload import checkpoint_model, convert, recipe_text, workload_text
+from emulator.registry import FORMATS, TRACES, load
+from emulator.units import show_bytes, show_rate, show_seconds
+
+
+def import_(
+    path: Annotated[
+        Path, typer.Argument(metavar="PATH", help="DLIO's YAML, a folder of MLPerf Storage results, a trace.")
+    ],
+    out: Annotated[Path, typer.Option(help="The workload (.toml), or the folder for results.")],
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--override", metavar="KEY=VALUE", help="As Hydra's: reader.batch_size=8; repeatable."),
+    ] = None,
+    overrides: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A list of them: overrides.yaml.")
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a recipe for the YAML's dataset, too.")
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(
+            "--workload", "-w", help="What a result without a configuration ran; what a trace does not know."
+        ),
+    ] = "",
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Import nothing when one file of a folder cannot be read.")
+    ] = False,
+    label: options.Label = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
+) -> None:
+    """A workload from a DLIO YAML with overrides, or results from MLPerf Storage's folders.
+
+    Also a recording from a trace: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
+    """
+    trace = next((name for end, name in TRACES.items() if path.name.endswith(end)), "")
+    if trace and not path.is_dir():
+        load(trace)(path, out, workload, force)
+        return
+    if not path.is_dir():
+        texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
+        _import_workload(path, out, texts, recipe, force)
+        return
+    imports = import_folder(path, workload, strict)  # every run is read before anything is written
+    folders = write_imports(imports, out, options.command_line(), force, label)
+    if live.for_programs():
+        live.answer(
+            {
+                "results": {name: str(folder) for name, folder in folders.items()},
+                "runs": imports.count,
+                "left_out": {name: list(reasons) for name, reasons in imports.notes.items()},
+                "skipped": dict(imports.skipped),
+            }
+        )
+    for name, folder in folders.items():
+        typer.echo(f"{folder}: {name}")
+    for runs in imports.training.values():
+        for imported in runs:
+            accelerators = imported.published.accelerators
+            typer.echo(f"  {accelerators} accelerators, {imported.run.name}: {imported.figures.verdict}")
+    for written in (written for runs in imports.checkpoints.values() for written in runs):
+        typer.echo(f"  {written.ranks} ranks, {written.run.name}: {len(written.checkpoints)} checkpoints")
+    for name, reasons in imports.notes.items():
+        for why in reasons:
+            typer.echo(f"left out of {name}: {why}")
+    for name, why in imports.skipped.items():
+        typer.echo(f"skipped {name}: {why}")
+    typer.echo(f"{imports.count} runs imported, {len(imports.skipped)} folders skipped")
+
+
+def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path | None, force: bool) -> None:
+    """Nothing is written unless all of it can be."""
+    if out.suffix != ".toml":
+        raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
+    for file in (out, recipe):
+        if file is not None and file.is_dir():
+            raise SpecError(f"{file} is a folder", "give the file that is to be written")
+        if file is not None and file.exists() and not force:
+            raise SpecError(f"{file} is there already", "choose another --out, or add --force")
+    config = read_config(path, overrides)
+    if config.purpose == "checkpoints":
+        _import_checkpoint_model(config, out, recipe)
+        return
+    if config.purpose != "training":
+        if config.purpose == "nothing" and config.at("workflow.train") is not False:
+            raise SpecError(f"{path}: there is no training in it: no section dataset or train")
+        does = "generates a dataset" if config.purpose == "generation" else "does not train"
+        raise SpecError(f"{path}: {does} (its workflow says so)", "import the file of the training itself")
+    converted = convert(config, out.stem)
+    form = converted.workload.sample.format
+    if form not in FORMATS:
+        raise SpecError(
+            f"{path}: feedrate reads no files of the format {form}", f"it reads {', '.join(FORMATS)}"
+        )
+    recipe_toml = recipe_text(converted, path.name) if recipe else ""
+    write_whole(out, workload_text(converted, path.name))
+    if recipe is not None:
+        write_whole(recipe, recipe_toml)
+
+    spec = converted.workload
+    if live.for_programs():
+        left = {item.key: item.why for item in converted.left_out}
+        live.answer({"file": str(out), "workload": to_plain(spec), "left_out": left})
+    demand = spec.ideal_samples_per_second * spec.sample_read.bytes_mean
+    typer.echo(f"{out}: {spec.title}")
+    typer.echo(
+        f"  {spec.sample.format}, {show_bytes(spec.sample.bytes_mean)} a sample, batch size "
+        f"{spec.loader.batch_size}, {show_seconds(spec.accelerator.step_seconds)} a step"
+        + (f": one accelerator asks for {show_rate(demand)}" if spec.accelerator.step_seconds else "")
+    )
+    if spec.loader.crop:
+        edges = " x ".join(map(str, spec.loader.crop))
+        typer.echo(f"  chosen: --loader torch keeps a random crop of {edges} voxels of what it reads whole")
+    if converted.left_out:
+        typer.echo("left out:")
+    for item in converted.left_out:
+        typer.echo(f"  {item.key} = {str(item.value)[:40]}: {item.why}")
+    if recipe is not None:
+        folders = f" --subfolders {converted.subfolders}" if converted.subfolders > 1 else ""
+        typer.echo(f"dataset: feedrate generate DIR --recipe {recipe}{folders}")
+
+
+def _import_checkpoint_model(config: Config, out: Path, recipe: Path | None) -> None:
+    """The model whose checkpoints the YAML describes, for `feedrate checkpoint`."""
+    if recipe is not None:
+        raise SpecError(f"{config.name} describes checkpoints, not a dataset", "leave out --recipe")
+    table = checkpoint_model(config, out.stem)
+    write_whole(out, f"# Imported by feedrate from {Path(config.name).name}.\n" + toml_text(table))
+    if live.for_programs():
+        live.answer({"file": str(out), "model": to_plain(table)})
+    spread = table["parallelism"]
+    ranks = spread["tensor"] * spread["pipeline"] * spread["data"]
+    typer.echo(f"{out}: checkpoints of {table['title']}")
+    typer.echo(f"  for {ranks} rank{'s' if ranks > 1 else ''}: feedrate checkpoint DIR --model {out}")
+
+
+def export(
+    mlperf: Annotated[Path, typer.Option("--mlperf", metavar="OUT", help="A result, as MLPerf Storage's.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The folder to be.")],
+    rules: Annotated[
+        str,
+        typer.Option(metavar="VERSION", help="v1.0, v2.0 or v3.0; default: the newest with the workload."),
+    ] = "",
+) -> None:
+    """Write a result in MLPerf Storage's layout, marked as no submission; check it against the rules."""
+    checks = export_result(mlperf, out, rules)
+    if live.for_programs():
+        live.answer(
+            {
+                "folder": str(out),
+                "checks": [
+                    {
+                        "version": check.version,
+                        "accelerators": check.accelerators,
+                        "open": check.open,
+                        "closed": check.closed,
+                    }
+                    for check in checks
+                ],
+            }
+        )
+    largest = [check for check in checks if check.open] or checks
+    for line in largest[-1].lines:
+        typer.echo(line)
+    if len(checks) > 1:
+        typer.echo(f"{len(checks)} counts were checked: {out / CHECK}")
+    typer.echo(f"{out}: made by feedrate, not an official submission")

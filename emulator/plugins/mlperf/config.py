@@ -1,0 +1,240 @@
+"""A configuration of DLIO: a YAML file with Hydra's overrides laid over it, and the values in it.
+
+Overrides are those of DLIO's command line and of overrides.yaml, such as `++workload.reader.batch_size=8`:
+assignments of a plain value or list to a dotted key, with or without `+` or `++` and the leading `workload.`,
+and deletions (`~key`). A group (`workload=unet3d_h100`) chooses a file. Interpolations, functions and sweeps
+are refused: nothing is evaluated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.bounded import parse_yaml, read_yaml
+
+SECTIONS = ("dataset", "reader", "data_reader", "train", "workflow", "metric", "model", "checkpoint")
+"""A table is a workload if it has at least one of these."""
+
+_OTHER_BENCHMARKS = {
+    "a vector database's benchmark": ("database", "index", "search"),
+    "a key-value cache's benchmark": ("user_templates", "generation_timing", "kv_cache", "qos_profiles"),
+}
+"""What else MLPerf Storage measures -> sections that only its files have."""
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_WORKLOAD_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_MOST_OVERRIDES = 1000
+_TOP_VALUES = ("model", "framework")
+"""Keys at the top of a workload whose value is no table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """An assignment or a deletion."""
+
+    path: tuple[str, ...]
+    """Keys from the top, without the leading `workload`."""
+    value: Any
+    deletes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """A list of overrides, sorted by what they concern."""
+
+    changes: tuple[Override, ...] = ()
+    """Of the workload, in their order."""
+    workload: str = ""
+    """Choice of the group `workload`: the name of the YAML file that the changes are laid over."""
+    others: tuple[str, ...] = ()
+    """Of Hydra itself or of other groups."""
+
+
+def read_overrides(path: Path) -> list[str]:
+    """The list in an overrides.yaml. Raises SpecError, StorageError."""
+    texts = read_yaml(path)
+    if texts is None:
+        return []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise SpecError(
+            f"{path}: not a list of overrides", "its lines are like - ++workload.reader.batch_size=8"
+        )
+    return texts
+
+
+def parse_overrides(texts: Sequence[str]) -> Overrides:
+    """`texts` in their order. Raises SpecError."""
+    if len(texts) > _MOST_OVERRIDES:
+        raise SpecError(f"{len(texts)} overrides are too many", f"at most {_MOST_OVERRIDES} are read")
+    changes: list[Override] = []
+    others: list[str] = []
+    workload = ""
+    for text in texts:
+        if text.lstrip("+~").startswith("hydra"):
+            others.append(text)
+            continue
+        body = text.lstrip("+")
+        deletes = body.startswith("~")
+        key, equals, value_text = body.removeprefix("~").partition("=")
+        if not _KEY.fullmatch(key) or not (equals or deletes):
+            raise SpecError(f"the override {text[:80]!r} is not KEY=VALUE", "for example reader.batch_size=8")
+        path = tuple(key.split("."))
+        if len(path) > 1 and path[0] == "workload":
+            path = path[1:]
+        value = None
+        if not deletes:
+            if "${" in value_text or value_text.strip().startswith(("&", "*", "!", "|", ">")):
+                what = f"the override {text[:80]!r} is not a plain value"
+                raise SpecError(what, "interpolations are not evaluated")
+            value = parse_yaml(value_text, f"the override {text[:80]!r}")
+        if path == ("workload",):
+            workload = str(value or "")
+        elif len(path) == 1 and isinstance(value, str) and path[0] not in _TOP_VALUES:
+            others.append(text)
+        else:
+            changes.append(Override(path, value, deletes))
+    return Overrides(tuple(changes), workload, tuple(others))
+
+
+def apply(config: Mapping[str, Any], changes: Sequence[Override]) -> dict[str, Any]:
+    """A copy of `config` with `changes` laid over it. Raises SpecError."""
+    result = dict(config)
+    for change in changes:
+        table = result
+        for depth, key in enumerate(change.path[:-1], 1):
+            inner = table.get(key)
+            if inner is not None and not isinstance(inner, Mapping):
+                raise SpecError(f"{'.'.join(change.path[:depth])} is not a table: it has no keys to override")
+            table[key] = dict(inner or {})
+            table = table[key]
+        if change.deletes:
+            table.pop(change.path[-1], None)
+        else:
+            table[change.path[-1]] = change.value
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What DLIO would run with."""
+
+    name: str
+    """File it came from, for errors."""
+    table: Mapping[str, Any]
+    """The sections model, dataset, reader, train ..."""
+    choice: str = ""
+    """Name of the workload that was chosen, such as unet3d_h100: the file's, or an override's."""
+    others: tuple[str, ...] = ()
+    """Overrides that are not of the workload."""
+
+    def leaves(self) -> Iterator[tuple[str, Any]]:
+        """Every dotted key with its value; lists and empty tables are values."""
+        yield from _leaves(self.table, "")
+
+    def at(self, key: str) -> Any:
+        """The value under a dotted key; None when it is not there."""
+        value: Any = self.table
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float | None:
+        """The number under a dotted key, or under its `mean`; `default` when it is not there.
+
+        Raises SpecError when it is not a number from 0 to 1e18.
+        """
+        value = self.at(key)
+        if isinstance(value, Mapping):
+            value = value.get("mean")
+        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+            value = float(value)  # YAML 1.1 takes 1e-3 for text, DLIO's reader does not
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpecError(f"{self.name}: {key} must be a number, not {str(value)[:40]!r}")
+        if not 0 <= value <= 1e18:
+            raise SpecError(f"{self.name}: {key} must be at least 0 and no more than 1e18, not {value:g}")
+        return value
+
+    def whole(self, key: str, default: int = 0) -> int:
+        """The number under a dotted key, rounded: YAML files have record lengths with fractions."""
+        value = self.number(key)
+        return default if value is None else round(value)
+
+    def text(self, key: str, default: str = "") -> str:
+        """The text under a dotted key. Raises SpecError."""
+        value = self.at(key)
+        if value is None:
+            return default
+        if not isinstance(value, str | int | float) or isinstance(value, bool) or len(str(value)) > 200:
+            raise SpecError(f"{self.name}: {key} must be a short text, not {str(value)[:40]!r}")
+        return str(value)
+
+    @property
+    def purpose(self) -> Literal["training", "checkpoints", "generation", "nothing"]:
+        """What DLIO does with it; it trains where `workflow` does not say otherwise and there are data."""
+        if self.at("workflow.train") is not False and (self.at("dataset") or self.at("train")):
+            return "training"
+        if self.at("workflow.checkpoint") is True:
+            return "checkpoints"
+        return "generation" if self.at("workflow.generate_data") is True else "nothing"
+
+    def model(self, default: str) -> str:
+        """The model's name: the value of `model` until MLPerf Storage v0.5, of `model.name` since."""
+        return self.text("model.name" if isinstance(self.at("model"), Mapping) else "model", default)
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration in a YAML file, with Hydra's overrides laid over it.
+
+    The file may be a workload's (unet3d_h100.yaml), a configuration as Hydra saved it (with the workload
+    under `workload`), or the config.yaml of a folder with `workload/NAME.yaml` beside it. Raises SpecError,
+    StorageError.
+    """
+    parsed = parse_overrides(overrides)
+    table = read_yaml(path)
+    if isinstance(table, Mapping) and "defaults" in table and "workload" not in table:
+        defaults = table["defaults"] if isinstance(table["defaults"], list) else []
+        choices = [item.get("workload") for item in defaults if isinstance(item, Mapping)]
+        names = [parsed.workload] if parsed.workload else [name for name in choices if isinstance(name, str)]
+        if len(names) != 1:
+            raise SpecError(
+                f"{path} chooses no workload", "add --override workload=NAME, or give its own file"
+            )
+        if not _WORKLOAD_NAME.fullmatch(names[0]):  # no way out of the folder
+            raise SpecError(f"{path}: {names[0][:80]!r} is not the name of a workload")
+        return read_config(path.parent / "workload" / f"{names[0]}.yaml", overrides)
+    changed = apply(workload_table(table, str(path)), parsed.changes)
+    return Config(str(path), changed, parsed.workload or path.stem, parsed.others)
+
+
+def workload_table(table: Any, name: str) -> Mapping[str, Any]:
+    """The workload in a configuration, which may lie under `workload`. Raises SpecError."""
+    inner = table.get("workload", table) if isinstance(table, Mapping) else None
+    for kind, keys in _OTHER_BENCHMARKS.items():
+        if isinstance(inner, Mapping) and any(key in inner for key in keys):
+            raise SpecError(
+                f"{name}: a configuration of {kind}", "only training and checkpoints are imported"
+            )
+    if not isinstance(inner, Mapping) or not any(section in inner for section in SECTIONS):
+        raise SpecError(
+            f"{name}: not a configuration of DLIO", "it should have sections dataset, reader, train"
+        )
+    if "data_reader" in inner:  # DLIO's own name for it; it counts before `reader`
+        rest = {key: value for key, value in inner.items() if key not in ("data_reader", "reader")}
+        inner = {**rest, "reader": inner["data_reader"]}
+    return inner

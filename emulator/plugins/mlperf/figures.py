@@ -1,0 +1,436 @@
+"""From a run's documents to its figures: checked, in SI units, recomputed with DLIO's slips undone. Pure.
+
+    AU as published    sum of compute without the first step / time without the first step, per block;
+                       weighted by steps over an epoch's blocks, mean over ranks, mean over epochs
+    AU recomputed      the same with nominal compute: time overslept does not count as compute
+    X, same steps      (n - 1) x batch / time without the first step: v3.0 publishes it, v2.0 writes (n - 2)
+    X, all steps       n x batch / time: v0.5 and v1.0 publish this one
+
+X_ideal is batch / step time. With nominal compute AU is X / X_ideal over the same steps, by definition; a
+slow start shows only in X over all steps. DLIO's MB is 2^20 bytes, its GB 2^30.
+
+A block is what lies between two checkpoints. DLIO logs for each of its steps `load` (the wait for a batch),
+`proc` (load and compute together, measured) and `compute` (nominal in v1.0, the measured sleep later), and
+for each block `au` and `throughput`, from which the length of the block follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.config.workload import Workload
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.tree import RunFolder
+from emulator.record.steps import STEP, Steps
+
+MIB = 2**20
+GIB = 2**30
+HIDDEN = 0.02
+"""A larger difference of AU and X/X_ideal over all steps, both shares of 1, is reported."""
+OVERSLEPT = 0.005
+"""A larger difference of the published and the recomputed AU, both shares of 1, is reported."""
+ROUNDING = 0.001
+"""Nominal compute gives no AU above the published one, by this: a sleep is never shorter than asked for."""
+SKIPS = {"v1.0": 0, "v2.0": 2, "v3.0": 1}
+"""Version -> steps that its throughput leaves out of its count; with 0 it is over the whole time."""
+
+_LONGEST_STEP = 1e7  # seconds
+_LONGEST_BLOCK = 1e10  # seconds
+_MOST_BLOCKS = 10_000
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The figures of summary.json."""
+
+    start: str
+    """ISO 8601; empty where it is not stated."""
+    accelerators: int
+    hosts: int
+    hostname: str
+    """Of the first rank."""
+    au: tuple[float, ...]
+    """Accelerator utilisation of each epoch, 0 to 1."""
+    samples_per_second: tuple[float, ...]
+    """Throughput of each epoch, all accelerators."""
+    bytes_per_second: float
+    """Mean."""
+    met: bool | None
+    """Whether it says that the AU was met; None where it does not."""
+    files: int
+    samples_per_file: int
+    host_memory: tuple[int, ...]
+    """Bytes of each host."""
+    cores: tuple[int, ...]
+    """Cores of each host."""
+    most_steps: int
+    """Steps of an epoch after which the run was told to stop; 0: none were."""
+
+    def steps_per_epoch(self, batch: int) -> int:
+        """Steps of all accelerators in an epoch, whole ones alone."""
+        steps = self.files * self.samples_per_file // (batch * self.accelerators)
+        return min(steps, self.most_steps) if self.most_steps else steps
+
+
+def each_host(values: Sequence[float], hosts: int) -> tuple[float, ...]:
+    """The values of the hosts; where DLIO added those of several hosts up into one place, their mean."""
+    if not values or (len(values) == hosts and all(values)):
+        return tuple(values)
+    return (sum(values) / hosts,) * hosts
+
+
+def trains(run: RunFolder) -> bool:
+    """False for a run of checkpoints alone."""
+    metric = run.summary.get("metric")
+    keys = list(metric) if isinstance(metric, Mapping) else []
+    return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
+
+
+def read_published(run: RunFolder, most_steps: int = 0) -> Published:
+    """The figures in the summary of `run`, whose configuration asks for `most_steps` an epoch.
+
+    Raises SpecError naming the key that is missing or wrong.
+    """
+    summary = JsonObject(run.summary, f"{run.name}/summary.json")
+    metric = summary.inner("metric")
+    if "train_au_percentage" not in metric.values:
+        raise SpecError(f"{metric.name} has no train_au_percentage", "it is no run of training")
+    au = metric.numbers("train_au_percentage", 1000)
+    rates = metric.numbers("train_throughput_samples_per_second", 1e15)
+    if not au or len(au) != len(rates):
+        raise SpecError(f"{metric.name}: {len(au)} epochs of AU, {len(rates)} of throughput")
+    expectation = metric.values.get("train_au_meet_expectation")
+    hosts = summary.whole("num_hosts", 10_000_000, 1)
+    memory = each_host(summary.numbers("host_memory_GB", 1e9, optional=True), hosts)
+    cores = each_host(summary.numbers("host_cpu_count", 1e6, optional=True), hosts)
+    return Published(
+        start=str(summary.values.get("start", ""))[:40],
+        accelerators=summary.whole("num_accelerators", 10_000_000),
+        hosts=hosts,
+        hostname=str(summary.values.get("hostname", ""))[:80],
+        au=tuple(value / 100 for value in au),
+        samples_per_second=rates,
+        bytes_per_second=metric.number("train_io_mean_MB_per_second", 1e15, 0.0) * MIB,
+        met={"success": True, "fail": False}.get(expectation) if isinstance(expectation, str) else None,
+        files=summary.whole("num_files_train", 10**12),
+        samples_per_file=summary.whole("num_samples_per_file", 10**12, 1),
+        host_memory=tuple(round(value * GIB) for value in memory),
+        cores=tuple(round(value) for value in cores),
+        most_steps=most_steps,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """An object of foreign JSON; `name` is where it lies."""
+
+    values: Mapping[str, Any]
+    name: str
+
+    def inner(self, key: str) -> JsonObject:
+        """The object under `key`. Raises SpecError."""
+        value = self.values.get(key)
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, "an object", value)
+        return JsonObject(value, f"{self.name}: {key}")
+
+    def number(self, key: str, most: float, default: float | None = None) -> float:
+        """A number from 0 to `most`. Raises SpecError."""
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+            raise self.wrong(key, f"a number from 0 to {most:g}", value)
+        return float(value)
+
+    def whole(self, key: str, most: int, default: int | None = None) -> int:
+        """A whole number from 1 to `most`. Raises SpecError."""
+        value = self.number(key, most, default)
+        if value != round(value) or value < 1:
+            raise self.wrong(key, "a whole number from 1", value)
+        return round(value)
+
+    def numbers(self, key: str, most: float, optional: bool = False) -> tuple[float, ...]:
+        """A list of numbers from 0 to `most`, which one number may stand for. Raises SpecError."""
+        value = self.values.get(key, [] if optional else None)
+        values = value if isinstance(value, list) else [value]
+        if len(values) > 1_000_000:
+            raise self.wrong(key, "a list of at most a million", "more")
+        return tuple(JsonObject({key: item}, self.name).number(key, most) for item in values)
+
+    def wrong(self, key: str, wanted: str, value: Any) -> SpecError:
+        if value is None:
+            return SpecError(f"{self.name}: {key} is missing or null", f"it should be {wanted}")
+        return SpecError(f"{self.name}: {key} must be {wanted}, not {str(value)[:40]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Steps of one rank between two checkpoints. Seconds, shape (steps,)."""
+
+    rank: int
+    epoch: int
+    """From 0."""
+    number: int
+    """Within the epoch, from 1."""
+    load: Floats
+    proc: Floats
+    compute: Floats
+    au: float
+    """Published, 0 to 1."""
+    throughput: float
+    """Published, samples/s of this rank."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.proc)
+
+    def seconds(self, batch: int, skips: int) -> float:
+        """How long the block took, first step and barriers included.
+
+        From the published AU, which is compute without the first step over time without the first step; or
+        from the throughput, of (steps - skips) steps over the whole time (skips 0) or over that without the
+        first step. At least the sum of its steps.
+        """
+        first = float(self.proc[0])
+        own = float(self.proc.sum())
+        if self.au > 0 and self.steps > 1:
+            return max(own, float(self.compute[1:].sum()) / self.au + first)
+        if self.throughput > 0 and self.steps > skips:
+            whole = (self.steps - skips) * batch / self.throughput
+            return max(own, whole + (first if skips else 0.0))
+        return own
+
+
+def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
+    """The blocks in the logs of all ranks; none unless every rank's log is there. Raises SpecError."""
+    if sorted(run.logs) != list(range(accelerators)):
+        return []
+    blocks: list[Block] = []
+    shapes: set[tuple[tuple[int, int, int], ...]] = set()
+    for rank in range(accelerators):
+        mine = _blocks_of_rank(run.logs[rank], rank, f"{run.name}/{rank}_output.json")
+        shapes.add(tuple((block.epoch, block.number, block.steps) for block in mine))
+        blocks += mine
+    if not blocks or len(shapes) > 1:
+        raise SpecError(f"{run.name}: the logs of its ranks do not have the same steps")
+    return blocks
+
+
+def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]:
+    """The blocks of a log that have steps. Raises SpecError."""
+    blocks = []
+    epochs = sorted((key for key in log if key.isdecimal() and len(key) < 9), key=int)
+    for epoch, key in enumerate(epochs):
+        table = log[key] if isinstance(log[key], Mapping) else {}
+        load, proc, compute, au, throughput = (
+            table[column] if isinstance(table.get(column), Mapping) else {}
+            for column in ("load", "proc", "compute", "au", "throughput")
+        )
+        numbers = [block.removeprefix("block") for block in load if block.startswith("block")]
+        if len(numbers) > _MOST_BLOCKS or not all(n.isdecimal() and len(n) < 9 for n in numbers):
+            raise SpecError(f"{name}: epoch {key} has other blocks than block1, block2 ...")
+        for number in sorted(numbers, key=int):
+            block = f"block{number}"
+            columns: dict[str, Floats] = {}
+            for column, values in (("load", load), ("proc", proc), ("compute", compute)):
+                seconds = values.get(block)
+                if not isinstance(seconds, list) or not all(
+                    type(value) in (int, float) and 0 <= value <= _LONGEST_STEP for value in seconds
+                ):
+                    raise SpecError(f"{name}: {column} of {block} must be a list of seconds")
+                columns[column] = np.array(seconds, dtype=np.float64)
+            if len({len(column) for column in columns.values()}) != 1:
+                raise SpecError(f"{name}: {block} of epoch {epoch + 1} has lists of different lengths")
+            percent, rate = (
+                float(value) if isinstance(value, int | float) and 0 <= value <= 1e15 else 0.0
+                for value in (au.get(block), throughput.get(block))
+            )
+            if len(columns["proc"]):
+                blocks.append(Block(rank, epoch, int(number), **columns, au=percent / 100, throughput=rate))
+    return blocks
+
+
+def step_rows(
+    blocks: Sequence[Block], step_seconds: float, batch: int, sample_bytes: float, skips: int
+) -> Steps:
+    """The blocks as rows of our step log, of point 0.
+
+    Compute is nominal; what the sleep took beyond it is overshoot. What a block took beyond its steps,
+    barriers and bookkeeping, is spread evenly over them: DLIO does not log it step by step.
+    """
+    parts = [np.zeros(0, dtype=STEP)]
+    clock: dict[int, float] = {}
+    done: dict[tuple[int, int], int] = {}
+    for block in blocks:
+        rows = np.zeros(block.steps, dtype=STEP)
+        before = done.get((block.rank, block.epoch), 0)
+        begin = clock.get(block.rank, 0.0)
+        barrier = (block.seconds(batch, skips) - float(block.proc.sum())) / block.steps
+        ends = np.cumsum(block.proc + barrier)
+        rows["rank"], rows["epoch"] = block.rank, block.epoch
+        rows["step"] = before + np.arange(block.steps)
+        rows["samples"], rows["bytes"] = batch, round(batch * sample_bytes)
+        rows["begin"] = begin + np.concatenate([[0.0], ends[:-1]])
+        rows["wait"] = block.load
+        rows["compute"] = step_seconds
+        rows["overshoot"] = block.proc - block.load - step_seconds
+        rows["barrier"] = barrier
+        clock[block.rank] = begin + float(ends[-1])
+        done[block.rank, block.epoch] = before + block.steps
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
+    """Seconds of the blocks of an epoch (from 0), checkpoints left out, by the first rank's clock."""
+    stats = run.epochs.get("", run.epochs.get("0", {})).get(str(epoch + 1), {})
+    total = 0.0
+    for table in (table for key, table in stats.items() if key.startswith("block")):
+        try:
+            begin, end = (datetime.fromisoformat(str(table.get(key))) for key in ("start", "end"))
+            seconds = (end - begin).total_seconds()
+        except (ValueError, TypeError, OverflowError, AttributeError):
+            return None
+        if not 0 < seconds < _LONGEST_BLOCK:
+            return None
+        total += seconds
+    return total or None
+
+
+def check_logs(run: RunFolder, published: Published, blocks: Sequence[Block]) -> None:
+    """Raises SpecError when the blocks are not those that the summary's AU was taken from."""
+    if not blocks:
+        return
+    sums: dict[tuple[int, int], tuple[float, int]] = {}
+    for block in blocks:
+        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
+        sums[block.rank, block.epoch] = (total + block.au * block.steps, steps + block.steps)
+    epochs = sorted({epoch for _, epoch in sums})
+    logged = tuple(
+        float(np.mean([total / steps for (_, own), (total, steps) in sums.items() if own == epoch]))
+        for epoch in epochs
+    )
+    if len(logged) != len(published.au) or not np.allclose(logged, published.au, atol=ROUNDING):
+        shares = " and ".join(
+            f"{100 * sum(au) / len(au):.2f} % in {len(au)} epochs" for au in (logged, published.au)
+        )
+        raise SpecError(f"{run.name}: the logs are not this run's: AU of logs and summary is {shares}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """AU and throughput as they were published and as they were recomputed. Shares of 1."""
+
+    au_published: float
+    """Mean over epochs."""
+    x_ideal: float | None
+    """Throughput / ideal, over the steps of AU: this is the recomputed AU. None where neither logs nor a
+    known formula allow it."""
+    x_ideal_first: float | None
+    """Throughput / ideal over all steps, start-up included."""
+    skips: int | None
+    """Steps that the published throughput leaves out of its count; None: nothing tells."""
+    either: tuple[float, float] | None = None
+    """What x_ideal is by the formula of v3.0 and by that of v2.0, where nothing tells which it was."""
+
+    @property
+    def overslept(self) -> float:
+        """What the published AU counts as compute but was overslept."""
+        return self.au_published - self.x_ideal if self.x_ideal is not None else 0.0
+
+    @property
+    def verdict(self) -> str:
+        """One line for people."""
+        au = f"AU {self.au_published * 100:.1f} %"
+        if self.either is not None:
+            by = " or ".join(
+                f"{share * 100:.2f} % if it is of {version}"
+                for share, version in zip(self.either, ("v3.0", "v2.0"), strict=True)
+            )
+            return f"{au}; nothing says which formula its throughput follows: X/X_ideal is {by}"
+        if self.x_ideal is not None and self.x_ideal > self.au_published + ROUNDING:
+            return f"{au}, but its throughput gives {self.x_ideal * 100:.2f} %: the two do not fit together"
+        if self.x_ideal_first is None:
+            return f"{au}; X/X_ideal over all steps cannot be computed from what was published"
+        hidden = self.au_published - max(self.overslept, 0.0) - self.x_ideal_first
+        reasons = []
+        if hidden > HIDDEN:
+            reasons.append(f"start-up and the excluded first step hide {hidden * 100:.0f} points")
+        if self.overslept > OVERSLEPT:
+            reasons.append(f"oversleep counted as compute adds {self.overslept * 100:.1f} points to AU")
+        return f"{au}, X/X_ideal {self.x_ideal_first * 100:.1f} %: {'; '.join(reasons) or 'they agree'}"
+
+
+def recompute(run: RunFolder, published: Published, workload: Workload, blocks: Sequence[Block]) -> Figures:
+    """AU and X/X_ideal of `run`, from the blocks of its logs where there are some, else from the summary.
+
+    Without logs: v1.0's AU counts nominal compute, so it is X/X_ideal over the same steps, and the published
+    throughput is the one over all steps. v3.0's throughput is the former, v2.0's times (n - 1) / (n - 2); the
+    latter follows from the epochs' times.
+    """
+    batch, step = workload.loader.batch_size, workload.accelerator.step_seconds
+    skips = skipped_steps(run, blocks, batch)
+    au = sum(published.au) / len(published.au)
+    if step > 0 and blocks:  # each block's AU gives its time, so the formula of its throughput is not needed
+        same, whole = (_x_ideal(blocks, batch, step, skips or 0, first) for first in (1, 0))
+        return Figures(au_published=au, x_ideal=same, x_ideal_first=whole, skips=skips)
+    steps = published.steps_per_epoch(batch)
+    if step <= 0 or steps < 3:
+        return Figures(au_published=au, x_ideal=None, x_ideal_first=None, skips=skips)
+    share = sum(published.samples_per_second) / len(published.samples_per_second)
+    share /= published.accelerators * workload.ideal_samples_per_second
+    if skips == 0:
+        return Figures(au_published=au, x_ideal=au, x_ideal_first=share, skips=0)
+    times = [epoch_seconds(run, epoch) for epoch in range(len(published.au))]
+    shares = [steps * step / seconds for seconds in times if seconds]
+    every = float(np.mean(shares)) if shares else None
+    by_v2 = share * (steps - 1) / (steps - 2)
+    if skips != 1 and by_v2 > au + ROUNDING:  # more than the accelerators were busy: it is not v2.0's
+        skips = 1
+    if skips is None:
+        return Figures(au_published=au, x_ideal=None, x_ideal_first=every, skips=None, either=(share, by_v2))
+    return Figures(au_published=au, x_ideal=by_v2 if skips == 2 else share, x_ideal_first=every, skips=skips)
+
+
+def skipped_steps(run: RunFolder, blocks: Sequence[Block], batch: int) -> int | None:
+    """How many steps the published throughput leaves out: by the logs where they show it, else the version.
+
+    A block's time follows from its AU; then (steps - skips) x batch / throughput is that time with skips 0,
+    or that time without the first step with skips 1 or 2.
+    """
+    votes: Counter[int] = Counter()
+    for block in blocks:
+        if block.steps < 4 or not block.au or not block.throughput:
+            continue
+        rest = float(block.compute[1:].sum()) / block.au
+        times = {0: rest + float(block.proc[0]), 1: rest, 2: rest}
+        errors = {
+            skips: abs((block.steps - skips) * batch / block.throughput / seconds - 1)
+            for skips, seconds in times.items()
+        }
+        votes[min(errors, key=errors.__getitem__)] += 1
+    if votes:
+        return votes.most_common(1)[0][0]
+    return SKIPS[run.version] if run.version else None
+
+
+def _x_ideal(blocks: Sequence[Block], batch: int, step: float, skips: int, first: int) -> float:
+    """Throughput / ideal, the first step of a block left out with `first` = 1.
+
+    Weighted by steps over the blocks of an epoch of a rank, mean over ranks and epochs: as DLIO does it.
+    """
+    sums: dict[tuple[int, int], tuple[float, int]] = {}
+    for block in blocks:
+        seconds = block.seconds(batch, skips) - float(block.proc[:first].sum())
+        share = (block.steps - first) * step / seconds if seconds > 0 else 0.0
+        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
+        sums[block.rank, block.epoch] = (total + share * block.steps, steps + block.steps)
+    return float(np.mean([total / steps for total, steps in sums.values()]))

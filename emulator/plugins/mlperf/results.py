@@ -1,0 +1,388 @@
+"""Imported runs as results of feedrate: runs of one workload are the points of one result.
+
+OUT/run.json, OUT/steps.parquet
+OUT/mlperf/00000/ ...      the documents of point 0, as they were: feedrate export writes them again
+
+Runs of checkpoints become results of the kind checkpoint: those of one model and system in one result, since
+its writes and its reads may be two runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from emulator.analysis.flags import small_dataset
+from emulator.analysis.knee import find_knee
+from emulator.analysis.point import drawn
+from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_time
+from emulator.config.catalog import names
+from emulator.config.workload import Workload, load_workload
+from emulator.errors import SpecError, storage_errors
+from emulator.plugins.mlperf.checkpoints import ImportedCheckpoints, checkpoint_result, read_checkpoints
+from emulator.plugins.mlperf.config import Config, parse_overrides, workload_table
+from emulator.plugins.mlperf.figures import (
+    HIDDEN,
+    OVERSLEPT,
+    Figures,
+    Published,
+    check_logs,
+    epoch_seconds,
+    read_blocks,
+    read_published,
+    recompute,
+    step_rows,
+    trains,
+)
+from emulator.plugins.mlperf.tree import RunFolder, find_runs, own_runs, read_run, why_no_run, write_run
+from emulator.plugins.mlperf.workload import convert
+from emulator.record.out import ResultFolder, check_out, read_result
+from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
+from emulator.record.steps import STEP, Steps
+
+ORIGINALS = "mlperf"
+Run = TypeVar("Run")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A run, what it published, and what follows from that."""
+
+    run: RunFolder
+    published: Published
+    workload: Workload
+    figures: Figures
+    rows: Steps
+    """Of point 0; empty without logs."""
+
+    @property
+    def system(self) -> str:
+        """`SUBMITTER SYSTEM`, where it lies in a tree of submissions: SUBMITTER/results/SYSTEM/... ."""
+        parts = self.run.name.split("/")
+        at = parts.index("results") if "results" in parts[1:-1] else 0
+        return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imports:
+    """What a folder held."""
+
+    training: Mapping[str, Sequence[Imported]]
+    """By the name of the workload, with the system's where there are several; of one system and workload."""
+    checkpoints: Mapping[str, Sequence[ImportedCheckpoints]]
+    """By the name of the model."""
+    skipped: Mapping[str, str]
+    """Name of a folder that was not imported -> why."""
+    notes: Mapping[str, Sequence[str]]
+    """Name of an imported run -> what of it was left out, and why."""
+
+    @property
+    def count(self) -> int:
+        """Runs that were imported."""
+        return sum(map(len, self.training.values())) + sum(map(len, self.checkpoints.values()))
+
+
+def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imports:
+    """The runs at or below `folder`. Raises SpecError when there are none, StorageError.
+
+    `workload` names the workload where a run has no configuration beside it. With `strict`, the first run
+    that cannot be read whole raises SpecError.
+    """
+    training: dict[str, list[Imported]] = {}
+    checkpoints: dict[str, list[ImportedCheckpoints]] = {}
+    skipped: dict[str, str] = {}
+    notes: dict[str, list[str]] = {}
+    for path in find_runs(folder):
+        name = path.relative_to(folder).as_posix() if path != folder else folder.resolve().name
+        try:
+            if why := why_no_run(path, name):
+                if strict:
+                    raise SpecError(f"{name}: {why}")
+                skipped[name] = why
+                continue
+            run = read_run(path, name, strict)
+            if not trains(run):
+                written = read_checkpoints(run)
+                key = repr((name.rpartition("/")[0], written.workload["shape"], written.ranks))
+                checkpoints.setdefault(key, []).append(written)
+                notes[name] = [*run.unread]
+                continue
+            try:
+                imported = import_run(run, workload)
+                notes[name] = [*run.unread]
+            except SpecError as error:  # perhaps its logs alone are of no use
+                if strict or not run.logs:
+                    raise
+                imported = import_run(run, workload, with_logs=False)
+                notes[name] = [*run.unread, f"its logs: {error.what.removeprefix(f'{name}: ')}"]
+        except SpecError as error:
+            if strict:
+                raise
+            skipped[name] = str(error).removeprefix(f"{path}/").removeprefix(f"{name}/")
+            continue
+        spec = imported.workload
+        key = repr((imported.system, spec.sample, spec.loader.batch_size, spec.accelerator))
+        training.setdefault(key, []).append(imported)
+    if not (training or checkpoints):
+        name, why = next(iter(skipped.items()))
+        more = f", and {len(skipped) - 1} more folders like it" if len(skipped) > 1 else ""
+        raise SpecError(f"{folder}: no run could be imported ({name}: {why}{more})")
+    several = len({runs[0].system for runs in training.values()}) > 1  # whose knees are their own
+    return Imports(
+        training=_named(
+            training, lambda first: f"{first.system if several else ''} {first.workload.name}".strip()
+        ),
+        checkpoints=_named(checkpoints, lambda first: str(first.workload["name"])),
+        skipped=skipped,
+        notes={name: reasons for name, reasons in notes.items() if reasons},
+    )
+
+
+def _named(groups: Mapping[str, list[Run]], name_of: Callable[[Run], str]) -> dict[str, list[Run]]:
+    """The groups by names that are parts of a path, a number added where two have the same."""
+    named: dict[str, list[Run]] = {}
+    for runs in groups.values():
+        base = name = _NOT_IN_NAMES.sub("-", name_of(runs[0])) or "training"
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{base}-{number}"
+        named[name] = runs
+    return named
+
+
+def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Imported:
+    """What `run` published, recomputed where its logs allow it. Raises SpecError."""
+    spec, most_steps = _workload(run, workload)
+    published = read_published(run, most_steps)
+    blocks = read_blocks(run, published.accelerators) if with_logs else []
+    check_logs(run, published, blocks)
+    figures = recompute(run, published, spec, blocks)
+    step, batch = spec.accelerator.step_seconds, spec.loader.batch_size
+    rows = step_rows(blocks, step, batch, spec.sample_read.bytes_mean, figures.skips or 0)
+    return Imported(run=run, published=published, workload=spec, figures=figures, rows=rows)
+
+
+def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
+    """From the configuration beside the run, else the catalogue's that is named; and the most steps it takes.
+
+    Raises SpecError.
+    """
+    overrides = run.configs.get("overrides.yaml")
+    texts = overrides if isinstance(overrides, list) else []
+    choices = [text for text in texts if isinstance(text, str) and "workload=" in text[:12]]
+    choice = parse_overrides(choices).workload
+    table = run.configs.get("config.yaml")
+    if table is None:  # v3.0 keeps it in the metadata, too
+        stated = (value.get("parameters") for value in run.metadata.values() if isinstance(value, Mapping))
+        table = next((value for value in stated if isinstance(value, Mapping)), None)
+    if table is not None and not wanted:
+        where = f"{run.name}/config.yaml"
+        config = Config(where, workload_table(table, where), choice)
+        name = _NOT_IN_NAMES.sub("-", choice or config.model("training")).replace("_", "-")
+        return convert(config, name or "training").workload, config.whole("train.total_training_steps")
+    name = wanted or choice.replace("_", "-")
+    if not wanted and name not in names("workloads"):
+        raise SpecError(f"{run.name} has no configuration beside it", "say what it ran with --workload NAME")
+    return load_workload(name), 0
+
+
+def point_of(imported: Imported) -> Point:
+    """The run as a point. What was not published is NaN."""
+    published, spec = imported.published, imported.workload
+    figures, rows = imported.figures, imported.rows
+    logged = len(rows) > 0
+    ranks, batch, epochs = published.accelerators, spec.loader.batch_size, len(published.au)
+    ideal = ranks * spec.ideal_samples_per_second
+    steps = len(rows) // ranks or published.steps_per_epoch(batch) * epochs
+    samples = steps * batch * ranks
+    same = figures.x_ideal if figures.x_ideal is not None else math.nan
+    every = figures.x_ideal_first if figures.x_ideal_first is not None else math.nan
+    rate = same * ideal if math.isfinite(ideal) else sum(published.samples_per_second) / epochs
+    flags = []
+    if figures.x_ideal_first is not None and figures.au_published - figures.x_ideal_first > HIDDEN:
+        hidden = figures.au_published - figures.x_ideal_first
+        flags.append(Flag(name="hidden", value=hidden, threshold=HIDDEN, sentence=f"{figures.verdict}."))
+    if figures.overslept > OVERSLEPT:
+        points = figures.overslept * 100
+        sentence = f"Oversleep was counted as compute: AU was published {points:.1f} points too high."
+        flags.append(Flag(name="oversleep", value=figures.overslept, threshold=OVERSLEPT, sentence=sentence))
+    return Point(
+        ranks=ranks,
+        hosts=_hosts(imported, samples),
+        epochs=epochs,
+        steps=steps,
+        samples=samples,
+        bytes=round(samples * spec.sample_read.bytes_mean),
+        left_out=published.files * published.samples_per_file % (batch * ranks),
+        seconds=loop_seconds(rows)
+        if logged
+        else sum(epoch_seconds(imported.run, epoch) or math.nan for epoch in range(epochs)),
+        samples_per_second=rate,
+        bytes_per_second=rate * spec.sample_read.bytes_mean,
+        ideal_samples_per_second=ideal,
+        x_ideal=same,
+        au=same,
+        au_here=same,  # DLIO's processes' own time: what the storage would have fed, they do not tell
+        au_published=figures.au_published,
+        samples_per_second_published=sum(published.samples_per_second) / epochs,
+        x_ideal_first=every,
+        au_first=every,
+        au_here_first=every,
+        wait_share=share_of_time(rows, "wait") if logged else math.nan,
+        barrier_share=share_of_time(rows, "barrier") if logged else math.nan,
+        overshoot_p99=overshoot_p99(rows, spec.accelerator.step_seconds) if logged else math.nan,
+        flags=tuple(flags),
+    )
+
+
+def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
+    """By the host names in the logs; without logs the first by its name, the others by their number."""
+    published, logs, rows = imported.published, imported.run.logs, imported.rows
+    named = [str(logs[rank].get("hostname", ""))[:80] for rank in sorted(logs)]
+    if len(rows) and all(named):
+        ranks = {name: named.count(name) for name in dict.fromkeys(named)}
+    else:
+        hosts = min(published.hosts, published.accelerators)
+        numbered = [published.hostname or "host 1", *(f"host {number}" for number in range(2, hosts + 1))]
+        ranks = {name: len(range(n, published.accelerators, hosts)) for n, name in enumerate(numbered)}
+    each = samples // published.accelerators
+    cores = published.cores or (0,)
+    waits = dict.fromkeys(ranks, math.nan)  # without logs nothing tells
+    if len(rows) and all(named):
+        seconds = np.bincount(rows["rank"], weights=rows["wait"], minlength=len(named))
+        waits = {
+            name: float(sum(s for s, own in zip(seconds, named, strict=True) if own == name))
+            for name in ranks
+        }
+    return tuple(
+        HostShare(
+            host=name,
+            ranks=count,
+            samples=each * count,
+            bytes=round(each * count * imported.workload.sample_read.bytes_mean),
+            cpu_seconds=math.nan,
+            cores=_logged_cores(logs, named, name) or cores[min(number, len(cores) - 1)],
+            wait_seconds=waits[name],
+        )
+        for number, (name, count) in enumerate(ranks.items())
+    )
+
+
+def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], host: str) -> int:
+    """Cores of a host by the log of its first rank; 0 where it does not say."""
+    if host not in named:
+        return 0
+    cores = logs[sorted(logs)[named.index(host)]].get("host_cpu_count", 0)
+    return cores if isinstance(cores, int) and 0 < cores < 10**6 else 0
+
+
+def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
+    """The result of runs of one workload, and their steps."""
+    first = runs[0].workload
+    points = tuple(drawn(point_of(one), one.rows, first.training.sync) for one in runs)
+    rows = [imported.rows.copy() for imported in runs]
+    for number, part in enumerate(rows):
+        part["point"] = number
+    files = max(imported.published.files for imported in runs)
+    each = runs[0].published.samples_per_file
+    size = round(files * each * first.sample.bytes_mean)
+    memory = max(sum(imported.published.host_memory) for imported in runs)
+    small = small_dataset(size, memory) if memory else None
+    several = len({point.ranks for point in points}) > 1
+    result = new_result(
+        "imported",
+        command=tuple(command),
+        workload=asdict(first),
+        dataset={
+            "path": "",
+            "files": files,
+            "samples_per_file": each,
+            "bytes": size,
+            "format": first.sample.format,
+            "recipe": "",
+            "seed": 0,
+        },
+        storage={"cache": "unknown", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
+        loader="DLIO's",
+        label=runs[0].system,
+        environment={"memory_bytes": memory, "imported": [_provenance(imported) for imported in runs]},
+        points=points,
+        knee=find_knee(points, first.training.au_threshold) if several else None,
+        flags=(small,) if small else (),
+    )
+    return result, np.concatenate([np.zeros(0, STEP), *rows])
+
+
+def _provenance(imported: Imported) -> dict[str, Any]:
+    """What a run published, beside what was recomputed; shares are of 1."""
+    run, published, figures = imported.run, imported.published, imported.figures
+    table = run.configs.get("config.yaml")
+    config = Config(run.name, workload_table(table, run.name) if table is not None else {})
+    seed, saved = config.at("train.seed"), config.at("workflow.checkpoint")
+    return {
+        "run": run.name,
+        "layout": run.layout,
+        "start": published.start,
+        "verdict": figures.verdict,
+        "au_published": list(published.au),
+        "samples_per_second_published": list(published.samples_per_second),
+        "version": run.version,
+        "au_recomputed": figures.x_ideal,
+        "au_recomputed_by_version": dict(zip(("v3.0", "v2.0"), figures.either, strict=True))
+        if figures.either
+        else None,
+        "x_ideal": figures.x_ideal,
+        "x_ideal_first": figures.x_ideal_first,
+        "from_logs": len(imported.rows) > 0,
+        "steps_left_out_of_throughput": figures.skips,
+        "au_met": published.met,
+        "seed": seed if isinstance(seed, int) and not isinstance(seed, bool) else None,
+        "saved": saved if isinstance(saved, bool) else None,
+    }
+
+
+def write_imports(
+    imports: Imports, out: Path, command: Sequence[str], force: bool, label: str = ""
+) -> dict[str, Path]:
+    """Write every group's result, below `out` where there are several; the folder of each by its name.
+
+    Raises SpecError, StorageError.
+    """
+    results = {name: result_of(runs, command) for name, runs in imports.training.items()}
+    sources: dict[str, list[RunFolder]] = {
+        name: [imported.run for imported in runs] for name, runs in imports.training.items()
+    }
+    for name, found in imports.checkpoints.items():
+        name = f"{name}-checkpoints" if name in results else name
+        results[name] = (checkpoint_result(name, found, command), np.zeros(0, STEP))
+        sources[name] = [written.run for written in found]
+    folders = {name: out / name if len(results) > 1 else out for name in results}
+    earlier: dict[str, list[Path]] = {}
+    for name, path in folders.items():
+        check_out(path, force)
+        earlier[name] = own_runs(path / ORIGINALS) if force else []
+        if earlier[name] and read_result(path).kind not in ("imported", "checkpoint"):
+            raise SpecError(f"{path / ORIGINALS} is not of an import", "choose another --out")
+    for name, (result, steps) in results.items():
+        originals = folders[name] / ORIGINALS
+        folder = ResultFolder.create(folders[name], replace(result, label=label or result.label), force=force)
+        with storage_errors("cannot remove an earlier import"):
+            for path in earlier[name]:
+                path.rmdir() if path.is_dir() else path.unlink()
+        for number, run in enumerate(sources[name]):
+            write_run(run, originals / f"{number:05d}")
+        folder.complete(steps if len(steps) else None)
+    return folders
+
+
+def read_originals(out: Path, run_names: Sequence[str]) -> list[RunFolder]:
+    """The documents that the result in OUT came from, under these names. Raises SpecError, StorageError."""
+    return [read_run(out / ORIGINALS / f"{number:05d}", name) for number, name in enumerate(run_names)]

@@ -1,0 +1,244 @@
+"""The documents of one run, as MLPerf Storage v0.5 to v3.0 (DLIO) writes them into a folder: in and out.
+
+summary.json
+per_epoch_stats.json                      v0.5 and v1.0; or one of each rank:
+0_per_epoch_stats.json, 1_ ...            v2.0 and v3.0
+0_output.json, 1_ ...                     the log of each rank; not always published
+dlio_config/, configs/ or .hydra/         config.yaml, hydra.yaml, overrides.yaml
+training_*_metadata.json                  v2.0 and v3.0
+
+Only summary.json is indispensable: in published trees others are missing, cut short, or placeholders of a few
+bytes in place of what was too large. They are left out, and named.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from emulator.errors import SpecError, StorageError, storage_errors
+from emulator.files import write_whole
+from emulator.plugins.mlperf.bounded import read_json, read_yaml, yaml_text
+
+Layout = Literal["v1.0", "v2.0"]
+"""v1.0: also that of v0.5, and of DLIO 2.0 run by itself. v2.0: also that of v3.0."""
+Version = Literal["v1.0", "v2.0", "v3.0"]
+"""Whose formulas a run's figures follow."""
+
+SUMMARY = "summary.json"
+_CONFIG_FOLDERS = ("dlio_config", "configs", ".hydra")
+_CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
+_LOG = re.compile(r"(\d{1,7})_output\.json")
+_STATS = re.compile(r"(?:(\d{1,7})_)?per_epoch_stats\.json")
+_METADATA = re.compile(r"[A-Za-z0-9_-]{1,80}_metadata\.json")
+_MOST_DEPTH = 12
+_MOST_RUNS = 10_000
+_PLACEHOLDER = 64
+"""A file of fewer bytes that is no JSON is a placeholder."""
+_CODE = re.compile(r"code(-images|-[0-9a-f]{8})?")
+"""Folders of a submitter's tree with copies of the benchmark, whose tests have runs of their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """The documents of one run, as plain values."""
+
+    name: str
+    """Path below the folder that was given; for people, and to export under."""
+    layout: Layout
+    summary: Mapping[str, Any]
+    epochs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Rank ("" where one file stands for all) -> epoch -> start, end, duration, block1 ..."""
+    logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Rank -> its log: epoch -> load, proc, compute, au, throughput by block; hostname."""
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    """Name of the file -> its value."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Name of the file -> its value."""
+    unread: tuple[str, ...] = ()
+    """Why files were left out, one sentence each kind."""
+
+    @property
+    def version(self) -> Version | None:
+        """Whose formulas it follows, by its files; None: they do not tell v2.0 from v3.0."""
+        if self.layout == "v1.0":
+            return "v1.0"
+        for value in self.metadata.values():
+            if isinstance(value, dict) and {"benchmark_type", "num_processes", "parameters"} <= value.keys():
+                return "v3.0"
+            if isinstance(value, dict) and {"args", "benchmark_type"} <= value.keys():
+                return "v2.0"
+        return None
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The folders at or below `folder` that hold a summary.json, or a benchmark's metadata.
+
+    Raises SpecError, StorageError.
+    """
+
+    def search(inside: Path, depth: int) -> Iterator[Path]:
+        inner = list(inside.iterdir())
+        if any(path.name == SUMMARY or _METADATA.fullmatch(path.name) for path in inner if path.is_file()):
+            yield inside
+        for path in inner if depth < _MOST_DEPTH else ():
+            if path.is_dir() and not path.is_symlink():
+                yield from search(path, depth + 1)
+
+    if not folder.is_dir():
+        raise SpecError(f"there is no folder {folder}", "give the folder of a run, or one above several")
+    with storage_errors("cannot list the folder"):
+        runs = sorted(search(folder, 0))
+    if not runs:
+        raise SpecError(f"{folder} holds no {SUMMARY}", "give MLPerf Storage's results, or a run of DLIO")
+    if len(runs) > _MOST_RUNS:
+        raise SpecError(f"{folder} holds {len(runs)} runs, more than {_MOST_RUNS}", "give a folder of fewer")
+    return runs
+
+
+def why_no_run(folder: Path, name: str) -> str:
+    """Why the folder `name` is none of a run of DLIO; empty where it may be one."""
+    if any(_CODE.fullmatch(part) for part in name.split("/")[:-1]):
+        return "part of a copy of the benchmark's code"
+    for kind in ("kv_cache", "vector_database"):
+        if kind in name.split("/") or any(folder.glob(f"{kind}_*_metadata.json")):
+            return f"a run of the benchmark {kind}"
+    if not (folder / SUMMARY).is_file():
+        return f"it holds no {SUMMARY}: data generation, or a run that did not end"
+    return ""
+
+
+def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
+    """The run in `folder`. Files beside the summary that cannot be read are left out, unless `strict`.
+
+    Raises SpecError naming the file that is damaged, StorageError.
+    """
+    with storage_errors("cannot list the folder"):
+        files = sorted(path.name for path in folder.iterdir() if path.is_file())
+    refused: dict[str, list[str]] = {}
+
+    def wanted(path: Path, read: Callable[[Path], Any]) -> Any:
+        try:
+            return read(path)
+        except SpecError as error:
+            if strict:
+                raise
+            short = path.stat().st_size < _PLACEHOLDER
+            why = "a placeholder of a few bytes" if short else str(error).removeprefix(f"{path}: ")
+            refused.setdefault(why, []).append(path.name)
+            return None
+
+    def of_ranks(pattern: re.Pattern[str], read: Callable[[Path], Any]) -> dict[str, Any]:
+        found = {
+            match[1] or "": wanted(folder / file, read)
+            for file in files
+            if (match := pattern.fullmatch(file))
+        }
+        return {rank: value for rank, value in found.items() if value is not None}
+
+    stats, logs = of_ranks(_STATS, _epochs), of_ranks(_LOG, _object)
+    config = next((folder / name for name in _CONFIG_FOLDERS if (folder / name).is_dir()), None)
+    inside = folder.resolve()
+    documents = [*(folder / file for file in files), *(config / name for name in _CONFIG_FILES if config)]
+    for path in documents:
+        if not path.resolve().is_relative_to(inside):  # what it shows would be copied into the result
+            raise SpecError(f"{path} is a link out of the folder", "import reads the run's own files alone")
+    configs = {}
+    if config is not None:
+        for file in _CONFIG_FILES:
+            if (config / file).is_file() and (value := wanted(config / file, read_yaml)) is not None:
+                configs[file] = value
+    metadata = {file: wanted(folder / file, read_json) for file in files if _METADATA.fullmatch(file)}
+    newer = any(stats) or (config is not None and config.name == _CONFIG_FOLDERS[0]) or bool(metadata)
+    return RunFolder(
+        name=name or folder.name,
+        layout="v2.0" if newer else "v1.0",
+        summary=_object(folder / SUMMARY),
+        epochs=stats,
+        logs={int(rank): log for rank, log in logs.items()},
+        configs=configs,
+        metadata={file: value for file, value in metadata.items() if value is not None},
+        unread=tuple(
+            f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}"
+            for why, names in refused.items()
+        ),
+    )
+
+
+def _epochs(path: Path) -> dict[str, Any]:
+    """The epochs of a file of statistics. Raises SpecError, StorageError."""
+    epochs = _object(path)
+    if not all(isinstance(epoch, dict) for epoch in epochs.values()):
+        raise SpecError(f"{path}: an epoch is not an object")
+    return epochs
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises SpecError, StorageError."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise SpecError(f"{path}: not a JSON object", "MLPerf Storage writes one")
+    return value
+
+
+def write_run(run: RunFolder, folder: Path) -> None:
+    """The run as files in a new folder, each whole or not at all. Raises StorageError."""
+    with storage_errors("cannot make the folder"):
+        folder.mkdir(parents=True)
+        if run.configs or run.layout == "v2.0":
+            _config_of(run, folder).mkdir()
+    for path, text in _texts(run, folder).items():
+        write_whole(path, text)
+
+
+def _config_of(run: RunFolder, folder: Path) -> Path:
+    return folder / _CONFIG_FOLDERS[0 if run.layout == "v2.0" else 1]
+
+
+def _texts(run: RunFolder, folder: Path) -> dict[Path, str]:
+    """The files that `write_run` writes."""
+    return {
+        **{folder / f"{rank}_output.json": _json(log) for rank, log in run.logs.items()},
+        **{
+            folder / f"{rank}{'_' if rank else ''}per_epoch_stats.json": _json(stats)
+            for rank, stats in run.epochs.items()
+        },
+        **{_config_of(run, folder) / name: yaml_text(value) for name, value in run.configs.items()},
+        **{folder / name: _json(value) for name, value in run.metadata.items()},
+        folder / SUMMARY: _json(run.summary),
+    }
+
+
+def own_runs(folder: Path) -> list[Path]:
+    """All below `folder`, the deepest first: the files of runs just as `write_run` writes them.
+
+    Raises SpecError when there is anything else, StorageError.
+    """
+    with storage_errors("cannot list the folder"):
+        found = sorted(folder.rglob("*"), reverse=True)
+        ours: dict[Path, str] = {}
+        for run in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
+            if run.is_dir() and not run.is_symlink():
+                with suppress(SpecError, StorageError):
+                    ours |= _texts(read_run(run), run)
+        for path in found:
+            folders = path.is_dir() and not path.is_symlink()
+            if not folders and (path.is_symlink() or path not in ours or path.read_text() != ours[path]):
+                raise SpecError(
+                    f"{path} is not what feedrate import wrote", "move it away, or choose another --out"
+                )
+    return found
+
+
+def write_json(path: Path, value: Any) -> None:
+    """`value` as DLIO formats its JSON, whole or not at all. Raises StorageError."""
+    write_whole(path, _json(value))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=4, allow_nan=False) + "\n"

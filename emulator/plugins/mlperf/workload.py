@@ -1,0 +1,475 @@
+"""From a configuration of DLIO to a workload, a recipe or a checkpointed model, and what was left out of it.
+
+The tables of keys are from the workload files of MLPerf Storage v0.4 to v3.0 and of DLIO 1.0 to 2.0. A key in
+neither of them is unknown: it is listed as such and never guessed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulator.config.catalog import names
+from emulator.config.reader import Source, build, toml_text
+from emulator.config.recipe import Recipe, SizeSpec
+from emulator.config.workload import SampleSpec, Workload, load_workload
+from emulator.dataset.formats import format_named
+from emulator.dataset.sizes import sizes_of
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.config import Config
+from emulator.registry import FORMATS, load
+from emulator.units import BLOCK_BYTES
+
+USED = {
+    "model": "",
+    "model.name": "",
+    "dataset.format": "sample.format",
+    "dataset.record_length": "sample.bytes_mean",
+    "dataset.record_length_bytes": "sample.bytes_mean",
+    "dataset.record_length_stdev": "sample.bytes_sd",
+    "dataset.record_length_bytes_stdev": "sample.bytes_sd",
+    "dataset.num_samples_per_file": "sample.samples_per_file",
+    "dataset.parquet.columns": "access.columns",
+    "reader.batch_size": "loader.batch_size",
+    "reader.read_threads": "loader.workers",
+    "reader.prefetch_size": "loader.prefetch",
+    "reader.transfer_size": "loader.block_bytes",
+    "train.epochs": "training.epochs",
+    "train.seed": "training.shuffle_seed",
+    "train.computation_time": "accelerator.step_seconds",
+    "train.computation_time.mean": "accelerator.step_seconds",
+    "metric.au": "training.au_threshold",
+}
+"""Key of DLIO -> key of a workload; of `model`, only the title has something."""
+
+UNUSED = {
+    key: why
+    for why, keys in {
+        "of a network, only the time of its step is emulated": "model",
+        "feedrate generate": "workflow.generate_data",
+        "feedrate run and sweep train": "workflow.train",
+        "feedrate run and sweep --steps": "train.total_training_steps",
+        "feedrate run and sweep --storage": "storage",
+        "feedrate run and sweep --out": "output",
+        "feedrate run --cache cold reads past the page cache": "reader.odirect",
+        "feedrate's loaders are its own": "framework reader.data_loader reader.data_loader_classname "
+        "reader.data_loader_sampler reader.reader_classname reader.multiprocessing_context "
+        "reader.dont_use_mmap reader.file_access reader.read_type reader.pin_memory",
+        "feedrate shuffles files and samples by seed, anew in every epoch": "reader.file_shuffle "
+        "reader.sample_shuffle train.seed_change_epoch",
+        "of tf.data: where it reads TFRecords it is access.shuffle_buffer": "reader.shuffle_size",
+        "of the generator: feedrate generate has its own": "dataset.file_prefix "
+        "dataset.generation_buffer_size dataset.enable_chunking dataset.chunk_size dataset.chunking "
+        "dataset.compression dataset.compression_level dataset.keep_files",
+        "the folder is given to feedrate generate, run and sweep": "dataset.data_folder",
+        "the dataset has its number of files: feedrate generate DIR --files": "dataset.num_files_train",
+        "the dataset has its sub-folders: feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
+        "the recipe's (feedrate import --recipe)": "dataset.parquet.row_group_size",
+        "row groups are read in order, whole column chunks": "dataset.parquet.read_mode",
+        "of Parquet, only columns and row groups are used": "dataset.parquet",
+        "DLIO drops what it reads and returns a constant of this size": "dataset.record_length_resize "
+        "dataset.record_length_bytes_resize",
+        "DLIO's own preprocessing": "reader.computation_threads reader.preprocess_time "
+        "reader.preprocess_time_stdev",
+        "every step takes the same time": "train.computation_time_stdev",
+        "evaluation is not emulated": "evaluation workflow.evaluation workflow.do_eval "
+        "dataset.num_files_eval dataset.num_subfolders_eval dataset.eval_num_samples_per_file "
+        "reader.batch_size_eval train.total_eval_steps",
+        "checkpoints are no part of a training workload: feedrate checkpoint": "checkpoint "
+        "workflow.checkpoint",
+        "profiling is DLIO's own": "profiling workflow.debug workflow.profiling workflow.profile",
+    }.items()
+    for key in keys.split()
+}
+"""Key of DLIO, or a whole table -> why it is not used."""
+
+_ACCELERATORS = {
+    "v100": "NVIDIA V100",
+    "a100": "NVIDIA A100",
+    "h100": "NVIDIA H100",
+    "b200": "NVIDIA B200",
+    "mi355": "AMD Instinct MI355X",
+}
+_STATE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+"""Data type of DLIO's models -> bytes of a parameter."""
+_RECIPE_RANGE = 3.0
+"""Standard deviations of ln(bytes) on either side of the median within which sizes are drawn."""
+_LARGEST_SAMPLE = 2**32 - 2**20
+_CROP_EDGE = 128
+"""Voxels along an edge of the crop of MLPerf's 3D U-Net."""
+_SHAPES = 4096
+"""Samples whose shapes are looked at: sizes are drawn by quantiles, so that these have the extremes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A key of the configuration that the workload does not carry."""
+
+    key: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a Parquet dataset."""
+
+    name: str
+    dtype: str
+    size: int
+    """Values in a row."""
+    read: bool
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a row."""
+        return VALUE_BYTES[self.dtype] * self.size
+
+
+VALUE_BYTES = {
+    **dict.fromkeys(("float64", "int64", "uint64"), 8),
+    **dict.fromkeys(("float32", "int32", "uint32"), 4),
+    **dict.fromkeys(("float16", "int16", "uint16"), 2),
+    **dict.fromkeys(("int8", "uint8", "bool"), 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A workload, and what belongs to the same configuration but not to a workload."""
+
+    table: Mapping[str, Any]
+    """The workload as it is written to TOML."""
+    workload: Workload
+    left_out: tuple[LeftOut, ...]
+    files: int
+    """Files of the dataset; 0 where the configuration does not say."""
+    columns: tuple[Column, ...]
+    """Of a Parquet dataset; empty where the configuration does not say."""
+    row_group: int
+    """Rows of a row group; 0 where the configuration does not say."""
+    subfolders: int
+
+
+def convert(config: Config, name: str) -> Converted:
+    """The workload that `config` describes, under the name `name`. Raises SpecError."""
+    form = config.text("dataset.format", "tfrecord")
+    loader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
+    tf_data = form == "tfrecord" and loader == "tensorflow"
+    batch = config.whole("reader.batch_size", 1)
+    seconds = float(config.number("train.computation_time") or 0.0)
+    workers = max(1, config.whole("reader.read_threads", 1))
+    prefetch = config.whole("reader.prefetch_size", 2)
+    block = config.whole("reader.transfer_size") // BLOCK_BYTES * BLOCK_BYTES
+    if not config.whole("reader.transfer_size"):
+        block = 256 << 10 if tf_data else 4 << 20
+    access: dict[str, Any] = {"pattern": "random"}
+    columns = _columns(config) if form == "parquet" else ()
+    row_group = config.whole("dataset.parquet.row_group_size") if form == "parquet" else 0
+    read = [column for column in columns if column.read]
+    if columns and not read:
+        raise SpecError(f"{config.name}: dataset.parquet.columns has no column that is read")
+    if form == "parquet":  # row groups of a few files in turn
+        access = {"pattern": "sequential", "streams": workers, "shuffle_buffer": 0}
+        if len(read) < len(columns):
+            bytes_read = sum(column.bytes for column in read)
+            access |= {"columns": [column.name for column in read], "bytes_read": bytes_read}
+            access |= {"chunk_bytes": row_group * bytes_read // len(read)}
+    if tf_data:  # files from their start, several at a time, through a shuffle buffer
+        shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
+        buffer = config.whole("reader.shuffle_size", 1024) if shuffled else 0
+        access = {"pattern": "sequential", "streams": workers, "shuffle_buffer": buffer}
+        prefetch = max(1, prefetch)
+    else:  # PyTorch gives every worker its share, rounded up; 2 batches for 0
+        prefetch = workers * (math.ceil(prefetch / workers) if prefetch else 2)
+    # YAML has no key for the accelerator: the name of the file or of the chosen workload ends in it.
+    accelerator = next(
+        (
+            product
+            for suffix, product in _ACCELERATORS.items()
+            if re.search(rf"[_-]{suffix}(?![a-z0-9])", config.choice.lower())
+        ),
+        "accelerator not stated",
+    )
+    catalogue = (load_workload(known).accelerator for known in names("workloads"))
+    provenances = (a.provenance for a in catalogue if (a.step_batch_size, a.step_seconds) == (batch, seconds))
+    if not tf_data:
+        access["refill"] = "persistent"
+    table: dict[str, Any] = {
+        "name": name,
+        "title": f"{config.model('a model')}, {accelerator}, as DLIO's YAML describes it",
+        "sample": {
+            "format": form,
+            "bytes_mean": _record_bytes(
+                config,
+                "record_length_bytes",
+                "record_length",
+                sum(column.bytes for column in columns) or 65536,
+            ),
+            "bytes_sd": _record_bytes(config, "record_length_bytes_stdev", "record_length_stdev", 0),
+            "samples_per_file": config.whole("dataset.num_samples_per_file", 1),
+        },
+        "access": access,
+        "loader": {
+            "batch_size": batch,
+            "workers": workers,
+            "prefetch": prefetch,
+            "block_bytes": max(BLOCK_BYTES, block),
+            "crop": [],
+        },
+        "accelerator": {
+            "name": accelerator,
+            "step_seconds": seconds,
+            "step_batch_size": batch,
+            "provenance": next(provenances, "chosen"),
+        },
+        "training": {
+            "epochs": config.whole("train.epochs", 1),
+            "sync": "step",
+            "au_threshold": float(config.number("metric.au", 0.9) or 0.0),
+            "shuffle_seed": config.whole("train.seed", 123),
+        },
+        "sources": _sources(config, tf_data, form),
+    }
+    try:
+        workload = build(Workload, table, Source(config.name))
+    except SpecError as error:
+        raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
+    if crop := _crop(workload.sample):
+        loading = {**table["loader"], "crop": list(crop)}
+        table["loader"], workload = loading, replace(workload, loader=replace(workload.loader, crop=crop))
+    return Converted(
+        table=table,
+        workload=workload,
+        left_out=tuple(_left_out(config, workload)),
+        files=config.whole("dataset.num_files_train"),
+        columns=columns,
+        row_group=row_group,
+        subfolders=config.whole("dataset.num_subfolders_train"),
+    )
+
+
+def _columns(config: Config) -> tuple[Column, ...]:
+    """The columns of a Parquet dataset; DLIO reads those that do not say `read: false`. Raises SpecError."""
+    listed = config.at("dataset.parquet.columns")
+    columns = []
+    for number, item in enumerate(listed if isinstance(listed, list) else []):
+        where = f"{config.name}: dataset.parquet.columns[{number}]"
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+            raise SpecError(f"{where} has no name")
+        dtype, size = item.get("dtype", "float32"), item.get("size", 1)
+        if dtype not in VALUE_BYTES:
+            raise SpecError(f"{where}: dtype {str(dtype)[:40]!r} is not known", ", ".join(VALUE_BYTES))
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10**9:
+            raise SpecError(f"{where}: size must be a whole number from 1, not {str(size)[:40]!r}")
+        columns.append(Column(item["name"], dtype, size, item.get("read") is not False))
+    return tuple(columns)
+
+
+def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
+    """Bytes under v3.0's name of a key, or else under the older one."""
+    newest = config.number(f"dataset.{key}")
+    return config.whole(f"dataset.{older}", default) if newest is None else round(newest)
+
+
+def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
+    """Which of the workload's keys came from which of DLIO's, and which from its defaults."""
+    file = Path(config.name).name
+    stated = {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
+    sources = {target: "DLIO's default" for target in USED.values() if target}
+    sources["loader.block_bytes"] = "not stated: 256 KiB as in tf.data, elsewhere feedrate's own"
+    sources |= stated
+    sources["loader.crop"] = (
+        "chosen: DLIO reads samples whole and puts a constant of one size into the batch; a crop that every "
+        "sample of this size holds, of the reference's edge at most"
+    )
+    if form == "parquet" or tf_data:
+        sources["loader.crop"] = "records: their bytes are kept"
+    sources["accelerator.step_batch_size"] = (
+        "reader.batch_size: DLIO computes for the same time at any of them"
+    )
+    sources["training.sync"] = "DLIO: a barrier after every step"
+    if not tf_data:
+        sources["access.refill"] = "DLIO: a DataLoader with persistent workers, begun anew in every epoch"
+    if form == "parquet":
+        sources["access.pattern"] = "row groups in order: feedrate's reading of Parquet"
+        sources["access.streams"] = f"{file}: reader.read_threads"
+        for key in ("access.bytes_read", "access.chunk_bytes"):
+            sources[key] = f"{file}: dataset.parquet, the columns that are read"
+    else:
+        del sources["access.columns"]
+    if tf_data:
+        sources["access.streams"] = f"{file}: reader.read_threads, files that tf.data interleaves"
+        sources["access.shuffle_buffer"] = f"{file}: reader.shuffle_size where sample_shuffle asks for it"
+    return dict(sorted(sources.items()))
+
+
+def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
+    for key, value in config.leaves():
+        if key not in USED:
+            parts = key.split(".")
+            tables = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+            unknown = "unknown: no key of DLIO 2.0 or of MLPerf Storage v0.5 to v3.0"
+            yield LeftOut(key, value, next((UNUSED[table] for table in tables if table in UNUSED), unknown))
+        elif isinstance(value, str) and "${" in value:
+            yield LeftOut(key, value, "an interpolation of Hydra: it is not evaluated")
+    transfer, block = config.whole("reader.transfer_size"), workload.loader.block_bytes
+    if transfer and transfer != block:
+        yield LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {block} is used")
+    for text in config.others:
+        yield LeftOut(text.partition("=")[0], text, "of Hydra, not of the workload")
+
+
+def workload_text(converted: Converted, origin: str) -> str:
+    """The workload as TOML, with what was left out as comments."""
+    lines = [f"Imported by feedrate from {origin}."]
+    if converted.left_out:
+        lines.append("Left out of it:")
+    for item in converted.left_out:
+        value = str(item.value)
+        lines.append(f"  {item.key} = {value if len(value) <= 60 else value[:57] + '...'}: {item.why}")
+    return "".join(map(_comment, lines)) + toml_text(converted.table)
+
+
+def recipe_text(converted: Converted, origin: str) -> str:
+    """A recipe, as TOML, for the dataset that the YAML describes. Raises SpecError.
+
+    Sizes are lognormal with the stated mean and standard deviation: DLIO draws its own from a product of
+    two normals, whose standard deviation is a third smaller than stated.
+    """
+    sample = converted.workload.sample
+    size = _sizes(sample)
+    table: dict[str, Any] = {
+        "name": converted.workload.name,
+        "title": converted.workload.title,
+        "format": sample.format,
+        "files": converted.files or 1,
+        "samples_per_file": sample.samples_per_file,
+        "row_group": converted.row_group,
+        "size": size,
+    }
+    if converted.columns:
+        table["size"] = {"distribution": "fixed", "shape": "flat", "bytes_mean": sample.bytes_mean}
+        table["columns"] = [
+            {"name": column.name, "dtype": column.dtype, "size": 0 if column.size == 1 else column.size}
+            for column in converted.columns
+        ]
+    try:
+        build(Recipe, table, Source("the recipe"))
+    except SpecError as error:
+        raise SpecError(f"no recipe for this dataset: {error.what}", error.hint) from None
+    return _comment(f"Imported by feedrate from {origin}.") + toml_text(table)
+
+
+def _sizes(sample: SampleSpec) -> dict[str, Any]:
+    """The table `size` of a recipe with such samples."""
+    if not sample.bytes_sd:
+        return {"distribution": "fixed", "bytes_mean": sample.bytes_mean}
+    sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
+    median = sample.bytes_mean * math.exp(-(sigma**2) / 2)
+    return {
+        "distribution": "lognormal",
+        "bytes_mean": sample.bytes_mean,
+        "bytes_sd": sample.bytes_sd,
+        "bytes_min": max(1, math.floor(median * math.exp(-_RECIPE_RANGE * sigma))),
+        "bytes_max": min(_LARGEST_SAMPLE, math.ceil(median * math.exp(_RECIPE_RANGE * sigma))),
+    }
+
+
+def _crop(sample: SampleSpec) -> tuple[int, ...]:
+    """A cube of voxels that every sample of the recipe holds; () of samples that are no volumes of their own.
+
+    Volumes of different shapes make no batch, and whole ones make a batch of gigabytes.
+    """
+    known = sample.format in FORMATS and sample.samples_per_file == 1 and sample.format != "parquet"
+    if not known or format_named(sample.format).records:
+        return ()
+    try:
+        sizes = sizes_of(build(SizeSpec, _sizes(sample)), 0)
+    except SpecError:  # no volume is as small
+        return ()
+    edge = min(_CROP_EDGE, int(sizes.shapes(np.arange(_SHAPES)).min()))
+    return (edge, edge, edge)
+
+
+def checkpoint_model(config: Config, name: str) -> dict[str, Any]:
+    """The large model whose checkpoints `config` describes, as the table of a checkpoint model's TOML.
+
+    DLIO takes the number of copies from the ranks that are started, so it is that of the catalogue's model of
+    the same shape, or 1. Raises SpecError when the configuration does not give the layers' shapes.
+    """
+    layers, transformer = config.whole("model.num_layers"), config.at("model.transformer")
+    if not layers or not isinstance(transformer, Mapping):
+        what = f"{config.name}: checkpoints of a model that is not described by a transformer's shape"
+        raise SpecError(what, "it should have model.num_layers and model.transformer")
+    file = Path(config.name).name
+    shape = {
+        "hidden": config.whole("model.transformer.hidden_size"),
+        "ffn": config.whole("model.transformer.ffn_hidden_size"),
+        "heads": config.whole("model.transformer.num_attention_heads"),
+        "kv_heads": config.whole("model.transformer.num_kv_heads"),
+        "layers": layers,
+        "vocabulary": config.whole("model.transformer.vocab_size"),
+    }
+    spread = {
+        "tensor": config.whole("model.parallelism.tensor", 1),
+        "pipeline": config.whole("model.parallelism.pipeline", 1),
+        "zero": config.whole("model.parallelism.zero_stage"),
+    }
+    model_type = config.text("model.model_datatype", "fp16")
+    optimiser_type = config.text("model.optimizer_datatype", "fp32")
+    if model_type not in _STATE_BYTES or optimiser_type not in _STATE_BYTES:
+        raise SpecError(f"{config.name}: data types {model_type}, {optimiser_type}", ", ".join(_STATE_BYTES))
+    load_model = load("plugins.checkpoint.model:load_checkpoint_model")
+    known = [load_model(published) for published in names("workloads/checkpoints")]
+    same = [model for model in known if asdict(model.shape) == shape]
+    spreads = ("tensor", "pipeline")
+    copies = [
+        model.parallelism.data
+        for model in same
+        if all(getattr(model.parallelism, key) == spread[key] for key in spreads)
+    ]
+    stated = config.whole("model.parallelism.data")
+    model = config.model(name)
+    table = {
+        "name": name,
+        "title": same[0].title if same else f"{model}, as DLIO's YAML describes it",
+        "shape": shape,
+        "parallelism": {**spread, "data": stated or (copies[0] if copies else 1)},
+        "state": {
+            "model_bytes": _STATE_BYTES[model_type],
+            "optimiser_bytes": 3 * _STATE_BYTES[optimiser_type],
+        },
+        "io": {
+            "writes": config.whole("checkpoint.num_checkpoints_write"),
+            "reads": config.whole("checkpoint.num_checkpoints_read"),
+            "pause": float(config.number("checkpoint.time_between_checkpoints") or 0.0),
+        },
+        "sources": {
+            "shape": f"{file}: model.num_layers, model.transformer",
+            "parallelism": f"{file}: model.parallelism",
+            "parallelism.data": "the catalogue's model of this shape"
+            if copies and not stated
+            else f"{file}: model.parallelism.data"
+            if stated
+            else "not stated: DLIO divides its ranks by tensor x pipeline",
+            "state": f"{file}: model.model_datatype, model.optimizer_datatype; Adam keeps three",
+            "io": f"{file}: checkpoint",
+        },
+    }
+    try:
+        build(load("plugins.checkpoint.model:CheckpointModel"), table, Source(config.name))
+    except SpecError as error:
+        raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
+    return table
+
+
+def _comment(line: str) -> str:
+    """A comment of TOML, which takes no control characters."""
+    return "# " + "".join(letter if letter.isprintable() else " " for letter in line) + "\n"

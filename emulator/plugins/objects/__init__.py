@@ -1,0 +1,1 @@
+"""Object stores: datasets at s3:// and rados:// URLs."""

@@ -1,0 +1,176 @@
+"""Samples as objects of a Ceph pool, through librados: pieces of 4 MiB, as Ceph's own gateways cut them.
+
+RADOS takes no objects above 128 MiB, and no write above 90 MB. The first piece bears the sample's name and
+knows its size; it is written last, in one operation, so that a sample is there whole or not at all. The
+binding is Ceph's (Debian: python3-rados), for the system's Python; it is on no package index.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Container, Iterable, Iterator
+from functools import partial
+
+from emulator.config.storage import ObjectURL
+from emulator.errors import MissingError, StorageError
+from emulator.plugins.objects.objects import ObjectBlob, ObjectStore, TransientError, missing
+from emulator.storage.base import Entry
+from emulator.units import show_seconds
+
+try:
+    import rados
+except ImportError:  # also when it was built for another Python
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    raise MissingError(
+        "rados:// needs Ceph's Python binding",
+        "apt install python3-rados, and where the system's Python is also "
+        f"{ours}: ln -s /usr/lib/python3/dist-packages/rados.*.so {sysconfig.get_path('platlib')}/",
+    ) from None
+
+PIECE = 4 << 20
+"""Bytes of a piece of a sample; the last one has fewer."""
+_MARK = "#"
+"""Between the name of a sample and the number of a piece behind the first."""
+_SIZE = "feedrate.size"
+"""Attribute of the first of several pieces: bytes of the whole."""
+
+
+class RadosStore(ObjectStore):
+    """Objects below `rados://POOL/PREFIX`."""
+
+    failures = rados.Error
+    absent = rados.ObjectNotFound
+
+    def __init__(self, place: ObjectURL) -> None:
+        """Connects. Raises StorageError when the cluster does not answer, or has no such pool."""
+        super().__init__(place)
+        limits = ("client_mount_timeout", "rados_osd_op_timeout", "rados_mon_op_timeout")
+        seconds = f"{max(1, round(place.timeout))}"
+        user = {"name": place.option("user")} if place.option("user") else {}
+        try:
+            self._cluster = rados.Rados(conffile=self.source(), conf=dict.fromkeys(limits, seconds), **user)
+            self._cluster.connect()
+        except rados.Error as error:
+            raise StorageError(
+                f"the Ceph cluster of {self.source()} cannot be reached: {_words(error)}",
+                "check ?conf=FILE&user=client.NAME, its keyring and ceph status",
+            ) from None
+        try:
+            self._pool = self._cluster.open_ioctx(place.bucket)
+        except rados.ObjectNotFound:
+            raise StorageError(
+                f"the cluster has no pool {place.bucket}", "ceph osd pool create makes one"
+            ) from None
+
+    def source(self) -> str:
+        """The cluster's ceph.conf: that of the URL, of the environment, or the usual one."""
+        return self.place.option("conf") or os.environ.get("CEPH_CONF") or "/etc/ceph/ceph.conf"
+
+    def meaning(self, error: Exception, doing: str) -> Exception:
+        if isinstance(error, rados.PermissionError | rados.PermissionDeniedError):
+            return StorageError(
+                f"{doing}: access denied", "the user needs osd 'allow rwx'; see ceph auth get"
+            )
+        if isinstance(error, rados.NoSpace):
+            return StorageError(f"{doing}: the pool is full", "free some space, or raise its quota")
+        if isinstance(error, rados.TimedOut):
+            return TransientError("timeout", f"no answer for {show_seconds(self.place.timeout)}")
+        return TransientError("connection", _words(error))
+
+    def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[bytes]:
+        """An operation for each piece; one byte more at the end shows an object that is longer."""
+        while begin < end:
+            number, offset = divmod(begin, PIECE)
+            stop = min(end, (number + 1) * PIECE)
+            more = int(stop == blob.size and blob.size % PIECE > 0)
+            try:
+                data: bytes = self._pool.read(_piece(blob.key, number), stop - begin + more, offset)
+            except rados.ObjectNotFound:
+                self._require_size(blob)
+                raise missing(f"{blob.name}{_MARK}{number:06d}") from None
+            if len(data) != stop - begin:
+                self._require_size(blob)
+                raise TransientError("cut", "fewer bytes than were asked for")
+            yield data
+            begin = stop
+
+    def _require_size(self, blob: ObjectBlob) -> None:
+        """Raises DatasetError when the sample is not there, or not of this size."""
+        found = self.size(blob.key.removeprefix(self._prefix))
+        if found is None:
+            raise missing(blob.name)
+        blob.require_size(found)
+
+    def length(self, key: str) -> int:
+        size = int(self._pool.stat(key)[0])
+        if size < PIECE:
+            return size
+        try:
+            return int(self._pool.get_xattr(key, _SIZE))
+        except rados.NoData:
+            return size
+
+    def get(self, name: str) -> bytes | None:
+        size = self.size(name)
+        if size is None:
+            return None
+        data = bytearray(size)
+        with self.open(name, size) as blob:
+            blob.read_into(0, memoryview(data))
+        return bytes(data)
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        """Of any size: the pieces behind the first one come first."""
+        key, doing = self.key(name), f"cannot write {self.url(name)}"
+        before, count = self._pieces(name), max(1, -(-len(data) // PIECE))
+        for number in range(1, count):
+            piece = bytes(data[number * PIECE : (number + 1) * PIECE])
+            self.ask(doing, partial(self._pool.write_full, _piece(key, number), piece))
+
+        def write_first() -> None:
+            with rados.WriteOpCtx() as operation:
+                operation.write_full(bytes(data[:PIECE]))
+                if len(data) >= PIECE:  # also when it is one piece: it may be shorter than what it replaces
+                    operation.set_xattr(_SIZE, str(len(data)).encode())
+                self._pool.operate_write_op(operation, key)
+
+        self.ask(doing, write_first)
+        self._remove(_piece(key, number) for number in range(count, before))
+
+    def _pieces(self, name: str) -> int:
+        """Pieces of the sample that is there; 0: none is."""
+        size = self.size(name)
+        return 0 if size is None else max(1, -(-size // PIECE))
+
+    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
+        """RADOS lists whole pools only."""
+        start = self.key(prefix)
+        keys = self.ask(f"cannot list {self}", lambda: [found.key for found in self._pool.list_objects()])
+        for key in sorted(keys):
+            if key.startswith(start) and _MARK not in key:
+                name = key.removeprefix(self._prefix)
+                size = self.size(name)
+                if size is not None:
+                    yield Entry(name, size)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._remove(_piece(self.key(name), number) for number in range(self._pieces(name)))
+
+    def _remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                self.ask(f"cannot remove {key}", partial(self._pool.remove_object, key))
+            except rados.ObjectNotFound:
+                continue
+
+
+def _piece(key: str, number: int) -> str:
+    """The object with piece `number` of a sample."""
+    return key + (f"{_MARK}{number:06d}" if number else "")
+
+
+def _words(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__

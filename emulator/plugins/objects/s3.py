@@ -1,0 +1,220 @@
+"""Samples as objects of an S3 endpoint, through obstore: one request a range, its failures seen here.
+
+Keys and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
+AWS_ENDPOINT_URL, AWS_REGION) and are kept nowhere. obstore's own retries are off: they could not be counted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container, Iterable, Iterator
+from datetime import timedelta
+from functools import partial
+
+from emulator.config.storage import ObjectURL
+from emulator.errors import DatasetError, MissingError, SpecError, StorageError
+from emulator.plugins.objects.objects import ObjectBlob, ObjectStore, TransientError, missing
+from emulator.storage.base import Entry
+from emulator.units import show_seconds
+
+try:
+    import obstore
+    from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+except ModuleNotFoundError as error:
+    if error.name != "obstore":
+        raise
+    raise MissingError("s3:// needs obstore", "pip install 'feedrate[s3]'") from None
+
+# Two threads move the bytes of a rank: a pool as large as the host for each of its ranks would only wait.
+os.environ.setdefault("TOKIO_WORKER_THREADS", "2")
+
+_CHUNK = 256 << 10
+"""Bytes after which a body is handed on while the rest of it arrives."""
+_AT_ONCE = 512 << 10
+"""Bytes up to which a body is taken at once. A stream takes 60 us more of CPU at 256 KiB, 50 at 512, and 60
+less at 1 MiB (obstore alone, 4 threads, nginx; results/read_path_objects.md)."""
+_PART = 16 << 20
+"""Bytes of one part of an upload; what is smaller is put at once."""
+_PAGE = 1000
+"""Objects of one answer to a list or delete request."""
+
+
+class S3Store(ObjectStore):
+    """Objects below `s3://BUCKET/PREFIX`."""
+
+    failures = BaseError
+    absent = FileNotFoundError
+
+    def __init__(self, place: ObjectURL) -> None:
+        """Raises SpecError when there are no keys, or the options make no sense."""
+        super().__init__(place)
+        endpoint = endpoint_of(place)
+        _require_keys(endpoint)
+        wait = timedelta(seconds=place.timeout)
+        regions = (place.option("region"), os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION"))
+        try:
+            self._client = obstore.store.S3Store(
+                place.bucket,
+                endpoint=endpoint or None,
+                region=next(filter(None, regions), "us-east-1"),
+                client_options={
+                    "allow_http": endpoint.startswith("http://"),
+                    "connect_timeout": wait,
+                    "read_timeout": wait,
+                    "timeout": timedelta(days=1),
+                },
+                retry_config={"max_retries": 0, "retry_timeout": wait},
+            )
+        except (BaseError, ValueError) as error:
+            raise SpecError(f"{self}: {str(error).splitlines()[0]}", "check the AWS_ variables") from None
+
+    def source(self) -> str:
+        return endpoint_of(self.place) or "AWS"
+
+    def meaning(self, error: BaseError, doing: str) -> Exception:
+        """obstore's text is not repeated: it may hold an access key."""
+        text = str(error)
+        found = re.search(r"status code: (\d{3})", text)
+        status = int(found[1]) if found else 0
+        code = re.search(r"<Code>(\w+)</Code>", text)
+        answer = f"{status} {code[1]}" if code else str(status)
+        if "NoSuchBucket" in text:
+            return self._no_bucket()
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
+            return StorageError(
+                f"{doing}: access denied{f' ({answer})' if status else ''}",
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what the bucket allows",
+            )
+        if status == 416:
+            return DatasetError(f"{doing}: it ends before", "run feedrate verify on the dataset")
+        if status == 429 or status >= 500:
+            return TransientError("busy", f"the endpoint answered {answer}")
+        if status:
+            return StorageError(
+                f"{doing}: the endpoint answered {answer}", "check the endpoint and the bucket"
+            )
+        if "Timeout" in text or "TimedOut" in text:
+            return TransientError("timeout", f"no answer for {show_seconds(self.place.timeout)}")
+        if "UnexpectedRange" in text or "IncompleteBody" in text or "Interrupted" in text:
+            return TransientError("cut", "the body was cut off")
+        return TransientError("connection", f"no connection to {self.source()}")
+
+    def _no_bucket(self) -> StorageError:
+        return StorageError(f"there is no bucket {self.place.bucket}", "make it, or check the name")
+
+    def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[memoryview | bytes]:
+        try:
+            found = obstore.get(self._client, blob.key, options={"range": (begin, end)})
+            meta = found.meta  # made anew each time
+            blob.require_size(int(meta["size"]))
+            tag = meta["e_tag"]
+            if blob.tag not in (None, tag):
+                raise DatasetError(
+                    f"{blob.name} was replaced while it was read", "run feedrate verify on the dataset"
+                )
+            blob.tag = tag
+            if end - begin <= _AT_ONCE:
+                yield memoryview(found.bytes())
+            else:
+                yield from found.stream(min_chunk_size=_CHUNK)
+        except FileNotFoundError:
+            raise missing(blob.name) from None
+
+    def length(self, key: str) -> int:
+        return int(obstore.head(self._client, key)["size"])
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return self.ask(
+                f"cannot read {self.url(name)}",
+                lambda: bytes(obstore.get(self._client, self.key(name)).bytes()),
+            )
+        except FileNotFoundError as error:
+            if "NoSuchBucket" in str(error):
+                raise self._no_bucket() from None
+            return None
+
+    def put(self, name: str, data: bytes | memoryview) -> None:
+        """Of any size: a large object goes in parts at the same time."""
+        action = partial(
+            obstore.put,
+            self._client,
+            self.key(name),
+            data,
+            use_multipart=len(data) > _PART,
+            chunk_size=_PART,
+            max_concurrency=4,
+        )
+        try:
+            self.ask(f"cannot write {self.url(name)}", action)
+        except FileNotFoundError:
+            raise self._no_bucket() from None
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """At once where the endpoint knows conditional requests."""
+
+        def create() -> bool:
+            try:
+                obstore.put(self._client, self.key(name), data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            return True
+
+        try:
+            return self.ask(f"cannot write {self.url(name)}", create)
+        except FileNotFoundError:
+            raise self._no_bucket() from None
+        except StorageError:  # perhaps the endpoint refuses the condition
+            return super().put_new(name, data)
+
+    def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
+        whole = self.key(prefix)
+        folder, _, start = whole.rpartition("/")
+        after = whole[:-1] if start else None  # S3 begins behind it, in the order of names
+        while page := self.ask(f"cannot list {self}", partial(self._page, folder, after)):
+            for key, size in page:
+                if key.startswith(whole):
+                    yield Entry(key.removeprefix(self._prefix), size)
+                elif key > whole:
+                    return
+            if len(page) < _PAGE:
+                return
+            after = page[-1][0]
+
+    def _page(self, folder: str, after: str | None) -> list[tuple[str, int]]:
+        stream = obstore.list(self._client, folder or None, offset=after, chunk_size=_PAGE)
+        return [(str(meta["path"]), int(meta["size"])) for meta in next(iter(stream), ())]
+
+    def delete(self, names: Iterable[str]) -> None:
+        keys = [self.key(name) for name in names]
+        for start in range(0, len(keys), _PAGE):
+            some = keys[start : start + _PAGE]
+            self.ask(f"cannot remove objects of {self}", partial(obstore.delete, self._client, some))
+
+
+def endpoint_of(place: ObjectURL) -> str:
+    """URL of the endpoint, without a password; empty: that of AWS. Raises SpecError."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    found = place.option("endpoint") or next((os.environ[name] for name in names if os.environ.get(name)), "")
+    scheme, mark, rest = found.partition("://")
+    if found and not mark:
+        raise SpecError("the endpoint of S3 is no URL", "write it like http://HOST:PORT")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if found else ""
+
+
+def _require_keys(endpoint: str) -> None:
+    """Raises SpecError when no keys, or none that can be, are set for an endpoint that is not AWS's."""
+    for name, value in os.environ.items():
+        if name.startswith("AWS_") and re.search(r"[^\x20-\x7e]|^ | $", value):  # obstore would abort
+            raise SpecError(
+                f"{name} holds a line break, a blank at an end, or a character that is not ASCII",
+                "a secret made from a file often ends in a line feed: set it without",
+            )
+    known = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+    containers = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+    if endpoint and not any(os.environ.get(name) for name in (*known, *containers)):
+        raise SpecError(
+            f"no keys for {endpoint}",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for none",
+        )

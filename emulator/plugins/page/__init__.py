@@ -1,0 +1,1 @@
+"""The HTML page of a result, and comparisons of results."""

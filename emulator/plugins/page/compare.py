@@ -1,0 +1,582 @@
+"""Results beside each other and beside published ones: the same figures, and what cannot be compared."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from emulator.analysis.evidence import usable
+from emulator.analysis.knee import INCONCLUSIVE
+from emulator.config.reader import to_plain
+from emulator.files import write_whole
+from emulator.plugins.page.page import laid_out, plotted, render
+from emulator.plugins.page.reference import PublishedFigure, Submission
+from emulator.record.result import RunResult
+from emulator.report import figure as fig
+from emulator.report.table import Cell, Column, Table, number, one_place, three_digits, three_places
+from emulator.report.table import as_plain as table_as_plain
+from emulator.report.terminal import Text
+from emulator.report.training_figures import computes
+from emulator.report.view import kind_of, marks, marks_line, notes, title
+from emulator.units import show_bytes, show_rate, show_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One process count of one result, or one published row, in the same figures."""
+
+    name: str
+    """Which result, or who published it."""
+    accelerators: int
+    hosts: int | None
+    """None where it is not known."""
+    bytes_per_second: float
+    au: float | None
+    """0 to 1; None where the workload does not compute."""
+    x_ideal: float | None
+    flagged: bool = False
+    used: bool = True
+    """False: a flag invalidates it, and lines do not go through it."""
+
+    @property
+    def told(self) -> str:
+        """In words, for who points at it."""
+        parts = [
+            f"{fig.short(self.name, 44)}: {self.accelerators:,} accelerators",
+            show_rate(self.bytes_per_second),
+        ]
+        parts += [f"AU {self.au * 100:.1f} %"] if self.au is not None else []
+        parts += [f"X/X_ideal {self.x_ideal:.3f}"] if self.x_ideal is not None else []
+        return "; ".join(parts)
+
+    @property
+    def per_accelerator(self) -> float:
+        """Bytes/s."""
+        return self.bytes_per_second / self.accelerators
+
+    @property
+    def per_host(self) -> float | None:
+        """Bytes/s; None where the number of hosts is not known."""
+        return self.bytes_per_second / self.hosts if self.hosts else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One result with the name it is shown under."""
+
+    name: str
+    result: RunResult
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Its points, by process count."""
+        points = sorted(self.result.points, key=lambda point: point.ranks)
+        used = usable(points)
+        return [
+            Entry(
+                name=self.name,
+                accelerators=point.ranks,
+                hosts=len(point.hosts) or None,
+                bytes_per_second=point.bytes_per_second,
+                au=point.au if computes(point) else None,
+                x_ideal=point.x_ideal if computes(point) else None,
+                flagged=bool(point.flags),
+                used=point in used,
+            )
+            for point in points
+            if point.ranks
+        ]
+
+    @property
+    def workload(self) -> str:
+        """Name of its workload."""
+        return str(self.result.workload.get("name", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Everything that the table and the page of a comparison show."""
+
+    results: tuple[Compared, ...]
+    published: tuple[Entry, ...] = ()
+    documents: tuple[PublishedFigure, ...] = ()
+    """Single figures of documents."""
+    cautions: tuple[str, ...] = ()
+    """What is not comparable, in words."""
+    moves: tuple[str, ...] = ()
+    """How far the knee moves from the first result to each other one, a sentence each."""
+
+    @property
+    def measured(self) -> list[Entry]:
+        """The points of all results."""
+        return [entry for compared in self.results for entry in compared.entries]
+
+
+def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
+    """The labels where all results have one of their own, else as few last parts of each path as tell them
+    apart; numbered where even whole paths are the same."""
+    if all(labels) and labels and len(set(labels)) == len(paths):
+        return list(labels)
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{number}: {path}" for number, path in enumerate(paths, 1)]
+
+
+def compare(
+    results: Sequence[tuple[str, RunResult]],
+    submissions: Sequence[Submission] = (),
+    documents: Sequence[PublishedFigure] = (),
+    match: str = "",
+) -> Comparison:
+    """The comparison of (name, result) pairs with those published rows that ran the same workload.
+
+    `match` keeps only published rows whose submitter or system has all its words; only their letters and
+    digits count.
+    """
+    compared = tuple(Compared(name=name, result=result) for name, result in results)
+    workloads = {item.workload.replace("-", "_") for item in compared}
+    wanted = [_letters(word) for word in match.split()]
+    published = [
+        Entry(
+            name=f"{row.submitter} {row.system}",
+            accelerators=row.accelerators,
+            hosts=row.hosts,
+            bytes_per_second=row.bytes_per_second,
+            au=row.au,
+            x_ideal=row.samples_per_second / row.ideal_samples_per_second,
+        )
+        for row in submissions
+        if row.workload in workloads and _has(wanted, f"{row.submitter} {row.system}")
+    ]
+    shown = tuple(document for document in documents if _has(wanted, document.system))
+
+    cautions = [caution for item in compared for caution in _own_cautions(item)]
+    cautions += [caution for other in compared[1:] for caution in _differences(compared[0], other)]
+    if match and (submissions or documents) and not published and not shown:
+        known = sorted({f"{row.submitter} {row.system}" for row in submissions if row.workload in workloads})
+        close = get_close_matches(match, known, 3, 0.3)
+        cautions.append(
+            f"No published system matches {match!r}" + (f"; near it: {', '.join(close)}." if close else ".")
+        )
+    elif submissions and not published:
+        cautions.append(f"No published row ran {' or '.join(sorted(workloads))}.")
+    if published:
+        cautions.append(
+            "Published throughput counts the first step of each epoch and takes samples at their nominal "
+            "mean size; feedrate leaves the first step out. Published rows are means over their runs."
+        )
+        if any(_setting(item.result, "workload.training.sync") != "step" for item in compared):
+            cautions.append("Published runs wait for each other after every step; a result here does not.")
+    if shown:
+        cautions.append(
+            "Figures of documents are of other tools (fio, rados bench) or older workloads: they say what a "
+            "storage can do, not what training gets from it. They are listed, not drawn."
+        )
+    return Comparison(
+        results=compared,
+        published=tuple(sorted(published, key=lambda entry: (entry.accelerators, entry.name))),
+        documents=shown,
+        cautions=tuple(cautions),
+        moves=tuple(_moves(compared)),
+    )
+
+
+def _has(wanted: Sequence[str], name: str) -> bool:
+    """Whether each of the words is in the name, from the beginning of one of its words on."""
+    words = re.findall(r"[^\W_]+", name.casefold())
+    rests = ["".join(words[place:]) for place in range(len(words))]
+    return all(any(rest.startswith(word) for rest in rests) for word in wanted)
+
+
+def _letters(text: str) -> str:
+    """The letters and digits of a name: how people type it differs in the rest."""
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _moves(compared: Sequence[Compared]) -> list[str]:
+    """From the first knee to those of the others that ran the same workload.
+
+    A knee moved when the 95 % intervals are apart; where they overlap the runs do not show it.
+    """
+    found = []
+    for other in compared[1:]:
+        first, a, b = compared[0], compared[0].result.knee, other.result.knee
+        if a is None or b is None or first.workload != other.workload:
+            continue
+        noise = other.result.storage.get("noise")
+        beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
+        (low, high), (least, most) = _knee_range(first), _knee_range(other)
+        places = f"{_knee_place(first)} and {_knee_place(other)} accelerators"
+        if low <= most and least <= high:
+            found.append(f"{other.name}: knees of {places}{beside}: no difference that these runs can show.")
+            continue
+        share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a.n_au and b.n_au else ""
+        where = f"from {places.replace(' and ', ' to ')}"
+        found.append(f"{other.name}: the knee moves {where}{share}{beside}.")
+    return found
+
+
+def _knee_range(compared: Compared) -> tuple[float, float]:
+    """Where the knee may be: its 95 % interval, or the side of the counts that it lies on."""
+    knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
+    if knee is not None and knee.n_au is not None:
+        return knee.interval or (0.0, math.inf)
+    if knee is not None and knee.kind in INCONCLUSIVE:
+        return (float(knee.fed or 0), float(knee.starved or math.inf))
+    return (0.0, min(ranks)) if _knee_below(compared) else (max(ranks), math.inf)
+
+
+def _knee_below(compared: Compared) -> bool:
+    """True when the smallest count already starved, for a result without a knee."""
+    return min(compared.result.points, key=lambda point: point.ranks).x_ideal < _threshold(compared)
+
+
+def _threshold(compared: Compared) -> float:
+    """The share of ideal throughput that defines its knee."""
+    return float(compared.result.workload.get("training", {}).get("au_threshold", 0.9))
+
+
+def _knee_place(compared: Compared) -> str:
+    """`5.5`, or on which side of the counts the knee is."""
+    knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
+    if knee is not None and knee.n_au is not None:
+        return number(knee.n_au, 3)
+    if knee is not None and knee.kind in INCONCLUSIVE:
+        if knee.fed and knee.starved:
+            return f"between {knee.fed} and {knee.starved}"
+        if knee.starved:
+            return f"below {knee.starved}"
+        return f"at least {knee.fed}" if knee.fed else "unknown"
+    return f"below {min(ranks)}" if _knee_below(compared) else f"beyond {max(ranks)}"
+
+
+def _own_cautions(compared: Compared) -> list[str]:
+    """What qualifies a result by itself."""
+    result, qualified = compared.result, marks_line(compared.result)
+    found = [f"{compared.name}: {qualified}."] if qualified else []
+    raised = [note.name for note in notes(result)]
+    if raised:
+        found.append(f"{compared.name}: flagged ({', '.join(raised)}).")
+    if not (result.points or result.checkpoints):
+        found.append(f"{compared.name}: nothing was measured.")
+    return found
+
+
+SETTINGS = {
+    "workload.sample.bytes_mean": "mean sample",
+    "workload.sample.format": "format",
+    "workload.loader.batch_size": "batch size",
+    "workload.accelerator.step_seconds": "step time",
+    "workload.accelerator.name": "accelerator",
+    "workload.training.sync": "ranks wait for each other at",
+    "workload.training.au_threshold": "AU threshold",
+    "storage.cache": "page cache",
+    "loader": "loader",
+    "kind": "kind of result",
+    "dataset.bytes": "dataset",
+}
+"""What has to be the same for two results to differ by their storage alone -> its name for people."""
+
+
+def _setting(result: RunResult, key: str) -> Any:
+    """The value under a dotted key of a result; None where it has none."""
+    head, *rest = key.split(".")
+    value = getattr(result, head)
+    for part in rest:
+        value = value.get(part) if hasattr(value, "get") else None
+    return value
+
+
+def _differences(first: Compared, other: Compared) -> list[str]:
+    """How the settings of two results differ, one sentence each."""
+    found = []
+    for key, words in SETTINGS.items():
+        a, b = _setting(first.result, key), _setting(other.result, key)
+        if not _same(a, b):
+            found.append(f"{words}: {_show(key, a)} in {first.name}, {_show(key, b)} in {other.name}.")
+    return found
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal, or numbers within 1 %, or a run beside a sweep: both are measured the same way."""
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return abs(a - b) <= 0.01 * max(abs(a), abs(b))
+    return bool(a == b) or (a, b) in (("run", "sweep"), ("sweep", "run"))
+
+
+def _show(key: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if key.endswith(("bytes", "bytes_mean")):
+        return show_bytes(value)
+    return show_seconds(value) if key.endswith("seconds") else str(value)
+
+
+def tables(comparison: Comparison) -> tuple[Table, ...]:
+    """What was measured, what was published, and the counts that all results have."""
+    found = (
+        _entries("", comparison.measured),
+        _entries("Published", comparison.published),
+        shared(comparison),
+    )
+    return tuple(table for table in found if table.rows)
+
+
+def _entries(caption: str, entries: Sequence[Entry]) -> Table:
+    columns = (
+        Column("result", align="fold"),
+        Column("accel."),
+        Column("hosts", room=72),
+        Column("GB/s", three_digits),
+        Column("MB/s\nper accel."),
+        Column("GB/s\nper host", three_digits, room=72),
+        Column("AU %", one_place),
+        Column("X/\nX_ideal", three_places),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            entry.name,
+            f"{entry.accelerators:,}*" if entry.flagged else entry.accelerators,
+            entry.hosts,
+            entry.bytes_per_second / 1e9,
+            entry.per_accelerator / 1e6,
+            None if entry.per_host is None else entry.per_host / 1e9,
+            None if entry.au is None else entry.au * 100,
+            entry.x_ideal,
+        )
+        for entry in entries
+    ]
+    flagged = frozenset(place for place, entry in enumerate(entries) if entry.flagged)
+    return Table(caption=caption, columns=columns, rows=tuple(rows), flagged=flagged)
+
+
+def shared(comparison: Comparison) -> Table:
+    """One row for each count that all results have: GB/s of each, with its share of the first's."""
+    rates: list[dict[int, float]] = []  # process count -> GB/s, mean of its repeats, of each result
+    for compared in comparison.results:
+        repeats: dict[int, list[float]] = {}
+        for entry in compared.entries:
+            repeats.setdefault(entry.accelerators, []).append(entry.bytes_per_second / 1e9)
+        rates.append({count: sum(found) / len(found) for count, found in repeats.items()})
+    rows: list[tuple[Cell, ...]] = []
+    for count in sorted(set.intersection(*map(set, rates))) if len(rates) > 1 else ():
+        first, *others = (rate[count] for rate in rates)
+        shares = (number(rate, 3) + (f" ({rate / first:.3f})" if first else "") for rate in others)
+        rows.append((count, first, *shares))
+    columns = (Column("accel."), *(Column(compared.name, three_digits) for compared in comparison.results))
+    caption = "The same counts, GB/s, and as a share of the first"
+    return Table(caption=caption, columns=columns, rows=tuple(rows))
+
+
+def as_plain(comparison: Comparison) -> dict[str, Any]:
+    """A comparison for programs: each result's answer and knee, the tables, moves and cautions."""
+    return {
+        "results": [
+            {
+                "name": compared.name,
+                "label": compared.result.label,
+                "answer": kind_of(compared.result).answer(compared.result),
+                "knee": to_plain(compared.result.knee),
+            }
+            for compared in comparison.results
+        ],
+        "tables": [table_as_plain(table) for table in tables(comparison)],
+        "moves": list(comparison.moves),
+        "documents": [to_plain(document) for document in comparison.documents],
+        "cautions": list(comparison.cautions),
+    }
+
+
+def blocks(comparison: Comparison) -> list[Text | Table]:
+    """A comparison for a terminal: answers, tables, how the knee moves, documents, what is not comparable."""
+    found: list[Text | Table] = []
+    for compared in comparison.results:
+        found += [Text(compared.name, "bold"), Text(f"  {kind_of(compared.result).answer(compared.result)}")]
+    found += tables(comparison)
+    if any(entry.flagged for entry in comparison.measured):
+        found.append(Text("* flagged: see feedrate report", "yellow"))
+    if comparison.moves:
+        found.append(Text("\n" + "\n".join(comparison.moves), "bold"))
+    if comparison.documents:
+        found.append(Text("\nFigures of documents"))
+    for document in comparison.documents:
+        condition = f" ({document.condition})" if document.condition else ""
+        figure = f"{document.quantity} {document.value:,g} {document.unit}{condition}"
+        found.append(Text(f"  {document.system}: {figure}, {document.kind}, {document.source}"))
+    if comparison.cautions:
+        found.append(Text("\nNot comparable without thinking", "bold yellow"))
+    return [*found, *(Text(f"- {caution}") for caution in comparison.cautions)]
+
+
+def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
+    """Every result a line, published rows as squares, on the same axes."""
+    made = (make(comparison) for make in (throughput, per_accelerator, per_host, efficiency))
+    return tuple(figure for figure in made if figure is not None)
+
+
+def throughput(comparison: Comparison) -> fig.Figure | None:
+    """Bytes/s of all accelerators together against their number."""
+
+    def axis(values: list[float]) -> fig.Axis:
+        low, high = min(values), max(values)
+        if high >= fig.LOG_FROM * low:
+            return fig.log_axis(low * 0.6, high * 1.8, show_rate)
+        return fig.rate_axis(high * 1.15, show_rate)
+
+    return _figure(
+        comparison,
+        "throughput",
+        "Throughput, all accelerators",
+        "All accelerators together.",
+        lambda entry: entry.bytes_per_second,
+        axis,
+    )
+
+
+def per_accelerator(comparison: Comparison) -> fig.Figure | None:
+    """Bytes/s of one accelerator against their number."""
+    return _figure(
+        comparison,
+        "per-accelerator",
+        "Throughput of one accelerator",
+        "What one accelerator gets.",
+        lambda entry: entry.per_accelerator,
+        lambda values: fig.rate_axis(max(values) * 1.15, show_rate),
+    )
+
+
+def per_host(comparison: Comparison) -> fig.Figure | None:
+    """Bytes/s of one host against the number of accelerators."""
+    return _figure(
+        comparison,
+        "per-host",
+        "Throughput of one host",
+        "What one client host reads.",
+        lambda entry: entry.per_host,
+        lambda values: fig.rate_axis(max(values) * 1.15, show_rate),
+    )
+
+
+def efficiency(comparison: Comparison) -> fig.Figure | None:
+    """X/X_ideal in percent against the number of accelerators."""
+    return _figure(
+        comparison,
+        "x-ideal",
+        "X/X_ideal",
+        "Samples per second over what accelerators that never wait would consume.",
+        lambda entry: None if entry.x_ideal is None else entry.x_ideal * 100,
+        lambda values: fig.Axis(high=max(106.0, max(values) * 1.04), suffix=" %"),
+        sorted({100 * _threshold(compared) for compared in comparison.results}),
+    )
+
+
+def _figure(
+    comparison: Comparison,
+    name: str,
+    title: str,
+    caption: str,
+    value: Callable[[Entry], float | None],
+    axis: Callable[[list[float]], fig.Axis],
+    level: Sequence[float] | None = None,
+) -> fig.Figure | None:
+    """`value` of every entry that has one above 0, against accelerators; with lines at each `level`."""
+
+    def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:
+        found = ((entry, value(entry) or 0.0) for entry in entries)
+        return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used, e.told) for e, y in found if y > 0)
+
+    published = dots(comparison.published)
+    series = [dots(compared.entries) for compared in comparison.results]
+    every = [dot for found in (published, *series) for dot in found]
+    if not every:
+        return None
+    marks: list[fig.Mark] = []
+    if published:
+        marks.append(fig.Dots(dots=published, colour=fig.IDEAL, area=34, squares=True))
+    if published and name == "throughput":
+        places = tuple((dot.x, dot.y, dot.text.partition(":")[0]) for dot in published)
+        clear = tuple((dot.x, dot.y, "") for found in series for dot in found)
+        marks.append(fig.Labels(places=(*_spread(places), *clear), colour=fig.SOFT))
+    legend = []
+    for place, (compared, found) in enumerate(zip(comparison.results, series, strict=True)):
+        colour = fig.series_colour(place)
+        marks += fig.through(found, colour, flagged_colour=colour) if found else ()
+        legend.append(fig.Key(fig.short(compared.name), colour))
+        knee = compared.result.knee
+        if found and knee is not None and knee.n_au is not None:
+            label = f"{fig.short(compared.name, 16)} {number(knee.n_au, 3)}"
+            line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=(label,), colour=colour)
+            marks.append(replace(line, level=place))
+    if level is not None:
+        marks += [fig.HorizontalLine(y=at, colour=fig.KNEE) for at in level]
+        legend += [fig.Key("threshold", fig.KNEE, "dash")] if level else []
+    legend += [fig.Key("published", fig.IDEAL, "box")] if published else []
+    return fig.Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        x=fig.process_axis([dot.x for dot in every]),
+        y=axis([dot.y for dot in every]),
+        marks=tuple(marks),
+        legend=(*legend, *fig.flagged_key(every, fig.SOFT)),
+        qualified=_qualified(comparison),
+    )
+
+
+def _spread(places: Sequence[tuple[float, float, str]]) -> tuple[tuple[float, float, str], ...]:
+    """The largest of each name first, so that the labels that fit are of many systems."""
+    seen: dict[str, tuple[float, float, str]] = {}
+    for place in sorted(places, reverse=True):
+        seen.setdefault(place[2], place)
+    return tuple((x, y, fig.short(name, 24)) for x, y, name in seen.values())
+
+
+def _qualified(comparison: Comparison) -> str:
+    """The marks of all results, with the name of the result where they are not those of all."""
+    marked = [[mark.label for mark in marks(compared.result)] for compared in comparison.results]
+    if marked and all(labels == marked[0] for labels in marked):
+        return " · ".join(marked[0])
+    return " · ".join(
+        f"{fig.short(compared.name)}: {label}"
+        for compared, labels in zip(comparison.results, marked, strict=True)
+        for label in labels
+    )
+
+
+def write_html(comparison: Comparison, path: Path) -> None:
+    """Write the page whole or not at all. Raises MissingError, StorageError."""
+    write_whole(path, page(comparison))
+
+
+def page(comparison: Comparison) -> str:
+    """One self-contained HTML page, in the clothes of the report. Raises MissingError."""
+    drawn = figures(comparison)
+    plots = plotted(drawn, drawn[0] if drawn else None)
+    return render(
+        "compare.html",
+        title="Comparison",
+        results=[
+            {
+                "name": compared.name,
+                "answer": kind_of(compared.result).answer(compared.result),
+                "title": title(compared.result),
+                "setting": kind_of(compared.result).setting(compared.result),
+                "marks": marks(compared.result),
+            }
+            for compared in comparison.results
+        ],
+        cautions=comparison.cautions,
+        moves=comparison.moves,
+        hero=plots[0] if plots else None,
+        figures=plots[1:],
+        tables=[laid_out(table) for table in tables(comparison)],
+        documents=comparison.documents,
+    )

@@ -1,0 +1,346 @@
+"""A result as files: one HTML page with what stands beside it, or one picture.
+
+A page is self-contained: inline SVG and CSS, no network; it says all without its script.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from emulator import __version__
+from emulator.config.reader import read_toml
+from emulator.errors import SpecError, StorageError
+from emulator.files import write_whole
+from emulator.record.out import RESULT, read_result
+from emulator.record.result import RunResult
+from emulator.registry import BESIDE, KINDS, load
+from emulator.report.drawing import DARK, HERO, NARROW, WIDE, extra, svgs
+from emulator.report.figure import Figure
+from emulator.report.glossary import GLOSSARY, anchor, term_of
+from emulator.report.table import NONE, Cell, Column, Table, heading, shortened
+from emulator.report.training import advice, cards
+from emulator.report.training_figures import StorageLimit, hero
+from emulator.report.view import again, kind_of, limits, marks, notes, title
+from emulator.text import masked, printable
+from emulator.units import show_bytes, show_rate, show_seconds
+
+SCRIPT = """
+const tip = document.createElement('div');
+tip.className = 'tip';
+tip.hidden = true;
+document.body.append(tip);
+for (const aim of document.querySelectorAll('.aim')) {
+  const title = aim.querySelector('title'), text = title.textContent;
+  aim.addEventListener('pointerenter', event => {
+    title.textContent = '';
+    tip.textContent = text;
+    tip.hidden = false;
+    const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
+    const below = event.clientY + 18, high = tip.offsetHeight;
+    tip.style.left = Math.max(8, left) + 'px';
+    tip.style.top = (below + high > innerHeight ? event.clientY - high - 12 : below) + 'px';
+  });
+  aim.addEventListener('pointerleave', () => { tip.hidden = true; title.textContent = text; });
+}
+"""
+"""Shows what a point is at once; without it the browser shows the same title a moment later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """What belongs on one page."""
+
+    main: Path
+    """OUT of the result that leads."""
+    others: tuple[tuple[str, RunResult], ...]
+    """Name and result of each other one beside it."""
+    systems: tuple[str, ...]
+    """Names or files of the systems that it ran on."""
+    folder: bool = False
+    """Whether they lie in a folder that was given; then a table lists them."""
+
+    @property
+    def limit(self) -> StorageLimit | None:
+        """The most that another tool read from the storage; None: there is no such result beside it."""
+        found = []
+        for _, other in self.others:
+            for corner in other.baseline:
+                if corner.read is not None and corner.read_share == 1.0:
+                    words = f"{other.loader}, {corner.pattern} reads of {show_bytes(corner.block_bytes)}"
+                    found.append(StorageLimit(corner.read.bytes_per_second, words))
+        return max(found, key=lambda limit: limit.bytes_per_second, default=None)
+
+
+def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gathered:
+    """What belongs on the page of `out`: a result, or a folder that holds results and system files.
+
+    In a folder the kind that comes first in `registry.KINDS` leads (of several the one made last), the other
+    results stand beside it, and so do the system files. Raises SpecError, StorageError.
+    """
+    others = []
+    for path in baselines:
+        result = read_result(path)
+        if result.kind != "baseline":
+            raise SpecError(f"{path} is no baseline but a {result.kind}", "feedrate baseline makes one")
+        others.append((path.name, result))
+    if not out.is_dir() or (out / RESULT).is_file():
+        main = out.parent if out.name == RESULT else out
+        return Gathered(main=main, others=tuple(others), systems=tuple(systems))
+    held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
+    if not held:
+        read_result(out)  # says what is missing
+    leading = min((result.kind for result in held.values()), key=list(KINDS).index)
+    main = max((path for path in held if held[path].kind == leading), key=lambda path: held[path].created)
+    for kind in reversed(KINDS):
+        others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != main]
+    files = (str(path) for path in sorted(out.glob("*.toml")) if _is_system(path))
+    return Gathered(main=main, others=tuple(others), systems=(*systems, *files), folder=True)
+
+
+def _is_system(path: Path) -> bool:
+    """True for a TOML file about a storage system: others may lie beside results."""
+    with suppress(SpecError, StorageError):
+        table, _ = read_toml(path)
+        return any(isinstance(table.get(part), Mapping) for part in ("storage", "clients", "hardware"))
+    return False
+
+
+def beside(result: RunResult, found: Gathered) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
+    """The tables and figures of everything beside `result`, each with the name of where it is from."""
+    tables: list[Table] = [_all_of(found, result)] if found.folder and found.others else []
+    figures: list[Figure] = []
+    for name, other in found.others:
+        more_tables, more_figures = kind_of(other).beside(result, other)
+        tables += [replace(table, caption=f"{table.caption} ({name})") for table in more_tables]
+        figures += [replace(figure, title=f"{figure.title} ({name})") for figure in more_figures]
+    if found.systems:
+        tables += load(BESIDE["systems"])(result, found.systems)
+    return tuple(table for table in tables if table.rows), tuple(figures)
+
+
+def _all_of(found: Gathered, main: RunResult) -> Table:
+    """Every result of a folder in a row, the leading one first."""
+    columns = (
+        Column("result", align="fold"),
+        Column("kind", align="left"),
+        Column("made", align="left", room=90),
+        Column("what it says", align="fold"),
+    )
+    named = [(found.main.name, main), *found.others]
+    rows = tuple(
+        (made.label or name, made.kind, made.created, kind_of(made).answer(made)) for name, made in named
+    )
+    return Table(caption=f"All results in {found.main.resolve().parent.name}", columns=columns, rows=rows)
+
+
+def write_html(
+    result: RunResult,
+    path: Path,
+    tables: Sequence[Table] = (),
+    figures: Sequence[Figure] = (),
+    limit: StorageLimit | None = None,
+) -> None:
+    """Write the page whole or not at all, with the `tables` and `figures` that stand beside the result.
+
+    `limit` is the most that another tool read. Raises MissingError, StorageError.
+    """
+    write_whole(path, page(result, tables, figures, limit))
+
+
+def page(
+    result: RunResult,
+    tables: Sequence[Table] = (),
+    figures: Sequence[Figure] = (),
+    limit: StorageLimit | None = None,
+) -> str:
+    """The page as text. Raises MissingError."""
+    kind = kind_of(result)
+    first = hero(result, limit) if KINDS[result.kind] == "report.training" else None
+    drawn = plotted([*([first] if first else []), *kind.figures(result), *figures], first)
+    return render(
+        "page.html",
+        result=result,
+        title=title(result),
+        setting=kind.setting(result),
+        marks=marks(result),
+        question=kind.QUESTION,
+        answer=kind.answer(result),
+        cards=cards(result),
+        tables=[laid_out(table) for table in (*kind.tables(result), *tables)],
+        hero=drawn[0] if first else None,
+        figures=drawn[1:] if first else drawn,
+        help=advice(result),
+        limits=limits(result),
+        notes=notes(result),
+        environment=facts({key: value for key, value in result.environment.items() if key != "imported"}),
+        storage=facts(result.storage),
+        dataset=facts(result.dataset),
+        workload=facts(
+            {key: value for key, value in result.workload.items() if key != "sources"},
+            result.workload.get("sources"),
+        ),
+        command=again(result),
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of this folder with the style sheet in it; every value is escaped. Raises MissingError."""
+    jinja2 = extra("jinja2")
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    dark = "".join(
+        f'  .plot [{what}="{light}"] {{ {what}: {twin}; }}\n'
+        for light, twin in DARK.items()
+        for what in ("fill", "stroke")
+    )
+    css = (folder / "page.css").read_text(encoding="utf-8")
+    css += f"@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
+    environment.globals["term"] = term_of
+    markup = extra("markupsafe").Markup
+    glossary = [(anchor(term), term, meaning) for term, meaning in GLOSSARY.items()]
+    text: str = environment.get_template(template).render(
+        css=markup(css), script=markup(SCRIPT), glossary=glossary, version=__version__, **values
+    )
+    return masked(printable(text))
+
+
+MOST_ROWS = 24
+"""Rows of a table that may be shortened (`Table.items`)."""
+
+
+def laid_out(table: Table) -> dict[str, Any]:
+    """A table for the template: heads and cells with their classes, and bars in percent of the longest."""
+    classes = []
+    for column in table.columns:
+        words, more = column.align != "right", column.room >= 60
+        classes.append(" ".join(["words"] * words + ["more"] * more + ["barred"] * column.bar))
+    bars = [
+        _bars([row[place] for row in table.rows] if c.bar else ()) for place, c in enumerate(table.columns)
+    ]
+    head, tail, between = shortened(range(len(table.rows)), MOST_ROWS if table.items else len(table.rows))
+    texts = table.texts
+
+    def row(number: int) -> dict[str, Any]:
+        own = (column[number] if column else "" for column in bars)
+        return {
+            "flagged": number in table.flagged,
+            "cells": list(zip(texts[number], classes, own, strict=True)),
+        }
+
+    return {
+        "caption": table.caption or "Measurements",
+        "heads": [(heading(c.head, "/\u200b"), name) for c, name in zip(table.columns, classes, strict=True)],
+        "head": [row(number) for number in head],
+        "between": f"{between:,} {table.items} between" if between else "",
+        "tail": [row(number) for number in tail],
+    }
+
+
+def _bars(cells: Sequence[Cell]) -> list[str]:
+    """The length of the bar behind each figure, in percent of the longest."""
+    values = [0.0 if cell is None or isinstance(cell, str) else float(cell) for cell in cells]
+    longest = max(values, default=0.0) or 1.0
+    return [f"{value / longest * 100:.1f}" for value in values]
+
+
+def plotted(figures: Sequence[Figure], first: Figure | None = None) -> list[dict[str, Any]]:
+    """Every figure twice: drawn for a wide page and for a narrow one; CSS shows one of them.
+
+    `first` is the one that is drawn large.
+    """
+    found: list[dict[str, Any]] = []
+    sizes = [(figure, size) for figure in figures for size in (HERO if figure is first else WIDE, NARROW)]
+    drawn = iter(svgs(sizes))
+    for figure in figures:
+        alike = sum(other.name == figure.name for other in figures[: len(found)])
+        name = f"{figure.name}-{alike + 1}" if alike else figure.name
+        words = (figure.title or "The answer", figure.caption)
+        wide, narrow = (inline(next(drawn), f"{name}-{width}", *words) for width in ("wide", "narrow"))
+        found.append({"name": name, "caption": figure.caption, "wide": wide, "narrow": narrow})
+    return found
+
+
+def inline(svg: str, prefix: str, heading: str = "", description: str = "") -> Any:
+    """An SVG for a page that holds several: ids of its own, title and description, as wide as its frame."""
+    own = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
+    head, tail = own.split(">", 1)
+    wide = re.search(r'viewBox="0 0 ([0-9.]+)', head)
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
+    limit = f' style="max-width:{wide[1]}px"' if wide else ""
+    markup = extra("markupsafe")
+    named = f' role="img" aria-labelledby="{prefix}-title {prefix}-desc"'
+    words = (
+        f'<title id="{prefix}-title">{markup.escape(heading)}</title>'
+        f'<desc id="{prefix}-desc">{markup.escape(description)}</desc>'
+    )
+    return markup.Markup(f"{head}{named}{limit}>{words}{tail}")
+
+
+MOST_ITEMS = 12
+"""Items of a list that are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One row: a dotted key, its value, and where the value comes from."""
+
+    key: str
+    value: str
+    source: str = ""
+
+
+def facts(table: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> list[Fact]:
+    """All values of a nested table as rows, in its order; `sources` maps dotted keys to words."""
+    known = sources if isinstance(sources, Mapping) else {}  # run.json may hold anything there
+    return [
+        Fact(key=key, value=show(key, value), source=known.get(key, "")) for key, value in _flat(table, "")
+    ]
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{key}.")
+        elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+            for place, item in enumerate(value[:MOST_ITEMS]):
+                yield from _flat(item, f"{key}.{place}.") if isinstance(item, Mapping) else ((key, item),)
+            if len(value) > MOST_ITEMS:
+                yield key, f"and {len(value) - MOST_ITEMS:,} more"
+        else:
+            yield key, value
+
+
+def show(key: str, value: Any) -> str:
+    """A value for people: sizes, rates and durations by the name of their key, others as they are."""
+    if value is None or value == "":
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        more = f" and {len(value) - MOST_ITEMS:,} more" if len(value) > MOST_ITEMS else ""
+        return (", ".join(map(str, value[:MOST_ITEMS])) or NONE) + more
+    if not isinstance(value, int | float):
+        return str(value)
+    name = key.rpartition(".")[2]
+    if "bytes" in name or name == "memory":
+        return f"{show_bytes(value)} ({value:,})" if abs(value) >= 1000 else f"{value} B"
+    if name.endswith("rate"):
+        return show_rate(value)
+    if name.endswith(("seconds", "timeout", "latency")) and math.isfinite(value):
+        return show_seconds(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"{value:,}" if name != "seed" else f"{value}"

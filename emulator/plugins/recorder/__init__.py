@@ -1,0 +1,46 @@
+"""Recording: a job of the user's, run as it is, as a workload that any storage can be asked for.
+
+In a notebook, around the loop over a DataLoader:
+
+    from emulator.plugins.recorder import recording
+
+    with recording("job"):
+        for batch in loader:
+            ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["recording"]
+
+
+@contextmanager
+def recording(
+    out: str | Path, *, warmup: int = 5, keep_names: bool = False, force: bool = False
+) -> Iterator[None]:
+    """Record the DataLoaders of this process while the body runs, into the folder `out`.
+
+    As `feedrate record` does; but reads are seen as opened files and /proc/PID/io: a process cannot trace
+    itself. What the body raises goes on, after what was seen has been written. Iterators that were made
+    before are not seen. Raises SpecError when `out` is in the way, StorageError.
+    """
+    from emulator.plugins.recorder.cli import lines
+    from emulator.plugins.recorder.job import prepare, write
+    from emulator.plugins.recorder.session import inside
+    from emulator.plugins.recorder.watch import Watch
+
+    folder = Path(out)
+    prepare(folder, force)
+    watch = Watch(traced=False, keep_names=keep_names)
+    try:
+        with inside(watch):
+            yield
+    finally:
+        why = "recorded from within the process"
+        written = write(folder, watch, None, why=why, warmup=warmup)
+        sys.stderr.write("\n".join(lines(written)) + "\n")

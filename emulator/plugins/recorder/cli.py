@@ -1,0 +1,140 @@
+"""`feedrate record`: a real training job, as a workload that any storage can be asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulator import live
+from emulator.errors import FeedrateError, SpecError
+from emulator.plugins.recorder import strace
+from emulator.plugins.recorder.describe import main_loader, main_loaders, reads_words, step_words
+from emulator.plugins.recorder.job import Written, prepare, write
+from emulator.plugins.recorder.observation import Loader, Observation
+from emulator.plugins.recorder.session import Ran, end_as, run_job
+from emulator.plugins.recorder.watch import Watch
+from emulator.units import show_bytes, show_seconds
+
+TRACERS = ("auto", "strace", "python")
+
+
+def record(
+    job: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The job, as it runs without.")],
+    out: Annotated[Path, typer.Option(metavar="JOB", help="The folder to be.")],
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Record so many steps; the job runs on. Default: all.")
+    ] = None,
+    warmup: Annotated[int, typer.Option(min=0, help="First steps that give no step time.")] = 5,
+    keep_names: Annotated[
+        bool,
+        typer.Option("--keep-names", help="Keep the names of data files. Default: sizes and counts only."),
+    ] = False,
+    tracer: Annotated[
+        str, typer.Option(help="How reads are seen: strace, python, or auto for the best there is.")
+    ] = "auto",
+    traced: Annotated[
+        int,
+        typer.Option(
+            "--traced-steps",
+            metavar="N",
+            min=1,
+            help="First steps, after the warm-up, whose reads strace sees.",
+        ),
+    ] = 100,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite JOB.")] = False,
+) -> None:
+    """Run a job unchanged, and write down how it reads and what a step takes: a workload and a recipe."""
+    if tracer not in TRACERS:
+        raise SpecError(f"--tracer {tracer!r} is not known", "use auto, strace or python")
+    why = strace.usable() if tracer != "python" else "--tracer python"
+    if tracer == "strace" and why:
+        raise SpecError(f"--tracer strace: {why}", "apt install strace, or leave the option out")
+    prepare(out, force)
+    enough = None if steps is None else steps + warmup
+    traced = warmup + (traced if steps is None else min(traced, steps // 2))
+    watch = Watch(traced=not why, keep_names=keep_names)
+    ran = run_job(job, watch, traced, enough)
+    try:
+        written = write(out, watch, ran, why=why, warmup=warmup)
+        _say(written, ran)
+        if live.for_programs():
+            found = written.observation
+            step = found.step.seconds if found.step else None
+            told = {
+                "step_seconds": step,
+                "workload": written.described is not None,
+                "told": lines(written, ran),
+            }
+            live.answer({"folder": str(written.folder), "reads": found.how, **told})
+    except FeedrateError as error:
+        sys.stderr.write(f"feedrate record: error: {error}\n")
+        if not ran.status:
+            raise typer.Exit(error.exit_code) from None
+    status = end_as(ran.status)
+    if status:
+        raise typer.Exit(status)
+
+
+def _say(written: Written, ran: Ran) -> None:
+    """On stderr: the job's own output is on stdout."""
+    for line in lines(written, ran):
+        sys.stderr.write(line + "\n")
+
+
+def _seen(loader: Loader) -> str:
+    """In which of its steps reads were seen, in words."""
+    read = round(loader.steps * loader.share_read)
+    return f", reads of the first {read}" if read < loader.steps else ""
+
+
+def lines(written: Written, ran: Ran | None = None) -> list[str]:
+    """What was recorded, for people."""
+    seen: Observation = written.observation
+    found = [f"feedrate record: {written.folder}"]
+    if ran is not None and ran.status:
+        ended = f"signal {-ran.status}" if ran.status < 0 else f"exit status {ran.status}"
+        found.append(f"  the job ended with {ended}: what was seen until then was recorded")
+    found.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else ""))
+    loader = main_loader(seen)
+    if loader is None:
+        found.append(f"  no DataLoader of PyTorch was used; all processes: {reads_words(seen.rest)}")
+    else:
+        settings = loader.settings
+        kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
+        ranks = len(main_loaders(seen))
+        found.append(
+            f"  DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
+            f"{kind}; {loader.steps} steps{_seen(loader)}: {reads_words(loader.reads)}"
+            + (f"; {ranks} ranks together, whose files count for each" if ranks > 1 else "")
+        )
+        others = [other for other in seen.loaders if other.settings != settings]
+        for other in others[:10]:
+            found.append(
+                f"  beside it: batch size {other.settings.batch_size}, {other.steps} steps: "
+                f"{reads_words(other.reads)}"
+            )
+    found += [f"  {line}" for line in (*written.told, *seen.notes)]
+    if seen.step is not None:
+        step = seen.step
+        most = "at most " if step.bound else ""
+        found.append(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
+    cost = seen.overhead
+    if cost is not None and cost.step_seconds and cost.traced_step_seconds:
+        slower = cost.traced_step_seconds / cost.step_seconds - 1
+        found.append(
+            f"  tracing: {slower:+.1%} ({show_seconds(cost.traced_step_seconds)} from batch to batch while "
+            f"reads were traced, {show_seconds(cost.step_seconds)} afterwards)"
+        )
+    if written.described is not None:
+        workload = written.described.workload
+        size = workload.sample.bytes_mean * workload.sample.samples_per_file * written.described.recipe.files
+        path = os.fspath(written.folder)
+        found.append(f"  feedrate generate DIR --recipe {path}/recipe.toml      # {show_bytes(size)}")
+        found.append(f"  feedrate sweep DIR --workload {path}/workload.toml")
+    elif written.refused:
+        found.append(f"  no workload: {written.refused}")
+    return found

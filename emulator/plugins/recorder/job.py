@@ -1,0 +1,244 @@
+"""The folder JOB: record.json, profile.parquet, and, where enough was seen, workload.toml and recipe.toml.
+
+Several recorders, one a rank, share a folder: each writes its part into JOB/parts and then puts together
+what is there, under a lock, so that the last to end has all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulator.config.reader import build, read_json, to_plain, toml_text
+from emulator.config.recipe import Recipe
+from emulator.config.workload import Workload
+from emulator.errors import SpecError, storage_errors
+from emulator.files import write_whole
+from emulator.launch.launched import rank_hint, started_by_mpi
+from emulator.plugins.recorder.describe import Described, describe, main_loader
+from emulator.plugins.recorder.observation import Loader, Observation, Overhead
+from emulator.plugins.recorder.session import Ran
+from emulator.plugins.recorder.steps import SEEN, Table, from_batch_to_batch, step_time
+from emulator.plugins.recorder.watch import Watch
+from emulator.record.machine import describe_machine, utc_now
+from emulator.record.rows import read_rows, write_rows
+
+RECORD, PROFILE, WORKLOAD, RECIPE, PARTS = (
+    "record.json",
+    "profile.parquet",
+    "workload.toml",
+    "recipe.toml",
+    "parts",
+)
+_HEAD = "# Recorded by feedrate; record.json beside it says what was seen, and how.\n"
+_OURS = {RECORD, PROFILE, WORKLOAD, RECIPE, PARTS, ".lock"}
+_PART = re.compile(r"rank-\d{5}\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What was written."""
+
+    folder: Path
+    observation: Observation
+    described: Described | None
+    told: tuple[str, ...]
+    refused: str
+    """Why there is no workload; empty: there is one."""
+
+
+def several() -> tuple[int, int]:
+    """(rank, number of recorders) where a launcher started one for each rank."""
+    size = next(
+        (
+            int(os.environ[name])
+            for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+            if os.environ.get(name, "").isdigit()
+        ),
+        1,
+    )
+    if started_by_mpi():
+        return rank_hint(), size
+    rank = os.environ.get("RANK", "")
+    return (int(rank), size) if rank.isdigit() else (0, 1)
+
+
+def prepare(folder: Path, force: bool) -> None:
+    """Make the folder. Raises SpecError when something is in the way, StorageError."""
+    if folder.exists() and not folder.is_dir():
+        raise SpecError(f"{folder} is no folder", "choose another --out")
+    with storage_errors("cannot make the folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {entry.name for entry in folder.iterdir()}
+    if several()[1] > 1 and names <= {PARTS, ".lock"}:
+        return  # another rank was first
+    foreign = names - _OURS
+    if foreign or (names and not force):
+        what = f"holds {sorted(foreign)[0]!r}, which is no recording" if foreign else "is there already"
+        raise SpecError(f"{folder} {what}", "choose another --out" + ("" if foreign else ", or add --force"))
+    with storage_errors("cannot clear the folder"):
+        for name in names:
+            path = folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def write(folder: Path, watch: Watch, ran: Ran | None, *, why: str, warmup: int) -> Written:
+    """Write what `watch` saw. Raises StorageError, SpecError."""
+    pairs = watch.found(socket.gethostname())
+    loaders, tables = tuple(loader for loader, _ in pairs), [table for _, table in pairs]
+    notes = []
+    if watch.lost:
+        notes.append(
+            f"{watch.lost} events were lost: the job was faster than what was told of it could be read"
+        )
+    if watch.asynchronous():
+        notes.append("workers set up io_uring or libaio: what they read through it is not among the calls")
+    if watch.reduction.uncounted:
+        notes.append("there were more files than are told apart: later ones count in bytes only")
+    if not watch.processes and ran is not None:
+        notes.append("no Python process could be looked into: DataLoaders were not seen")
+    seen = Observation(
+        created=utc_now(),
+        how="strace" if watch.traced else "python",
+        why=why,
+        status=ran.status if ran else 0,
+        machine=describe_machine(),
+        processes=watch.processes,
+        complete=not (ran and (ran.status or ran.stopped)),
+        notes=tuple(notes),
+        loaders=loaders,
+        rest=watch.rest(),
+        overhead=_overhead(watch, ran, tables, warmup) if ran else None,
+        names=watch.reduction.names or {},
+    )
+    return put(folder, seen, tables, warmup)
+
+
+def _overhead(watch: Watch, ran: Ran, tables: Sequence[Table], warmup: int) -> Overhead:
+    table = max(tables, key=len, default=np.zeros(0, SEEN))[warmup:]
+    return Overhead(
+        calls=watch.tracer.lines,
+        recorder_cpu_seconds=ran.recorder_cpu,
+        job_seconds=ran.seconds,
+        traced_step_seconds=from_batch_to_batch(table[table["traced"] == 1]),
+        step_seconds=from_batch_to_batch(table[table["traced"] == 0]),
+    )
+
+
+def put(folder: Path, seen: Observation, tables: Sequence[Table], warmup: int) -> Written:
+    """Write `seen` and its steps into the folder, beside the other ranks' where there are any."""
+    rank, size = several()
+    if size == 1:
+        return _put_together(folder, [(seen, tables)], warmup)
+    parts = folder / PARTS
+    with _locked(folder):
+        with storage_errors("cannot make the folder"):
+            parts.mkdir(exist_ok=True)
+        write_steps(parts / f"rank-{rank:05d}.parquet", tables)
+        write_whole(parts / f"rank-{rank:05d}.json", json_text(seen))
+        found = []
+        for path in sorted(path for path in parts.iterdir() if _PART.fullmatch(path.name)):
+            one = build(Observation, read_json(path))
+            rows = read_rows(path.with_suffix(".parquet"), SEEN)
+            found.append((one, [rows[rows["loader"] == n] for n in range(len(one.loaders))]))
+        return _put_together(folder, found, warmup)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with storage_errors("cannot lock the folder"):
+        descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with storage_errors("cannot lock the folder"):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _put_together(folder: Path, parts: Sequence[tuple[Observation, Sequence[Table]]], warmup: int) -> Written:
+    loaders: list[Loader] = []
+    tables: list[Table] = []
+    for one, its in parts:
+        loaders += one.loaders
+        tables += its
+    first = parts[0][0]
+    rest = first.rest
+    for one, _ in parts[1:]:
+        rest = rest.plus(one.rest)
+    merged = replace(
+        first,
+        loaders=tuple(loaders),
+        rest=rest,
+        status=next((one.status for one, _ in parts if one.status), 0),
+        processes=sum(one.processes for one, _ in parts),
+        complete=all(one.complete for one, _ in parts),
+        notes=tuple(dict.fromkeys(note for one, _ in parts for note in one.notes)),
+        names={name: size for one, _ in parts for name, size in one.names.items()},
+    )
+    main = main_loader(merged)
+    if main is not None:
+        mine = [table for table, one in zip(tables, loaders, strict=True) if one.settings == main.settings]
+        in_turn = not main.settings.workers and not main.accelerator
+        merged = replace(merged, step=step_time(mine, warmup, in_turn))
+    described, refused = None, ""
+    try:
+        described = describe(merged, _name(folder))
+    except SpecError as error:
+        refused = str(error)
+    with storage_errors("cannot write the recording"):
+        for name in (WORKLOAD, RECIPE):
+            (folder / name).unlink(missing_ok=True)
+    write_whole(folder / RECORD, json_text(merged))
+    write_steps(folder / PROFILE, tables)
+    if described is not None:
+        write_whole(folder / RECIPE, toml(described.recipe))
+        write_whole(folder / WORKLOAD, toml(described.workload))
+    told = described.told if described else ()
+    return Written(folder=folder, observation=merged, described=described, told=told, refused=refused)
+
+
+def toml(spec: Workload | Recipe) -> str:
+    """A recorded workload, or its recipe, as TOML."""
+    return _HEAD + toml_text(stated(spec), digits=9)
+
+
+def stated(spec: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not what they are anyway, as a table."""
+    table = {}
+    for one in fields(spec):
+        value = getattr(spec, one.name)
+        usual = one.default_factory() if one.default_factory is not MISSING else one.default
+        if is_dataclass(value) and value != usual:
+            table[one.name] = stated(value)
+        elif value != usual:
+            table[one.name] = value
+    return table
+
+
+def _name(folder: Path) -> str:
+    """A name for the workload: the folder's, as far as a name may look."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.") or "recorded"
+
+
+def json_text(seen: Observation) -> str:
+    """record.json."""
+    return json.dumps(to_plain(seen), indent=1, ensure_ascii=False) + "\n"
+
+
+def write_steps(path: Path, tables: Sequence[Table]) -> None:
+    """Write the steps of all loaders, in the order of record.json. Raises StorageError."""
+    for number, table in enumerate(tables):
+        table["loader"] = number
+    write_rows(path, SEEN, tables)

@@ -1,0 +1,280 @@
+"""Runs a job as it is and listens: the child process, the pipes, the signals."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from emulator.errors import LaunchError, SpecError
+from emulator.launch.scratch import scratch
+from emulator.plugins.recorder import strace
+from emulator.plugins.recorder.hook import feedrate_probe as probe
+from emulator.plugins.recorder.watch import Watch
+
+HOOK = Path(probe.__file__).parent
+"""The folder that is put in front of the job's PYTHONPATH."""
+
+_CALLS = "calls"
+_POLL_SECONDS = 0.25
+_GULP_SECONDS = 0.02
+_END_SECONDS = 5.0
+"""How long a tracer has to end."""
+_CHUNK = 1 << 20
+_SET_PIPE_SIZE = 1031
+_PR_SET_PDEATHSIG = 1
+_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How the job went."""
+
+    status: int
+    """Its exit status; -N: it ended by signal N."""
+    seconds: float
+    recorder_cpu: float
+    """CPU seconds of this process meanwhile."""
+    stopped: bool
+    """The recording ended before the job did, as it was asked to."""
+
+
+class Listener:
+    """Reads the pipes into a Watch, in a thread of its own, until it is stopped."""
+
+    def __init__(self, folder: Path, watch: Watch, traced: int, enough: int | None) -> None:
+        """`traced`: steps after which calls are no longer traced; `enough`: nothing more is recorded."""
+        self._watch = watch
+        self._traced = traced
+        self._enough = enough
+        self._events = _pipe(folder / probe.EVENTS)
+        self._calls = _pipe(folder / _CALLS) if watch.traced else -1
+        self._stop = threading.Event()
+        self.full = False
+        """True once `enough` steps were seen."""
+        self.failure = ""
+        """Why it could not go on; empty: it could."""
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._listen()
+        except Exception as error:  # noqa: BLE001  the job must not wait for a reader that has died
+            self.failure = f"the recording ended early ({type(error).__name__}: {error})"
+        if self._calls >= 0 or not self._watch.traced:
+            self._end_reads()
+        os.close(self._events)
+
+    def _listen(self) -> None:
+        selector = selectors.DefaultSelector()
+        selector.register(self._events, selectors.EVENT_READ)
+        if self._calls >= 0:
+            selector.register(self._calls, selectors.EVENT_READ)
+        due = 0.0
+        while True:
+            # In gulps: woken up for each line, this thread takes more of a core than strace does.
+            time.sleep(_GULP_SECONDS)
+            found = selector.select(_POLL_SECONDS)
+            for key, _ in found:
+                data = _read(key.fd)
+                if key.fd == self._events:
+                    self._watch.events(data)
+                else:
+                    self._watch.tracer.feed(data)
+            now = time.monotonic()
+            if now >= due:
+                due = now + _POLL_SECONDS
+                self._watch.poll()
+            steps = self._watch.steps
+            if self._calls >= 0 and steps >= self._traced:
+                selector.unregister(self._calls)
+                self._end_reads()
+            self.full = self._enough is not None and steps >= self._enough
+            if self.full or (self._stop.is_set() and not found):
+                return
+
+    def _end_reads(self) -> None:
+        """Let go of the job's processes, those that it has left behind, too, and hear the last of them."""
+        tracer, deadline = self._watch.tracer.strace, time.monotonic() + _END_SECONDS
+        calls, self._calls = self._calls, -1
+        if calls >= 0:
+            strace.end(tracer)
+            while time.monotonic() < deadline:
+                over = strace.ended(tracer)
+                data = _read(calls)
+                self._watch.tracer.feed(data)
+                if over and not data:
+                    break
+                time.sleep(0.0 if data else 0.001)
+            os.close(calls)  # a tracer that is still there ends with its next line
+        self._watch.end_reads()
+
+    def stop(self) -> None:
+        """Read what is there, and end. Processes of the job that still run are no longer traced."""
+        self._stop.set()
+        self._thread.join()
+
+
+def _pipe(path: Path) -> int:
+    os.mkfifo(path, 0o600)
+    # Open for writing, too: a pipe whose last writer has gone would be at its end.
+    descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with suppress(OSError):
+        import fcntl
+
+        fcntl.fcntl(descriptor, _SET_PIPE_SIZE, _CHUNK)
+    return descriptor
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _CHUNK)
+    except BlockingIOError:
+        return b""
+
+
+def environment(folder: Path, traced: bool) -> dict[str, str]:
+    """The job's environment."""
+    found = dict(os.environ)
+    found["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [found.get("PYTHONPATH", "")])])
+    found[probe.FOLDER] = str(folder)
+    found.pop(probe.OPENS, None)
+    if not traced:
+        found[probe.OPENS] = "1"
+    return found
+
+
+def run_job(job: Sequence[str], watch: Watch, traced: int, enough: int | None) -> Ran:
+    """Run the command `job` to its end, as Listener listens. Raises LaunchError when it cannot be started,
+    StorageError."""
+    if shutil.which(job[0]) is None:
+        raise LaunchError(
+            f"there is no program {job[0]!r}", "give the job after --, as it runs without feedrate"
+        )
+    with scratch() as (folder, _):
+        listener = Listener(folder, watch, traced, enough)
+        words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
+        before, begin = _cpu(), time.monotonic()
+        try:
+            status = _run(words, environment(folder, watch.traced))
+        finally:
+            seconds, cpu = time.monotonic() - begin, _cpu() - before
+            listener.stop()
+    if listener.failure:
+        sys.stderr.write(f"feedrate record: {listener.failure}; the job was not touched\n")
+    return Ran(status=status, seconds=seconds, recorder_cpu=cpu, stopped=listener.full)
+
+
+def _cpu() -> float:
+    mine = resource.getrusage(resource.RUSAGE_SELF)
+    return mine.ru_utime + mine.ru_stime
+
+
+def _run(words: Sequence[str], env: dict[str, str]) -> int:
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    child: list[int] = []
+    with _signals_to(child):
+        try:
+            started = subprocess.Popen(words, env=env, preexec_fn=die_with_parent)
+        except OSError as error:
+            raise LaunchError(f"cannot run {words[0]}: {error.strerror}", "give the job after --") from None
+        child.append(started.pid)
+        while True:
+            try:
+                return started.wait()
+            except KeyboardInterrupt:  # raised before the handlers were there
+                continue
+
+
+@contextmanager
+def _signals_to(child: list[int]) -> Iterator[None]:
+    """While the body runs, signals go on to the process of `child`, once there is one."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
+            return  # the terminal has sent it to the job, too
+        for process in child:
+            with suppress(ProcessLookupError):
+                os.kill(process, number)
+
+    numbers = [getattr(signal, name) for name in _FORWARDED]
+    before = {
+        number: signal.signal(number, forward)
+        for number in numbers
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def _in_foreground() -> bool:
+    """Whether a key of the terminal reaches this process and the job alike."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+@contextmanager
+def inside(watch: Watch) -> Iterator[Listener]:
+    """Watch this process itself, and the workers that it starts, while the body runs. Raises SpecError."""
+    if probe.FOLDER in os.environ:
+        raise SpecError("this process is recorded already", "use one recording at a time")
+    with scratch() as (folder, _):
+        listener = Listener(folder, watch, 0, None)
+        given = {probe.FOLDER: str(folder), probe.OPENS: "1"}
+        path = os.environ.get("PYTHONPATH")
+        os.environ.update(given, PYTHONPATH=os.pathsep.join([str(HOOK), *filter(None, [path or ""])]))
+        undo: Callable[[], None] = probe.install()
+        try:
+            yield listener
+        finally:
+            undo()
+            for name in given:
+                os.environ.pop(name, None)
+            os.environ.pop("PYTHONPATH", None)
+            if path is not None:
+                os.environ["PYTHONPATH"] = path
+            listener.stop()
+
+
+def end_as(status: int) -> int:
+    """The exit status for a job that ended with `status`; what a signal ended ends this process so, too."""
+    if status >= 0:
+        return status
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -status not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-status, signal.SIG_DFL)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.kill(os.getpid(), -status)
+    return 128 - status

@@ -1,0 +1,256 @@
+"""System calls of a job as strace(1) tells them: which were traced, and what a line means."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from emulator.plugins.recorder.hook.feedrate_probe import MARK
+from emulator.plugins.recorder.reads import Reduction
+
+CALLS = (
+    *("?open", "openat", "?openat2", "read", "pread64", "readv", "preadv", "preadv2", "?lseek", "mmap"),
+    *("?stat", "?lstat", "?newfstatat", "statx", "getpriority"),
+    *("clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
+)
+"""What is traced: a process stops at these calls and at no others."""
+
+_MOST_PROCESSES = 100_000
+_MOST_LINE = 1 << 16
+
+
+def command(pipe: Path, job: Sequence[str]) -> list[str]:
+    """The command that runs `job` and writes its calls into `pipe`. The job is the process that is started.
+
+    The tracer is a grandchild in a group of its own: signals and the exit status are the job's. It can be
+    told to end (`end`), and the job goes on untraced; so without --seccomp-bpf, whose filter would stay, and
+    fail the calls that nobody answers.
+    """
+    options = ["-f", "-DD", "-I", "waiting", "-qqq", "-y", "-s", "0", "-T", "-e", "signal=none"]
+    return ["strace", *options, "-e", "trace=" + ",".join(CALLS), "-o", str(pipe), "--", *job]
+
+
+def usable() -> str:
+    """Why strace cannot be used here; empty when it can."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    try:
+        done = subprocess.run(
+            command(Path(os.devnull), ["true"]), capture_output=True, timeout=10, check=False, text=True
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "strace does not run here"
+    if done.returncode or done.stderr.strip():
+        said = done.stderr.strip().splitlines() or ["it failed"]
+        return f"strace may not trace here ({said[-1][:100]})"
+    return ""
+
+
+def end(tracer: int) -> None:
+    """Tell strace, the process `tracer`, to let go of all that it traces."""
+    with suppress(OSError):
+        if Path(f"/proc/{tracer}/comm").read_text(encoding="utf-8") == "strace\n":
+            os.kill(tracer, signal.SIGTERM)
+
+
+def ended(tracer: int) -> bool:
+    """Whether the process is gone, or nobody has asked for its exit status yet."""
+    try:
+        status = Path(f"/proc/{tracer}/stat").read_bytes()
+    except OSError:
+        return True
+    return status.rpartition(b") ")[2][:1] in b"ZX"
+
+
+_RESULT = re.compile(rb"\) += (-?\d+)")
+_AT = re.compile(rb"(\d+)<(/.*?)>, ")
+_OPENED = re.compile(rb"= (\d+)<(/.*)> <[\d.]+>$")
+_FLAGS = re.compile(rb"\bO_[A-Z]+\b(?=[|),])")
+_SECONDS = re.compile(rb"<(\d+\.\d+)>$")
+_PREAD = re.compile(rb", \d+, (\d+)\) += ")
+_PREADV = re.compile(rb"\], \d+, (\d+)(?:, \w+)?\) += ")
+_MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
+_NAME = re.compile(rb'"((?:[^"\\]|\\.)+)"')
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
+_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
+
+
+def plain(path: bytes) -> bytes:
+    """A path without strace's escapes."""
+    if b"\\" not in path:
+        return path
+
+    def one(match: re.Match[bytes]) -> bytes:
+        inner = match[1]
+        return bytes([int(inner, 8) & 255]) if inner[:1].isdigit() else _LETTERS.get(inner, inner)
+
+    return _ESCAPE.sub(one, path)
+
+
+class Tracer:
+    """Takes strace's output in pieces of any size and hands its calls to a Reduction.
+
+    `group(process)` names the group of a process.
+    """
+
+    def __init__(self, reduction: Reduction, group: Callable[[int], object]) -> None:
+        self.reduction = reduction
+        self.parents: dict[int, int] = {}
+        """Process -> the one that started it."""
+        self.asynchronous: set[int] = set()
+        """Processes that set up io_uring or libaio: reads through these are no calls."""
+        self.lines = 0
+        self.strace = 0
+        """The process that traces, once any of those that it traces was looked at; 0: not known."""
+        self._group = group
+        self._process: dict[int, int] = {}  # thread -> process
+        self._reading: dict[int, int] = {}  # process -> loader that reads in it just now
+        self._pending: dict[int, bytes] = {}
+        self._rest = b""
+        self._calls: dict[bytes, Callable[[int, bytes], None]] = {
+            b"read": self._read,
+            b"readv": self._read,
+            b"pread64": self._pread,
+            b"preadv": self._preadv,
+            b"preadv2": self._preadv,
+            b"lseek": self._lseek,
+            b"open": self._opened,
+            b"openat": self._opened,
+            b"openat2": self._opened,
+            b"mmap": self._mmap,
+            **dict.fromkeys((b"stat", b"lstat", b"newfstatat", b"statx"), self._stat),
+            b"getpriority": self._mark,
+            **dict.fromkeys((b"clone", b"clone3", b"fork", b"vfork"), self._clone),
+            **dict.fromkeys((b"io_setup", b"io_uring_setup"), self._setup),
+        }
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of strace's output."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()[-_MOST_LINE:]
+        for line in lines:
+            self._line(line)
+
+    def _line(self, line: bytes) -> None:
+        number, _, rest = line.partition(b" ")
+        if not number.isdigit():
+            return
+        self.lines += 1
+        thread, rest = int(number), rest.lstrip()
+        if rest.endswith(b"<unfinished ...>"):
+            if len(self._pending) < _MOST_PROCESSES:
+                self._pending[thread] = rest[: -len(b" <unfinished ...>")]
+            return
+        if rest.startswith(b"<... "):
+            rest = self._pending.pop(thread, b"") + rest.partition(b"resumed>")[2]
+        name, _, arguments = rest.partition(b"(")
+        call = self._calls.get(name)
+        if call is not None:
+            call(thread, arguments)
+
+    def process(self, thread: int) -> int:
+        """The process of a thread, as far as it can be told."""
+        found = self._process.get(thread)
+        if found is None:
+            found = thread
+            try:
+                status = Path(f"/proc/{thread}/status").read_text(encoding="utf-8", errors="replace")
+                facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+                found = int(facts["Tgid"])
+                self.strace = self.strace or int(facts["TracerPid"])
+                self._started(found, int(facts["PPid"]))
+            except (OSError, ValueError, KeyError):
+                pass
+            if len(self._process) < _MOST_PROCESSES:
+                self._process[thread] = found
+        return found
+
+    def _started(self, process: int, parent: int) -> None:
+        if len(self.parents) < _MOST_PROCESSES and process != parent:
+            self.parents.setdefault(process, parent)
+
+    def _key(self, process: int) -> object:
+        return self._group(process) if process not in self._reading else (process, self._reading[process])
+
+    def _read(self, thread: int, text: bytes) -> None:
+        self._reads(thread, text, None)
+
+    def _pread(self, thread: int, text: bytes) -> None:
+        found = _PREAD.search(text)
+        if found:
+            self._reads(thread, text, int(found[1]))
+
+    def _preadv(self, thread: int, text: bytes) -> None:
+        found = _PREADV.search(text)
+        if found:
+            self._reads(thread, text, int(found[1]))
+
+    def _reads(self, thread: int, text: bytes, at: int | None) -> None:
+        where, result = _AT.match(text), _RESULT.search(text)
+        if where is None or result is None:
+            return
+        process, seconds = self.process(thread), _SECONDS.search(text)
+        took = float(seconds[1]) if seconds else 0.0
+        self.reduction.read(
+            self._key(process), process, int(where[1]), plain(where[2]), at, int(result[1]), took
+        )
+
+    def _lseek(self, thread: int, text: bytes) -> None:
+        where, result = _AT.match(text), _RESULT.search(text)
+        if where is not None and result is not None and int(result[1]) >= 0:
+            process = self.process(thread)
+            self.reduction.sought(self._key(process), process, int(where[1]), plain(where[2]), int(result[1]))
+
+    def _opened(self, thread: int, text: bytes) -> None:
+        found, flags = _OPENED.search(text), _FLAGS.findall(text)
+        if found and b"O_WRONLY" not in flags and b"O_DIRECTORY" not in flags:
+            process = self.process(thread)
+            direct = b"O_DIRECT" in flags
+            self.reduction.opened(self._key(process), process, int(found[1]), plain(found[2]), direct)
+
+    def _mmap(self, thread: int, text: bytes) -> None:
+        found = _MAPPED.match(text)
+        if found and b"PROT_READ" in found[2] and b"PROT_EXEC" not in found[2]:
+            self.reduction.mapped(self._key(self.process(thread)), plain(found[5]), int(found[1]))
+
+    def _stat(self, thread: int, text: bytes) -> None:
+        found, result = _NAME.search(text), _RESULT.search(text)
+        if found and found[1].startswith(b"/") and result and result[1] == b"0":
+            self.reduction.looked(self._key(self.process(thread)), plain(found[1]))
+
+    def _mark(self, thread: int, text: bytes) -> None:
+        found = re.search(rb"PRIO_USER, (-?\d+)\)", text)
+        number = int(found[1]) % 2**32 - MARK if found else -1
+        if not 0 <= number < 2**17:
+            return
+        process = self.process(thread)
+        if number % 2:
+            self._reading.pop(process, None)
+        else:
+            self._reading[process] = number // 2
+
+    def _clone(self, thread: int, text: bytes) -> None:
+        result = _RESULT.search(text)
+        if result is None or int(result[1]) <= 0:
+            return
+        child, process = int(result[1]), self.process(thread)
+        if b"CLONE_THREAD" in text:
+            if self._process.get(child, child) != process:
+                self.reduction.move(self._key(child), self._key(process))
+            if len(self._process) < _MOST_PROCESSES:
+                self._process[child] = process
+        else:
+            self._process[child] = child  # numbers of processes are used again
+            if len(self.parents) < _MOST_PROCESSES:
+                self.parents[child] = process
+            self._reading.pop(child, None)
+
+    def _setup(self, thread: int, text: bytes) -> None:
+        if len(self.asynchronous) < _MOST_PROCESSES:
+            self.asynchronous.add(self.process(thread))

@@ -1,0 +1,353 @@
+"""Traces that people have already: PyTorch's profiler (Chrome JSON) and Darshan with DXT, as recordings.
+
+A profiler's trace knows steps and no files; Darshan knows files and no steps. What one lacks comes from the
+workload that `--workload` names. A trace may come from anywhere: it is read piece by piece, and its size,
+depth and number of events are bounded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import typer
+
+from emulator.config.workload import AcceleratorSpec, Workload, load_workload
+from emulator.errors import MissingError, SpecError, storage_errors
+from emulator.files import write_whole
+from emulator.plugins.recorder.describe import pattern_of, recipe_of, step_words
+from emulator.plugins.recorder.job import (
+    PROFILE,
+    RECIPE,
+    RECORD,
+    WORKLOAD,
+    json_text,
+    prepare,
+    toml,
+    write_steps,
+)
+from emulator.plugins.recorder.observation import Loader, Observation, Settings
+from emulator.plugins.recorder.reads import Reduction
+from emulator.plugins.recorder.steps import SEEN, StepTime, Table, step_time
+from emulator.record.machine import utc_now
+from emulator.units import show_bytes, show_seconds
+
+MOST_BYTES = 8 * 2**30
+"""Of a trace, unpacked."""
+MOST_EVENTS = 2_000_000
+"""Spans that are kept."""
+MOST_RECORDS = 5_000_000
+"""Reads in a Darshan log."""
+_MOST_EVENT = 1 << 20
+_CHUNK = 1 << 20
+_FEW = 3
+_NEXT = re.compile(r"enumerate\(DataLoader\)#(_\w+DataLoaderIter)\.__next__")
+_STEP = re.compile(r"ProfilerStep#?\d*")
+
+
+def import_trace(path: Path, out: Path, workload: str, force: bool) -> None:
+    """Write the folder `out` from a trace. Raises SpecError, StorageError, MissingError."""
+    if path.name.endswith(".darshan"):
+        _import_darshan(path, out, workload, force)
+    else:
+        _import_chrome(path, out, workload, force)
+
+
+# ---- Chrome JSON.
+
+
+def events(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The events of a trace, one by one. Raises SpecError when it is none, StorageError."""
+    with storage_errors("cannot read the trace"), path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        opened: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        try:
+            yield from _events(_Text(opened, path), path)
+        except (zlib.error, gzip.BadGzipFile, EOFError) as error:
+            raise SpecError(f"{path} is no whole gzip file ({error})", "export the trace again") from None
+
+
+class _Text:
+    """The text of a file, a window at a time."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._decoder = io.IncrementalNewlineDecoder(None, False)
+        self._bytes = 0
+        self._pending = b""
+        self.window = ""
+        self.at = 0
+
+    def more(self) -> bool:
+        """Read on; False at the end. What is before `at` is let go of."""
+        data = self._file.read(_CHUNK)
+        self._bytes += len(data)
+        if self._bytes > MOST_BYTES:
+            raise SpecError(f"{self._path} has more than {show_bytes(MOST_BYTES)}", "record fewer steps")
+        whole = self._pending + data
+        cut = len(whole)
+        while cut and len(whole) - cut < 4 and whole[cut - 1] & 0xC0 == 0x80:
+            cut -= 1
+        if cut and whole[cut - 1] >= 0xC0:
+            cut -= 1
+        elif cut != len(whole):
+            cut = len(whole)
+        if not data:
+            cut = len(whole)
+        self._pending = whole[cut:]
+        self.window = self.window[self.at :] + whole[:cut].decode("utf-8", "replace")
+        self.at = 0
+        return bool(data)
+
+    def skip(self, letters: str = " \t\r\n,") -> str:
+        """The next character that is none of `letters`; empty at the end."""
+        while True:
+            while self.at < len(self.window):
+                if self.window[self.at] not in letters:
+                    return self.window[self.at]
+                self.at += 1
+            if not self.more():
+                return ""
+
+
+def _events(text: _Text, path: Path) -> Iterator[Mapping[str, Any]]:
+    refused = SpecError(f"{path} is no trace of PyTorch's profiler", "export_chrome_trace writes one")
+    first = text.skip(" \t\r\n\ufeff")
+    if first not in ("[", "{"):
+        raise refused
+    if first == "{":
+        mark = '"traceEvents"'
+        while (found := text.window.find(mark, text.at)) < 0:
+            text.at = max(text.at, len(text.window) - len(mark))
+            if not text.more():
+                raise refused
+        text.at = found + len(mark)
+        if text.skip() != ":":
+            raise refused
+        text.at += 1
+        if text.skip() != "[":
+            raise refused
+    text.at += 1
+    decoder = json.JSONDecoder()
+    while (letter := text.skip()) == "{":
+        try:
+            event, end = decoder.raw_decode(text.window, text.at)
+        except RecursionError:
+            raise SpecError(f"{path}: an event is nested too deep", "it is no profiler's trace") from None
+        except ValueError:
+            if len(text.window) - text.at > _MOST_EVENT or not text.more():
+                raise SpecError(
+                    f"{path}: an event is cut off, or is none", "export the trace again"
+                ) from None
+            continue
+        text.at = end
+        yield event
+    if letter != "]":
+        raise SpecError(f"{path}: its list of events has no end", "the trace was cut off; export it again")
+
+
+def _number(event: Mapping[str, Any], name: str) -> float:
+    try:
+        value = float(event.get(name, "nan"))
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return value if abs(value) < 1e18 else math.nan
+
+
+def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
+    """(steps, the job reads in turn, an accelerator ran, profiler's steps) of a trace. Raises SpecError.
+
+    Of several threads that ask DataLoaders, the one that asks most often.
+    """
+    asked: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    device, profiled, kept = False, 0, 0
+    for event in events(path):
+        if not isinstance(event, Mapping) or event.get("ph") != "X":
+            continue
+        name = str(event.get("name", ""))[:200]
+        device = device or event.get("cat") in ("kernel", "gpu_memcpy")
+        profiled += bool(_STEP.fullmatch(name))
+        found = _NEXT.fullmatch(name)
+        if not found:
+            continue
+        begin, length = _number(event, "ts"), _number(event, "dur")
+        if math.isnan(begin) or math.isnan(length) or length < 0:
+            raise SpecError(f"{path}: a span has no time", "the trace is damaged")
+        kept += 1
+        if kept > MOST_EVENTS:
+            raise SpecError(f"{path} has more than {MOST_EVENTS} batches", "record fewer steps")
+        key = (str(event.get("pid"))[:40], str(event.get("tid"))[:40], found[1])
+        asked.setdefault(key, []).append((begin / 1e6, length / 1e6))
+    if not asked:
+        raise SpecError(
+            f"{path} holds no spans of a DataLoader",
+            "profile the loop over the DataLoader, not only the model",
+        )
+    key = max(asked, key=lambda one: len(asked[one]))
+    spans = np.array(sorted(set(asked[key])))
+    table = np.zeros(len(spans), SEEN)
+    table["step"], table["ready"] = np.arange(len(spans)), 2
+    table["asked"], table["wait"] = spans[:, 0] - spans[0, 0], spans[:, 1]
+    table["cpu"] = np.nan
+    table["between"] = np.append(np.maximum(spans[1:, 0] - spans[:-1].sum(axis=1), 0), np.nan)
+    return table, key[2].startswith("_Single"), device, profiled
+
+
+def _import_chrome(path: Path, out: Path, workload: str, force: bool) -> None:
+    table, in_turn, device, profiled = chrome_steps(path)
+    step = step_time([table], 1 if len(table) > 2 * _FEW else 0, in_turn and not device, few=_FEW)
+    base = load_workload(workload) if workload else None
+    notes = ["a profiler's trace knows no files: what is read, and how, is not in it"]
+    if profiled:
+        notes.append(f"{profiled} steps of the profiler")
+    seen = Observation(
+        created=utc_now(),
+        how="chrome-trace",
+        notes=tuple(notes),
+        loaders=(
+            Loader(rank=0, host="", process=0, settings=Settings(), epochs=1, steps=len(table), samples=0,
+                   reads=Reduction().seen("", {}, True)),
+        ),
+        step=step,
+    )  # fmt: skip
+    prepare(out, force)
+    write_whole(out / RECORD, json_text(seen))
+    write_steps(out / PROFILE, [table])
+    typer.echo(f"{out}: {len(table)} batches")
+    if step is None:
+        typer.echo(f"  {len(table)} batches are too few to say what a step takes")
+        return
+    most = "at most " if step.bound else ""
+    typer.echo(f"  step: {most}{show_seconds(step.seconds)}, {step_words(step)}")
+    if base is None:
+        typer.echo("  no workload: a trace knows no files; --workload NAME takes the rest from that one")
+        return
+    made = with_step(base, step, out.name, f"imported from a trace of PyTorch's profiler, {seen.created}")
+    write_whole(out / WORKLOAD, toml(made))
+    typer.echo(f"  {out / WORKLOAD}: {base.name}, but for its step time")
+
+
+def with_step(base: Workload, step: StepTime, name: str, source: str) -> Workload:
+    """`base` with this step time."""
+    accelerator = AcceleratorSpec(
+        name=base.accelerator.name,
+        step_seconds=step.seconds,
+        step_batch_size=base.loader.batch_size,
+        provenance="bound" if step.bound else "recorded",
+        compute="empirical" if step.quantiles else "constant",
+        quantiles=step.quantiles or None,
+    )
+    sources = {**base.sources, "accelerator.step_seconds": f"{source}: {step_words(step)}"}
+    return replace(base, name=name, accelerator=accelerator, sources=sources)
+
+
+# ---- Darshan.
+
+
+def _import_darshan(path: Path, out: Path, workload: str, force: bool) -> None:
+    if find_spec("darshan") is None:
+        raise MissingError("reading Darshan's logs needs PyDarshan", "pip install 'feedrate[darshan]'")
+    base = load_workload(workload) if workload else None
+    loader = darshan_reads(path)
+    seen = Observation(
+        created=utc_now(), how="darshan", loaders=(loader,),
+        notes=("Darshan knows no steps and no samples: a file counts as a sample",),
+    )  # fmt: skip
+    pattern = pattern_of(loader, [loader])
+    recipe = recipe_of(pattern, out.name, f"imported from a log of Darshan, {seen.created}")
+    prepare(out, force)
+    write_whole(out / RECORD, json_text(seen))
+    write_whole(out / RECIPE, toml(recipe))
+    reads = loader.reads
+    typer.echo(
+        f"{out}: {reads.files} files of {show_bytes(reads.files_bytes)}, {show_bytes(reads.bytes)} read"
+    )
+    for line in pattern.told:
+        typer.echo(f"  {line}")
+    typer.echo(f"  feedrate generate DIR --recipe {out / RECIPE}")
+    if base is None:
+        typer.echo("  no workload: Darshan knows no steps; --workload NAME takes them from that one")
+        return
+    made = replace(
+        base,
+        name=out.name,
+        sample=pattern.sample(),
+        access=pattern.access,
+        loader=replace(base.loader, block_bytes=pattern.block_bytes, crop=()),
+    )
+    write_whole(out / WORKLOAD, toml(made))
+    typer.echo(f"  {out / WORKLOAD}: files as in the log, steps and batches of {base.name}")
+
+
+def darshan_reads(path: Path) -> Loader:
+    """What the log's ranks read, as if by one loader. Raises SpecError, StorageError."""
+    with storage_errors("cannot read the log"), path.open("rb") as file:
+        file.read(1)
+    reduction, count = Reduction(), 0
+    visits = size_of_visits = 0
+    for record in _records(path):
+        try:
+            number, rank, size = (int(record[name]) for name in ("file", "rank", "size"))
+            opens, reads = max(1, int(record["opens"])), [tuple(map(float, one)) for one in record["reads"]]
+            count += len(reads)
+            if count > MOST_RECORDS:
+                raise SpecError(f"{path} has more than {MOST_RECORDS} reads", "record fewer steps")
+            name = str(number).encode()
+            reduction.known(name, size)
+            reduction.opened("", rank, number, name)
+            for begin, offset, length, end in reads:
+                took = max(0.0, end - begin)
+                reduction.read("", rank, number, name, int(offset), int(length), took)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            raise _unreadable(path) from None
+        visits, size_of_visits = visits + opens, size_of_visits + opens * size
+    found = reduction.seen("", {}, False)
+    if not found.bytes:
+        raise SpecError(f"{path}: nothing was read", "the log is of a job that only wrote, or it is damaged")
+    found = replace(found, opens=visits, visits=visits, visit_size=max(size_of_visits, found.visit_bytes))
+    return Loader(
+        rank=0, host="", process=0, settings=Settings(), epochs=1, steps=found.files, samples=found.files,
+        reads=found,
+    )  # fmt: skip
+
+
+def _records(path: Path) -> Iterator[Any]:
+    """What `darshan_log` says of the log, in a process of its own. Raises SpecError."""
+    words = [sys.executable, "-m", f"{__package__}.darshan_log", os.fspath(path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as reader:
+        assert reader.stdout is not None
+        try:
+            for line in reader.stdout:
+                try:
+                    yield json.loads(line)
+                except (ValueError, RecursionError):
+                    raise _unreadable(path) from None
+        except BaseException:
+            reader.kill()
+            raise
+        status = reader.wait()
+    if status == 3:
+        raise SpecError(f"{path} has no DXT: single reads are not in it", "DARSHAN_ENABLE_DXT=1 records them")
+    if status:
+        raise _unreadable(path)
+
+
+def _unreadable(path: Path) -> SpecError:
+    return SpecError(
+        f"{path} is no log of Darshan that can be read", "darshan-parser says what is wrong with it"
+    )

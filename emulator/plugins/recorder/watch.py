@@ -1,0 +1,275 @@
+"""Takes what a job's processes and their tracer tell, and knows which process belongs to which loader."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulator.config.reader import build
+from emulator.errors import FeedrateError
+from emulator.plugins.recorder.hook.feedrate_probe import usage
+from emulator.plugins.recorder.observation import Loader, Settings
+from emulator.plugins.recorder.reads import Reads, Reduction
+from emulator.plugins.recorder.steps import Table, Track, batches_taken, joined, step_cpu
+from emulator.plugins.recorder.strace import Tracer
+
+MOST_LOADERS = 1000
+_MOST_POLLED = 256
+"""Processes whose counters are looked at between times."""
+
+Key = tuple[int, int]
+"""A DataLoader: the process that made it, and its number there."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One DataLoader."""
+
+    settings: Settings = field(default_factory=Settings)
+    track: Track = field(default_factory=lambda: Track(0))
+    torch: str = ""
+    workers: set[int] = field(default_factory=set)
+    base: dict[str, int] = field(default_factory=dict)
+    """Of a loader without workers: what its process had read before its first batch."""
+
+
+class Watch:
+    """Not safe to use from two threads."""
+
+    def __init__(self, *, traced: bool, keep_names: bool = False) -> None:
+        self.reduction = Reduction(keep_names)
+        self.tracer = Tracer(self.reduction, self._group)
+        self.traced = traced
+        self.traced_until = 0
+        """When the tracing of calls ended, in nanoseconds of the monotonic clock; 0: it did not."""
+        self.loaders: dict[Key, _Seen] = {}
+        self.processes = 0
+        """Python processes that could be looked into."""
+        self.lost = 0
+        self.accelerators: dict[int, str] = {}
+        self._owner: dict[int, Key] = {}  # worker process -> its loader
+        self._used: dict[int, dict[str, int]] = {}  # process -> its last counters
+        self._seen: dict[int, dict[str, int]] = {}  # `_used` when reads were seen for the last time
+        self._begun: dict[int, dict[str, int]] = {}  # worker process -> its counters before its first batch
+        self._over: set[int] = set()  # processes whose last counters are final
+        self._alive: set[int] = set()
+        self._rest = b""
+
+    def _group(self, process: int) -> object:
+        """The loader that `process`, or the nearest of those that started it, works for; else the process."""
+        at, seen = process, 0
+        while at not in self._owner and at in self.tracer.parents and seen < 64:
+            at, seen = self.tracer.parents[at], seen + 1
+        return self._owner.get(at, process)
+
+    # ---- What the job's processes tell.
+
+    def events(self, data: bytes) -> None:
+        """The next bytes of the events. What is none is left out: the job can write into the pipe, too."""
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()[-65536:]
+        for line in lines:
+            try:
+                event = json.loads(line)
+                self._event(event)
+            except (ValueError, KeyError, TypeError, RecursionError, FeedrateError):
+                self.lost += 1
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        kind = event["k"]
+        if kind == "s":
+            key = (_number(event, "p"), _number(event, "l"))
+            seen = self._loader(key)
+            if seen is not None:
+                numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
+                seen.track.add(*numbers)
+        elif kind == "x":
+            seen = self._loader((_number(event, "p"), _number(event, "l")))
+            if seen is not None:
+                seen.track.ends[_number(event, "e")] = _number(event, "a")
+        elif kind == "l":
+            self._settings(event)
+        elif kind == "u":
+            process = _number(event, "p")
+            self._used[process] = _counters(event)
+            self._over.add(process)
+            self._alive.discard(process)
+        elif kind in ("p", "w"):
+            process = _number(event, "p")
+            self.processes += kind == "p"
+            self.tracer.parents.setdefault(process, _number(event, "pp"))
+            if kind == "w":
+                self._begun[process] = _counters(event)
+            if len(self._alive) < _MOST_POLLED:
+                self._alive.add(process)
+        elif kind == "o":
+            process = _number(event, "p")
+            self.reduction.named(self._group(process), str(event["f"]).encode(errors="surrogateescape"))
+        elif kind == "d":
+            self.accelerators[_number(event, "p")] = str(event["name"])[:100]
+        elif kind == "lost":
+            self.lost += _number(event, "n")
+
+    def _loader(self, key: Key) -> _Seen | None:
+        if key not in self.loaders and len(self.loaders) < MOST_LOADERS:
+            self.loaders[key] = _Seen()
+        return self.loaders.get(key)
+
+    def _settings(self, event: Mapping[str, Any]) -> None:
+        key = (_number(event, "p"), _number(event, "l"))
+        seen = self._loader(key)
+        if seen is None:
+            return
+        if "f" in event:
+            seen.settings = build(Settings, event["f"])
+            seen.track.rank = _number(event, "rank")
+            seen.torch = str(event["torch"])[:40]
+            if not seen.settings.workers and not seen.base:
+                seen.base = usage(f"/proc/{key[0]}")
+        for worker in event["w"]:
+            process = int(worker)
+            seen.workers.add(process)
+            self.reduction.move(self._group(process), key)
+            self._owner[process] = key
+            if len(self._alive) < _MOST_POLLED:
+                self._alive.add(process)
+
+    def poll(self) -> None:
+        """Look at the counters of the job's processes, before they are gone."""
+        for process in list(self._alive):
+            found = usage(f"/proc/{process}")
+            if found:
+                self._used[process] = found
+            elif not Path(f"/proc/{process}").exists():
+                self._alive.discard(process)
+
+    def end_reads(self) -> None:
+        """From now on reads are not seen; and steps, which nobody traces, are as long as the job's."""
+        self.poll()
+        self._seen = dict(self._used)
+        self.traced_until = time.monotonic_ns() if self.traced else 0
+        for seen in self.loaders.values():
+            seen.track.read = seen.track.batches
+
+    @property
+    def steps(self) -> int:
+        """Steps of the loader that has most."""
+        return max((len(seen.track.rows) for seen in self.loaders.values()), default=0)
+
+    # ---- What is kept of it.
+
+    def asynchronous(self) -> bool:
+        """Whether a loader may read in ways that no call shows."""
+        return any(self._group(process) in self.loaders for process in self.tracer.asynchronous)
+
+    def found(self, host: str) -> list[tuple[Loader, Table]]:
+        """All loaders that delivered anything, with their steps; those of a process with the same settings
+        are one."""
+        self._give_reads_of_main()
+        alike: dict[tuple[int, Settings], list[Key]] = {}
+        for key, seen in self.loaders.items():
+            if seen.track.rows:
+                alike.setdefault((key[0], seen.settings), []).append(key)
+        taken = {
+            process: batches_taken(seen.track for key, seen in self.loaders.items() if key[0] == process)
+            for process, _ in alike
+        }
+        found = []
+        for (process, settings), keys in alike.items():
+            first, *others = keys
+            for other in others:
+                self.reduction.move(other, first)
+            tracks = [self.loaders[key].track for key in keys]
+            table = joined([track.table(self.traced_until, taken[process]) for track in tracks])
+            steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
+            got, asked = np.sum([track.read for track in tracks], 0).tolist()
+            counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
+            ticks, made = used.get("ticks", 0), batches
+            if batches > asked:  # what tracing costs is not the job's
+                ticks, made = ticks - counters.get("ticks", 0), batches - asked
+            loader = Loader(
+                rank=tracks[0].rank,
+                host=host,
+                process=process,
+                settings=settings,
+                torch=self.loaders[first].torch,
+                accelerator=self.accelerators.get(process, ""),
+                epochs=sum(len(track.delivered) for track in tracks),
+                steps=steps,
+                samples=sum(track.samples for track in tracks),
+                seconds=float(table["asked"].max(initial=0.0)),
+                read_steps=got,
+                ahead=asked / got if got else 1.0,
+                others=float(np.median(table["others"])),
+                step_cpu_seconds=step_cpu(table),
+                batch_cpu_seconds=ticks / made / os.sysconf("SC_CLK_TCK") if settings.workers else 0.0,
+                reads=self.reduction.seen(first, counters, not self.traced),
+            )
+            found.append((loader, table))
+        return found
+
+    def _give_reads_of_main(self) -> None:
+        """Without a tracer, files that a process opens itself belong to its loader without workers, if it has
+        one alone."""
+        if self.traced:
+            return
+        inside: dict[int, list[Key]] = {}
+        for key, seen in self.loaders.items():
+            if not seen.settings.workers:
+                inside.setdefault(key[0], []).append(key)
+        for process, keys in inside.items():
+            self.reduction.move(process, keys[0])
+
+    def _counters(self, keys: list[Key], used: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
+        """What the processes of the loaders `keys` have read by the time that their counters were `used`."""
+        total: dict[str, int] = {}
+        for key in keys:
+            seen = self.loaders[key]
+            parts = [_since(self._begun.get(one, {}), used.get(one, {})) for one in seen.workers]
+            if not seen.settings.workers:
+                alone = sum(
+                    other[0] == key[0] and not self.loaders[other].settings.workers for other in self.loaders
+                )
+                now = used.get(key[0], {})
+                shared = alone > len(keys)
+                parts = [] if shared else [_since(seen.base, now)]
+            for part in parts:
+                for name, value in part.items():
+                    total[name] = total.get(name, 0) + value
+        return total
+
+    def rest(self) -> Reads:
+        """What was read for no DataLoader."""
+        for key in [key for key in self.reduction.groups if key not in self.loaders and key != "rest"]:
+            self.reduction.move(key, "rest")
+        mine = {worker for seen in self.loaders.values() for worker in seen.workers}
+        counters: dict[str, int] = {}
+        for process, used in self._used.items():
+            if process not in mine:
+                for name, value in used.items():
+                    counters[name] = counters.get(name, 0) + value
+        return self.reduction.seen("rest", counters, not self.traced)
+
+
+def _number(event: Mapping[str, Any], name: str) -> int:
+    """A whole number of an event. Raises ValueError for what no process or clock says."""
+    value = event[name]
+    if not isinstance(value, int) or not 0 <= value < 2**62:
+        raise ValueError(f"{name} is no number")
+    return value
+
+
+def _counters(event: Mapping[str, Any]) -> dict[str, int]:
+    """A process's counters, as `usage` told them in an event."""
+    return {name: _number(event, name) for name in ("calls", "storage", "faults", "ticks") if name in event}
+
+
+def _since(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {name: max(0, value - before.get(name, 0)) for name, value in now.items()}

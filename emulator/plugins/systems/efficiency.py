@@ -1,0 +1,208 @@
+"""What a system delivers per terabyte, per watt and per unit of money, and what it takes to match another.
+
+Pure. TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that the system file does not hold is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from emulator.plugins.systems.system import Protection, System, load_system, parse_protection
+from emulator.record.result import RunResult
+from emulator.report.table import Cell, Column, Table
+
+TB, GB = 1e12, 1e9
+
+_EXACTLY = 1 - 1e-12
+"""Keeps a quotient that is a whole number whole in binary arithmetic."""
+
+
+def ratio(value: float | None, amount: float | None) -> float | None:
+    """value / amount; None where one is not known."""
+    return None if value is None or not amount else value / amount
+
+
+def raw_bytes(system: System) -> float | None:
+    """nodes x drives per node x drive capacity."""
+    nodes, hardware = system.storage.nodes, system.hardware
+    if nodes is None or hardware.drives_per_node is None or hardware.drive_capacity is None:
+        return None
+    return float(nodes * hardware.drives_per_node * hardware.drive_capacity)
+
+
+def usable_bytes(system: System) -> float | None:
+    """The stated usable capacity, else raw x k / (k + m)."""
+    if system.hardware.usable_capacity is not None:
+        return float(system.hardware.usable_capacity)
+    raw = raw_bytes(system)
+    return None if raw is None else raw / parse_protection(system.storage.protection).overhead
+
+
+def watts(system: System, *, reading: bool) -> float | None:
+    """nodes x (drives per node x watts of a drive + watts of a node without drives, where stated)."""
+    nodes, hardware = system.storage.nodes, system.hardware
+    drive = hardware.drive_power_read if reading else hardware.drive_power_write
+    if nodes is None or hardware.drives_per_node is None or drive is None:
+        return None
+    return nodes * (hardware.drives_per_node * drive + (hardware.node_power or 0.0))
+
+
+def cost(system: System) -> float | None:
+    """nodes x price of a node with its drives, else nodes x drives per node x price of a drive."""
+    nodes, hardware = system.storage.nodes, system.hardware
+    if nodes is None:
+        return None
+    if hardware.node_cost is not None:
+        return nodes * hardware.node_cost
+    if hardware.drives_per_node is None or hardware.drive_cost is None:
+        return None
+    return nodes * hardware.drives_per_node * hardware.drive_cost
+
+
+def for_protection(write_rate: float, own: Protection, other: Protection) -> float:
+    """write rate x own overhead / other overhead: as many bytes go to the drives, with other protection.
+
+    An overhead is (k + m) / k: 3 of three copies, 1.5 of 4+2.
+    """
+    return write_rate * own.overhead / other.overhead
+
+
+def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
+    """ceil(target / (of_all / nodes)): nodes that together deliver `target`."""
+    return math.ceil(target * nodes / of_all * _EXACTLY)
+
+
+class Figure(NamedTuple):
+    """One figure of a system."""
+
+    name: str
+    value: float | None
+    """None: the system file does not hold what it needs."""
+    unit: str
+
+
+def efficiency(system: System, fed: float | None = None) -> tuple[Figure, ...]:
+    """All figures of a system; `fed` is the number of accelerators that it feeds, where that is known."""
+    storage, money = system.storage, system.hardware.currency
+    raw, usable = ratio(raw_bytes(system), TB), ratio(usable_bytes(system), TB)
+    read, write = ratio(storage.bandwidth, GB), ratio(storage.write_bandwidth, GB)
+    reading, writing = watts(system, reading=True), watts(system, reading=False)
+    price = cost(system)
+    rows: list[tuple[str, float | None, str]] = [
+        ("read", read, "GB/s"),
+        ("write", write, "GB/s"),
+        ("read per node", ratio(read, storage.nodes), "GB/s"),
+        ("raw capacity", raw, "TB"),
+        ("usable capacity", usable, "TB"),
+        ("power, reading", reading, "W"),
+        ("power, writing", writing, "W"),
+        ("cost", price, money),
+        ("read per raw TB", ratio(read, raw), "GB/s/TB"),
+        ("read per usable TB", ratio(read, usable), "GB/s/TB"),
+        ("write per raw TB", ratio(write, raw), "GB/s/TB"),
+        ("write per usable TB", ratio(write, usable), "GB/s/TB"),
+        ("read IOPS per raw TB", ratio(storage.read_iops, raw), "IOPS/TB"),
+        ("read IOPS per usable TB", ratio(storage.read_iops, usable), "IOPS/TB"),
+        ("write IOPS per raw TB", ratio(storage.write_iops, raw), "IOPS/TB"),
+        ("write IOPS per usable TB", ratio(storage.write_iops, usable), "IOPS/TB"),
+        ("power per raw TB", ratio(writing or reading, raw), "W/TB"),
+        ("power per usable TB", ratio(writing or reading, usable), "W/TB"),
+        ("power per read", ratio(reading, read), "W/(GB/s)"),
+        ("power per write", ratio(writing, write), "W/(GB/s)"),
+        ("cost per raw TB", ratio(price, raw), f"{money}/TB"),
+        ("cost per usable TB", ratio(price, usable), f"{money}/TB"),
+        ("cost per read", ratio(price, read), f"{money}/(GB/s)"),
+        ("cost per write", ratio(price, write), f"{money}/(GB/s)"),
+        ("accelerators fed", fed, ""),
+        ("accelerators per usable TB", ratio(fed, usable), "1/TB"),
+        ("accelerators per kW", ratio(fed, ratio(reading, 1e3)), "1/kW"),
+        ("accelerators per cost", ratio(fed, price), f"1/{money}"),
+    ]
+    return tuple(Figure(*row) for row in rows)
+
+
+def matches(system: System, other: System) -> dict[str, int]:
+    """Nodes of `system` that match `other` in capacity, reads and writes, where both are stated.
+
+    Writes are compared as stated, and with the protection of `other` (see `for_protection`).
+    """
+    nodes, write = system.storage.nodes, system.storage.write_bandwidth
+    if nodes is None:
+        return {}
+    own, theirs = parse_protection(system.storage.protection), parse_protection(other.storage.protection)
+    pairs = {
+        "usable capacity": (usable_bytes(other), usable_bytes(system)),
+        "reads": (other.storage.bandwidth, system.storage.bandwidth),
+        "writes": (other.storage.write_bandwidth, write),
+    }
+    if write is not None and own != theirs:
+        same = for_protection(write, own, theirs)
+        pairs[f"writes, with {other.storage.protection} protection"] = (other.storage.write_bandwidth, same)
+    return {
+        what: nodes_to_match(target, have, nodes)
+        for what, (target, have) in pairs.items()
+        if target is not None and have is not None
+    }
+
+
+def lacks(system: System) -> tuple[str, ...]:
+    """Which keys the system file lacks, and what cannot be said without each, as sentences."""
+    storage, hardware = system.storage, system.hardware
+    needed = {
+        "storage.bandwidth": (storage.bandwidth, "reads per TB, watt or price"),
+        "storage.write_bandwidth": (storage.write_bandwidth, "writes per TB, watt or price"),
+        "storage.read_iops": (storage.read_iops, "read IOPS per TB"),
+        "storage.write_iops": (storage.write_iops, "write IOPS per TB"),
+        "storage.nodes": (storage.nodes, "raw capacity, power, cost or nodes to match"),
+        "hardware.drives_per_node": (hardware.drives_per_node, "raw capacity or power"),
+        "hardware.drive_capacity": (hardware.drive_capacity, "raw capacity"),
+        "hardware.drive_power_read": (hardware.drive_power_read, "power while reading"),
+        "hardware.drive_power_write": (hardware.drive_power_write, "power while writing"),
+        "hardware.node_cost": (hardware.node_cost or hardware.drive_cost, "cost"),
+        "hardware.usable_capacity": (usable_bytes(system), "usable capacity"),
+    }
+    name = system.name or system.title
+    return tuple(
+        f"{name} lacks {key}: no {without}" for key, (value, without) in needed.items() if value is None
+    )
+
+
+def efficiency_table(
+    systems: Sequence[System],
+    fed: Sequence[float | None],
+    intervals: Sequence[tuple[float, float] | None] = (),
+) -> Table:
+    """One column a system; what no system file says is left out. `intervals` are those of `fed`."""
+    figures = [efficiency(system, count) for system, count in zip(systems, fed, strict=True)]
+    rows: list[tuple[Cell, ...]] = []
+    for row in zip(*figures, strict=True):
+        if any(figure.value is not None for figure in row):
+            same_unit = row[0].unit and len({figure.unit for figure in row}) == 1
+            head = f"{row[0].name}, {row[0].unit}" if same_unit else row[0].name
+            counted = row[0].name == "accelerators fed"  # whole numbers are shown in full
+            values = (figure.value for figure in row)
+            rows.append((head, *(v if counted or v is None else float(v) for v in values)))
+            if counted and any(intervals):
+                shown = (f"{part[0]:,.3g} to {part[1]:,.3g}" if part else None for part in intervals)
+                rows.append(("95 % interval", *shown))
+    columns = (Column("", align="left"), *(Column(system.name) for system in systems))
+    return Table(caption="Efficiency", columns=columns, rows=tuple(rows))
+
+
+def match_table(systems: Sequence[System], other: System) -> Table:
+    """How many nodes of each system match `other`."""
+    found = [matches(system, other) for system in systems]
+    kinds = dict.fromkeys(what for nodes in found for what in nodes)
+    rows = tuple((what, *(nodes.get(what) for nodes in found)) for what in kinds)
+    columns = (Column("nodes", align="left"), *(Column(system.name) for system in systems))
+    return Table(caption=f"Nodes to match {other.name}", columns=columns, rows=rows)
+
+
+def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
+    """For `registry.BESIDE`: the efficiency of these systems at the knee of the result. Raises SpecError."""
+    systems = [load_system(name) for name in names]
+    knee = result.knee
+    fed, interval = (knee.n_au, knee.interval) if knee else (None, None)
+    return (efficiency_table(systems, [fed] * len(systems), [interval] * len(systems)),)

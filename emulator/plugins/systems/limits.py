@@ -1,0 +1,139 @@
+"""What a system allows a job to read: every constraint with its name, and the tightest of each scope. Pure.
+
+A rank's reads are one stream: its readers work on its batches in order, so that what the rank gets is
+shared among them. Streams share the storage max-min fairly, within what their host can take:
+
+    rate of a stream = min(level, host / active streams of its host, stream)
+
+with the largest level that the storage can give to all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from emulator.config.workload import Workload
+from emulator.plugins.systems.system import StorageSystem, System, parse_protection
+
+Scope = Literal["system", "host", "rank"]
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One thing that can limit reading."""
+
+    name: str
+    """What it is, for people."""
+    scope: Scope
+    """Whose bytes it limits: those of all ranks, of the ranks of one host, or of one rank."""
+    rate: float
+    """Bytes/s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The tightest constraint of each scope, in bytes/s; infinite where nothing is stated."""
+
+    system: float
+    host: float
+    rank: float
+
+
+def demand(workload: Workload) -> float:
+    """Bytes/s of one accelerator that never waits."""
+    return workload.ideal_samples_per_second * workload.sample_read.bytes_mean
+
+
+def read_share(storage: StorageSystem, size: float) -> float:
+    """Share of the bandwidth that reads of `size` bytes reach: the curve, interpolated along ln size."""
+    curve = storage.read_efficiency
+    if not curve or size <= curve[0][0]:
+        return curve[0][1] if curve else 1.0
+    for (low, below), (high, above) in pairwise(curve):
+        if size <= high:
+            return below + (above - below) * math.log(size / low) / math.log(high / low)
+    return curve[-1][1]
+
+
+def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
+    """Everything that limits the reads of `workload` on `system`."""
+    storage, clients, readers = system.storage, system.clients, workload.loader.workers
+    share = read_share(storage, workload.request_bytes)
+    found = []
+    if storage.bandwidth is not None:
+        found.append(Constraint("storage bandwidth", "system", storage.bandwidth * share))
+    if storage.nodes is not None and storage.node_bandwidth is not None:
+        found.append(Constraint("storage nodes", "system", storage.nodes * storage.node_bandwidth * share))
+    if clients.nic is not None:
+        found.append(Constraint("client NIC", "host", clients.nic))
+    if clients.cores is not None and clients.cpu_seconds_per_gb is not None:
+        found.append(Constraint("client CPU", "host", clients.cores * GB / clients.cpu_seconds_per_gb))
+    # What one rank can read alone: its network, its nodes, its threads' cores, and latency.
+    alone = []
+    if clients.nic is not None:
+        alone.append(Constraint("client NIC", "rank", clients.nic))
+    if storage.node_bandwidth is not None:
+        # A read goes to the nodes that hold the data of its stripe, all at the same time.
+        nodes = parse_protection(storage.protection).data
+        alone.append(
+            Constraint("storage nodes of one stripe", "rank", nodes * storage.node_bandwidth * share)
+        )
+    if clients.cpu_seconds_per_gb is not None:
+        busy = min(readers, clients.cores or readers)
+        alone.append(Constraint("readers of a rank", "rank", busy * GB / clients.cpu_seconds_per_gb))
+    if storage.latency > 0:
+        # A reader waits for the first byte of each request; the others transfer meanwhile.
+        block, rate = workload.request_bytes, _tightest(alone, "rank")
+        rate = readers * block / (storage.latency + block / rate)
+        alone.append(Constraint("latency x readers of a rank", "rank", rate))
+    return (*found, *alone)
+
+
+def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
+    return min((constraint.rate for constraint in found if constraint.scope == scope), default=math.inf)
+
+
+def limits(system: System, workload: Workload) -> Limits:
+    """The tightest of each scope."""
+    found = constraints(system, workload)
+    return Limits(
+        system=_tightest(found, "system"), host=_tightest(found, "host"), rank=_tightest(found, "rank")
+    )
+
+
+def soft_share(ranks: float, full: float, softness: float | None) -> float:
+    """What a soft limit that `full` ranks fill leaves of the rates of a hard one, at `ranks` (0 to 1)."""
+    if softness is None or not 0 < full < math.inf:
+        return 1.0
+    ratio = min(ranks / full, full / ranks)
+    return float((1 + ratio**softness) ** (-1 / softness))
+
+
+def soft_limits(bound: Limits, each: float, ranks: int, hosts: int, softness: float | None) -> Limits:
+    """`bound` as `ranks` ranks that ask for `each` bytes/s find it, by `StorageSystem.softness`."""
+    full = min(bound.system, bound.host * hosts) / min(each, bound.rank)
+    share = soft_share(ranks, full, softness)
+    return Limits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
+
+
+def cap(system: System, workload: Workload, threshold: float | None = None) -> float:
+    """Accelerators whose demand fills the tightest limit, without any simulation; 0: one alone exceeds what a
+    rank can read; infinite: nothing is stated. `threshold` is the AU that is wanted; None: the workload's."""
+    wanted = workload.training.au_threshold if threshold is None else threshold
+    each, hosts = demand(workload), system.clients.hosts
+    found = limits(system, workload)
+    full = found.system / each
+    if hosts is not None:
+        full = min(full, found.host * hosts / each)
+    return full if found.rank >= each * wanted else 0.0
+
+
+def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint | None:
+    """The constraint that limits `ranks` ranks on `hosts` hosts first; None when nothing is stated."""
+    parts = {"system": 1, "host": math.inf if hosts is None else min(hosts, ranks), "rank": ranks}
+    return min(found, key=lambda constraint: constraint.rate * parts[constraint.scope], default=None)

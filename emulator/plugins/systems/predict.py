@@ -1,0 +1,249 @@
+"""A workload on a system: the point that a sweep would measure there.
+
+The batches are those that `emulator.order` gives emulated ranks, over the sizes of a dataset or drawn ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from emulator.analysis.point import drawn
+from emulator.analysis.throughput import share_of_time, throughput
+from emulator.config.workload import SampleSpec, Workload
+from emulator.dataset.sizes import quantiles
+from emulator.order import EpochOrder, EpochPlan, RankPlan
+from emulator.plugins.systems.limits import GB, cap, demand, limits, soft_limits
+from emulator.plugins.systems.scene import Floats, Scene, play
+from emulator.plugins.systems.system import System
+from emulator.record.result import HostShare, Point
+from emulator.record.steps import Steps
+from emulator.run.accelerator import step_times
+
+DRAWN_SAMPLES = 30_000_000
+"""Samples whose order is the plan's; beyond them the same batches are dealt to other ranks."""
+DRAWN_SIZES = 4_000_000
+"""Sizes that are drawn for a dataset on paper; with more samples they come again."""
+LOGGED_RANKS = 1000
+"""Ranks of a point whose steps are logged, at most; evenly spread. The figures are over all ranks."""
+LISTED_HOSTS = 128
+"""Hosts of a point that are listed, at most; with more there is no list."""
+_GRID = 4096
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: an evenly spread sequence, as dataset.sizes has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What is simulated at every process count."""
+
+    workload: Workload
+    system: System
+    sizes: Floats
+    """Bytes of each sample of the dataset; with more samples than sizes they come again, in order."""
+    samples: int
+    """Samples of the dataset."""
+    epochs: int | None = None
+    steps: int | None = None
+    """Steps of a rank, at most; at least one of epochs and steps is given."""
+    specified: bool = True
+    """False: nobody said how many samples there are, and as many are drawn as are read, without borders."""
+    prefetch: int | None = None
+    """Batches read ahead; None: the workload's. 0, which no real loader has, is for comparing with theory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """One point and what is kept of its steps."""
+
+    point: Point
+    steps: Steps
+    events: int
+    """Events that the engine went through."""
+
+
+def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
+    """Bytes of `files` samples, shape (files,): lognormal with the workload's mean and deviation.
+
+    The mean is exact to a byte, whatever the number of files; without a deviation all have it.
+    """
+    if sample.bytes_sd == 0:
+        return np.full(files, float(sample.bytes_mean))
+    sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
+    normal = NormalDist()
+    bends = np.array([normal.inv_cdf((step + 0.5) / _GRID) for step in range(_GRID)])
+    place = quantiles(np.arange(files, dtype=np.int64), seed, "simulated", _GOLDEN)
+    size = np.exp(sigma * bends[(place * _GRID).astype(np.int64)])
+    return np.asarray(np.rint(size * (sample.bytes_mean / size.mean())))
+
+
+def on_paper(
+    workload: Workload,
+    system: System,
+    ranks: int,
+    *,
+    files: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+) -> Simulation:
+    """A simulation without a dataset: on `files` drawn samples; None: as many as `ranks` ranks read in
+    `steps` (None: 8) steps, so that no border of an epoch comes of samples that nobody specified.
+    """
+    specified = files is not None
+    files = files or workload.loader.batch_size * ranks * (steps or 8)
+    sizes = sample_sizes(workload.sample_read, min(files, DRAWN_SIZES))
+    return Simulation(
+        workload=workload,
+        system=system,
+        sizes=sizes,
+        samples=files,
+        epochs=epochs,
+        steps=steps,
+        specified=specified,
+    )
+
+
+def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
+    """Bytes of every batch of all ranks over samples of `sizes` bytes: shape (steps, ranks).
+
+    The batches are those that `rank_plan.batches` gives each rank. After DRAWN_SAMPLES samples, where drawing
+    orders would take longer than simulating, the first epochs' batches come again, moved on by some ranks.
+    """
+    plan, length = rank_plan.plan, rank_plan.length
+    kind = np.float32 if length * plan.ranks > DRAWN_SAMPLES else np.float64
+    if sizes.min() == sizes.max():  # any order gives the same batches
+        return np.full((length, plan.ranks), plan.batch_size * sizes[0], kind)
+    size = np.empty((length, plan.ranks), kind)
+    step_samples = plan.ranks * plan.batch_size
+    drawn = max(1, min(length, DRAWN_SAMPLES // step_samples))
+    for epoch in range(-(-drawn // plan.steps)):
+        order = EpochOrder(plan.samples, rank_plan.seed, epoch)
+        for step in range(min(plan.steps, drawn - epoch * plan.steps)):
+            samples = order.at(np.arange(step * step_samples, (step + 1) * step_samples)) % len(sizes)
+            size[epoch * plan.steps + step] = sizes[samples].reshape(-1, plan.batch_size).sum(axis=1)
+    for step in range(drawn, length):
+        turn = (step // drawn) * 7919 + step * 104729
+        size[step] = np.roll(size[step % drawn], turn % plan.ranks)
+    return size
+
+
+def rank_plan_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
+    """What emulated ranks would read at point `number`. Raises DatasetError: too few samples."""
+    batch_size = simulation.workload.loader.batch_size
+    plan = EpochPlan(samples=simulation.samples, ranks=ranks, batch_size=batch_size)
+    plan.require_a_step()
+    seed = simulation.workload.training.shuffle_seed + number
+    return RankPlan(plan=plan, seed=seed, epochs=simulation.epochs, steps=simulation.steps)
+
+
+def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
+    """The ranks of `rank_plan` on the system. Compute times that vary are those that emulated ranks draw."""
+    workload, system, ranks = simulation.workload, simulation.system, rank_plan.plan.ranks
+    accelerator, sync = workload.accelerator, workload.training.sync
+    if accelerator.compute == "constant" or accelerator.quantiles is None:
+        compute = np.full((1, 1), float(accelerator.step_seconds))
+    else:
+        drawn = [step_times(accelerator, rank_plan.seed, rank, 0, rank_plan.length) for rank in range(ranks)]
+        compute = np.stack(drawn, axis=1)
+    number = range(rank_plan.length)
+    system = system.cautious
+    hard, hosts = limits(system, workload), min(system.clients.hosts or 1, ranks)
+    bound = soft_limits(hard, demand(workload), ranks, hosts, system.storage.softness)
+    return Scene(
+        size=batch_bytes(rank_plan, simulation.sizes),
+        compute=compute,
+        gates=np.array(
+            [sync == "step" or (sync == "epoch" and rank_plan.ends_epoch(step)) for step in number]
+        ),
+        prefetch=workload.loader.prefetch if simulation.prefetch is None else simulation.prefetch,
+        system=bound.system,
+        host=bound.host,
+        rank=bound.rank,
+        # Without a limit of their own, hosts make no difference.
+        hosts=1 if math.isinf(bound.host) else hosts,
+        latency=system.storage.latency,
+        step_cost=system.clients.step_cost,
+        start=system.clients.start,
+        epoch=0 if workload.access.refill == "never" else rank_plan.plan.steps,
+    )
+
+
+def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
+    """The point of `ranks` ranks, the `number`-th of its result. Raises DatasetError: too few samples."""
+    workload, rank_plan = simulation.workload, rank_plan_of(simulation, ranks, number)
+    plan, steps = rank_plan.plan, rank_plan.length
+    played = play(set_scene(simulation, rank_plan))
+    every, busy, steady = played.totals(plan.batch_size, plan.steps)
+    all_steps, lasting, utilised = throughput(every), throughput(busy), throughput(steady)
+    seconds = float(played.end(slice(None), slice(-1, None)).max())
+    ideal = ranks * workload.ideal_samples_per_second
+    point = Point(
+        ranks=ranks,
+        hosts=_hosts(simulation, every, seconds),
+        epochs=-(-steps // plan.steps),
+        steps=steps,
+        samples=ranks * steps * plan.batch_size,
+        bytes=int(every["bytes"].sum()),
+        left_out=plan.left_out,
+        seconds=seconds,
+        samples_per_second=lasting.samples_per_second,
+        bytes_per_second=lasting.bytes_per_second,
+        ideal_samples_per_second=ideal,
+        x_ideal=lasting.samples_per_second / ideal,
+        au=utilised.au,
+        x_ideal_first=all_steps.samples_per_second / ideal,
+        au_first=all_steps.au,
+        wait_share=share_of_time(every, "wait"),
+        barrier_share=share_of_time(every, "barrier"),
+        overshoot_p99=0.0,
+        au_here=utilised.au,  # a simulated process is never late
+        au_here_first=all_steps.au,
+    )
+    logged = np.unique(np.linspace(0, ranks - 1, min(ranks, LOGGED_RANKS)).astype(np.int64))
+    rows = played.rows(logged, plan, number)
+    return Predicted(point=drawn(point, rows, workload.training.sync), steps=rows, events=played.events)
+
+
+def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:
+    """What the ranks of each host did, where the system says how many hosts there are."""
+    clients = simulation.system.clients
+    if clients.hosts is None or clients.hosts > LISTED_HOSTS:
+        return ()
+    hosts = min(clients.hosts, len(totals))
+    cost, cores = (clients.cpu_seconds_per_gb or 0.0) / GB, clients.cores or 0
+    found = []
+    for host in range(hosts):
+        mine = totals[host::hosts]
+        read = int(mine["bytes"].sum())
+        busy = min(1.0, read * cost / (cores * seconds)) if cores and cost else None
+        found.append(
+            HostShare(
+                host=f"client{host + 1:0{len(str(hosts))}d}",
+                ranks=len(mine),
+                bytes=read,
+                samples=int(mine["samples"].sum()),
+                cpu_seconds=read * cost,
+                cores=cores,
+                busy_share=busy,
+                nic_bytes=read,
+                wait_seconds=float(mine["wait"].sum()),
+            )
+        )
+    return tuple(found)
+
+
+def efficiency_interval(simulation: Simulation, ranks: int, number: int, point: Point) -> tuple[float, float]:
+    """The 95 % interval of throughput / ideal of one run at `ranks`, about the prediction `point`.
+
+    It spans what else the system may be (`System.alternatives`) and the noise of a run. Of a system that is
+    only described, also what its limit alone would give, without barriers and samples that differ.
+    """
+    system, workload, found = simulation.system, simulation.workload, [point.x_ideal]
+    for other in system.alternatives:
+        found.append(predict(replace(simulation, system=other), ranks, number).point.x_ideal)
+    if system.fit is None and (full := cap(system, workload)):
+        found.append(min(1.0, full / ranks))
+    error = math.exp(system.run_error)
+    return min(found) / error, 1.0 if system.lower_bound else min(1.0, max(found) * error)

@@ -1,0 +1,158 @@
+"""A scene: ranks that read, compute and wait for each other; what happens in it, and its step log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.errors import MissingError
+from emulator.order import EpochPlan
+from emulator.record.steps import STEP, Steps
+from emulator.registry import load
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+RANKS_AT_ONCE = 4096
+"""Ranks whose steps are summed together: 100,000 ranks x 500 steps as rows of STEP would be 4 GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Ranks that read, compute and wait for each other, and the bandwidth that they share.
+
+    Each rank reads its batches in order, the next one as soon as at most `prefetch` batches are ahead of
+    the one that it computes on; with prefetch 0 it begins to read a batch when it needs it. Rank a is on
+    host a mod hosts.
+    """
+
+    size: Floats
+    """Bytes of each batch, shape (steps, ranks); single precision where there are many."""
+    compute: Floats
+    """Seconds of compute of each step, shape (steps, ranks); (1, 1) when it is constant."""
+    gates: Bools
+    """True where all ranks wait for each other after the step, shape (steps,)."""
+    prefetch: int
+    """Batches read ahead of the accelerator, at most."""
+    system: float = np.inf
+    """Bytes/s of all ranks together."""
+    host: float = np.inf
+    """Bytes/s of the ranks of one host together."""
+    rank: float = np.inf
+    """Bytes/s of one rank."""
+    hosts: int = 1
+    latency: float = 0.0
+    """Seconds before the first byte for a rank that had nothing to read."""
+    step_cost: float = 0.0
+    """Seconds between a batch that is there and the begin of its compute, which nothing hides."""
+    start: float = 0.0
+    """Seconds before anybody asks for the first batch."""
+    epoch: int = 0
+    """Steps after which nothing has been read ahead, again and again; 0: reading goes on over borders."""
+
+    @property
+    def steps(self) -> int:
+        return int(self.size.shape[0])
+
+    @property
+    def ranks(self) -> int:
+        return int(self.size.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What happened in a scene."""
+
+    scene: Scene
+    ready: Floats
+    """Second at which each step's compute began, shape (steps, ranks)."""
+    events: int = 0
+    """Events that the engine went through."""
+
+    @cached_property
+    def released(self) -> Floats:
+        """Second at which all ranks went on after each step, shape (steps, 1); -1 where none waited."""
+        found = np.full((self.scene.steps, 1), -1.0)
+        compute = np.broadcast_to(self.scene.compute, self.ready.shape)
+        for step in np.flatnonzero(self.scene.gates):
+            found[step] = (self.ready[step] + compute[step]).max()
+        return found
+
+    def end(self, ranks: slice | NDArray[np.int64], steps: slice = slice(None)) -> Floats:
+        """Second at which each step of these ranks ended, its barrier included, shape (steps, ranks).
+
+        Made for some ranks at a time: for a million, all of them would be as large as `ready`.
+        """
+        compute = np.broadcast_to(self.scene.compute, self.ready.shape)[steps, ranks]
+        return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
+
+    def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
+        """Columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0.
+
+        Nobody is late. When a batch arrived that was there before it was wanted, the engine does not keep.
+        """
+        ready, end, size = self.ready[:, ranks], self.end(ranks), self.scene.size
+        compute = np.broadcast_to(self.scene.compute, size.shape)[:, ranks]
+        begin = np.concatenate([np.zeros((1, ready.shape[1])), end[:-1]])
+        return {
+            "bytes": np.rint(size[:, ranks]),
+            "begin": begin,
+            "wait": ready - begin,
+            "compute": compute,
+            "barrier": end - ready - compute,
+            "requested": np.full(size[:, ranks].shape, np.nan),
+            "arrived": np.full(size[:, ranks].shape, np.nan),
+            "got": ready,
+            "woke": ready + compute,
+        }
+
+    def rows(self, ranks: NDArray[np.int64], plan: EpochPlan, point: int) -> Steps:
+        """The step log of `ranks`: rank after rank, each in the order of its steps."""
+        number = np.arange(self.scene.steps)
+        rows = np.zeros((len(ranks), self.scene.steps), dtype=STEP)
+        rows["point"], rows["rank"], rows["samples"] = point, ranks[:, None], plan.batch_size
+        rows["epoch"], rows["step"] = number // plan.steps, number % plan.steps
+        for name, column in self.columns(ranks).items():
+            rows[name] = column.T
+        return rows.reshape(-1)
+
+    def totals(self, batch_size: int, epoch: int) -> tuple[Steps, Steps, Steps]:
+        """A row for each rank, the sum of all its steps; of those that X, and of those that AU is taken over.
+
+        `epoch` is its number of steps. The formulas of analysis.throughput give the same for them as for the
+        steps themselves. Steps are chosen as its `busy` and `steady` choose them; a test holds the two
+        together.
+        """
+        ranks = self.scene.ranks
+        every, lasting, utilised = (np.zeros(ranks, STEP) for _ in range(3))
+        number = np.arange(self.scene.steps)[:, None]
+        first_end = self.end(slice(None), slice(-1, None)).min()
+        for start in range(0, ranks, RANKS_AT_ONCE):
+            part = slice(start, start + RANKS_AT_ONCE)
+            end = self.end(part)
+            all_steps, together = np.ones(end.shape, dtype=np.bool_), end <= first_end + 1e-9
+            later = all_steps & (number > 0)
+            columns = self.columns(part)
+            for rows, wanted in ((every, all_steps), (lasting, later), (utilised, number % epoch > 0)):
+                kept = wanted & together if rows is not every else all_steps
+                for choice in (later & together, later, all_steps):
+                    missing = ~kept.any(axis=0)
+                    kept[:, missing] = choice[:, missing]
+                rows["samples"][part] = batch_size * kept.sum(axis=0)
+                for name in ("bytes", "wait", "compute", "barrier"):
+                    rows[name][part] = np.where(kept, columns[name], 0.0).sum(axis=0)
+        every["rank"] = lasting["rank"] = utilised["rank"] = np.arange(ranks)
+        return every, lasting, utilised
+
+
+def play(scene: Scene) -> Played:
+    """Play `scene` to its end. Raises MissingError without numba."""
+    if find_spec("numba") is None:
+        raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
+    ready, events = load("plugins.systems.engine:play")(scene)
+    ready += scene.start + scene.step_cost
+    return Played(scene=scene, ready=ready, events=events)

@@ -1,0 +1,237 @@
+"""What a fit takes from a measured count: how fast it was, over all of its steps, and batches to play it on.
+
+The rows of a point are never held together. They are gone through twice, in any order, into sums of each
+rank: first when the first rank ended, then what was consumed until then. The batches that are played again
+are those of the first steps (PLAYED), of whole epochs where there are more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.analysis.evidence import held, usable
+from emulator.analysis.flags import invalid
+from emulator.analysis.throughput import durations
+from emulator.config.workload import Workload, stored_workload
+from emulator.errors import SpecError
+from emulator.order import plan_for
+from emulator.plugins.systems.scene import Bools, Floats
+from emulator.record.result import Point, RunResult
+from emulator.record.steps import Steps
+
+PLAYED, LEAST_STEPS = 200_000, 200
+"""Batches of a count that are played again, at most, but for so many steps of each rank: playing 500,000 of
+each of two counts took a minute more, and the mean size of 200,000 is that of all within 0.04 %."""
+SLOW_HOST = 0.10
+"""Share of accelerators' time by which one host may serve its ranks worse than another."""
+DISTURBED = 0.05
+"""Share of time that accelerators starve for want of a core, from which on a run is not the storage's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One measured count."""
+
+    ranks: int
+    hosts: int
+    rate: float
+    """Bytes/s over the steps in which all ranks were busy."""
+    efficiency: float
+    """Throughput over ideal throughput."""
+    size: Floats
+    """Bytes of the batches that were read, shape (steps, ranks)."""
+    compute: Floats
+    """Nominal seconds of compute of the steps, shape (steps, ranks)."""
+    gates: Bools
+    """True where all ranks waited for each other after the step."""
+    first_wait: float = 0.0
+    """Mean seconds that ranks waited for their first batch."""
+    drift: float = 0.0
+    """ln of the throughput of the second half of the steps over that of the first."""
+    epoch: int = 0
+    """Steps after which nothing had been read ahead; 0: reading went on over borders."""
+    samples: int | None = None
+    """Samples of the dataset; None: as many as were read."""
+
+
+def workload_of(result: RunResult) -> Workload:
+    """The workload that a result was made with. Raises SpecError."""
+    return stored_workload(result.workload)
+
+
+def described(points: Sequence[Point]) -> list[Point]:
+    """The points that a system describes, in their order: those that a knee is made from, and those of which
+    the client is called the limit although its ranks waited for requests: for a latency with few readers, or
+    for the link of their hosts. A knee leaves these out, a system has both. No system describes what ranks
+    lost that waited for a core.
+    """
+    used = usable(points)
+
+    def waited(point: Point) -> bool:
+        lost = point.starved
+        return held(point) and lost is not None and lost.storage + lost.link > 0.5 and not invalid(point)
+
+    return [point for point in points if (point in used or waited(point)) and not _disturbed(point)]
+
+
+def _disturbed(point: Point) -> bool:
+    lost = point.starved
+    short = (lost.cores + lost.quota) * lost.seconds if lost else 0.0
+    return short > DISTURBED * point.ranks * point.seconds
+
+
+def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list[Seen]:
+    """The measured counts of a result; `blocks` gives the rows of a point by its number, some at a time.
+
+    Points that were cut short are left out, and those that no system describes. Raises SpecError.
+    """
+    if result.kind == "imported":
+        raise SpecError(
+            "an imported result does not say which bytes each step read, so it cannot be played again",
+            "fit a result of feedrate run or sweep; plan and simulate take a system file written by hand",
+        )
+    if result.kind not in ("run", "sweep", "simulated"):
+        raise SpecError(f"a {result.kind} holds no training steps", "give a result of feedrate run or sweep")
+    workload, used = workload_of(result), described(result.points)
+    samples, sync = int(result.dataset.get("samples", result.dataset.get("files", 0))), workload.training.sync
+    found = []
+    for number, point in enumerate(result.points):
+        if point not in used or not (extent := _extent(blocks(number), point)):
+            continue
+        epoch = plan_for(workload, samples, point.ranks).steps
+        refilled = workload.access.refill != "never"
+        most = min(point.steps, max(LEAST_STEPS, PLAYED // point.ranks))
+        rows = _Reduced(point, extent, most - most % epoch if refilled and most > epoch > 0 else most)
+        for block in blocks(number):
+            rows.add(block)
+        ends_epoch = np.arange(1, len(rows.size) + 1) % max(1, epoch) == 0
+        ends_epoch[-1] = True
+        found.append(
+            Seen(
+                ranks=point.ranks,
+                hosts=len(point.hosts) or 1,
+                # As the engine's: what was consumed, read-ahead from the first step included. The point's own
+                # throughput leaves that out.
+                rate=rows.rate("bytes"),
+                efficiency=rows.rate("samples") / point.ideal_samples_per_second,
+                size=rows.size,
+                compute=rows.compute,
+                gates=np.full(len(rows.size), sync == "step") | (ends_epoch & (sync == "epoch")),
+                first_wait=rows.first_wait / point.ranks,
+                drift=rows.drift(),
+                epoch=epoch if refilled else 0,
+                samples=samples,
+            )
+        )
+    _require_equal_hosts(used)
+    if not found:
+        raise SpecError(
+            "the result has no point with all of its steps", "run it to its end, or give another OUT"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """How far the rows of a point reach."""
+
+    epoch: int
+    """Steps of the longest epoch."""
+    first_end: float
+    """Second at which the first rank ended."""
+    middle: float
+    """Second between then and the end of the first step that counts."""
+
+
+def _later(rows: Steps) -> NDArray[np.bool_]:
+    later: NDArray[np.bool_] = (rows["epoch"] > 0) | (rows["step"] > 0)
+    return later
+
+
+def _extent(blocks: Iterable[Steps], point: Point) -> _Extent | None:
+    """None: these are not all steps of the point."""
+    last, count, epoch, earliest = np.zeros(point.ranks), 0, 0, math.inf
+    for rows in blocks:
+        if ((rows["rank"] < 0) | (rows["rank"] >= point.ranks)).any():
+            return None
+        ends = rows["begin"] + durations(rows)
+        np.maximum.at(last, rows["rank"], ends)
+        count, epoch = count + len(rows), max(epoch, 1 + int(rows["step"].max(initial=0)))
+        earliest = min(earliest, ends[_later(rows)].min(initial=math.inf))
+    if not count or count != point.ranks * point.steps:
+        return None
+    return _Extent(epoch, float(last.min()), float(earliest + last.min()) / 2)
+
+
+class _Reduced:
+    """The rows of a point, added some at a time: sums of each rank, and the batches of its first steps."""
+
+    def __init__(self, point: Point, extent: _Extent, steps: int) -> None:
+        self._extent, self._ranks = extent, point.ranks
+        # By column, half of the time, how well a step suits (as `throughput.busy` chooses: while all ranks
+        # were busy, else any later step, else the first), and rank.
+        self._sums = {name: np.zeros((2, 3, point.ranks)) for name in ("seconds", "samples", "bytes")}
+        self.size, self.compute = np.ones((steps, point.ranks)), np.zeros((steps, point.ranks))
+        self.first_wait = 0.0
+        """Seconds, of all ranks."""
+
+    def add(self, rows: Steps) -> None:
+        seconds, later = durations(rows), _later(rows)
+        ends = rows["begin"] + seconds
+        suits = np.where(later, np.where(ends <= self._extent.first_end + 1e-9, 0, 1), 2)
+        shape = 2, 3, self._ranks
+        into = np.ravel_multi_index(((ends > self._extent.middle).astype(int), suits, rows["rank"]), shape)
+        for name, values in (("seconds", seconds), ("samples", rows["samples"]), ("bytes", rows["bytes"])):
+            self._sums[name] += np.bincount(into, values, math.prod(shape)).reshape(shape)
+        self.first_wait += float(rows["wait"][~later].sum())
+        at = rows["epoch"] * np.int64(self._extent.epoch) + rows["step"]
+        rows, at = rows[at < len(self.size)], at[at < len(self.size)]
+        # A step may draw from what was read before, and read nothing.
+        self.size[at, rows["rank"]] = np.maximum(rows["bytes"], 1)
+        self.compute[at, rows["rank"]] = rows["compute"]
+
+    def rate(self, name: str, half: int | None = None) -> float:
+        """Samples/s or bytes/s of all ranks, of all their steps that count or of those in one half."""
+        best = (self._sums["seconds"].sum(axis=0) > 0).argmax(axis=0)
+        chosen = {name: sums[:, best, np.arange(self._ranks)] for name, sums in self._sums.items()}
+        own, seconds = (
+            chosen[of].sum(axis=0) if half is None else chosen[of][half] for of in (name, "seconds")
+        )
+        return float((own[seconds > 0] / seconds[seconds > 0]).sum())
+
+    def drift(self) -> float:
+        """ln of the second half's throughput over the first's. In samples or in bytes, whichever changed
+        less: accelerators that do not wait keep the one, a storage at its limit keeps the other."""
+        pairs = [[self.rate(name, half) for half in (0, 1)] for name in ("samples", "bytes")]
+        logs = [math.log(second / first) for first, second in pairs if first > 0 and second > 0]
+        return min(logs, key=abs, default=0.0)
+
+
+def _require_equal_hosts(points: Sequence[Point]) -> None:
+    """Raises SpecError when a host served its ranks worse than hosts with as many: no one system is both.
+
+    How busy a host's accelerators were, barriers left out, is compared with the best host of the same point
+    that has no fewer of them, and averaged over points: once may be chance.
+    """
+    shares: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        alone = point.ideal_samples_per_second / point.ranks  # samples/s of a rank that never waits
+        found = [host for host in point.hosts if host.samples]
+        busy = {host.host: 1 / (1 + host.wait_seconds * alone / host.samples) for host in found}
+        for host in found:
+            best = max(busy[other.host] for other in found if other.ranks >= host.ranks)
+            if len(found) > 1:
+                shares.setdefault(host.host, []).append((busy[host.host], best))
+    for name, pairs in shares.items():
+        own, best = (float(np.mean(column)) for column in zip(*pairs, strict=True))
+        if own < best - SLOW_HOST:
+            raise SpecError(
+                f"{name} kept its accelerators busy {100 * own:.0f} % of the time and hosts with as many "
+                f"{100 * best:.0f} %: one system does not describe both",
+                f"find out what slows {name}, or fit runs without it",
+            )

@@ -1,0 +1,116 @@
+"""A sweep in virtual time: points with intervals, and the knee, in the files of a measured result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from emulator.analysis.flags import short_run
+from emulator.config.workload import Workload
+from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, efficiency_interval, predict
+from emulator.plugins.systems.scene import Floats
+from emulator.plugins.systems.sizing import feeds
+from emulator.plugins.systems.system import Fitted
+from emulator.record.machine import cpu_seconds, describe_machine
+from emulator.record.out import ResultFolder, check_out
+from emulator.record.result import Flag, RunResult, new_result
+from emulator.record.steps import Steps
+
+
+def sweep(
+    simulation: Simulation,
+    counts: Sequence[int],
+    out: Path,
+    *,
+    command: tuple[str, ...],
+    label: str = "",
+    dataset: Path | None = None,
+    force: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> tuple[RunResult, Steps]:
+    """Predict the points of `counts` and write OUT as a sweep would; the result and the steps that it keeps.
+
+    Raises DatasetError: too few samples; SpecError: OUT holds files; StorageError, MissingError.
+    """
+    check_out(out, force)
+    begin, workload, system = cpu_seconds(), simulation.workload, simulation.system
+    points, steps, events = [], [], 0
+    for number, ranks in enumerate(counts):
+        predicted = predict(simulation, ranks, number)
+        point = predicted.point
+        flags = _fit_flags(ranks, system.clients.hosts, system.fit) if system.fit else []
+        if short := short_run(point, workload):
+            flags.append(short)
+        points.append(replace(point, flags=tuple(flags)))
+        steps.append(predicted.steps)
+        events += predicted.events
+        if say:
+            low, high = (100 * share for share in efficiency_interval(simulation, ranks, number, point))
+            say(
+                f"  {ranks:,} ranks: {point.samples_per_second:.4g} samples/s, "
+                f"{point.bytes_per_second / 1e9:.4g} GB/s, {100 * point.x_ideal:.1f} % of ideal "
+                f"(95 % interval {low:.1f} to {high:.1f})"
+            )
+    flags = []
+    if max(counts) > LOGGED_RANKS:
+        sentence = (
+            f"The step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
+            f"the points are over all ranks."
+        )
+        flags.append(Flag(name="step-log", value=LOGGED_RANKS, threshold=max(counts), sentence=sentence))
+    if system.fit and system.fit.no_better:
+        error, *nulls = system.fit.held_out
+        flags.append(Flag(name="no-better", value=error, threshold=min(nulls), sentence=system.fit.standing))
+    samples = simulation.samples
+    job = described(workload, simulation.sizes) if dataset else workload
+    facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
+    result = new_result(
+        "simulated",
+        command=command,
+        label=label,
+        workload=asdict(workload),
+        dataset=facts if dataset is None else {**facts, "path": str(dataset)},
+        storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "system": asdict(system)},
+        loader="simulated",
+        environment={
+            **describe_machine(),
+            "engine": "numba",
+            "cpu_seconds": cpu_seconds() - begin,
+            "events": events,
+        },
+        points=tuple(points),
+        knee=feeds(job, system, over=simulation if simulation.specified else None).knee,
+        flags=tuple(flags),
+    )
+    kept = np.concatenate(steps)
+    return ResultFolder.create(out, result, force=force).complete(kept), kept
+
+
+def described(workload: Workload, sizes: Floats) -> Workload:
+    """`workload` with the mean and deviation of the samples that are there."""
+    mean, deviation = float(sizes.mean()), float(sizes.std())
+    sample = replace(workload.sample, bytes_mean=round(mean), bytes_sd=round(deviation))
+    return replace(workload, sample=sample)
+
+
+def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> list[Flag]:
+    """What a fit does not cover: counts outside of those seen, a limit that was not reached."""
+    flags = []
+    low, high = fit.counts[0], fit.counts[-1]
+    if not low <= ranks <= high:
+        sentence = f"extrapolated: the system was fitted to counts from {low:,} to {high:,}"
+        edge = high if ranks > high else low
+        flags.append(Flag(name="extrapolated", value=ranks, threshold=edge, sentence=sentence))
+    if hosts is not None and hosts > fit.hosts[-1]:
+        sentence = (
+            f"extrapolated: the system was fitted on at most {fit.hosts[-1]} host(s); whether its limit "
+            f"grows with the hosts was not seen"
+        )
+        flags.append(Flag(name="more-hosts", value=hosts, threshold=fit.hosts[-1], sentence=sentence))
+    if not fit.identified:
+        sentence = f"no limit was visible up to {high:,}: the bandwidth is the least there is, and so is this"
+        flags.append(Flag(name="lower-bound", value=ranks, threshold=high, sentence=sentence))
+    return flags

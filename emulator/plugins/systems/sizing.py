@@ -1,0 +1,270 @@
+"""Answers for who buys: how many accelerators a system feeds, and what a number of accelerators needs.
+
+Both ask the simulator, by halving, at which count (or bandwidth) accelerator utilisation crosses the
+threshold; formulas only say where to begin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import numpy as np
+
+from emulator.analysis.knee import NO_KNEE
+from emulator.config.workload import Workload
+from emulator.plugins.systems.limits import Constraint, binding, cap, constraints, demand, limits
+from emulator.plugins.systems.predict import Simulation, on_paper, predict
+from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
+from emulator.record.result import Knee
+from emulator.units import show_rate
+
+STEPS = 60
+"""Steps of every rank that a question is decided on."""
+MOST = 1_000_000
+"""Accelerators beyond which nobody asks."""
+LINKS = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
+"""Gb/s that network cards and pairs of them have."""
+WHOSE = {"system": "", "host": " a host", "rank": " a rank"}
+"""Whose limit a scope is, after its rate."""
+_TOLERANCE, _ROUGH = 0.002, 0.01
+"""Share of a count to which the answer, and an end of its interval, are looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feeds:
+    """How many accelerators a system feeds."""
+
+    workload: Workload
+    accelerators: int
+    """Largest count with throughput / ideal at or above the threshold."""
+    interval: tuple[float, float]
+    """95 % interval of it: model choice, what a fit leaves open, and the noise of a run."""
+    bound: Constraint | None
+    """What keeps the next one from being fed; None: nothing that the system states limits the workload."""
+    knee: Knee
+    """The same for a result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a number of accelerators needs."""
+
+    workload: Workload
+    accelerators: int
+    hosts: int
+    bandwidth: float
+    """Bytes/s of the storage at which AU is at the threshold, with clients that do not limit."""
+    nic: float
+    """Bytes/s of one host at which AU is at the threshold, with a storage that has the margin."""
+    cores: float | None
+    """Cores of a host that reading keeps busy; None: the system does not say what a byte costs."""
+
+    def link(self, margin: float) -> int | None:
+        """The smallest common network speed in Gb/s that has the NIC's need with `margin`; None: none has."""
+        wanted = self.nic / (1 - margin) * 8 / 1e9
+        return next((speed for speed in LINKS if speed >= wanted), None)
+
+
+def utilisation(workload: Workload, system: System, ranks: int, over: Simulation | None = None) -> float:
+    """Throughput / ideal (0 to 1) of `ranks` ranks, simulated; AU where every step computes equally long.
+
+    `over` says of which run; None: one without borders of epochs.
+    """
+    run = replace(over, system=system) if over else on_paper(workload, system, ranks, steps=STEPS)
+    return predict(run, ranks).point.x_ideal
+
+
+def feeds(
+    workload: Workload, system: System, threshold: float | None = None, over: Simulation | None = None
+) -> Feeds:
+    """How many accelerators of `workload` the system feeds at the AU `threshold`; None: the workload's.
+
+    This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
+    Where a dataset is specified, it is of runs as `over`, whose epochs have borders at which readers wait.
+    The interval spans the system's alternatives, found in the same way; the cap without simulation where
+    the system is only described; and the noise of a run, which moves a knee about as much as a throughput,
+    or decides whether any is fed, where latency alone keeps one accelerator near the threshold.
+    """
+    wanted = workload.training.au_threshold if threshold is None else threshold
+    system, least_known = system.cautious, system.lower_bound
+    if not workload.ideal_samples_per_second < math.inf:
+        return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=NO_KNEE)
+    found, full = constraints(system, workload), cap(system, workload, wanted)
+    if math.isinf(full):
+        sentence = "Nothing that the system states limits this workload."
+        knee = replace(NO_KNEE, sentence=sentence)
+        return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
+    most = min(MOST, over.samples // workload.loader.batch_size) if over else MOST
+
+    def fed(on: System) -> Callable[[int], float]:
+        return cache(partial(utilisation, workload, on, over=over))
+
+    def crossing_of(on: System, share: float = wanted, tolerance: float = _TOLERANCE) -> float:
+        efficiency = own if on is system else fed(on)
+        return _crossing(efficiency, share, cap(on, workload, share) / share, most, tolerance)
+
+    own = fed(system)
+    alone, crossing = own(1), crossing_of(system)
+    if over and crossing == most:
+        few = f"This system feeds {most:,} accelerators or more: the dataset has no batch for another one."
+        knee = replace(NO_KNEE, kind="beyond", sentence=few)
+        return Feeds(workload=workload, accelerators=most, interval=(most, math.inf), bound=None, knee=knee)
+    crossings = [crossing, *(crossing_of(other, tolerance=_ROUGH) for other in system.alternatives)]
+    if system.fit is None:
+        crossings.append(full / wanted)
+    error = math.exp(system.run_error)
+    low, high = min(crossings) / error, math.inf if least_known else max(crossings) * error
+    if wanted <= alone < wanted * error:  # the noise of a run decides whether a single one is fed
+        low = 0.0
+    elif wanted / error <= alone < wanted:
+        high = max(high, crossing_of(system, wanted / error) * error)
+    bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
+    inside = crossing >= 1
+    knee = Knee(
+        kind="knee" if inside else "below",
+        n_au=crossing if inside else None,
+        n_98=None,
+        n_saturation=full or None,
+        peak_samples_per_second=None,
+        interval=(low, high) if inside else None,
+        sentence=_sentence(system, crossing, (low, high), wanted, bound, over),
+    )
+    return Feeds(
+        workload=workload, accelerators=math.floor(crossing), interval=(low, high), bound=bound, knee=knee
+    )
+
+
+def _sentence(
+    system: System,
+    crossing: float,
+    interval: tuple[float, float],
+    wanted: float,
+    bound: Constraint | None,
+    over: Simulation | None,
+) -> str:
+    """The answer for people: the number, its interval and where that comes from, and what binds."""
+    count = math.floor(crossing)
+    accelerators = f"{count:,} accelerator{'' if count == 1 else 's'}"
+    what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}" if bound else ""
+    demand_met = f"at {100 * wanted:.3g} % of their demand" + (", borders of epochs included" if over else "")
+    low, high = interval
+    if not count:
+        close = f", by less than the noise of a run: it may be up to {_show(high)}" if high >= 1 else ""
+        return f"This system does not feed 1 accelerator {demand_met}{close}; bound by {what}."
+    if math.isinf(high):
+        return (
+            f"This system feeds at least {accelerators} {demand_met} (95 % interval from {low:,.3g} on: the "
+            f"measurements show no limit)."
+        )
+    why = "what the fit leaves open" if system.fit else "a hard or a soft limit"
+    noise = f"{100 * system.run_error:.2g} % for a run; the simulation itself has no noise"
+    return (
+        f"This system feeds {accelerators} {demand_met} (knee at {_show(crossing)}, 95 % interval "
+        f"{_show(low)} to {_show(high)}: {why}, and {noise}); bound by {what}."
+    )
+
+
+def _show(count: float) -> str:
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
+def _crossing(
+    efficiency: Callable[[int], float], wanted: float, guess: float, limit: int, tolerance: float
+) -> float:
+    """The count, `guess` or near it, at which throughput / ideal falls below `wanted`: between the last that
+    has it and the next, on a straight line; 0 when one has less, `limit` when as many have it."""
+    if not guess or (above := efficiency(1)) < wanted:
+        return 0.0
+    least, most = 1, min(limit, max(2, math.ceil(1.05 * guess) + 1))
+    below = efficiency(most)
+    while below >= wanted and most < limit:
+        least, above = most, below
+        most = min(limit, 2 * most)
+        below = efficiency(most)
+    if below >= wanted:
+        return float(most)
+    step = max(1, round(tolerance * guess))
+    while most - least > step:
+        # The guess is a little too high, so the first try below it is near.
+        middle = (least + most) // 2 if least > 1 else max(2, min(most - 1, round(0.85 * most)))
+        reached = efficiency(middle)
+        if reached >= wanted:
+            least, above = middle, reached
+        else:
+            most, below = middle, reached
+    return least + (most - least) * (above - wanted) / max(above - below, 1e-12)
+
+
+def needs(
+    workload: Workload,
+    accelerators: int,
+    per_host: int,
+    *,
+    threshold: float | None = None,
+    margin: float = 0.1,
+    cpu_seconds_per_gb: float | None = None,
+) -> Needs:
+    """What storage and hosts `accelerators` of `workload` need at the AU `threshold`."""
+    wanted = workload.training.au_threshold if threshold is None else threshold
+    hosts = -(-accelerators // per_host)
+    each = demand(workload)
+
+    def with_storage(rate: float) -> float:
+        return utilisation(workload, System(storage=StorageSystem(bandwidth=rate)), accelerators)
+
+    bandwidth = _least(with_storage, wanted, accelerators * each)
+
+    def with_nic(rate: float) -> float:
+        storage = StorageSystem(bandwidth=bandwidth / (1 - margin))
+        system = System(storage=storage, clients=ClientSystem(hosts=hosts, nic=rate))
+        return utilisation(workload, system, accelerators)
+
+    nic = _least(with_nic, wanted, per_host * each)
+    cost = cpu_seconds_per_gb
+    return Needs(
+        workload=workload,
+        accelerators=accelerators,
+        hosts=hosts,
+        bandwidth=bandwidth,
+        nic=nic,
+        cores=None if cost is None else per_host * each / 1e9 * cost,
+    )
+
+
+def _least(au: Callable[[float], float], wanted: float, scale: float) -> float:
+    """The least rate with au(rate) >= wanted, by halving in logarithms; `scale` is the order of it."""
+    low, high = math.log(0.25 * scale), math.log(1.5 * scale)
+    while au(math.exp(high)) < wanted and high < math.log(64 * scale):
+        low, high = high, high + math.log(2)
+    while high - low > _TOLERANCE:
+        middle = (low + high) / 2
+        low, high = (low, middle) if au(math.exp(middle)) >= wanted else (middle, high)
+    return math.exp(high)
+
+
+def verdict(found: Needs, system: System, margin: float) -> str:
+    """Whether the system has what is needed, and what falls short first, as a sentence."""
+    bound, name = limits(system, found.workload), system.name or system.title
+    nic = found.nic / (1 - margin)
+    have = {"storage": bound.system, "client hosts": bound.host, "one rank": bound.rank}
+    shares = {
+        "storage": bound.system / (found.bandwidth / (1 - margin)),
+        "client hosts": bound.host / nic,
+        "one rank": bound.rank / (nic * found.hosts / found.accelerators),
+    }
+    if system.clients.hosts is not None:
+        shares["number of hosts"] = system.clients.hosts / found.hosts
+    least = min(shares, key=lambda key: shares[key])
+    if shares[least] >= 1:
+        return f"{name} has all of it, {least} is the nearest to its limit"
+    what = show_rate(have[least]) if least in have else f"{system.clients.hosts} hosts"
+    return f"{name} falls short: {least} has {what}, {shares[least]:.0%} of what is needed"
+
+
+def around(fed: int) -> tuple[int, ...]:
+    """Process counts for a picture of the knee at `fed`."""
+    wanted = np.unique(np.round(max(1, fed) * np.array([0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5])))
+    return tuple(int(count) for count in wanted if count >= 1)

@@ -1,0 +1,112 @@
+"""One MPI world, many points: ranks start once, and every process count runs on a part of them.
+
+Reading the command line and the workload costs a rank as much CPU as all the rest of its start; sixty-four of
+them on two cores notice. So rank 0 alone reads it and broadcasts the job, which the others `follow`. Rank 0
+alone has a `Leader`, and imports what that needs to choose counts and to sum up.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator.config.workload import Placement
+from emulator.record.out import RESULT
+from emulator.record.result import RunResult
+from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
+from emulator.run.comm import Comm, Quiet, agreed, guarded
+from emulator.run.links import hosts_joined
+from emulator.run.point import TrainingJob, run_point
+from emulator.run.shared import open_together
+from emulator.sweep.noise import noise_beside
+
+if TYPE_CHECKING:
+    from emulator.sweep.leader import Leader  # a twentieth of a second of CPU in every rank
+
+
+def follow(world: Comm) -> int:
+    """On a rank after the first: run what rank 0 broadcasts, until that is the exit status to return."""
+    while not isinstance(job := world.bcast(None), int):
+        with suppress(Quiet):  # all ranks failed together: rank 0 has said why, and ends as well
+            measure(job, world, None)
+    return job
+
+
+def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult | None:
+    """Run the points that the `leader` of rank 0 chooses; the result on rank 0, None elsewhere.
+
+    Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
+    """
+    with noise_beside(job, world), guarded(world, job.out):
+        hosts = world.allgather(socket.gethostname())
+        checks = world.node().rank == 0  # the first rank of each host, for all of them
+        dataset = open_together(world, job.dataset)
+        order = activation_order(hosts, job.placement)
+        with hosts_joined(world, hosts) as (links, unjoined):
+            agreed(world, lambda: leader.open(dataset, hosts, unjoined) if leader else None)
+            number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
+            seen = world.gather(not checks or (job.out / RESULT).is_file())
+            apart = {host for host, sees in zip(hosts, seen, strict=False) if not sees}
+            if leader:
+                leader.keep_rows_on(apart)
+            part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
+            made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
+            shares = spool_shares(hosts, world.allgather(made))
+            with agreed(world, lambda: Spool(*shares[world.rank])) as spool:
+                while (count := world.bcast(leader.next_count() if leader else None)) is not None:
+                    on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
+                    active = world.rank in on[:count]
+                    group = world.split(0 if active else 1)
+                    if active:
+                        if leader:
+                            leader.run_by([shares[rank] for rank in on[:count]])
+                        progress = leader.progress if leader else lambda steps: None
+                        measured = run_point(job, dataset, number, group, spool, progress, links)
+                        if leader and measured:
+                            leader.add(measured)
+                    number += 1
+                    world.barrier()  # ranks that are not active sleep here
+        agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
+        agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
+        return leader.complete() if leader else None
+
+
+def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:
+    """Of each world rank its host's spool, its place among the ranks that share it, and how many they are.
+
+    `hosts` has each world rank's host, `made` the spool that it made: the first rank of each host has.
+    """
+    files = {host: file for host, file in zip(hosts, made, strict=True) if file}
+    places, seen = Counter(hosts), Counter[str]()
+    shares = []
+    for host in hosts:
+        shares.append((files[host], seen[host], places[host]))
+        seen[host] += 1
+    return shares
+
+
+def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> list[int]:
+    """World ranks in the order in which they become active, given each world rank's host.
+
+    spread: the first rank of every host, then the second of every host, and so on: n active ranks are
+    spread over the hosts as evenly as their slots allow. pack: all ranks of the first host, then all of the
+    second. World rank 0 always comes first.
+    """
+    names = list(dict.fromkeys(hosts))
+    seen: Counter[str] = Counter()
+    slots = []
+    for rank, host in enumerate(hosts):
+        slots.append((seen[host] if placement == "spread" else names.index(host), rank))
+        seen[host] += 1
+    return [rank for _, rank in sorted(slots)]
+
+
+def half_of(hosts: Sequence[str], order: Sequence[int]) -> list[int]:
+    """The part of `order` on the first half of the hosts; world rank 0 is always in it."""
+    names = list(dict.fromkeys(hosts))
+    kept = names[: (len(names) + 1) // 2]
+    return [rank for rank in order if hosts[rank] in kept]
