@@ -19,7 +19,7 @@ from emulator.errors import MissingError, StorageError
 from emulator.plugins.page.page import inline, write_html
 from emulator.record.result import RunResult
 from emulator.record.steps import STEP
-from emulator.report.drawing import DARK, WIDE, chart, extra, legend_rows, svg
+from emulator.report.drawing import DARK, WIDE, chart, draw_result, extra, legend_rows, svg
 from emulator.report.figure import Figure, Key, decades
 from emulator.report.training import figures
 from emulator.report.training_figures import FIGURES, throughput, with_latency
