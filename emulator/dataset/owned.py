@@ -46,7 +46,8 @@ LOCK = f"{HIDDEN}/lock"
 """Who is making it."""
 _SEEDS = re.compile(rf"{HIDDEN}/seeds/[0-9a-f]{{16}}/(seeds\.json|\d{{4}}_[xy]\.npy)")
 _JOURNAL = re.compile(rf"{JOURNALS}\d{{6}}(\.\d{{6}})?")
-_SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)*sample_(\d{{7,}})[^/]*")
+_SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)*sample_(\d{{7,}}).*", re.DOTALL)
+"""The file of a sample, or a file in the folder of a sample."""
 _LISTED = 5
 
 
@@ -210,11 +211,11 @@ def listed(names: list[str]) -> str:
 
 def require_free(holding: Holding, names: Names, form: str, folders: list[str]) -> None:
     """Raises DatasetError when files of others have names that a plan needs, StorageError."""
-    store, claims = holding.store, holding.claims()
+    store, claims, inner = holding.store, holding.claims(), frozenset(folders)
     taken = []
     for found in store.names():
         path = PurePosixPath(found)
-        if found in folders or (holding.begun is None and found.startswith(JOURNALS)):
+        if found in inner or (holding.begun is None and found.startswith(JOURNALS)):
             taken.append(found)
         for part in (path, *path.parents):  # a folder may have a sample's name, too
             name = str(part)

@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from emulator.dataset.checksum import crc32_join
+from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
 from emulator.dataset.manifest import (
@@ -106,16 +107,32 @@ def _give_up(store: Store) -> None:
     if made or any(index_of(names, form, name) is not None for name in store.names()):
         return
     store.delete([*(entry.name for entry in holding.journals()), PLAN])
-    store.clear(sorted(folders_of(names), reverse=True))
+    store.clear(sorted(folders_of(names, form), reverse=True))
 
 
-def folders_of(names: Names) -> list[str]:
-    """The folders that samples lie in, the outer ones first; and the empty one beside DLIO's."""
+def folders_of(names: Names, form: str) -> list[str]:
+    """The folders of a dataset of the format `form`, outer ones first, and the empty one beside DLIO's.
+
+    The suffix of a format with a folder per sample has a slash: there each sample adds a folder or more.
+    """
     inside = names.folder
     leaves = [PurePosixPath(names.leaf(number)) for number in range(min(names.subfolders, names.files))]
     dealt = [path for leaf in leaves for path in (*map(str, reversed(leaf.parents[:-1])), str(leaf))]
     dealt = sorted(set(dealt), key=lambda path: (path.count("/"), path))
-    return [inside, VALIDATION, *(f"{inside}/{name}" for name in dealt)] if inside else dealt
+    around = [inside, VALIDATION, *(f"{inside}/{name}" for name in dealt)] if inside else dealt
+    return [*around, *_folders_of_samples(names, form)] if "/" in names.suffix else around
+
+
+def _folders_of_samples(names: Names, form: str) -> list[str]:
+    """The folders that each sample has for itself, outer ones first."""
+    known, inside = format_named(form), names.suffix.count("/")
+    found = set()
+    for name in names:
+        outermost = name.rsplit("/", inside)[0]
+        for part in known.parts(name):
+            parents = map(str, PurePosixPath(part).parents)
+            found |= {folder for folder in parents if folder.startswith(outermost)}
+    return sorted(found, key=lambda path: (path.count("/"), path))
 
 
 def seeds_folder(store: Store) -> Path:
@@ -150,7 +167,7 @@ class DatasetWriter:
 
     @property
     def _folders(self) -> list[str]:
-        return folders_of(self.plan.names)
+        return folders_of(self.plan.names, self.plan.recipe.format)
 
     def check(self, holding: Holding) -> Removable:
         """Refuse, or say what will be removed first; changes nothing. Raises DatasetError, StorageError."""
@@ -185,8 +202,8 @@ class DatasetWriter:
         """Make the place ready for the plan, now that nothing speaks against it. Raises StorageError."""
         plan, recipe = self.plan, self.plan.recipe
         if self.force:
-            for names, _ in holding.claims():
-                remove(holding, found, folders_of(names))
+            for names, form in holding.claims():
+                remove(holding, found, folders_of(names, form))
         else:
             tidy(holding, before)
         if holding.damaged or (holding.dataset is None and holding.begun is not None):
