@@ -6,7 +6,6 @@ are used, so that a rank imports nothing of them.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +17,9 @@ __all__ = ["Picture", "Result", "__version__", "figures", "find_knee", "read", "
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("emulator.api"), name)
+        import emulator.api as api  # here: a rank needs nothing of it
+
+        return getattr(api, name)
     raise AttributeError(f"module 'emulator' has no attribute {name!r}")
 
 

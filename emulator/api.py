@@ -28,7 +28,7 @@ from emulator.config.workload import load_workload
 from emulator.errors import MissingError
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
-from emulator.registry import KINDS, load
+from emulator.report import training
 from emulator.report.drawing import svg, write_picture
 from emulator.report.figure import Figure
 from emulator.report.table import markdown
@@ -141,7 +141,7 @@ def read(out: str | os.PathLike[str]) -> Result:
 def figures(result: Result | RunResult) -> list[Picture]:
     """The figures of a result, the one that answers the question first."""
     made = result if isinstance(result, Result) else Result(result)
-    first = hero(made.run) if KINDS[made.run.kind] == "report.training" else None
+    first = hero(made.run) if kind_of(made.run) is training else None
     found = [*([first] if first else []), *kind_of(made.run).figures(made.run)]
     return [Picture(figure) for figure in found]
 
@@ -161,12 +161,17 @@ def simulate(
     `workload` and `system` are names or files, `settings` words like those of --set. With `out` the result is
     kept in that folder. Raises SpecError, StorageError, MissingError without feedrate[sim].
     """
-    systems = "plugins.systems"
-    on = load(f"{systems}.system:on_hosts")(load(f"{systems}.system:load_system")(system), hosts)
+    # Here: a plug-in is imported by what uses it.
+    from emulator.plugins.systems.cli import DEFAULT_STEPS
+    from emulator.plugins.systems.predict import on_paper
+    from emulator.plugins.systems.simulate import sweep
+    from emulator.plugins.systems.system import load_system, on_hosts
+
     spec = load_workload(workload, list(settings))
-    steps = steps or load(f"{systems}.cli:DEFAULT_STEPS")
-    simulation = load(f"{systems}.predict:on_paper")(spec, on, max(counts), steps=steps)
+    simulation = on_paper(
+        spec, on_hosts(load_system(system), hosts), max(counts), steps=steps or DEFAULT_STEPS
+    )
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "out" if out is None else Path(out)
-        made, rows = load(f"{systems}.simulate:sweep")(simulation, tuple(counts), place, command=())
+        made, rows = sweep(simulation, tuple(counts), place, command=())
     return Result(made, lambda: rows)

@@ -22,7 +22,6 @@ from typing import Any, Protocol, TextIO
 
 from emulator.errors import SpecError, storage_errors
 from emulator.files import SCRATCH_VARIABLE
-from emulator.registry import load
 from emulator.units import show_rate, show_seconds
 
 LINES_SECONDS = 5.0
@@ -252,7 +251,8 @@ class _Manner:
     """How this process speaks."""
 
     view: View | None = None
-    terminal: bool = False
+    terminal: Callable[[], View] | None = None
+    """Makes the view on a terminal."""
     answers: TextIO | None = None
     """stdout, where only programs read it."""
     json: bool = False
@@ -271,10 +271,12 @@ def speak(
     quiet: bool = False,
     verbose: bool = False,
     rank: int | None = None,
+    terminal: Callable[[], View] | None = None,
 ) -> None:
     """How this process speaks from now on. `live` is `auto`, `lines`, `json`, `json:FILE` or `off`.
 
-    `rank` is None outside of MPI; ranks after the first are silent. Where programs read stdout, everything
+    `rank` is None outside of MPI; ranks after the first are silent. `terminal` makes the view that `auto` has
+    on a terminal; without it, and elsewhere, there are lines. Where programs read stdout, everything
     for people goes to stderr. Raises SpecError, StorageError.
     """
     kind, _, name = live.partition(":")
@@ -298,7 +300,7 @@ def speak(
     elif kind == "off" or quiet:
         _manner.view = Nothing() if quiet else _Story()
     elif kind == "auto" and sys.stderr.isatty() and rank is None:
-        _manner.view, _manner.terminal = None, True
+        _manner.view, _manner.terminal = None, terminal
     else:
         _manner.view = Lines()
 
@@ -317,7 +319,7 @@ def _people() -> TextIO:
 def current() -> View:
     """The view of this process."""
     if _manner.view is None:  # made when it is needed: it imports rich
-        _manner.view = load("report.live:Terminal")() if _manner.terminal else Lines()
+        _manner.view = _manner.terminal() if _manner.terminal else Lines()
     return _manner.view
 
 

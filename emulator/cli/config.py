@@ -21,7 +21,9 @@ def config(
 
     files = files_for(dataset)
     chosen: list[tuple[str, Default]] = [
-        (verb, default) for verb in VERBS for default in defaults_of(verb, verb_command(verb), dataset)
+        (verb, default)
+        for verb, _ in VERBS.working()
+        for default in defaults_of(verb, verb_command(verb), dataset)
     ]
     if live.for_programs():
         rows = [

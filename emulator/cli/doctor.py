@@ -24,7 +24,7 @@ from emulator.launch.launched import mpi_library
 from emulator.launch.mpirun import Launcher, environment, find_launcher
 from emulator.launch.scratch import scratch
 from emulator.record.machine import cores, describe_mount, memory_bytes
-from emulator.registry import OBJECTS, load
+from emulator.registry import GROUPS
 from emulator.storage import open_store
 from emulator.storage.posix import probe_direct
 from emulator.units import show_bytes
@@ -44,9 +44,8 @@ def doctor(
         *([_objects(place)] if isinstance(place, ObjectURL) else _folder(place)),
         *_machine(),
         _tool("fio", "the storage's own limits need it: apt install fio, or dnf install fio"),
-        _package("s3://", "obstore", "pip install 'feedrate[s3]'; folders work without"),
-        _rados_binding(),
         _tool("rados", "baseline rados needs it: apt install ceph-common"),
+        *_plugins(),
     ]
     if live.for_programs():
         live.answer([asdict(finding) for finding in findings])
@@ -218,9 +217,17 @@ def _machine() -> Iterator[Finding]:
     yield Finding("host", True, f"{cores()} cores, {show_bytes(memory_bytes())} memory, Python {python}")
 
 
-def _rados_binding() -> Finding:
-    try:
-        load(OBJECTS["rados"].store)
-    except MissingError as error:
-        return Finding("rados://", False, "python3-rados is not visible here", error.hint)
-    return Finding("rados://", True, "python3-rados")
+def _plugins() -> Iterator[Finding]:
+    """A line for each plug-in that cannot be imported or is hidden by another, and how many work."""
+    working = 0
+    for group in GROUPS:
+        for name in group:
+            try:
+                group.load(name)
+                working += 1
+            except MissingError as error:
+                yield Finding(f"{group.noun} {name}", False, error.what, error.hint)
+        yield from (
+            Finding("plug-in", False, hidden, "uninstall one of the two") for hidden in group.shadowed()
+        )
+    yield Finding("plug-ins", True, f"{working} can be imported")

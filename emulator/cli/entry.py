@@ -9,7 +9,6 @@ from contextlib import suppress
 from emulator.errors import FeedrateError, LaunchError
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, tell_status, watch_rank
-from emulator.registry import load
 from emulator.run.comm import world
 
 _LAST_WORDS_SECONDS = 2.0
@@ -35,7 +34,9 @@ def entry() -> None:
     try:
         if together and rank_hint() > 0:
             comm = world()  # before any import
-            raise SystemExit(load("sweep.ranks:follow")(comm))
+            from emulator.sweep.ranks import follow  # after MPI: the last rank to start is not kept waiting
+
+            raise SystemExit(follow(comm))
     except FeedrateError as error:  # rank 0 has met it too, and says so
         time.sleep(_LAST_WORDS_SECONDS)
         raise SystemExit(error.exit_code) from None
@@ -49,10 +50,19 @@ def entry() -> None:
             raise SystemExit(error.exit_code) from None
     status = 1
     try:
-        status = load("cli.main:command")()
+        from emulator.cli.main import command
+
+        status = command()
     finally:
         if together:
             with suppress(LaunchError):
                 world().bcast(status)
         tell_status(status)
     raise SystemExit(status)
+
+
+def rank_server() -> None:
+    """Fork ranks of this machine: what the process of launch.forkserver calls."""
+    from emulator.launch.forkserver import serve_ranks
+
+    serve_ranks(entry)

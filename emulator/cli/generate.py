@@ -26,7 +26,7 @@ from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.dataset.progress import State, Tally, shown
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
-from emulator.registry import WRITTEN_FORMATS, load
+from emulator.registry import FORMATS
 from emulator.run.comm import agreed, world
 from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
@@ -60,7 +60,7 @@ def generate(
         str | None, typer.Option("--size", help="Instead of --files: at least so much, like 2TB.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Other seeds, other bytes.")] = 0,
-    form: Annotated[str | None, typer.Option("--format", help=f"{', '.join(WRITTEN_FORMATS)}.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help=f"{FORMATS}.")] = None,
     payload: Annotated[
         str | None,
         typer.Option("--payload", help="incompressible, ct-realistic or ratio=R; --like: ratio=measured."),
@@ -181,7 +181,8 @@ def generate(
             shown("generate", tally, files_left, bytes_left) as state,
         ):
             if dask:
-                fill_dask = load("dataset.fill_dask:fill_dask")
+                from emulator.dataset.fill_dask import fill_dask  # here: it imports Dask
+
                 fill_dask(writer, mine, dask, threads or cores, options, tally.watch)
             else:
                 # Most writers wait for the disk; those of small samples wait for fsync most of the time.

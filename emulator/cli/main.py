@@ -12,10 +12,19 @@ from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
-from emulator.errors import DAMAGE, EXIT_STATUS, FeedrateError, SpecError, damaged, storage_error, unexpected
+from emulator.errors import (
+    DAMAGE,
+    EXIT_STATUS,
+    FeedrateError,
+    MissingError,
+    SpecError,
+    damaged,
+    storage_error,
+    unexpected,
+)
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
-from emulator.registry import VERBS, load
+from emulator.registry import VERBS
 from emulator.text import PrintableStream
 from emulator.units import show_seconds
 
@@ -62,9 +71,7 @@ class VerbCommand(TyperCommand):
         super().parse_args(ctx, args)
         if ctx.args:
             name, argument = self.name or "", ctx.args[0]
-            stray = VERBS[name].stray
-            hint = f"{stray} {argument}" if stray else f"see feedrate {name} -h"
-            raise SpecError(f"feedrate {name} takes no argument {argument}", hint)
+            raise SpecError(f"feedrate {name} takes no argument {argument}", f"see feedrate {name} -h")
         return []
 
     def invoke(self, ctx: Any) -> Any:
@@ -76,12 +83,27 @@ class VerbCommand(TyperCommand):
             quiet=given["quiet"],
             verbose=given["verbose"],
             rank=rank_hint() if started_by_mpi() else None,
+            terminal=_terminal,
         )
         return super().invoke(ctx)
 
 
+def _terminal() -> live.View:
+    from emulator.report.live import Terminal  # here: it imports rich
+
+    return Terminal()
+
+
+def _summary(name: str) -> str:
+    """The first line of a verb's docstring. A verb that cannot be imported says why."""
+    try:
+        return str(VERBS.load(name).__doc__ or "").strip().partition("\n")[0]
+    except MissingError as error:
+        return f"Not available: {error.what}"
+
+
 class Verbs(TyperGroup):
-    """The verbs of the registry. Only the module of the one that was asked for is imported."""
+    """The verbs of `registry.VERBS`. A command imports its own module alone; `--help` imports all."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -92,7 +114,7 @@ class Verbs(TyperGroup):
         verb = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         epilog = "Exit status: see feedrate --help."
         made = verb.command(cmd_name, cls=VerbCommand, context_settings=HELP, epilog=epilog)
-        made(load(VERBS[cmd_name].function))
+        made(VERBS.load(cmd_name))
         common = typer.Typer(add_completion=False)
         common.command()(_of_every_verb)
         command: Any = typer.main.get_command(verb)
@@ -101,7 +123,7 @@ class Verbs(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+            formatter.write_dl([(name, _summary(name)) for name in VERBS])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Exit status"):
@@ -110,7 +132,7 @@ class Verbs(TyperGroup):
 
 app = typer.Typer(
     name="feedrate",
-    help="How many accelerators can this storage feed?",
+    help="How many accelerators can this storage feed? Begin with generate, sweep and report.",
     cls=Verbs,
     no_args_is_help=True,
     context_settings=HELP,

@@ -18,7 +18,6 @@ from emulator.config.storage import Cache
 from emulator.config.workload import Placement
 from emulator.errors import SpecError
 from emulator.record.result import RunResult
-from emulator.registry import LOADERS
 from emulator.report.terminal import print_result
 from emulator.report.view import kind_of
 from emulator.text import masked
@@ -45,15 +44,6 @@ OptionalWorkload = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]
-LoaderName = Annotated[
-    str,
-    typer.Option(
-        "--loader",
-        parser=one_of("--loader", *LOADERS),
-        metavar="|".join(LOADERS),
-        help=". ".join(f"{name}: {kind.summary}" for name, kind in LOADERS.items()) + ".",
-    ),
-]
 Epochs = Annotated[
     int | None,
     typer.Option(

@@ -19,10 +19,12 @@ from emulator import live
 from emulator.analysis.knee import INCONCLUSIVE
 from emulator.analysis.search import Search
 from emulator.cli import options
+from emulator.cli.entry import rank_server
 from emulator.config.storage import parse_place, parse_storage
 from emulator.config.workload import Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.errors import FeedrateError, Inconclusive, LaunchError, MissingError, SpecError
+from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import feedrate, find_launcher, launch
 from emulator.launch.watch import briefly
@@ -34,12 +36,22 @@ from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import world
 from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
+from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.leader import Leader
 from emulator.sweep.noise import noise_named
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Adaptive, FixedCounts, ForFit, Schedule, parse_counts, require_ranks
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
+LoaderName = Annotated[
+    str,
+    typer.Option(
+        "--loader",
+        parser=options.one_of("--loader", *LOADERS),
+        metavar="|".join(LOADERS),
+        help=". ".join(f"{name}: {kind.summary}" for name, kind in LOADERS.working()) + ".",
+    ),
+]
 DEFAULT_RANKS = 16
 """Largest count of a sweep that was started without -n on one machine."""
 
@@ -50,7 +62,7 @@ def run(
     ranks: options.Ranks = None,
     out: options.Out = None,
     label: options.Label = "",
-    loader: options.LoaderName = "torch",
+    loader: LoaderName = "torch",
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     placement: options.PlacementName = "spread",
@@ -99,7 +111,7 @@ def sweep(
     ranks: options.Ranks = None,
     out: options.Out = None,
     label: options.Label = "",
-    loader: options.LoaderName = "torch",
+    loader: LoaderName = "torch",
     epochs: options.Epochs = None,
     steps: options.Steps = None,
     placement: options.PlacementName = "spread",
@@ -231,12 +243,12 @@ def _launch(
     _require_memory(job, manifest, ranks)
     if not job.resume:
         check_out(job.out, job.force)
-    if LOADERS[job.loader].tensors and find_spec("torch") is None:
+    if LOADERS.load(job.loader).tensors and find_spec("torch") is None:
         raise MissingError(
             f"--loader {job.loader} needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
     words = sys.argv[1:] if job.resume else options.words_with(job.out)
-    status = launch(ranks, words, job.out, ["sweep.ranks", LOADERS[job.loader].owner])
+    status = launch(ranks, words, job.out, Preload(rank_server, [sweep_ranks], job.loader))
     if status in (0, Inconclusive.exit_code):
         options.show_result(read_result(job.out), job.out)
         raise typer.Exit(status)
@@ -333,9 +345,9 @@ def _plan_lines(
     workload = job.workload
     mean = _mean_read(job, manifest)
     memory = DIRECT_BYTES + _buffers(job, manifest)
-    if LOADERS[job.loader].tensors:
+    if LOADERS.load(job.loader).tensors:
         memory += TORCH_BYTES - DIRECT_BYTES
-        memory += WORKER_BYTES * workload.loader.workers if LOADERS[job.loader].processes else 0.0
+        memory += WORKER_BYTES * workload.loader.workers if LOADERS.load(job.loader).processes else 0.0
     lines = [
         f"workload:       {workload.name}: {workload.title}",
         f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
@@ -364,7 +376,7 @@ def _plan_lines(
 def _buffers(job: TrainingJob, manifest: Manifest) -> float:
     """Bytes that a rank's loader holds samples in."""
     loader = job.workload.loader
-    if not LOADERS[job.loader].tensors:
+    if not LOADERS.load(job.loader).tensors:
         return loader.workers * loader.block_bytes
     mean, voxel_bytes = _mean_read(job, manifest), 5  # float32 image and uint8 label
     kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean

@@ -9,7 +9,7 @@ from typing import Literal
 from emulator.config.catalog import find
 from emulator.config.reader import Bytes, at_least, build, positive, read_toml
 from emulator.errors import SpecError
-from emulator.registry import FORMATS, WRITTEN_FORMATS
+from emulator.registry import FORMATS
 
 Distribution = Literal["lognormal", "mlperf", "empirical", "quantiles", "fixed"]
 
@@ -109,7 +109,7 @@ class Recipe:
     """One line for people."""
     size: SizeSpec
     format: str = "npz"
-    """File format of a sample: a name in `emulator.registry.FORMATS`."""
+    """File format of a sample: an entry point of `feedrate.formats`."""
     payload: str = "incompressible"
     """incompressible, ct-realistic, or ratio=R with the compression ratio R of zstd."""
     files: int = 168
@@ -124,9 +124,11 @@ class Recipe:
     """Dotted key -> where its number comes from."""
 
     def __post_init__(self) -> None:
-        if self.format not in WRITTEN_FORMATS:
-            known = ", ".join(map(repr, WRITTEN_FORMATS))
+        if self.format not in FORMATS:
+            known = ", ".join(map(repr, FORMATS))
             raise SpecError(f"format must be one of {known}, not {self.format!r}")
+        if not FORMATS.load(self.format).written:
+            raise SpecError(f"feedrate reads files of the format {self.format}, but makes none")
         at_least(1, self, "files", "samples_per_file")
         at_least(0, self, "row_group")
         payload_ratio(self.payload)
@@ -134,12 +136,11 @@ class Recipe:
             raise SpecError("columns need the format parquet and a payload of random bytes")
         if len({column.name for column in self.columns}) < len(self.columns):
             raise SpecError("columns must have different names")
-        if self.samples_per_file > 1 and not FORMATS[self.format].many:
+        if self.samples_per_file > 1 and not FORMATS.load(self.format).many:
             raise SpecError(
                 f"samples_per_file of {self.samples_per_file} needs a format for many samples, "
                 f"not {self.format}",
-                "formats for many samples are "
-                + ", ".join(name for name, form in FORMATS.items() if form.many),
+                "hdf5, tfrecord, parquet and bytes hold many samples a file",
             )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, urlencode
 
 from emulator.errors import SpecError
-from emulator.registry import OBJECTS
+from emulator.registry import STORES
 from emulator.units import parse_rate, parse_seconds, show_rate, show_seconds
 
 Cache = Literal["cold", "warm"]
@@ -69,7 +69,7 @@ class ObjectURL:
     """Objects whose names begin with a prefix."""
 
     kind: str
-    """A key of `registry.OBJECTS`."""
+    """The scheme: an entry point of `feedrate.stores`."""
     bucket: str
     """Bucket of an S3 endpoint, or pool of a Ceph cluster."""
     prefix: str = ""
@@ -107,14 +107,14 @@ def parse_place(text: str) -> Place:
         raise SpecError("no dataset is named", "name its folder; the current one is .")
     kind, mark, rest = text.partition("://")
     typo = re.match(r"([a-z0-9]+):/*(.*)", text)
-    if not mark and typo and typo[1] in OBJECTS and not Path(text).exists():
+    if not mark and typo and typo[1] in STORES and not Path(text).exists():
         raise SpecError(
             f"{text} is no folder", f"write {typo[1]}://{typo[2]}; a folder of that name is ./{text}"
         )
     if not mark:
         return Path(text)
-    if kind not in OBJECTS:
-        examples = " or ".join(known.example for known in OBJECTS.values())
+    if kind not in STORES:
+        examples = " or ".join(f"{scheme}://BUCKET/PREFIX" for scheme in STORES)
         raise SpecError(f"{kind}:// is not known", f"use a folder, {examples}")
     path, _, query = rest.partition("?")
     if "@" in path.partition("/")[0]:
@@ -124,7 +124,7 @@ def parse_place(text: str) -> Place:
     if not bucket or any(part in (".", "..") or (not part and len(parts) > 1) for part in parts):
         raise SpecError(f"{kind}://{path} names no objects", f"write it like {kind}://BUCKET/PREFIX")
     options = parse_qsl(query, keep_blank_values=True)
-    known = (*OBJECTS[kind].options, "timeout", "retries")
+    known = (*STORES.load(kind).options, "timeout", "retries") if options else ()
     for name, value in options:
         if name not in known:
             # The value is not shown: it may be a secret key in the wrong place.

@@ -110,7 +110,7 @@ class Manifest:
     """What manifest.json says of a dataset, and the sizes of its files."""
 
     format: str
-    """File format: a name in `emulator.registry.FORMATS`."""
+    """File format: an entry point of `feedrate.formats`."""
     recipe: str
     """Name of the recipe."""
     seed: int
@@ -214,7 +214,7 @@ class Head:
             raise SpecError("it names no table")
         if self.folder not in ("", TRAINING):
             raise SpecError("its files lie in a folder of an unknown name")
-        if not self.adopted and self.suffix != FORMATS[self.format].suffix:
+        if not self.adopted and self.suffix != FORMATS.load(self.format).suffix:
             raise SpecError(f"suffix {self.suffix[:40]!r} is not that of the format {self.format}")
         if self.files * self.samples_per_file >= 2**63:
             raise SpecError("samples_per_file is too large")

@@ -37,7 +37,7 @@ from emulator.dataset.manifest import (
 from emulator.dataset.progress import JOURNALS, journalled, read_writers
 from emulator.errors import DatasetError, SpecError
 from emulator.files import Owner, written_by
-from emulator.registry import FORMATS, WRITTEN_FORMATS
+from emulator.registry import FORMATS
 from emulator.storage.base import Entry, Store
 
 PLAN = f"{HIDDEN}/plan.json"
@@ -78,7 +78,7 @@ class Begun:
     def __post_init__(self) -> None:
         at_least(0, self, "seed", "subfolders")
         at_least(1, self, "files")
-        if self.format not in WRITTEN_FORMATS or not re.fullmatch("[0-9a-f]{64}", self.identity):
+        if self.format not in FORMATS or not re.fullmatch("[0-9a-f]{64}", self.identity):
             raise SpecError("it is no plan")
         if (
             not 1 <= self.depth <= MOST_DEPTH
@@ -111,7 +111,7 @@ class Begun:
     @property
     def names(self) -> Names:
         """Of its files, by index."""
-        return Names(self.files, FORMATS[self.format].suffix, self.subfolders, self.folder, self.depth)
+        return Names(self.files, format_named(self.format).suffix, self.subfolders, self.folder, self.depth)
 
     def text(self) -> bytes:
         """As it is written."""

@@ -15,39 +15,52 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from emulator.errors import FeedrateError
 from emulator.launch import stand_in
 from emulator.launch.child import ChildProcess
 from emulator.launch.launched import mpi_library
-from emulator.registry import load
+from emulator.registry import LOADERS
 
 _MOST_BYTES = 2**18
 """Of an environment: more than the kernel lets a message of such a socket have."""
 
 
+class Preload(NamedTuple):
+    """What a server imports before it forks ranks."""
+
+    server: Callable[[], None]
+    """Function of a module that the server process calls: it calls `serve_ranks`."""
+    modules: Sequence[ModuleType] = ()
+    loader: str = ""
+    """Name of the ranks' loader; empty: they have none."""
+
+
 @contextmanager
 def fork_server(
-    folder: Path, modules: Sequence[str], words: Sequence[str], environment: Mapping[str, str]
+    folder: Path, preload: Preload, words: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[list[str]]:
-    """A server for ranks of `feedrate WORDS`, which imports `modules` before, named as in the registry.
+    """A server for ranks of `feedrate WORDS`.
 
     Gives the command of a stand-in, up to that of the rank. `folder` is for the server's socket.
     """
-    place = str(folder / "ranks")
+    place, main = str(folder / "ranks"), preload.server
+    modules = ",".join(module.__name__ for module in preload.modules)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(place)
         listener.listen(4096)  # stand-ins come before the server has imported what it needs
-        server = ChildProcess(
+        process = ChildProcess(
             "the fork server",
             # By no module's name: PyTorch's workers would import that as their own __main__.
             [
-                *(sys.executable, "-c", "from emulator.launch.forkserver import main; main()"),
-                *(str(listener.fileno()), ",".join(modules), *words),
+                *(sys.executable, "-c", f"from {main.__module__} import {main.__name__} as main; main()"),
+                *(str(listener.fileno()), modules, preload.loader, *words),
             ],
             stdin=subprocess.DEVNULL,
             stdout=None,
@@ -62,20 +75,22 @@ def fork_server(
     try:
         yield [sys.executable, "-I", "-S", stand_in.__file__, place]
     finally:
-        server.end()
+        process.end()
 
 
-def main() -> None:
-    """Import, fork ranks until the launcher ends this process, and in each of them run the command."""
-    _, descriptor, modules, *sys.argv[1:] = sys.argv
-    for module in ("cli.entry", *modules.split(",")):
-        with suppress(FeedrateError):  # ranks meet it, too, and say so
-            load(module)
+def serve_ranks(command: Callable[[], None]) -> None:
+    """Import, fork ranks until the launcher ends this process, and call `command` in each of them."""
+    _, descriptor, modules, loader, *sys.argv[1:] = sys.argv
+    for module in filter(None, modules.split(",")):
+        import_module(module)
+    with suppress(FeedrateError):  # ranks meet it, too, and say so
+        if loader:
+            LOADERS.load(loader).get()
     with suppress(FeedrateError):
         mpi_library()
     gc.freeze()  # or the first collection of each rank would copy all that they share
     _fork_ranks(socket.socket(fileno=int(descriptor)))
-    load("cli.entry:entry")()
+    command()
 
 
 class _Rank(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Literal
 from emulator import live
 from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
 from emulator.launch.child import ChildProcess, signals_to
-from emulator.launch.forkserver import fork_server
+from emulator.launch.forkserver import Preload, fork_server
 from emulator.launch.scratch import ranks_in, scratch
 from emulator.launch.watch import REASON, briefly, process_state, short_of_memory, storage_timeout
 from emulator.live import Follower
@@ -96,8 +96,8 @@ def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {**_ENVIRONMENT, **base}
 
 
-def launch(ranks: int, words: Sequence[str], out: Path, modules: Sequence[str]) -> int:
-    """Run `feedrate WORDS` as `ranks` ranks, all of which import `modules`, and return its exit status.
+def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int:
+    """Run `feedrate WORDS` as `ranks` ranks, all of which import `preload`, and return its exit status.
 
     A run that a signal, a rank's death or a rank that no longer answers ends early has the reason in
     OUT/failure.txt, and on stderr as one line. Raises LaunchError when there is no mpirun, or when limits of
@@ -110,7 +110,7 @@ def launch(ranks: int, words: Sequence[str], out: Path, modules: Sequence[str]) 
     timeout = storage_timeout(words)
     with (
         scratch() as (folder, variables),
-        _program(launcher, folder, modules, words, {**environment(), **variables}) as program,
+        _program(launcher, folder, preload, words, {**environment(), **variables}) as program,
         # A process group of its own: Ctrl-C in a terminal reaches it through this process alone. Its session
         # is ours, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
         ChildProcess(
@@ -133,11 +133,11 @@ def launch(ranks: int, words: Sequence[str], out: Path, modules: Sequence[str]) 
 
 @contextmanager
 def _program(
-    launcher: Launcher, folder: Path, modules: Sequence[str], words: Sequence[str], variables: dict[str, str]
+    launcher: Launcher, folder: Path, preload: Preload, words: Sequence[str], variables: dict[str, str]
 ) -> Iterator[list[str]]:
     """What `launcher` shall start as each rank of `feedrate WORDS`."""
     if launcher.flavour == "openmpi":
-        with fork_server(folder, modules, words, variables) as stand_in:
+        with fork_server(folder, preload, words, variables) as stand_in:
             yield [*stand_in, *feedrate(words)]
     else:  # MPICH's mpiexec talks to each rank through a descriptor that only that rank has
         yield feedrate(words)

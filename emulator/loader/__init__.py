@@ -1,18 +1,53 @@
-"""Loaders read the batches of a rank ahead of its accelerator. `make_loader` makes the one asked for."""
+"""Loaders read the batches of a rank ahead of its accelerator. `make_loader` makes one by its name."""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 from emulator.config.workload import AccessSpec, LoaderSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import ADOPTED
 from emulator.errors import DatasetError
-from emulator.loader.base import Loader, Numbers, SampleList
+from emulator.loader.base import Loader, LoaderPlugin, Numbers, SampleList
 from emulator.loader.reading import PartReader, WholeReader
-from emulator.registry import LOADERS, load
+from emulator.registry import LOADERS
 from emulator.storage.base import Storage
 
 ALL = AccessSpec()
 """Samples in random order, and all of each."""
+
+
+def _torch(name: str) -> Any:
+    from emulator.loader import torch  # here: it imports PyTorch
+
+    return getattr(torch, name)
+
+
+def _direct() -> Any:
+    from emulator.loader.direct import DirectLoader
+
+    return DirectLoader
+
+
+TORCH = LoaderPlugin(
+    get=partial(_torch, "ProcessLoader"),
+    summary="DataLoader and its worker processes, as a training has them",
+    tensors=True,
+    processes=True,
+)
+RING = LoaderPlugin(
+    get=partial(_torch, "RingLoader"),
+    summary="torch, whose workers use a ring of shared memory again instead of fresh memory for each batch",
+    tensors=True,
+    processes=True,
+)
+THREADS = LoaderPlugin(
+    get=partial(_torch, "ThreadLoader"),
+    summary="DataLoader over threads: the same reads and crops at less CPU, as on a host with cores to spare",
+    tensors=True,
+)
+DIRECT = LoaderPlugin(get=_direct, summary="every byte is read and none kept: many accelerators on few cores")
 
 
 def make_loader(
@@ -25,14 +60,14 @@ def make_loader(
     checksums: Numbers | None = None,
     access: AccessSpec = ALL,
 ) -> Loader:
-    """The loader `kind`, a key of `registry.LOADERS`, of one rank over `samples` in `storage`.
+    """The loader `kind`, an entry point of `feedrate.loaders`, of one rank over `samples` in `storage`.
 
     `seed` is that of the random crops. With `checksums` every sample is summed as it is read, and one that
     differs is a DatasetError. `access` says which columns, or pieces, of a sample are read, and what becomes
     of the loader's workers between two calls of its `read`. Raises DatasetError for a format that is not
     known or does not fit the workload, MissingError without PyTorch.
     """
-    form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS[kind]
+    form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS.load(kind)
     # Arrays of a file that feedrate did not make have any shape and make no batch: their bytes are kept.
     foreign = getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
     crops = owner.tensors and bool(spec.crop) and not foreign
@@ -47,5 +82,5 @@ def make_loader(
         reader = PartReader(storage, samples, form, spec.block_bytes, checksums, columns)
     else:
         reader = WholeReader(storage, samples, form, spec.block_bytes, checksums)
-    loader: Loader = load(owner.owner)(spec, reader, seed, access.refill)
+    loader: Loader = owner.get()(spec, reader, seed, access.refill)
     return loader

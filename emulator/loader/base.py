@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import StorageError
 from emulator.order import Portion
 from emulator.record.books import Stretch
@@ -99,6 +100,21 @@ class Loader(Protocol):
     def close(self) -> None:
         """Stop reading and let go of memory and workers. Never hangs, even when the storage does."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderPlugin:
+    """A loader that `--loader` may name. Its module is imported for `--help`: keep it light."""
+
+    get: Callable[[], Callable[[LoaderSpec, Any, int, Refill], Loader]]
+    """Imports the loader and returns its class, which is called with the workload's LoaderSpec, a reader of
+    `loader.reading`, the seed of the crops, and what becomes of workers between two reads."""
+    summary: str
+    """What `--help` says of it."""
+    tensors: bool = False
+    """True when it makes tensors of samples and crops them: it needs PyTorch."""
+    processes: bool = False
+    """True when worker processes read, not threads of the rank."""
 
 
 def stalled(timeout: float) -> StorageError:

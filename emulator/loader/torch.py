@@ -35,12 +35,12 @@ import numpy as np
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, StorageError
 from emulator.files import PREFIX_VARIABLE
+from emulator.launch.watch import watch_worker
 from emulator.loader.base import Batch, DaemonThreads, Made, stalled
 from emulator.loader.crop import CropReader
 from emulator.loader.reading import PartReader, WholeReader
 from emulator.order import Portion, Read
 from emulator.record.books import Books, Page
-from emulator.registry import load
 from emulator.storage.base import ReadCounts, Storage, Wanted
 from emulator.storage.posix import aligned_buffer, padded
 
@@ -685,7 +685,7 @@ class _Processes:
         self._iterator: Any = None
         name_semaphores()
         context = RingContext() if ring else Forkserver()
-        context.set_forkserver_preload(["emulator.loader.torch"])
+        context.set_forkserver_preload([__name__])
         self._hung, self._tell = context.Pipe(duplex=False)
         """The error of a worker that hung in the storage, and ended for it."""
         ready = context.Process(target=_nothing)
@@ -789,7 +789,7 @@ def _watched(hung: Any, number: int) -> None:
         hung.send(error)
         os._exit(error.exit_code)
 
-    load("launch.watch:watch_worker")(end)
+    watch_worker(end)
 
 
 def _nothing() -> None:

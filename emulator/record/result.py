@@ -18,7 +18,8 @@ SCHEMA = 1
 UNFINISHED = "the run has not ended, or was killed"
 """Why a result is incomplete until `ResultFolder.complete`."""
 
-Kind = Literal["run", "sweep", "simulated", "baseline", "checkpoint", "imported"]
+Kind = str
+"""run, sweep, simulated, baseline, checkpoint, imported, or an entry point of `feedrate.kinds`."""
 Status = Literal["complete", "incomplete"]
 
 
@@ -328,6 +329,8 @@ class RunResult:
     """What fio measured, in the order it was run; only of kind `baseline`."""
     checkpoints: tuple[Checkpoint, ...] = ()
     """Checkpoints in the order they were written and read; only of kind `checkpoint`."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the kind of a plug-in keeps, as plain values; feedrate's own kinds leave it empty."""
     flags: tuple[Flag, ...] = ()
     schema: int = SCHEMA
 

@@ -131,7 +131,7 @@ def _rendered(kind: str, specs: Sequence[dict[str, Any]]) -> list[bytes]:
     if not specs:
         return []
     extra("vl_convert")
-    renderer = ChildProcess("the renderer", [sys.executable, "-m", "emulator.report.drawing", kind])
+    renderer = ChildProcess("the renderer", [sys.executable, "-m", __name__, kind])
     out, err = renderer.finish(json.dumps(specs), RENDER_SECONDS, "give --html, --svg or --png less")
     if renderer.returncode:
         reason = (err.strip().splitlines() or [f"status {renderer.returncode}"])[-1][:200]

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from emulator.errors import MissingError
 from emulator.record.result import Flag, Point, RunResult
-from emulator.registry import KINDS, load
+from emulator.registry import KINDS
 from emulator.report.figure import Figure
 from emulator.report.table import Table
 from emulator.units import show_rate, show_seconds
@@ -41,8 +42,13 @@ class Kind(Protocol):
 
 
 def kind_of(result: RunResult) -> Kind:
-    """The module that speaks for this kind of result."""
-    return cast(Kind, load(KINDS[result.kind]))
+    """The plug-in that shows results of this kind. Raises MissingError when it is not installed."""
+    if result.kind not in KINDS:
+        raise MissingError(
+            f"results of the kind {result.kind!r} are a plug-in's, which is not installed here",
+            "install the package that made the result",
+        )
+    return cast(Kind, KINDS.load(result.kind))
 
 
 def title(result: RunResult) -> str:
@@ -73,9 +79,7 @@ def marks(result: RunResult) -> tuple[Mark, ...]:
         sentence = f"Emulated storage: {shape}. The figures show that shape, not a real storage."
         found.append(Mark(label=f"emulated storage, {shape}", sentence=sentence))
     if result.storage.get("noise"):
-        noise = str(result.storage["noise"])
-        what = "a checkpointing job" if noise.startswith("checkpoint") else "fio"
-        sentence = f"Beside noise: {what} ran on every host at the same time ({noise})."
+        sentence = f"Beside noise: {result.storage['noise']} ran on every host at the same time."
         found.append(Mark(label="beside noise", sentence=sentence))
     if result.kind == "simulated":
         sentence = "Simulated: computed in virtual time; nothing was read."

@@ -53,7 +53,7 @@ class TrainingJob:
     """Its folder, or its objects."""
     workload: Workload
     loader: str
-    """A key of `registry.LOADERS`."""
+    """An entry point of `feedrate.loaders`."""
     storage: StorageSpec
     epochs: int | None
     """Epochs of a point, at most; None: as many as `steps` take."""

@@ -28,7 +28,7 @@ from emulator.loader.base import Batch, Loader
 from emulator.order import EpochPlan, Portion, RankPlan
 from emulator.record.machine import cpu_seconds
 from emulator.record.steps import StepLog, Steps
-from emulator.registry import FORMATS, load
+from emulator.registry import FORMATS
 from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.train import train
 from emulator.storage.base import TimedStorage, WriteOptions
@@ -123,7 +123,7 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
         values = max(1, sample.bytes_mean // len(names) // 4)  # columns as wide as those read, on the average
         width = values if values > 1 else 0
         columns = tuple(ColumnSpec(name=column, dtype="float32", size=width) for column in names)
-        form = load(FORMATS[name].owner)(form.suffix, columns, _ROW_GROUP)
+        form = FORMATS.load(name)(columns, _ROW_GROUP)
     # As many small ones as a step of the workload takes: a pass has FILES steps.
     many = FILES * max(1, min(workload.loader.batch_size, FILE_BYTES // (5 * math.prod(shape))))
     files = tuple(f"ram_{number}{form.suffix}" for number in range(many))

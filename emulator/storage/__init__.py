@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from emulator.config.storage import Place
-from emulator.registry import OBJECTS, load
+from emulator.registry import STORES
 from emulator.storage.base import Store
 from emulator.storage.folder import FolderStore
 
@@ -20,5 +20,5 @@ def open_store(place: Place | Store) -> Store:
         return place
     if isinstance(place, Path):
         return FolderStore(place)
-    store: Store = load(OBJECTS[place.kind].store)(place)
+    store: Store = STORES.load(place.kind)(place)
     return store

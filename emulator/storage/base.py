@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, ParamSpec, Self, TypeVar
+from typing import ClassVar, Literal, NamedTuple, ParamSpec, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -509,6 +509,8 @@ class Store(Storage):
     folders, nothing is half-written, and what was put is safe.
     """
 
+    options: ClassVar[tuple[str, ...]] = ()
+    """Options of its URLs beside timeout and retries."""
     request: int
     """Bytes of a request that reading a whole file in order should use."""
 

@@ -1,25 +1,27 @@
-"""Noise beside a sweep: one process a host, fio or a checkpointing job, started by the host's first rank."""
+"""Noise beside a sweep: other work on the same storage, run by the first rank of each host."""
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from emulator import live
+from emulator.errors import SpecError
 from emulator.files import write_whole
-from emulator.registry import NOISE, load
+from emulator.registry import NOISE
 from emulator.run.comm import Comm, agreed
 from emulator.run.point import TrainingJob
 
 
 class Running(Protocol):
-    """Noise on this host: what `begin` of a noise module returns."""
+    """Noise that runs on this host."""
 
     def stop(self) -> str:
-        """Stop it; what it says of itself, as JSON. Raises StorageError."""
+        """Stop it and return what it did, as JSON. Raises StorageError."""
         ...
 
     def end(self) -> None:
@@ -27,26 +29,50 @@ class Running(Protocol):
         ...
 
 
-def noise_named(text: str) -> Any:
-    """The module of the noise that `text` asks for, with `require`, `begin` and `line`."""
-    return load(NOISE["checkpoint" if text.startswith("checkpoint") else "fio"])
+class Noise(Protocol):
+    """A kind of noise: a module, or an object, in the group `feedrate.noise`.
+
+    `text` is the whole value of `--noise`. It begins with the name of the entry point; what follows, after a
+    colon or a comma, is the kind's own.
+    """
+
+    def require(self, text: str) -> None:
+        """Raise SpecError or MissingError when there cannot be such noise."""
+        ...
+
+    def begin(self, text: str, dataset: Path, host: str) -> Running:
+        """Start it beside the dataset on this host, and return when it has begun. Raises StorageError."""
+        ...
+
+    def line(self, output: str) -> str:
+        """What it did on one host, as a line for people; `output` is what `stop` returned."""
+        ...
+
+
+def noise_named(text: str) -> Noise:
+    """The kind of noise that `text`, the value of `--noise`, begins with. Raises SpecError, MissingError."""
+    name = re.split("[:,]", text, maxsplit=1)[0]
+    if name not in NOISE:
+        raise SpecError(f"--noise {text!r} is not known", f"it begins with one of {NOISE}")
+    noise: Noise = NOISE.load(name)
+    return noise
 
 
 @contextmanager
 def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     """Run the job's noise, if it has any, while the body runs. Collective; errors end every rank.
 
-    What it says of itself is kept in OUT/noise/HOST.json.
+    OUT/noise/HOST.json keeps what it did.
     """
     folder, text = job.dataset, job.storage.noise
     if not text or not isinstance(folder, Path):
         yield
         return
-    module = noise_named(text)
+    kind = noise_named(text)
     host, first = socket.gethostname(), world.node().rank == 0
     running: list[Running] = []
     try:
-        agreed(world, lambda: running.append(module.begin(text, folder, host)) if first else None)
+        agreed(world, lambda: running.append(kind.begin(text, folder, host)) if first else None)
         yield
         report = agreed(world, lambda: running[0].stop() if first else "")
     finally:
@@ -56,4 +82,4 @@ def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
         if found:
             (job.out / "noise").mkdir(exist_ok=True)
             write_whole(job.out / "noise" / f"{name}.json", found)
-            live.say(f"noise on {name}: {module.line(found)}")
+            live.say(f"noise on {name}: {kind.line(found)}")

@@ -26,8 +26,9 @@ def test_specs():
     assert writers.files == 3
     (task,) = parse_noise("read:2x1MiB,depth=4,rate=50MB/s,size=8MiB").tasks
     assert (task.access.read_share, task.jobs, task.depth, task.rate) == (1.0, 2, 4, 50e6)
-    assert parse_noise("3x16KiB").tasks[0].access.name == "16 KiB random write"
-    for wrong in ("", "loud", "0x4KiB", "3x", "3x4KiB,depth=x", "3x4KiB,speed=3", "1x3B", "1x1GiB,size=4KiB"):
+    assert parse_noise("write:3x16KiB").tasks[0].access.name == "16 KiB random write"
+    odd = ("0x4KiB", "3x", "3x4KiB,depth=x", "3x4KiB,speed=3", "1x3B", "1x1GiB,size=4KiB")
+    for wrong in ("", "loud", "3x4KiB", *(f"write:{spec}" for spec in odd)):
         with pytest.raises(SpecError) as error:
             parse_noise(wrong)
         assert "\n" not in str(error.value)
@@ -82,7 +83,7 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
         "--steps",
         "9999",
         "--noise",
-        "2x4KiB,size=1MiB",
+        "write:2x4KiB,size=1MiB",
         "--out",
         tmp_path / "out",
     )
@@ -103,6 +104,7 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
 
 def test_noise_that_cannot_be_is_one_line(tiny, tmp_path):
     words = ("sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1", "--out", tmp_path / "out")
-    assert "write it like" in feedrate(*words, "--noise", "loud").one_line()
+    assert "write it like" in feedrate(*words, "--noise", "write:loud").one_line()
+    assert "checkpoint, read, write, writers" in feedrate(*words, "--noise", "loud").one_line()
     done = feedrate(*words, "--noise", "writers", PATH="/nowhere")
     assert done.status == 7 and "apt install fio" in done.one_line()

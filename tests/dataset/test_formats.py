@@ -218,5 +218,5 @@ def test_any_bytes_are_a_dataset_error_for_every_format(data, size):
 
 
 def test_an_unknown_format_is_one_line():
-    with pytest.raises(DatasetError, match="'zarr' is not known: known: npz"):
+    with pytest.raises(DatasetError, match="'zarr' is not known: known: bytes, hdf5"):
         format_named("zarr")

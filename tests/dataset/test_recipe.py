@@ -23,10 +23,10 @@ def test_every_number_has_a_source(name):
     ("setting", "said"),
     [
         ("size.bytes_men=1", "did you mean 'size.bytes_mean'"),
-        ("format=zarr", "must be one of 'npz'"),
+        ("format=zarr", "must be one of 'bytes'"),
         ("payload=zeros", "payload 'zeros' is not known"),
         ("payload=ratio=900", "ratio=R"),
-        ("samples_per_file=4", "formats for many samples are hdf5"),
+        ("samples_per_file=4", "hold many samples a file"),
         ("size.bytes_max=5GiB", "below 4 GiB"),
         ("size.bytes_min=100", "min_edge of 32 voxels"),
         ("size.distribution=normal", "must be one of"),

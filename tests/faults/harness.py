@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from command import Done
 
-from emulator.registry import VERBS, load
+from emulator.registry import VERBS
 
 HERE = Path(__file__).parent
 DEADLINE = 40.0
@@ -89,8 +89,8 @@ def feedrate_struck(
 
 def load_verbs() -> None:
     """Import here what all commands import, so that forks need not each do it again."""
-    for verb in VERBS.values():
-        load(verb.function)
+    for verb in VERBS:
+        VERBS.load(verb)
 
 
 def load_modules_of(words: list[str], folder: Path) -> None:

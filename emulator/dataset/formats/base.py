@@ -4,8 +4,8 @@ Making: a format gives each file as pieces in order, and `write_file` puts them 
 buffer, however large the file is. Finding: a format says where the arrays of a file lie (`spans`), or which
 bytes a read of some of its samples is (`index`); the loaders do the reading.
 
-A new format is a module with a subclass of Format, a line in `emulator.registry.FORMATS`, and a subclass of
-the test in `tests/contracts/format_contract.py`.
+A new format is a subclass of Format, an entry point in the group `feedrate.formats`, and a subclass of the
+test in `tests/contracts/format_contract.py`.
 """
 
 from __future__ import annotations
@@ -214,12 +214,17 @@ class Unsummed:
 class Format:
     """A file format. The defaults suit one file per sample, with uncompressed arrays in C order."""
 
+    suffix: str
+    """End of the name of a sample's (first) file. With `_x`, as in `_x.npy`, the label's has `_y`. With a
+    slash, as in `.zarr/zarr.json`, each sample has a folder."""
+    other_suffix = ""
+    """Another end that other programs give such files; empty: none."""
+    many = False
+    """True when a file can hold many samples."""
+    written = True
+    """False when only files of others are read."""
     records = False
     """True when samples are records of bytes, which no loader crops; False when they are volumes."""
-
-    def __init__(self, suffix: str) -> None:
-        """`suffix` is the end of the name of the sample's (first) file."""
-        self.suffix = suffix
 
     def of(self, recipe: Recipe) -> Format:
         """The format as `recipe` wants it, where its files depend on more than the shape of a sample."""

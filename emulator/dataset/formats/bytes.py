@@ -78,15 +78,16 @@ def _somewhere(sample: int, piece: int, spare: int) -> int:
 class Bytes(Format):
     """One file of bytes, of one sample or many."""
 
+    suffix = ".bytes"
+    many = True
     records = True
 
-    def __init__(self, suffix: str, access: AccessSpec | None = None) -> None:
-        super().__init__(suffix)
+    def __init__(self, access: AccessSpec | None = None) -> None:
         self._access = access or AccessSpec()
         self.partial = self._access.bytes_read > 0
 
     def read_as(self, access: AccessSpec) -> Bytes:
-        return Bytes(self.suffix, access)
+        return Bytes(access)
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         return 5 * samples * voxels

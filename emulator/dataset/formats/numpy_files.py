@@ -92,6 +92,8 @@ def _sole_array(head: memoryview, size: int, name: str) -> Span:
 class NpyPair(PairFormat):
     """`NAME_x.npy` (float32) and `NAME_y.npy` (uint8)."""
 
+    suffix = "_x.npy"
+
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         return 5 * samples * voxels + 256
 
@@ -112,6 +114,9 @@ class NpyPair(PairFormat):
 
 class NpyArray(Format):
     """One `NAME.npy` a sample, whatever array of numbers it holds: DLIO's. Read only; there is no label."""
+
+    suffix = ".npy"
+    written = False
 
     def spans(self, peek: Peek, size: int, name: str) -> None:
         _sole_array(peek(0, min(size, _NPY_HEAD)), size, name)
@@ -228,6 +233,8 @@ def _local(data: memoryview, name: str) -> tuple[str, int, int, int]:
 
 class Npz(Format):
     """One .npz file a sample."""
+
+    suffix = ".npz"
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         voxels = samples * voxels

@@ -25,6 +25,8 @@ _MAGIC = b"feedraw1"
 class Raw(Format):
     """One file of 4096-byte blocks a sample."""
 
+    suffix = ".raw"
+
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         return BLOCK_BYTES + padded(4 * samples * voxels) + padded(samples * voxels)
 

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,20 @@ from emulator.storage.folder import FolderStore
 MAX_FILES = 20_000_000
 """Names are listed in the manifest: more of them are a mistake."""
 
-_SUFFIXES = {
-    **{form.suffix: name for name, form in FORMATS.items()},
-    **{form.other_suffix: name for name, form in FORMATS.items() if form.other_suffix},
-    **{form.suffix.replace("_x.", "_y.", 1): "" for form in FORMATS.values() if "_x." in form.suffix},
-}
-"""End of a name -> format; empty for the second file of a sample."""
-_ENDS = sorted(_SUFFIXES.items(), key=lambda end: -len(end[0]))
-"""The longest first: .nii.gz before .gz, _x.npy before .npy."""
+
+@cache
+def _ends() -> list[tuple[str, str]]:
+    """End of a name and its format, the longest first; no format for the second file of a sample."""
+    found = {}
+    for name, form in FORMATS.working():
+        found[form.suffix] = name
+        if form.other_suffix:
+            found[form.other_suffix] = name
+        if "_x." in form.suffix:
+            found[form.suffix.replace("_x.", "_y.", 1)] = ""
+    return sorted(found.items(), key=lambda end: -len(end[0]))
+
+
 ANY = "bytes"
 """The format that any file is of, whatever its name ends in; only when it is asked for."""
 _IGNORED = ("lost+found", ".feedrate")
@@ -80,7 +87,7 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     others: dict[str, int] = {}  # the second files of samples
     with storage_errors("cannot list the folder"):
         for name, size in _files(folder / inside, f"{inside}/" if inside else ""):
-            kind = ANY if wanted == ANY else next((form for end, form in _ENDS if name.endswith(end)), None)
+            kind = ANY if wanted == ANY else next((form for end, form in _ends() if name.endswith(end)), None)
             counts[kind or ""] += 1
             if kind == "":
                 others[name] = size
@@ -127,7 +134,7 @@ def _the_format(folder: Path, counts: Counter[str], wanted: str) -> str:
     if len(known) == 1 and sum(known.values()) <= MAX_FILES:
         return next(iter(known))
     if not known:
-        ends = ", ".join(sorted(end for end, form in _ENDS if form))
+        ends = ", ".join(sorted(end for end, form in _ends() if form))
         raise DatasetError(
             f"{folder} holds no samples", f"known are files that end in {ends}; --format bytes takes any"
         )

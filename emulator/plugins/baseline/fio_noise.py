@@ -35,8 +35,8 @@ _FOREVER = 30 * 86400.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 
-_SPEC = re.compile(r"(?:(read|write):)?(\d+)x([^,]+)((?:,[a-z]+=[^,]+)*)")
-_HOW = "write it like writers, 3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s,size=1GiB"
+_SPEC = re.compile(r"(read|write):(\d+)x([^,]+)((?:,[a-z]+=[^,]+)*)")
+_HOW = "write it like writers, write:3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s,size=1GiB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Noise:
 
 
 def parse_noise(text: str) -> Noise:
-    """`writers` (the noisy-neighbour brief's three), or `[read:]JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
+    """`writers` (the noisy-neighbour brief's three), or `read|write:JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
 
     Jobs access their files at random; the rate is that of all jobs of a host together. Raises SpecError.
     """

@@ -91,7 +91,7 @@ class RunningCheckpoints:
         self._root = dataset / FOLDER / host
         with storage_errors("cannot make the noise's folder"):
             self._root.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "emulator.plugins.checkpoint.checkpoint_noise"]
+        command = [sys.executable, "-m", __name__]
         self._process = ChildProcess("the noise", command, on_death=signal.SIGTERM)
         try:
             self._process.send(json.dumps({**asdict(noise), "root": str(self._root)}) + "\n", last=False)

@@ -12,11 +12,14 @@ import typer
 
 from emulator import live
 from emulator.cli import options
+from emulator.cli.entry import rank_server
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError, StorageError
+from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
 from emulator.launch.watch import briefly
+from emulator.plugins.checkpoint import cycle
 from emulator.plugins.checkpoint.cycle import CheckpointJob, check, measure, sweep_up
 from emulator.plugins.checkpoint.model import (
     CheckpointModel,
@@ -107,7 +110,7 @@ def checkpoint(
     else:
         # Look at what can be seen from here, start the same command under mpirun, sweep up after it.
         check(job, needed, force)
-        status = launch(needed, options.words_with(job.out), job.out, ["plugins.checkpoint.cycle"])
+        status = launch(needed, options.words_with(job.out), job.out, Preload(rank_server, [cycle]))
         if status not in (0, SpecError.exit_code):  # a run that was refused has left nothing
             _sweep_up(job, 3.0 if status == StorageError.exit_code else 60.0)  # the folder may be what hangs
         elif not status:

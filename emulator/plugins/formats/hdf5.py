@@ -85,6 +85,10 @@ class Stacked(Unsummed):
 class Hdf5(Format):
     """One .h5 file a sample, or for `samples_per_file` of them."""
 
+    suffix = ".h5"
+    other_suffix = ".hdf5"
+    many = True
+
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         voxels = samples * voxels
         return padded(4 * voxels) + padded(voxels) + 2 * BLOCK_BYTES

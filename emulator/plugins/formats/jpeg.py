@@ -36,6 +36,8 @@ _EDGES = len(_OPENING) - _SHAPE.size
 class Jpeg(Format):
     """One .jpeg file a sample."""
 
+    suffix = ".jpeg"
+    other_suffix = ".jpg"
     records = True
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:

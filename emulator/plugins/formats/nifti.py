@@ -94,6 +94,8 @@ def _whole_file(head: memoryview, size: int, name: str) -> Span:
 class Nifti(PairFormat):
     """`NAME_x.nii` and `NAME_y.nii`."""
 
+    suffix = "_x.nii"
+
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         return 5 * samples * voxels + 2 * _DATA
 
@@ -110,6 +112,8 @@ class Nifti(PairFormat):
 
 class NiftiGz(PairFormat):
     """`NAME_x.nii.gz` and `NAME_y.nii.gz`, gzip level 1."""
+
+    suffix = "_x.nii.gz"
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         return 5 * samples * voxels + samples * voxels // 500 + 2 * (_DATA + 64)

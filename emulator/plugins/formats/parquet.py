@@ -97,16 +97,17 @@ class RowGroups:
 class Parquet(Format):
     """One .parquet file of many rows."""
 
+    suffix = ".parquet"
+    many = True
     records = True
 
-    def __init__(self, suffix: str, columns: tuple[ColumnSpec, ...] = (), row_group: int = 0) -> None:
+    def __init__(self, columns: tuple[ColumnSpec, ...] = (), row_group: int = 0) -> None:
         """No columns: volumes. `row_group`: rows of a row group; 0: all in one."""
-        super().__init__(suffix)
         self._columns = columns
         self._row_group = row_group
 
     def of(self, recipe: Recipe) -> Parquet:
-        return Parquet(self.suffix, recipe.columns, recipe.row_group)
+        return Parquet(recipe.columns, recipe.row_group)
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         each = sum(column.bytes for column in self._columns) if self._columns else 5 * voxels

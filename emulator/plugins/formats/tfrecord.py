@@ -198,6 +198,8 @@ class Records:
 class TfRecord(Format):
     """One .tfrecord file, of one sample or many."""
 
+    suffix = ".tfrecord"
+    many = True
     records = True
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:

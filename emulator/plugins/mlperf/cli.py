@@ -16,7 +16,7 @@ from emulator.plugins.mlperf.config import Config, read_config, read_overrides
 from emulator.plugins.mlperf.export import CHECK, export_result
 from emulator.plugins.mlperf.results import import_folder, write_imports
 from emulator.plugins.mlperf.workload import checkpoint_model, convert, recipe_text, workload_text
-from emulator.registry import FORMATS, TRACES, load
+from emulator.registry import FORMATS, TRACES
 from emulator.units import show_bytes, show_rate, show_seconds
 
 
@@ -51,9 +51,9 @@ def import_(
 
     Also a recording from a trace: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
     """
-    trace = next((name for end, name in TRACES.items() if path.name.endswith(end)), "")
+    trace = next((end for end in TRACES if path.name.endswith(f".{end}")), "")
     if trace and not path.is_dir():
-        load(trace)(path, out, workload, force)
+        TRACES.load(trace)(path, out, workload, force)
         return
     if not path.is_dir():
         texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
@@ -107,9 +107,7 @@ def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path |
     converted = convert(config, out.stem)
     form = converted.workload.sample.format
     if form not in FORMATS:
-        raise SpecError(
-            f"{path}: feedrate reads no files of the format {form}", f"it reads {', '.join(FORMATS)}"
-        )
+        raise SpecError(f"{path}: feedrate reads no files of the format {form}", f"it reads {FORMATS}")
     recipe_toml = recipe_text(converted, path.name) if recipe else ""
     write_whole(out, workload_text(converted, path.name))
     if recipe is not None:

@@ -40,6 +40,7 @@ _SIZE = "feedrate.size"
 class RadosStore(ObjectStore):
     """Objects below `rados://POOL/PREFIX`."""
 
+    options = ("conf", "user")
     failures = rados.Error
     absent = rados.ObjectNotFound
 

@@ -43,6 +43,7 @@ _PAGE = 1000
 class S3Store(ObjectStore):
     """Objects below `s3://BUCKET/PREFIX`."""
 
+    options = ("endpoint", "region")
     failures = BaseError
     absent = FileNotFoundError
 

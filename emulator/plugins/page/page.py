@@ -19,7 +19,8 @@ from emulator.errors import SpecError, StorageError
 from emulator.files import write_whole
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
-from emulator.registry import BESIDE, KINDS, load
+from emulator.registry import TABLES
+from emulator.report import training
 from emulator.report.drawing import DARK, HERO, NARROW, WIDE, extra, svgs
 from emulator.report.figure import Figure
 from emulator.report.glossary import GLOSSARY, anchor, term_of
@@ -52,6 +53,10 @@ for (const aim of document.querySelectorAll('.aim')) {
 """Shows what a point is at once; without it the browser shows the same title a moment later."""
 
 
+LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
+"""Kinds of results that lead a page; others stand beside these."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
     """What belongs on one page."""
@@ -80,7 +85,7 @@ class Gathered:
 def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gathered:
     """What belongs on the page of `out`: a result, or a folder that holds results and system files.
 
-    In a folder the kind that comes first in `registry.KINDS` leads (of several the one made last), the other
+    In a folder the kind that comes first in `LEADING` leads (of several the one made last), the other
     results stand beside it, and so do the system files. Raises SpecError, StorageError.
     """
     others = []
@@ -95,12 +100,17 @@ def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gath
     held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
     if not held:
         read_result(out)  # says what is missing
-    leading = min((result.kind for result in held.values()), key=list(KINDS).index)
-    main = max((path for path in held if held[path].kind == leading), key=lambda path: held[path].created)
-    for kind in reversed(KINDS):
+    kinds = sorted({result.kind for result in held.values()}, key=_turn)
+    main = max((path for path in held if held[path].kind == kinds[0]), key=lambda path: held[path].created)
+    for kind in reversed(kinds):
         others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != main]
     files = (str(path) for path in sorted(out.glob("*.toml")) if _is_system(path))
     return Gathered(main=main, others=tuple(others), systems=(*systems, *files), folder=True)
+
+
+def _turn(kind: str) -> tuple[int, str]:
+    """Sorts kinds of results: the first leads."""
+    return (LEADING.index(kind) if kind in LEADING else len(LEADING), kind)
 
 
 def _is_system(path: Path) -> bool:
@@ -120,7 +130,7 @@ def beside(result: RunResult, found: Gathered) -> tuple[tuple[Table, ...], tuple
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in more_tables]
         figures += [replace(figure, title=f"{figure.title} ({name})") for figure in more_figures]
     if found.systems:
-        tables += load(BESIDE["systems"])(result, found.systems)
+        tables += TABLES.load("systems")(result, found.systems)
     return tuple(table for table in tables if table.rows), tuple(figures)
 
 
@@ -161,7 +171,7 @@ def page(
 ) -> str:
     """The page as text. Raises MissingError."""
     kind = kind_of(result)
-    first = hero(result, limit) if KINDS[result.kind] == "report.training" else None
+    first = hero(result, limit) if kind is training else None
     drawn = plotted([*([first] if first else []), *kind.figures(result), *figures], first)
     return render(
         "page.html",

@@ -201,7 +201,7 @@ def match_table(systems: Sequence[System], other: System) -> Table:
 
 
 def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
-    """For `registry.BESIDE`: the efficiency of these systems at the knee of the result. Raises SpecError."""
+    """The efficiency of these systems at the knee of the result. Raises SpecError."""
     systems = [load_system(name) for name in names]
     knee = result.knee
     fed, interval = (knee.n_au, knee.interval) if knee else (None, None)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from emulator.errors import MissingError
 from emulator.order import EpochPlan
 from emulator.record.steps import STEP, Steps
-from emulator.registry import load
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -153,6 +152,8 @@ def play(scene: Scene) -> Played:
     """Play `scene` to its end. Raises MissingError without numba."""
     if find_spec("numba") is None:
         raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
-    ready, events = load("plugins.systems.engine:play")(scene)
+    from emulator.plugins.systems.engine import play  # here: it needs numba
+
+    ready, events = play(scene)
     ready += scene.start + scene.step_cost
     return Played(scene=scene, ready=ready, events=events)

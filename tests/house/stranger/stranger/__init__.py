@@ -1,0 +1,1 @@
+"""Plug-ins for feedrate in a package of their own."""

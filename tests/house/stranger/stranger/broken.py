@@ -1,0 +1,3 @@
+"""A plug-in that cannot be imported."""
+
+import a_package_that_nobody_has  # noqa: F401
