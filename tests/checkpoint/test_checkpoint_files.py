@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from emulator.config.checkpoint import Shard
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, Written, key_of, read_file, write_file
-from emulator.plugins.checkpoint.model import Shard
 from emulator.storage.posix import PosixStorage
 
 BLOCK = 1 << 20

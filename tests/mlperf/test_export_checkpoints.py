@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 import pytest
 import yaml
 
+from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import SpecError
 from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
-from emulator.plugins.checkpoint.model import load_checkpoint_model
 from emulator.plugins.mlperf.export import export_result
 from emulator.plugins.mlperf.results import import_folder, write_imports
 from emulator.plugins.mlperf.rules import self_check

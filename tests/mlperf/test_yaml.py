@@ -11,11 +11,11 @@ from command import feedrate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.config.checkpoint import load_checkpoint_model
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import FeedrateError, SpecError
-from emulator.plugins.checkpoint.model import load_checkpoint_model
 from emulator.plugins.mlperf.bounded import parse_json, parse_yaml
 from emulator.plugins.mlperf.config import parse_overrides, read_config
 from emulator.plugins.mlperf.workload import Converted, convert, recipe_text

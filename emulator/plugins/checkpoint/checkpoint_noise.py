@@ -25,12 +25,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from emulator.config.checkpoint import data_parallel, load_checkpoint_model, parse_scale, shards, total
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
 from emulator.files import sync_folder
 from emulator.launch.child import ChildProcess
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import Cancelled, ShardIO, Written, key_of, write_file
-from emulator.plugins.checkpoint.model import data_parallel, load_checkpoint_model, parse_scale, shards, total
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
 FOLDER = ".feedrate-noise"

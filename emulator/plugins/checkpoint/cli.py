@@ -13,6 +13,14 @@ import typer
 from emulator import live
 from emulator.cli import options
 from emulator.cli.entry import rank_server
+from emulator.config.checkpoint import (
+    CheckpointModel,
+    checkpoint_models,
+    load_checkpoint_model,
+    parameters,
+    parse_scale,
+    total,
+)
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError, StorageError
 from emulator.launch.forkserver import Preload
@@ -21,14 +29,6 @@ from emulator.launch.mpirun import launch
 from emulator.launch.watch import briefly
 from emulator.plugins.checkpoint import cycle
 from emulator.plugins.checkpoint.cycle import CheckpointJob, check, measure, sweep_up
-from emulator.plugins.checkpoint.model import (
-    CheckpointModel,
-    checkpoint_models,
-    load_checkpoint_model,
-    parameters,
-    parse_scale,
-    total,
-)
 from emulator.record.out import read_result
 from emulator.run.comm import world
 from emulator.units import show_bytes

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from emulator import live
+from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
 from emulator.config.storage import Cache
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.files import sync_folder
@@ -23,7 +24,6 @@ from emulator.launch.launched import started_by_mpi
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import FOLDER, ShardIO, Written, key_of, read_file, write_file
-from emulator.plugins.checkpoint.model import CheckpointModel, Shard, data_parallel, parameters, shards, total
 from emulator.record.machine import cpu_seconds, describe_machine, describe_mount
 from emulator.record.out import ResultFolder, check_out, claim_failure
 from emulator.record.result import Checkpoint, Flag, RunResult, new_result

@@ -28,13 +28,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from emulator.config.checkpoint import Shard
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.dataset.checksum import crc32, crc32_join
 from emulator.dataset.formats.base import SLACK
 from emulator.dataset.grow import RandomSource
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Lock, Owner, sync_folder, write_whole
-from emulator.plugins.checkpoint.model import Shard
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer, padded

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+from emulator.config.checkpoint import CheckpointModel, parameters
 from emulator.config.reader import Source, build
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config, workload_table
@@ -19,7 +20,6 @@ from emulator.plugins.mlperf.figures import GIB, JsonObject, each_host
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.plugins.mlperf.workload import checkpoint_model
 from emulator.record.result import Checkpoint, RunResult, new_result
-from emulator.registry import load
 
 _SPAN = re.compile(r"(save|load)_ckpt(\d{1,6})")
 _LONGEST = 1e9  # seconds
@@ -55,9 +55,7 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     config = Config(f"{run.name}/config.yaml", workload_table(table, f"{run.name}/config.yaml"))
     name = re.sub(r"^llama_", "llama3-", config.model("model"))
     model = build(
-        load("plugins.checkpoint.model:CheckpointModel"),
-        checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name)),
-        Source(config.name),
+        CheckpointModel, checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name)), Source(config.name)
     )
     summary = JsonObject(run.summary, f"{run.name}/summary.json")
     metric = summary.inner("metric")
@@ -71,7 +69,6 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0 or ranks < group
     memory = each_host(summary.numbers("host_memory_GB", 1e9, optional=True), hosts)
     cores = each_host(summary.numbers("host_cpu_count", 1e6, optional=True), hosts)
-    parameters = load("plugins.checkpoint.model:parameters")
     return ImportedCheckpoints(
         run=run,
         workload={

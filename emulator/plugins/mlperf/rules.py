@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from emulator.config.catalog import names
+from emulator.config.checkpoint import data_parallel, load_checkpoint_model, total
 from emulator.config.workload import load_workload, stored_workload
 from emulator.dataset.sizes import MEMORY_FACTOR, MIN_STEPS
 from emulator.errors import SpecError
 from emulator.record.result import RunResult
-from emulator.registry import load
 from emulator.units import show_bytes
 
 Division = Literal["open and closed", "closed"]
@@ -319,13 +319,12 @@ def _whole_sizes(run: CheckpointRun, limits: Limits) -> Answer:
         return f"scaled to {run.result.workload['scale']}", False
     if run.name not in names("workloads/checkpoints"):
         return f"{run.name} is none of its models", False
-    module = load("plugins.checkpoint.model")
-    model = module.load_checkpoint_model(run.name)
+    model = load_checkpoint_model(run.name)
     try:
-        data = module.data_parallel(model, run.ranks, run.subset)
+        data = data_parallel(model, run.ranks, run.subset)
     except SpecError as error:
         return error.what, False
-    expected = module.total(model, data, run.ranks)
+    expected = total(model, data, run.ranks)
     written = {checkpoint.bytes for checkpoint in run.result.checkpoints}
     value = f"{show_bytes(min(written))} of {show_bytes(expected)}"
     return value, all(abs(size / expected - 1) <= 0.02 for size in written)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from emulator.config.catalog import names
+from emulator.config.checkpoint import CheckpointModel, checkpoint_models, load_checkpoint_model
 from emulator.config.reader import Source, build, toml_text
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.config.workload import SampleSpec, Workload, load_workload
@@ -23,7 +24,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config
-from emulator.registry import FORMATS, load
+from emulator.registry import FORMATS
 from emulator.units import BLOCK_BYTES
 
 USED = {
@@ -426,8 +427,7 @@ def checkpoint_model(config: Config, name: str) -> dict[str, Any]:
     optimiser_type = config.text("model.optimizer_datatype", "fp32")
     if model_type not in _STATE_BYTES or optimiser_type not in _STATE_BYTES:
         raise SpecError(f"{config.name}: data types {model_type}, {optimiser_type}", ", ".join(_STATE_BYTES))
-    load_model = load("plugins.checkpoint.model:load_checkpoint_model")
-    known = [load_model(published) for published in names("workloads/checkpoints")]
+    known = [load_checkpoint_model(published) for published in checkpoint_models()]
     same = [model for model in known if asdict(model.shape) == shape]
     spreads = ("tensor", "pipeline")
     copies = [
@@ -464,7 +464,7 @@ def checkpoint_model(config: Config, name: str) -> dict[str, Any]:
         },
     }
     try:
-        build(load("plugins.checkpoint.model:CheckpointModel"), table, Source(config.name))
+        build(CheckpointModel, table, Source(config.name))
     except SpecError as error:
         raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
     return table

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.errors import SpecError
-from emulator.plugins.checkpoint.model import (
+from emulator.config.checkpoint import (
     CheckpointModel,
     Parallelism,
     TransformerShape,
@@ -25,6 +24,7 @@ from emulator.plugins.checkpoint.model import (
     stage_layers,
     total,
 )
+from emulator.errors import SpecError
 
 GIB = 2**30
 
