@@ -100,11 +100,16 @@ class Group(Collection[str]):
         return ", ".join(self)
 
     def load(self, name: str) -> Any:
-        """The plug-in of that name, a key of this group. Raises MissingError when it cannot be imported.
+        """The plug-in of that name. Raises MissingError when there is none, or it cannot be imported.
 
         Where two packages offer the same name, feedrate's own is taken, or the first on the path.
         """
         if name not in self._loaded:
+            if name not in self:
+                raise MissingError(
+                    f"no installed package has the {self.noun} {name}",
+                    "install the package that it comes from",
+                )
             offer = self._offers()[name][0]
             module, _, attribute = offer.value.partition("[")[0].strip().partition(":")
             try:

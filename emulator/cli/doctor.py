@@ -1,4 +1,4 @@
-"""`feedrate doctor`: what this machine has, what is missing, and how to get it."""
+"""`feedrate doctor`: check what this machine has and say how to get what is missing."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def doctor(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the examination."""
+    """One line of the report."""
 
     what: str
     good: bool
     found: str
     advice: str = ""
-    """What to do when it is not good."""
+    """What to do where `good` is False."""
     required: bool = False
-    """Nothing runs without it."""
+    """True when no run works without it."""
 
 
 def _mpi() -> Iterator[Finding]:
@@ -84,7 +84,7 @@ def _mpi() -> Iterator[Finding]:
 
 
 def _library(launcher: Launcher) -> Finding:
-    """Which MPI library mpi4py finds: of this launcher's family, or of another."""
+    """The MPI library that mpi4py finds; not good when it is of another family than the launcher."""
     try:
         found = mpi_library()
     except LaunchError as error:
@@ -98,7 +98,7 @@ def _library(launcher: Launcher) -> Finding:
 
 
 def _ranks(launcher: Launcher) -> Finding:
-    """Whether two real ranks really talk: mpirun and mpi4py may well belong to different MPIs."""
+    """Start two ranks: mpirun and mpi4py may belong to different MPIs, and then each rank is alone."""
     hello = "from mpi4py import MPI; w = MPI.COMM_WORLD; w.allreduce(1); print(w.rank, w.size)"
     try:
         with scratch() as (_, variables):
@@ -158,25 +158,27 @@ def _folder(folder: Path) -> Iterator[Finding]:
 
 
 def _others(what: str, folder: Path) -> Finding:
-    """Whether other users could change what is in `folder`, as far as modes and owners tell."""
+    """Look for other users who may write to `folder`, by modes and owners."""
     try:
         who = who_else_writes(folder.resolve())
     except OSError as error:
         who = f"cannot see the rights of {folder} ({error.strerror})"
-    advice = "who can write there can change samples and results: chmod go-w, or a folder of your own"
+    advice = "they can change samples and results: chmod go-w, or use a folder of your own"
     return Finding(what, not who, who or f"only you can write to {folder}", advice)
 
 
 def who_else_writes(folder: Path) -> str:
-    """Who else may write to `folder`, to what is in it, or above it, in words; empty: nobody. Raises OSError.
+    """Say who else may write to `folder`, to an entry of it, or to a folder above it. Raises OSError.
 
-    The user root may do anything and is not counted. Files count that lie in the folder itself.
+    Empty when nobody may. Root does not count; files in sub-folders are not looked at.
     """
     me = os.geteuid()
     inside = [Path(entry.path) for entry in islice(os.scandir(folder), _ENTRIES)]
     for path in (folder, *folder.parents, *inside):
         info = path.lstat()
-        sticky = info.st_mode & stat.S_ISVTX and path in folder.parents  # there each may rename his own only
+        sticky = (
+            info.st_mode & stat.S_ISVTX and path in folder.parents
+        )  # in a sticky folder users may rename only what is theirs
         if stat.S_ISLNK(info.st_mode) or sticky:
             continue
         mode = f"{path} (mode {stat.S_IMODE(info.st_mode):o})"
@@ -190,11 +192,11 @@ def who_else_writes(folder: Path) -> str:
 
 
 _ENTRIES = 10_000
-"""Files of a folder that are looked at."""
+"""Entries of a folder that are looked at, at most."""
 
 
 def _objects(place: ObjectURL) -> Finding:
-    """Whether the objects can be listed: endpoint, keys and bucket, or cluster, user and pool."""
+    """List one object, which needs the endpoint, the keys and the bucket, or the cluster, user and pool."""
     try:
         some = next(iter(open_store(place).entries()), None)
     except FeedrateError as error:
@@ -218,7 +220,7 @@ def _machine() -> Iterator[Finding]:
 
 
 def _plugins() -> Iterator[Finding]:
-    """A line for each plug-in that cannot be imported or is hidden by another, and how many work."""
+    """A line for each plug-in that cannot be imported or that another one hides, and a count of the rest."""
     working = 0
     for group in GROUPS:
         for name in group:

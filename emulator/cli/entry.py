@@ -1,4 +1,4 @@
-"""Where every process of feedrate begins: rank 0 reads the command line, the other ranks follow it."""
+"""The start of every process of feedrate. Rank 0 reads the command line; the other ranks follow rank 0."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, 
 from emulator.run.comm import world
 
 _LAST_WORDS_SECONDS = 2.0
-"""How long ranks after the first stay when MPI does not start: a launcher ends all when one has ended."""
+"""How long other ranks wait when MPI does not start: the launcher ends all ranks when one ends, and rank 0
+still has to print the error."""
 TOGETHER = ("run", "sweep")
-"""The commands whose ranks after the first follow rank 0 (sweep.session)."""
+"""Commands whose other ranks follow rank 0 (`sweep.ranks.follow`)."""
 ALONE = ("record",)
-"""The commands whose time is a job's of the user: it may hang, and signals are for it."""
+"""Commands that run a user's process have no watchdog: it may hang, and signals are meant for it."""
 
 
 def entry() -> None:
-    """Run the command, or as a rank after the first follow rank 0."""
+    """Run the command, or follow rank 0 as one of the other ranks. Never returns."""
     together = len(sys.argv) > 1 and sys.argv[1] in TOGETHER and started_by_mpi()
     try:
         timeout = storage_timeout(sys.argv[1:])
     except FeedrateError:
-        timeout = DEFAULT_TIMEOUT  # the command line says what is wrong with it
+        timeout = DEFAULT_TIMEOUT  # the command line reports the error
     if len(sys.argv) < 2 or sys.argv[1] not in ALONE:
         if started_by_mpi():
             watch_rank(rank_hint(), timeout)
@@ -33,16 +34,15 @@ def entry() -> None:
             supervised(timeout)
     try:
         if together and rank_hint() > 0:
-            comm = world()  # before any import
-            from emulator.sweep.ranks import follow  # after MPI: the last rank to start is not kept waiting
+            comm = world()
+            from emulator.sweep.ranks import follow  # after MPI_Init, in which ranks wait for the last one
 
             raise SystemExit(follow(comm))
-    except FeedrateError as error:  # rank 0 has met it too, and says so
+    except FeedrateError as error:  # rank 0 meets the same error and prints it
         time.sleep(_LAST_WORDS_SECONDS)
         raise SystemExit(error.exit_code) from None
     if together:
-        # MPI first: until the last rank has initialised it, the others poll in there and take the CPU that
-        # the last one needs. Afterwards they wait politely.
+        # MPI_Init before imports: ranks poll in it until the last one comes, and take the CPU that it needs.
         try:
             world()
         except LaunchError as error:
@@ -62,7 +62,7 @@ def entry() -> None:
 
 
 def rank_server() -> None:
-    """Fork ranks of this machine: what the process of launch.forkserver calls."""
+    """Serve forked ranks that run `entry`: the main function of the fork server's process."""
     from emulator.launch.forkserver import serve_ranks
 
     serve_ranks(entry)

@@ -1,4 +1,4 @@
-"""The command `feedrate`: arguments in, one verb out, errors as one line."""
+"""The command `feedrate`: it parses arguments, calls one verb, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ from emulator.text import PrintableStream
 from emulator.units import show_seconds
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-"""Settings of every command's context."""
+"""Context settings of every command."""
 
 
 def _of_every_verb(
     as_json: Annotated[
-        bool, typer.Option("--json", help="The answer as a line of JSON on stdout, all else on stderr.")
+        bool, typer.Option("--json", help="Print the answer as a line of JSON on stdout, all else on stderr.")
     ] = False,
     live: Annotated[
         str,
         typer.Option(
             "--live",
             metavar="HOW",
-            help="How far it is: lines, json (an object a second, to stdout), json:FILE or off. "
-            "Default: a view on a terminal, else lines.",
+            help="Progress: lines, json (an object a second on stdout), json:FILE or off. "
+            "Default: a live view on a terminal, else lines.",
         ),
     ] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the answer, and errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer and errors.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also what is started, with which options.")
+        bool, typer.Option("--verbose", "-v", help="Also print what is started, with which options.")
     ] = False,
     storage_timeout: Annotated[
         str,
         typer.Option(
             OPTION,
             metavar="TIME",
-            callback=lambda: storage_timeout(sys.argv[1:]),  # run.watch looks for it before anything else
-            help="End when a call into the storage has not returned for so long.",
+            callback=lambda: storage_timeout(sys.argv[1:]),  # cli.entry has used it by now: check it only
+            help="Give up when a call into the storage has not returned for this long.",
         ),
     ] = show_seconds(DEFAULT_TIMEOUT),
 ) -> None:
@@ -157,13 +157,13 @@ def _options(
 
 
 def verb_command(name: str) -> Any:
-    """The click command of a verb; None for a word that is none."""
+    """The click command of a verb; None when there is no such verb. Raises MissingError."""
     group: Any = typer.main.get_command(app)
     return group.get_command(None, name)
 
 
 def command() -> int:
-    """Run the command line and return its exit status; an error of the user is one line on stderr."""
+    """Run the command line and return its exit status. An error is one line on stderr."""
     sys.stdout, sys.stderr = PrintableStream(sys.stdout), PrintableStream(sys.stderr)
     try:
         sys.argv[1:] = with_defaults(sys.argv[1:], verb_command)
@@ -171,7 +171,7 @@ def command() -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except FeedrateError as error:
-        if rank_hint() == 0:  # what is wrong before ranks meet is wrong on every rank: say it once
+        if rank_hint() == 0:  # every rank has the same error: print it once
             print(f"feedrate: error: {error}", file=sys.stderr)
         return error.exit_code
     except DAMAGE as error:
@@ -182,12 +182,12 @@ def command() -> int:
             line = damaged(", ".join(read), error)
             print(f"feedrate: error: {line}", file=sys.stderr)
             return line.exit_code
-        print(f"feedrate: error: {unexpected(error)}", file=sys.stderr)  # what was read is feedrate's own
+        print(f"feedrate: error: {unexpected(error)}", file=sys.stderr)  # no file of the user's was read
         return FeedrateError.exit_code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our output is gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout's reader is gone
         return 1
-    except OSError as error:  # of a call so small that nobody expects it to fail
+    except OSError as error:  # from a small call that has no handler of its own
         refused = storage_error(error, "the system refused a call")
         print(f"feedrate: error: {refused}", file=sys.stderr)
         return refused.exit_code

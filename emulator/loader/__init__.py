@@ -1,4 +1,4 @@
-"""Loaders read the batches of a rank ahead of its accelerator. `make_loader` makes one by its name."""
+"""Loaders read the batches of a rank ahead of its accelerator. `make_loader` makes a loader by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from emulator.registry import LOADERS
 from emulator.storage.base import Storage
 
 ALL = AccessSpec()
-"""Samples in random order, and all of each."""
+"""Whole samples in random order."""
 
 
 def _torch(name: str) -> Any:
@@ -32,7 +32,7 @@ def _direct() -> Any:
 
 TORCH = LoaderPlugin(
     get=partial(_torch, "ProcessLoader"),
-    summary="DataLoader and its worker processes, as a training has them",
+    summary="reads, and costs, as PyTorch's DataLoader with worker processes does",
     tensors=True,
     processes=True,
 )
@@ -47,7 +47,7 @@ THREADS = LoaderPlugin(
     summary="DataLoader over threads: the same reads and crops at less CPU, as on a host with cores to spare",
     tensors=True,
 )
-DIRECT = LoaderPlugin(get=_direct, summary="every byte is read and none kept: many accelerators on few cores")
+DIRECT = LoaderPlugin(get=_direct, summary="reads every byte and keeps none: many accelerators on few cores")
 
 
 def make_loader(
@@ -60,15 +60,15 @@ def make_loader(
     checksums: Numbers | None = None,
     access: AccessSpec = ALL,
 ) -> Loader:
-    """The loader `kind`, an entry point of `feedrate.loaders`, of one rank over `samples` in `storage`.
+    """Make the loader `kind`, an entry point of `feedrate.loaders`, for one rank.
 
-    `seed` is that of the random crops. With `checksums` every sample is summed as it is read, and one that
-    differs is a DatasetError. `access` says which columns, or pieces, of a sample are read, and what becomes
-    of the loader's workers between two calls of its `read`. Raises DatasetError for a format that is not
-    known or does not fit the workload, MissingError without PyTorch.
+    It reads `samples` from `storage`. `seed` draws the random crops. With `checksums` it compares the CRC-32
+    of every sample that it reads, and raises DatasetError where one differs. `access` gives the columns or
+    pieces to read, and what workers do between two calls of `read`. Raises DatasetError for a format that is
+    unknown or does not fit the workload, MissingError without PyTorch.
     """
     form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS.load(kind)
-    # Arrays of a file that feedrate did not make have any shape and make no batch: their bytes are kept.
+    # Arrays in adopted files have shapes of their own and cannot be stacked to a batch: keep their bytes.
     foreign = getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
     crops = owner.tensors and bool(spec.crop) and not foreign
     many = samples.samples_per_file > 1 or bool(columns) or form.partial

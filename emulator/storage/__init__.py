@@ -1,4 +1,4 @@
-"""Where samples lie. `open_store` makes a store of a place; a client for objects is imported for it alone."""
+"""Storage of samples. `open_store` opens a place, and imports the client of an object store for it alone."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from emulator.storage.folder import FolderStore
 
 
 def open_store(place: Place | Store) -> Store:
-    """The store at `place`; one that is open is returned as it is.
+    """Open the store at `place`; a Store is returned as it is.
 
-    A command opens its store once and hands it on: object stores need a connection. Raises MissingError,
-    SpecError, StorageError.
+    Open it once a command and pass it on: an object store makes a connection. Raises MissingError, SpecError,
+    StorageError.
     """
     if isinstance(place, Store):
         return place

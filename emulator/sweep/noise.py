@@ -68,7 +68,7 @@ def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     if not text or not isinstance(folder, Path):
         yield
         return
-    kind = noise_named(text)
+    kind = agreed(world, lambda: noise_named(text))  # a host may lack its package
     host, first = socket.gethostname(), world.node().rank == 0
     running: list[Running] = []
     try:

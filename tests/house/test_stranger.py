@@ -104,7 +104,9 @@ def test_a_command_with_a_kind_of_result_and_a_figure(ours, tmp_path):
     assert "A stat takes" in ours("report", "out", "--html", "page.html").out
     assert "Time of each stat" in (tmp_path / "page.html").read_text()
     # Where the package is not installed its result is refused with one line.
-    assert "is not installed here" in feedrate("report", tmp_path / "out").one_line()
+    assert (
+        "no installed package has the kind of result stat" in feedrate("report", tmp_path / "out").one_line()
+    )
 
 
 def test_a_broken_plug_in_is_one_line(ours):
