@@ -153,12 +153,5 @@ NOISE = Group("noise", "noise")
 TRACES = Group("traces", "trace reader")
 """Functions that `feedrate import` calls, by the end of a file's name without its first dot."""
 TABLES = Group("tables", "table")
-"""Functions from a result and names or files to the tables that stand beside the result."""
+"""Functions from a result, and names or files of the systems that it ran on, to tables beside the result."""
 GROUPS = (VERBS, FORMATS, STORES, LOADERS, KINDS, NOISE, TRACES, TABLES)
-
-
-def load(name: str) -> Any:
-    """What `name` stands for: `module`, or `module:attribute`, below `emulator`."""
-    module, _, attribute = name.partition(":")
-    found = import_module(f"{__package__}.{module}")
-    return getattr(found, attribute) if attribute else found

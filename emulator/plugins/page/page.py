@@ -130,7 +130,8 @@ def beside(result: RunResult, found: Gathered) -> tuple[tuple[Table, ...], tuple
         tables += [replace(table, caption=f"{table.caption} ({name})") for table in more_tables]
         figures += [replace(figure, title=f"{figure.title} ({name})") for figure in more_figures]
     if found.systems:
-        tables += TABLES.load("systems")(result, found.systems)
+        for name in TABLES:
+            tables += TABLES.load(name)(result, found.systems)
     return tuple(table for table in tables if table.rows), tuple(figures)
 
 
