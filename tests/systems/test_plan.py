@@ -163,8 +163,8 @@ def test_what_is_wrong_is_said_in_one_line():
     assert "needs a question" in feedrate("plan").one_line()
 
 
-def test_a_system_without_its_option_is_answered_with_what_to_do():
-    assert "name a system with --system s.toml" in feedrate("plan", "s.toml").one_line()
+def test_a_system_without_its_option_is_one_line():
+    assert "takes no argument s.toml: see feedrate plan -h" in feedrate("plan", "s.toml").one_line()
 
 
 def test_over_a_dataset_knee_and_points_are_of_the_same_run():
