@@ -59,11 +59,11 @@ def imported(module: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_heavy_packages_have_one_owner(module):
-    place = str(module.relative_to(ROOT / "emulator"))
-    for name in imported(module) & OWNERS.keys():
-        assert any(place.startswith(owner) for owner in OWNERS[name]), f"{place} must not import {name}"
+def test_heavy_packages_have_one_owner():
+    for module in MODULES:
+        place = str(module.relative_to(ROOT / "emulator"))
+        for name in imported(module) & OWNERS.keys():
+            assert any(place.startswith(owner) for owner in OWNERS[name]), f"{place} must not import {name}"
 
 
 def strings(module: Path) -> Iterator[str]:
@@ -75,11 +75,11 @@ def strings(module: Path) -> Iterator[str]:
             yield node.value
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_string_names_a_module_of_ours(module):
-    """Only setup.cfg's entry points do: an import that is hidden in a string escapes import-linter."""
-    for text in strings(module):
-        assert not re.search(r"\bemulator\.", text), f"{module.relative_to(ROOT)}: {text!r}"
+def test_no_string_names_a_module_of_ours():
+    """Only setup.cfg's entry points do: import-linter sees no import that is hidden in a string."""
+    for module in MODULES:
+        for text in strings(module):
+            assert not re.search(r"\bemulator\.", text), f"{module.relative_to(ROOT)}: {text!r}"
 
 
 def test_every_entry_point_can_be_imported():
@@ -93,17 +93,13 @@ def test_every_entry_point_can_be_imported():
                 )
 
 
-FORBIDDEN = {"eval", "exec"}
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_is_ever_executed_from_data(module):
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.Call):
-            assert not (isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN)
-            for keyword in node.keywords:
-                value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-                assert not (keyword.arg in ("allow_pickle", "shell") and value is not False)
+def test_numpy_never_unpickles():
+    """ruff forbids eval, exec and shells (S102, S307, S602); it has no rule for allow_pickle."""
+    for module in MODULES:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                value = node.value.value if isinstance(node.value, ast.Constant) else None
+                assert value is False, f"{module.relative_to(ROOT)}:{node.value.lineno}"
 
 
 HEAVY = {

@@ -1,6 +1,7 @@
 """A stranger's package (stranger/) extends feedrate without a change in emulator/: built, installed, used."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,11 @@ def test_a_format_with_a_folder_for_each_sample(ours, tmp_path):
     assert "6 of 6 files checked, 0 faults" in ours("verify", "data").out
     ours("run", "data", *SWEEP, "--set", "sample.format=shelf", "--verify-reads", "--out", "out")
     ours("run", "data", *SWEEP[:2], "--loader", "patient", *SWEEP[4:], "--set", "sample.format=shelf")
+
+    kept = tmp_path / "kept"
+    shutil.copytree(data, kept, ignore=shutil.ignore_patterns("manifest.json", "samples-*", ".feedrate"))
+    ours("adopt", "kept", "--format", "shelf")
+    assert "6 of 6 files checked, 0 faults" in ours("verify", "kept").out
 
     (data / "sample_0000002.shelf/y").write_bytes(b"")
     assert "sample_0000002.shelf" in ours("verify", "data", statuses=(3,)).out

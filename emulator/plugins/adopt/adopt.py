@@ -100,9 +100,10 @@ def find_samples(folder: Path, wanted: str = "", force: bool = False) -> Found:
     sizes = np.fromiter((_size(file) for file in files), np.int64, len(files))
     names = Listed.of(_name(file) for file in files)
     del files
+    store = FolderStore(folder)
     for index, name in enumerate(names):
         for part in form.parts(name):
-            held_by_it = int(sizes[index]) if part == name else others.get(part)
+            held_by_it = int(sizes[index]) if part == name else others.get(part) or store.size(part)
             if not held_by_it:
                 what = "is missing" if held_by_it is None else "is empty"
                 raise DatasetError(f"{folder / part} {what}", "repair the dataset, or take it away")
