@@ -263,6 +263,11 @@ class Lock:
             raise
         return True
 
+    @property
+    def held(self) -> bool:
+        """True until it is released."""
+        return self._descriptor >= 0
+
     def release(self, *, remove: bool = False) -> None:
         """Let others in; with `remove` the file goes. A second call does nothing. Never raises."""
         if self._descriptor >= 0:

@@ -19,7 +19,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import SpecError, StorageError, storage_errors
@@ -61,13 +61,14 @@ _OUTPUT_OF_TOOLS = (
 class ResultFolder:
     """An OUT folder, open for adding: after every addition run.json holds all that was measured so far.
 
-    Use it like this, in one process of a run:
+    One process of a run opens it; ranks do so with `run.comm.entered`:
 
-        folder = ResultFolder.create(out, new_result("checkpoint", command=..., ...), force=force)
-        folder.update(checkpoints=(*folder.result.checkpoints, checkpoint), flags=flags)
-        return folder.complete()
+        with ResultFolder.create(out, new_result("checkpoint", command=..., ...), force=force) as folder:
+            folder.update(checkpoints=(*folder.result.checkpoints, checkpoint), flags=flags)
+            return folder.complete()
 
-    `resume` takes the place of `create` to go on with a run that was cut off. `keep` writes other files.
+    `resume` takes the place of `create` to go on with a run that was cut off. `keep` writes other files. A
+    body that ends before `complete` leaves an incomplete result, and lets others in.
     """
 
     def __init__(self, path: Path, result: RunResult, lock: Lock) -> None:
@@ -93,9 +94,7 @@ class ResultFolder:
             folder = cls(path, result, lock)
             folder.update(status="incomplete", reason=UNFINISHED)
         except BaseException:
-            with suppress(StorageError):
-                _tidy(path, Owner.me())  # without the lock nobody knows whose they are
-            lock.release(remove=True)
+            cls(path, result, lock).close()
             if made:
                 with suppress(OSError):
                     path.rmdir()
@@ -119,6 +118,19 @@ class ResultFolder:
         folder = cls(path, result, lock)
         folder.update(status="incomplete", reason=UNFINISHED)
         return folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others in. A second call, or one after `complete`, does nothing. Never raises."""
+        if self._lock.held:
+            with suppress(StorageError):
+                _tidy(self.path, Owner.me())  # without the lock nobody knows whose they are
+            self._lock.release(remove=True)
 
     def update(self, **changes: Any) -> RunResult:
         """Change fields of the result and write run.json; the result. Raises StorageError."""

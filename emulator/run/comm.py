@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -204,6 +204,16 @@ def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> 
             claim_failure(out, str(failed))
         print(f"feedrate: error: {failed}", file=sys.stderr, flush=True)
     raise Quiet(codes[first])
+
+
+@contextmanager
+def entered(comm: Comm, enter: Callable[[], AbstractContextManager[Value]] | None) -> Iterator[Value | None]:
+    """Hold what `enter()` returns open during the body, on the ranks that have an `enter`; None on others.
+
+    Every rank ends when one of them cannot enter, as with `agreed`. Collective over `comm`.
+    """
+    with ExitStack() as stack:
+        yield agreed(comm, lambda: stack.enter_context(enter()) if enter else None)
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class Leader:
         self._ranks = self._length = self._step = 0
         self._spools: Spools | None = None
 
-    def open(self, dataset: Dataset, hosts: Sequence[str], unjoined: str = "") -> None:
+    def open(self, dataset: Dataset, hosts: Sequence[str], unjoined: str = "") -> ResultFolder:
         """Make OUT, or take up the one to resume; `hosts` has the host of every rank of the world.
 
         `unjoined` says why hosts could not be joined by sockets; empty: they are, or there is only one.
@@ -68,6 +68,7 @@ class Leader:
             self._folder = ResultFolder.resume(job.out, result)
         else:
             self._folder = ResultFolder.create(job.out, result, force=job.force)
+        return self._folder
 
     def keep_rows_on(self, apart: Collection[str]) -> None:
         """These hosts do not see OUT: each keeps its part of the step log in a folder of its own."""

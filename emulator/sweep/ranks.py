@@ -11,6 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from emulator.config.workload import Placement
 from emulator.record.out import RESULT
 from emulator.record.result import RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
-from emulator.run.comm import Comm, Quiet, agreed, guarded
+from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
 from emulator.run.links import hosts_joined
 from emulator.run.point import TrainingJob, run_point
 from emulator.run.shared import open_together
@@ -46,8 +47,10 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         checks = world.node().rank == 0  # the first rank of each host, for all of them
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
-        with hosts_joined(world, hosts) as (links, unjoined):
-            agreed(world, lambda: leader.open(dataset, hosts, unjoined) if leader else None)
+        with (
+            hosts_joined(world, hosts) as (links, unjoined),
+            entered(world, partial(leader.open, dataset, hosts, unjoined) if leader else None),
+        ):
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
             seen = world.gather(not checks or (job.out / RESULT).is_file())
             apart = {host for host, sees in zip(hosts, seen, strict=False) if not sees}
@@ -70,9 +73,9 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                             leader.add(measured)
                     number += 1
                     world.barrier()  # ranks that are not active sleep here
-        agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
-        agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
-        return leader.complete() if leader else None
+            agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
+            agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
+            return leader.complete() if leader else None
 
 
 def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:

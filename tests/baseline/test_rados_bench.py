@@ -11,7 +11,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import StorageError
-from emulator.plugins.baseline.rados import Bench, Cluster, RadosPlan, corner_of, parse_bench
+from emulator.plugins.baseline.rados import Bench, Cluster, RadosPlan, corners_of, parse_bench
 
 # As Ceph 16.2.15 printed them, less the figures of single seconds.
 WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",
@@ -26,7 +26,7 @@ BENCH = Bench(phase="write", depth=16, seconds=2.0, run_name="x", objects=64)
 
 @pytest.mark.parametrize(("phase", "text"), [("write", WRITE), ("seq", SEQ), ("rand", SEQ)])
 def test_figures_are_those_of_rados_bench(phase, text):
-    corner = corner_of(replace(BENCH, phase=phase), [text], ("a.json",))
+    (corner,) = corners_of(replace(BENCH, phase=phase), [text], ("a.json",))
     side = corner.write if phase == "write" else corner.read
     told = json.loads(text)
     assert side.bytes_per_second == pytest.approx(float(told["bandwidth"]) * 2**20, rel=1e-5)
@@ -38,8 +38,8 @@ def test_figures_are_those_of_rados_bench(phase, text):
 
 
 def test_clients_add_up():
-    one = corner_of(replace(BENCH, phase="seq"), [SEQ], ()).read
-    two = corner_of(replace(BENCH, phase="seq"), [SEQ, SEQ.replace("0.150337", "0.9")], ()).read
+    one = corners_of(replace(BENCH, phase="seq"), [SEQ], ())[0].read
+    two = corners_of(replace(BENCH, phase="seq"), [SEQ, SEQ.replace("0.150337", "0.9")], ())[0].read
     assert (two.requests, two.iops) == (2 * one.requests, pytest.approx(2 * one.iops))
     assert (two.latency_mean, two.latency_p9999) == (pytest.approx(one.latency_mean), 0.9)
 

@@ -6,8 +6,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,12 +14,12 @@ from typing import Any, Literal
 
 from emulator.errors import FeedrateError, MissingError, SpecError, StorageError
 from emulator.launch.child import ChildProcess
+from emulator.plugins.baseline.clients import Plan, Say, Trial, run_trials
 from emulator.plugins.baseline.fio import GRACE_SECONDS
-from emulator.plugins.baseline.measure import Say, Turns, take_turn
+from emulator.plugins.baseline.suites import FULL, QUICK
 from emulator.record.machine import describe_machine
-from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Corner, RunResult, Side, new_result
-from emulator.run.comm import Comm, agreed
+from emulator.run.comm import Comm
 from emulator.units import show_bytes, show_seconds
 
 OBJECT_BYTES = 4 << 20
@@ -31,6 +30,8 @@ _TOO_OLD = "Ceph 14 or newer is needed"
 
 Phase = Literal["write", "seq", "rand"]
 PHASES: tuple[Phase, ...] = ("write", "seq", "rand")
+QUICK_BYTES = 256 * 2**20
+"""Bytes that a client writes with --quick."""
 DEPTHS = (16,)
 """Requests in flight unless --depths says otherwise: rados bench's own default."""
 
@@ -150,39 +151,35 @@ def side_of(runs: Sequence[Mapping[str, Any]], phase: Phase) -> Side | None:
     )
 
 
-def corner_of(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> Corner:
-    """One phase at one depth, from the JSON of each client. Raises StorageError."""
+def corners_of(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
+    """The one corner of a phase at one depth, from the JSON of each client. Raises StorageError."""
     side = side_of([parse_bench(text) for text in printed], bench.phase)
     writes = bench.phase == "write"
-    return Corner(
-        pattern="random" if bench.phase == "rand" else "sequential",
-        block_bytes=OBJECT_BYTES,
-        read_share=float(not writes),
-        depth=bench.depth,
-        jobs=1,
-        clients=len(printed),
-        read=None if writes else side,
-        write=side if writes else None,
-        files=files,
-    )
+    return [
+        Corner(
+            pattern="random" if bench.phase == "rand" else "sequential",
+            block_bytes=OBJECT_BYTES,
+            read_share=float(not writes),
+            depth=bench.depth,
+            jobs=1,
+            clients=len(printed),
+            read=None if writes else side,
+            write=side if writes else None,
+            files=files,
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RadosPlan:
-    """What rados bench is asked to do."""
+class RadosPlan(Plan):
+    """rados bench on a pool, every client with objects of its own."""
 
     cluster: Cluster
     depths: tuple[int, ...] = DEPTHS
     seconds: float
     """Measured time of a phase, whole seconds."""
-    most_bytes: int
+    most_bytes: int = 0
     """Bytes that a client writes at each depth at most, then again; 0: as many as it can."""
-    keep: bool
-    """Leave the objects in the pool."""
-    out: Path
-    command: tuple[str, ...]
-    label: str = ""
-    """A name for the result, for people."""
     nonce: str = field(default_factory=lambda: os.urandom(4).hex())
     """In the names of objects: those of another run are never written over, nor removed."""
 
@@ -202,14 +199,14 @@ class RadosPlan:
         ]
 
     def lines(self, clients: int) -> Iterator[str]:
-        """What it would do, for people. Raises MissingError."""
+        """The plan for people. Raises MissingError."""
         benches = self.benches("HOST")
         least = show_seconds(len(benches) * self.seconds)
         yield f"rados bench: pool {self.cluster.pool}, at least {least}"
         yield from ("  " + shlex.join(bench.command(self.cluster)) for bench in benches)
 
-    def check(self, clients: int, force: bool) -> None:
-        """What can be seen before anything is written. Raises SpecError, StorageError, MissingError."""
+    def check(self, clients: int) -> None:
+        """Refuse what cannot work, before anything is written. Raises FeedrateError."""
         if self.most_bytes and self.most_bytes < OBJECT_BYTES:
             raise SpecError(
                 f"--size {self.most_bytes} is less than one object", f"use {show_bytes(OBJECT_BYTES)}"
@@ -225,48 +222,76 @@ class RadosPlan:
                 f"the cluster has no pool {cluster.pool}",
                 f"use one of: {', '.join(pools)}" if pools else "ceph osd pool create makes one",
             )
-        check_out(self.out, force)
 
-
-def measure(plan: RadosPlan, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
-    """Run every phase with every process of `comm` as a client, and return the result on rank 0.
-
-    Collective; an error of one process ends all.
-    """
-    clients: list[str] = comm.allgather(client)
-    benches = plan.benches(client)
-
-    def create() -> ResultFolder | None:
-        return None if comm.rank else ResultFolder.create(plan.out, _new_result(plan, clients), force=force)
-
-    record = agreed(comm, create)
-
-    def run(bench: Bench) -> dict[str, tuple[str, str]]:
-        return {client: (shlex.join(bench.command(plan.cluster)) + "\n", run_bench(plan.cluster, bench))}
-
-    def corners(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
-        return [corner_of(bench, printed, files)]
-
-    stack = ExitStack()
-    try:
-        progress = Turns([f"{bench.phase}, depth {bench.depth}" for bench in benches], plan.seconds)
-        stack.enter_context(progress.shown(comm))
-        for number, bench in enumerate(benches):
-            progress.begin(number)
-            folder = f"rados/{number:03d}-{bench.phase}-t{bench.depth}"
-            take_turn(
-                comm, plan.out, record, folder, "command", partial(run, bench), partial(corners, bench), say
+    def run(self, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
+        """Run every phase with the ranks of `comm`; the result on rank 0. Collective."""
+        clients: list[str] = comm.allgather(client)
+        benches = self.benches(client)
+        trials = [
+            Trial(
+                title=f"{bench.phase}, depth {bench.depth}",
+                folder=f"rados/{number:03d}-{bench.phase}-t{bench.depth}",
+                run=partial(self._run_bench, client, bench),
+                corners=partial(corners_of, bench),
             )
-    finally:
-        stack.close()
-        if not plan.keep:
-            for name in dict.fromkeys(bench.run_name for bench in benches):
-                try:
-                    pool = ("--pool", plan.cluster.pool)
-                    _call(plan.cluster.command(*pool, "cleanup", "--run-name", name), GRACE_SECONDS)
-                except FeedrateError as error:  # what was measured counts, whatever is left in the pool
-                    say(f"the objects of {name} may be left in pool {plan.cluster.pool}: {error.what}")
-    return record.complete() if record else None
+            for number, bench in enumerate(benches)
+        ]
+        try:
+            return run_trials(
+                self,
+                comm,
+                lambda: _new_result(self, clients),
+                trials,
+                suffix="command",
+                seconds=self.seconds,
+                force=force,
+                say=say,
+            )
+        finally:
+            if not self.keep:
+                self._clean_up({bench.run_name for bench in benches}, say)
+
+    def _run_bench(self, client: str, bench: Bench) -> Mapping[str, tuple[str, str]]:
+        return {client: (shlex.join(bench.command(self.cluster)) + "\n", run_bench(self.cluster, bench))}
+
+    def _clean_up(self, run_names: Collection[str], say: Say) -> None:
+        """Remove the objects of this client; what cannot be removed is said. Never raises FeedrateError."""
+        for name in sorted(run_names):
+            try:
+                words = ("--pool", self.cluster.pool, "cleanup", "--run-name", name)
+                _call(self.cluster.command(*words), GRACE_SECONDS)
+            except FeedrateError as error:  # what was measured counts, whatever is left in the pool
+                say(f"the objects of {name} may be left in pool {self.cluster.pool}: {error.what}")
+
+
+def rados_plan(
+    pool: str,
+    out: Path,
+    *,
+    conf: Path = Path("/etc/ceph/ceph.conf"),
+    user: str = "",
+    quick: bool = False,
+    depths: Sequence[int] = (),
+    seconds: float | None = None,
+    most_bytes: int | None = None,
+    per_host: int = 1,
+    keep: bool = False,
+    command: Sequence[str] = (),
+    label: str = "",
+) -> RadosPlan:
+    """rados bench on `pool`; what is None or empty is as `quick` says. Raises SpecError."""
+    effort = QUICK if quick else FULL
+    return RadosPlan(
+        cluster=Cluster(pool=pool, conf=conf, user=user),
+        depths=tuple(depths) or DEPTHS,
+        seconds=max(1.0, effort.seconds if seconds is None else seconds),
+        most_bytes=(QUICK_BYTES if quick else 0) if most_bytes is None else most_bytes,
+        per_host=per_host,
+        keep=keep,
+        out=out,
+        command=tuple(command),
+        label=label,
+    )
 
 
 def _new_result(plan: RadosPlan, clients: Sequence[str]) -> RunResult:

@@ -87,6 +87,22 @@ QUICK_DEPTHS = (1, 8, 32)
 """Queue depths of --quick."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much a suite does unless it is told."""
+
+    file_bytes: int
+    """Bytes of a job's file."""
+    seconds: float
+    """Measured time of a trial."""
+    ramp_seconds: float
+    """Time before it that is not counted."""
+
+
+FULL = Effort(file_bytes=2**30, seconds=30.0, ramp_seconds=5.0)
+QUICK = Effort(file_bytes=64 * 2**20, seconds=2.0, ramp_seconds=0.2)
+
+
 @dataclass(frozen=True, slots=True)
 class Suite:
     """A set of access patterns and how hard they are driven."""

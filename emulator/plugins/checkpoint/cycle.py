@@ -9,9 +9,10 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -27,7 +28,7 @@ from emulator.plugins.checkpoint.files import FOLDER, ShardIO, Written, key_of, 
 from emulator.record.machine import cpu_seconds, describe_machine, describe_mount
 from emulator.record.out import ResultFolder, check_out, claim_failure
 from emulator.record.result import Checkpoint, Flag, RunResult, new_result
-from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, guarded
+from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
 from emulator.storage.base import ReadStats
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import show_bytes, show_rate, show_seconds
@@ -116,17 +117,13 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Callable[[str]
     """
     first = world.rank == 0
     agreed(world, lambda: check(job, world.size, force) if first else None)
-    with guarded(world, job.out), ExitStack() as stack:
-        # Before OUT is made: a run that is refused leaves nothing behind.
-        agreed(world, lambda: stack.enter_context(place.locked(job.root)) if first else None)
+    # The folder of checkpoints comes before OUT: a run that is refused leaves nothing behind.
+    with guarded(world, job.out), entered(world, partial(place.locked, job.root) if first else None):
         hosts = world.allgather(socket.gethostname())
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
-        record = agreed(
-            world,
-            lambda: (
-                ResultFolder.create(job.out, _new_result(job, hosts, direct), force=force) if first else None
-            ),
-        )
+
+        def create() -> ResultFolder:
+            return ResultFolder.create(job.out, _new_result(job, hosts, direct), force=force)
 
         def give_up(error: StorageError) -> None:
             """End all ranks: this one's storage hangs, and no thread of it can be waited for."""
@@ -138,11 +135,14 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Callable[[str]
                 os._exit(error.exit_code)
 
         io = job.model.io
-        shard_io = stack.enter_context(ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up))
-        session = _Session(job, world, hosts, shard_io, direct, record, say)
-        with live.telling(session.now) if first else nullcontext():
-            session.run()
-        return record.complete() if record else None
+        with (
+            entered(world, create if first else None) as record,
+            ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up) as shard_io,
+        ):
+            session = _Session(job, world, hosts, shard_io, direct, record, say)
+            with live.telling(session.now) if first else nullcontext():
+                session.run()
+            return record.complete() if record else None
 
 
 def _new_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunResult:
