@@ -53,7 +53,7 @@ PSS_SECONDS = 4.0
 SCALE = 16
 BATCH = 7
 STEP_SECONDS = 0.636
-LOADERS = ("direct", "threads", "torch")
+LOADERS = ("direct", "torch")
 WORKERS, EDGE = 4, 48  # of 128 voxels at 1/16 of the volume 51 would be left
 FIO_DEPTHS, FIO_BLOCK = (8, 16, 32), 2**18  # it leaves out what fills no request: 2 % of files this small
 RECIPE = f"""name = "kits19-16th"

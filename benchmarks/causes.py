@@ -369,7 +369,7 @@ CASES = (
         "tiny window, latency",
         LOADER,
         ("-n", 2, *LATE, "--steps", 120, "--set", "loader.prefetch=1", "--set", "loader.workers=4"),
-        loaders=("direct", "threads"),
+        loaders=("direct",),
     ),
     Case(
         "slow link of one host",

@@ -100,8 +100,7 @@ def _contestants(options: argparse.Namespace, files: Files) -> list[Contestant]:
             found.append(Contestant(f"fio {engine} {how}", cache, fio, f"fio {how} {cache}"))
         found.append(_ours(options, files, "feedrate direct " + how, "direct", cache, direct=direct))
     for cache in ("cold", "warm"):
-        for kind in ("threads", "torch"):
-            found.append(_ours(options, files, f"feedrate {kind}", kind, cache))
+        found.append(_ours(options, files, "feedrate torch", "torch", cache))
         if os.environ.get("DLIO_PYTHON"):
             found.append(Contestant("DLIO npz", cache, lambda c=cache: dlio_turn(files, options, c)))  # type: ignore[misc]
     return [one for one in found if re.search(options.only, one.name)]

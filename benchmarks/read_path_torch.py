@@ -133,7 +133,6 @@ def main() -> None:
             given = (workload, files, place, batch)
             readers = {
                 "feedrate torch": partial(ours, *given, loader="torch"),
-                "feedrate ring": partial(ours, *given, loader="ring"),
                 "plain DataLoader": partial(plain, *given),
             }
             chosen = {one: reader for one, reader in readers.items() if options.only in one}

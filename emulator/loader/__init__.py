@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from emulator.config.workload import AccessSpec, LoaderSpec
@@ -18,10 +17,10 @@ ALL = AccessSpec()
 """Whole samples in random order."""
 
 
-def _torch(name: str) -> Any:
-    from emulator.loader import torch  # here: it imports PyTorch
+def _torch() -> Any:
+    from emulator.loader.torch import TorchLoader  # here: it imports PyTorch
 
-    return getattr(torch, name)
+    return TorchLoader
 
 
 def _direct() -> Any:
@@ -31,23 +30,11 @@ def _direct() -> Any:
 
 
 TORCH = LoaderPlugin(
-    get=partial(_torch, "ProcessLoader"),
-    summary="reads, and costs, as PyTorch's DataLoader with worker processes does",
-    tensors=True,
-    processes=True,
+    get=_torch, summary="reads, and costs, as PyTorch's DataLoader and np.load do", tensors=True
 )
-RING = LoaderPlugin(
-    get=partial(_torch, "RingLoader"),
-    summary="torch, whose workers use a ring of shared memory again instead of fresh memory for each batch",
-    tensors=True,
-    processes=True,
+DIRECT = LoaderPlugin(
+    get=_direct, summary="is the storage's side: large requests, every byte read, none kept"
 )
-THREADS = LoaderPlugin(
-    get=partial(_torch, "ThreadLoader"),
-    summary="DataLoader over threads: the same reads and crops at less CPU, as on a host with cores to spare",
-    tensors=True,
-)
-DIRECT = LoaderPlugin(get=_direct, summary="reads every byte and keeps none: many accelerators on few cores")
 
 
 def make_loader(

@@ -18,6 +18,7 @@ import numpy as np
 
 from emulator.config.recipe import ColumnSpec
 from emulator.config.workload import Workload
+from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Sources, write_file
 from emulator.dataset.manifest import Manifest
@@ -146,6 +147,7 @@ class _Zeros:
 
     def into(self, memory: memoryview, size: int) -> None:
         memory[:size] = bytes(size)
+        self.crc = crc32(memory[:size], self.crc)
 
 
 class _Empty:

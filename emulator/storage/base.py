@@ -356,6 +356,13 @@ class Storage(ABC):
         is a DatasetError of the first read.
         """
 
+    def library_path(self, name: str) -> tuple[str, int] | None:
+        """Path and bytes of the sample `name`, evicted where reads are cold, for a library that opens it.
+
+        None: it has no path. Raises as `open` does.
+        """
+        return None
+
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
         """One that reads through `buffer`, which has room for a request and HEAD + SKIM bytes, keeps `files`
         files open at most, and calls `give_way` before it has to wait for the storage: other threads shall
@@ -418,6 +425,9 @@ class TimedStorage(Storage):
         finally:
             tally.opening += time.monotonic() - begin
             tally.begin = 0.0
+
+    def library_path(self, name: str) -> tuple[str, int] | None:
+        return self.inner.library_path(name)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
         return self.inner.scanner(buffer, files, give_way)  # which keeps its times itself

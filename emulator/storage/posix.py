@@ -76,6 +76,12 @@ class PosixStorage(Storage):
         fd, length = self.descriptor(path)
         return PosixBlob(fd, path, length, self.alignment, self.evicts_on_close)
 
+    def library_path(self, name: str) -> tuple[str, int]:
+        path = self._prefix + name
+        fd, length = self.descriptor(path)
+        os.close(fd)
+        return path, length
+
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> PosixScanner:
         return PosixScanner(self, buffer, files, give_way)
 

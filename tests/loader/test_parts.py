@@ -82,7 +82,7 @@ def test_what_the_kernel_has_read_ahead_stays_for_an_epoch(kind, tmp_path):
     loader.close()
 
 
-@pytest.mark.parametrize("kind", ["direct", "threads"])
+@pytest.mark.parametrize("kind", ["direct", "torch"])
 @pytest.mark.parametrize("form", ["tfrecord", "hdf5"])
 def test_single_samples_are_read_to_the_byte(kind, form, tmp_path):
     files = write_many(tmp_path, form)
@@ -93,7 +93,7 @@ def test_single_samples_are_read_to_the_byte(kind, form, tmp_path):
         assert counts.bytes == sum(files.sizes) and counts.reads == 100
 
 
-@pytest.mark.parametrize("kind", ["direct", "threads"])
+@pytest.mark.parametrize("kind", ["direct", "torch"])
 def test_streams_read_every_block_once_and_ahead_of_the_buffer(kind, tmp_path):
     files = write_many(tmp_path, "tfrecord")
     (batches,), counts = read_all(kind, files, SEQUENTIAL)
@@ -122,7 +122,7 @@ def test_o_direct_reads_the_same(access, tmp_path):
     assert counts.bytes >= sum(batch.bytes for batch in with_direct[0])
 
 
-@pytest.mark.parametrize("kind", ["direct", "threads"])
+@pytest.mark.parametrize("kind", ["direct", "torch"])
 @pytest.mark.parametrize("access", [AccessSpec(), SEQUENTIAL], ids=["random", "sequential"])
 def test_a_flipped_bit_is_found_in_its_record(kind, access, tmp_path):
     files = write_many(tmp_path, "tfrecord")
@@ -135,8 +135,7 @@ def test_a_flipped_bit_is_found_in_its_record(kind, access, tmp_path):
         read_all(kind, files, access, verify=True)
 
 
-@pytest.mark.parametrize("kind", ["direct", "threads"])
-def test_columns_of_row_groups_are_read_once(kind, tmp_path):
+def test_columns_of_row_groups_are_read_once(tmp_path):
     columns = [f'{{name="c{number}", dtype="float32", size=50}}' for number in range(5)]
     recipe = load_recipe("dlrm", [f"columns=[{','.join(columns)}]", "row_group=5", "samples_per_file=20"])
     names, sizes = [], []
@@ -149,13 +148,13 @@ def test_columns_of_row_groups_are_read_once(kind, tmp_path):
     files = Files(tmp_path, "parquet", tuple(names), tuple(sizes), (0,) * 4, EACH)
     access = AccessSpec(pattern="sequential", columns=("c1", "c3"))
     for verify in (False, True):
-        (batches,), counts = read_all(kind, files, access, verify=verify)
+        (batches,), counts = read_all("direct", files, access, verify=verify)
         assert [batch.samples for batch in batches] == [5] * 16
         assert len({batch.bytes for batch in batches}) == 1, "a row group a step"
         assert 2 * 5 * 200 <= batches[0].bytes < 2 * 5 * 200 + 2 * 100, "two columns, and their pages' heads"
         assert counts.reads == 4 * 2 + 16 * 2, "two requests for a footer, one for a column chunk"
     with pytest.raises(DatasetError, match="no column 'c9'"):
-        read_all(kind, files, replace(access, columns=("c9",)))
+        read_all("direct", files, replace(access, columns=("c9",)))
 
 
 def test_worker_processes_read_parts_too(tmp_path):
@@ -175,14 +174,16 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
         read_all("direct", files, AccessSpec())
 
 
+@pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("form", ["tfrecord", "jpeg"])
-def test_whole_files_of_records_become_tensors_of_their_bytes(form, tmp_path):
+def test_whole_files_of_records_become_tensors_of_their_bytes(form, checked, tmp_path):
     from emulator.loader.reading import PartReader
-    from emulator.loader.torch import RecordReader, Request, fresh
+    from emulator.loader.torch import RecordReader, Request
 
     (data,) = parts_of(format_named(form), make_sample((1, 9, 9, 9))).values()
     (tmp_path / "one").write_bytes(data)
     files = Files(tmp_path, form, ("one",), (len(data),), (crc32(data),))
-    reader = RecordReader(PartReader(files.storage(), files, format_named(form), 4096, files.checksums))
-    (tensor,), size, _ = reader.batch(Request(0, whole_files((0, 0))), None, fresh)
+    sums = files.checksums if checked else None
+    reader = RecordReader(PartReader(files.storage(), files, format_named(form), 4096, sums), files=1)
+    (tensor,), size, _ = reader.load(Request(0, whole_files((0, 0))))
     assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)

@@ -1,4 +1,4 @@
-"""The torch loader: PyTorch's DataLoader over threads and over worker processes."""
+"""The torch loader: PyTorch's DataLoader and its worker processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from contracts.loader_contract import (
     SPEC,
     Files,
-    InProcessContract,
     LoaderContract,
     MakeLoader,
     files,
@@ -31,7 +30,7 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader import make_loader
 from emulator.loader.reading import WholeReader
-from emulator.loader.torch import Forkserver, RingContext, SampleReader
+from emulator.loader.torch import Forkserver, SampleReader
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]
@@ -44,20 +43,13 @@ def look(event: Any, pipe: Connection) -> None:
         pass
 
 
-class TestThreads(InProcessContract):
-    @pytest.fixture
-    def loader(self, maker) -> MakeLoader:  # type: ignore[no-untyped-def]
-        return maker("threads")
-
-
-class TestProcesses(LoaderContract):
+class TestTorch(LoaderContract):
     stall = 10.0
     formats = ("npz", "npy")
-    kind = "torch"
 
     @pytest.fixture
     def loader(self, maker) -> MakeLoader:  # type: ignore[no-untyped-def]
-        return maker(self.kind)
+        return maker("torch")
 
     @pytest.mark.long  # its stall has to outlast the start of worker processes
     def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
@@ -86,6 +78,16 @@ class TestProcesses(LoaderContract):
             event.set()
             assert event.is_set()
 
+    def test_a_flipped_bit_is_found_when_asked_for(self, loader: MakeLoader, files: Files) -> None:
+        path = files.folder / files.names[5]
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(DatasetError, match=r"sample5\.npz cannot be used: BadZipFile: Bad CRC-32"):
+            list(loader(files).read(files.batches()))  # np.load compares the zip's checksums
+        with pytest.raises(DatasetError, match=r"sample5\.npz has the CRC-32"):
+            list(loader(files, verify=True).read(files.batches()))
+
     def test_cpu_and_latencies_of_workers_are_brought_home(self, loader: MakeLoader, files: Files) -> None:
         storage = files.storage()
         made = loader(files, storage=storage)
@@ -93,21 +95,6 @@ class TestProcesses(LoaderContract):
         list(made.read(files.batches()))
         assert made.helper_cpu_seconds() > 0
         assert storage.stats.snapshot().reads > 0
-
-
-@pytest.mark.long  # as TestProcesses, but for the memory
-class TestRing(TestProcesses):
-    kind = "ring"
-
-
-@pytest.mark.parametrize("size", [2, 2000, 100_000])
-def test_a_queue_that_nobody_reads_holds_up_nobody_and_keeps_the_order(size: int) -> None:
-    queue = RingContext().Queue()
-    sent = [(number, bytes(size * (number % 2))) for number in range(200)]
-    for message in sent:
-        queue.put(message)
-    assert [queue.get(timeout=60) for _ in sent] == sent
-    queue.close()
 
 
 @pytest.mark.parametrize(("refill", "groups"), [("persistent", 1), ("epoch", 3)])
@@ -126,30 +113,28 @@ def test_workers_stay_or_are_started_anew(files: Files, refill: str, groups: int
     assert len(seen) == groups
 
 
-@pytest.mark.parametrize("kind", ["threads", "torch"])
-def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_workers_share_the_bandwidth_of_their_rank(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
     rate = 5e6
     limiter = NodeLimiter.create(rate, 0.0, 0)
     limiter.unlink()
     storage = ShapedStorage(files.storage(), limiter)
-    made = maker(kind)(files, SPEC, storage)
+    made = maker("torch")(files, SPEC, storage)
     list(made.read([whole_files((0,))]))
     begin = time.monotonic()
     size = sum(batch.bytes for batch in made.read(files.batches()))
     assert time.monotonic() - begin > size / rate - 0.02
-    assert storage.stats.snapshot().bytes == size + files.sizes[0]
+    assert storage.stats.snapshot().bytes >= size + files.sizes[0]
     made.close()
     limiter.close()
 
 
-@pytest.mark.parametrize("kind", ["threads", "torch"])
-def test_an_uncaught_crop_is_one_clear_line(maker, files: Files, kind: str) -> None:  # type: ignore[no-untyped-def]
+def test_an_uncaught_crop_is_one_clear_line(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
     spec = replace(SPEC, crop=(8, 9, 11))
     with pytest.raises(DatasetError, match=r"sample1\.npz has \[9, 9, 10\] voxels.*loader\.crop"):
-        list(maker(kind)(files, spec).read(files.batches()))
+        list(maker("torch")(files, spec).read(files.batches()))
     spec = replace(SPEC, crop=())
     with pytest.raises(DatasetError, match=r"different shapes.*loader\.crop"):
-        list(maker(kind)(files, spec).read(files.batches()))
+        list(maker("torch")(files, spec).read(files.batches()))
 
 
 def reader(files: Files, crop: tuple[int, ...] = (8, 9, 10), seed: int = 5) -> SampleReader:
@@ -159,7 +144,7 @@ def reader(files: Files, crop: tuple[int, ...] = (8, 9, 10), seed: int = 5) -> S
 
 def test_samples_are_crops_of_their_files(files: Files) -> None:
     arrays = np.load(files.folder / files.names[0])
-    sample = reader(files)((0, 0))
+    sample = reader(files)(0, 0)
     assert (sample[0].dtype, tuple(sample[0].shape)) == (torch.float32, (1, 8, 9, 10))
     assert (sample[1].dtype, tuple(sample[1].shape)) == (torch.uint8, (1, 8, 9, 10))
     windows = np.lib.stride_tricks.sliding_window_view(arrays["x"][0], (8, 9, 10))
@@ -169,35 +154,14 @@ def test_samples_are_crops_of_their_files(files: Files) -> None:
 
 def test_crops_depend_on_seed_epoch_and_sample_alone(files: Files) -> None:
     first, second = reader(files), reader(files)
-    second((0, 4))  # what was read before plays no part
-    assert torch.equal(first((0, 0))[0], second((0, 0))[0])
-    assert not torch.equal(first((0, 0))[0], first((1, 0))[0])
-    assert not torch.equal(first((0, 0))[0], reader(files, seed=6)((0, 0))[0])
-
-
-def test_tensors_outlive_the_buffer_they_were_read_into(files: Files) -> None:
-    read = reader(files)
-    kept = read((0, 0))[0]
-    before = kept.clone()
-    read((0, 4))
-    assert torch.equal(kept, before)
+    second(0, 4)  # what was read before plays no part
+    assert torch.equal(first(0, 0)[0], second(0, 0)[0])
+    assert not torch.equal(first(0, 0)[0], first(1, 0)[0])
+    assert not torch.equal(first(0, 0)[0], reader(files, seed=6)(0, 0)[0])
 
 
 def test_whole_samples_when_there_is_no_crop(files: Files) -> None:
-    assert tuple(reader(files, crop=())((0, 0))[0].shape) == (1, 1, 20, 30, 40)
-
-
-def test_a_batch_stays_as_it_was_until_the_next_is_asked_for(maker, files: Files) -> None:  # type: ignore[no-untyped-def]
-    order = [whole_files((step % 12, (step + 5) % 12)) for step in range(40)]
-    seen: list[list[torch.Tensor]] = []
-    for kind in ("threads", "ring"):
-        made, taken = maker(kind)(files), []
-        made.hand_over(taken.append)
-        for _ in made.read(order):
-            time.sleep(0.002)  # while the workers read what comes after it
-            seen.append([tensor.clone() for tensor in taken[-1]])
-    for threads, processes in zip(seen[:40], seen[40:], strict=True):
-        assert all(map(torch.equal, threads, processes))
+    assert tuple(reader(files, crop=())(0, 0)[0].shape) == (1, 1, 20, 30, 40)
 
 
 @pytest.mark.long

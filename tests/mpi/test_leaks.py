@@ -19,7 +19,7 @@ from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi
 
-KINDS = ["direct", "threads", "torch"]
+KINDS = ["direct", "torch"]
 DEFAULT = [("direct", signal.SIGINT), ("torch", signal.SIGTERM)]
 OTHERS = [
     pytest.param(*run, marks=pytest.mark.long)

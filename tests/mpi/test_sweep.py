@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 LIMIT = 200e6
 
 
-@pytest.fixture(scope="module", params=["threads", pytest.param("direct", marks=pytest.mark.long)])
-def swept(request, tiny, tmp_path_factory):
+@pytest.fixture(scope="module")
+def swept(tiny, tmp_path_factory):
     """One to six ranks of 80 MB/s each on 200 MB/s; two cores have none left for worker processes."""
     out = tmp_path_factory.mktemp("sweep") / "out"
     done = feedrate(
@@ -28,7 +28,7 @@ def swept(request, tiny, tmp_path_factory):
         "--counts",
         "1,2,6",
         "--loader",
-        request.param,
+        "direct",
         "--storage",
         "shaped:200MB/s",
         "--set",

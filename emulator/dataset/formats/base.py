@@ -15,6 +15,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -272,6 +273,14 @@ class Format:
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
         """The arrays of a file that has no spans. Raises DatasetError."""
         raise NotImplementedError
+
+    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
+        """The arrays of the file `name` as a training loads them: through the format's own library.
+
+        `opened` is its path, or where it has none the open file. Raises what the library raises.
+        """
+        data = Path(opened).read_bytes() if isinstance(opened, str) else opened.read()
+        return self.arrays(memoryview(data), name)
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
         """Where the `samples` samples of the file `name` lie, or these columns of them.

@@ -11,6 +11,7 @@ multiples of 64 bytes, as page-aligned readers like it.
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import struct
@@ -107,6 +108,9 @@ class NpyPair(PairFormat):
     def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
         span = _sole_array(peek(0, min(size, _NPY_HEAD)), size, name)
         return None if span.fortran else {self.key(name): span}
+
+    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
+        return {self.key(name): np.load(opened)}
 
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
         return {self.key(name): _sole_array(data, len(data), name).view(data)}
@@ -302,6 +306,13 @@ class Npz(Format):
                 raise bad(name, f"its stored member {member.name} has two sizes")
             plain = packed if method == _STORED else inflate(packed, member.size, -15, name)
             found[key] = _sole_array(plain, len(plain), f"{name}, {member.name}").view(plain)
+        return found
+
+    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
+        with np.load(opened) as members:
+            found = {key: members[key] for key in ("x", "y") if key in members}
+        if not found:
+            raise bad(name, "an .npz file without x and y")
         return found
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:

@@ -114,8 +114,7 @@ class Pairs:
 
     def _train(self, accelerator: RealAccelerator | Accelerator, number: int) -> Throughput:
         """The order of the epoch and the crops depend on the number of the round alone."""
-        # By threads: worker processes take cores from a real training, which an emulated one leaves them.
-        loader: Any = make_loader("threads", self._spec, self._storage, self._manifest, seed=number)
+        loader: Any = make_loader("torch", self._spec, self._storage, self._manifest, seed=number)
         real.limit_threads(self._request.device, self._request.threads)  # the loader left it at one
         try:
             if isinstance(accelerator, RealAccelerator):

@@ -6,6 +6,7 @@ is done: a rank that reads whole files never imports it.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -138,6 +139,12 @@ class Hdf5(Format):
 
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
         return _each(lambda dataset: dataset[...], lambda at, length: data[at : at + length], len(data), name)
+
+    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
+        import h5py
+
+        with h5py.File(opened, "r") as store:
+            return {key: store[key][...] for key in ("x", "y")}
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stacked:
         spans = self.spans(peek, size, name)

@@ -7,6 +7,8 @@ seed volumes, which come in more kinds, are read with it in `emulator.dataset.se
 
 from __future__ import annotations
 
+import gzip
+import io
 import math
 import struct
 import zlib
@@ -96,6 +98,17 @@ class Nifti(PairFormat):
 
     suffix = "_x.nii"
 
+    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
+        import nibabel
+
+        if isinstance(opened, str):
+            volume = nibabel.load(opened)
+        else:
+            plain = gzip.GzipFile(fileobj=opened) if name.endswith(".gz") else opened
+            volume = nibabel.Nifti1Image.from_file_map({"image": nibabel.FileHolder(fileobj=plain)})
+        data = np.asanyarray(volume.dataobj).copy()  # of a plain file that is a memory map: read all of it
+        return {self.key(name): data.T}
+
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         return 5 * samples * voxels + 2 * _DATA
 
@@ -106,11 +119,11 @@ class Nifti(PairFormat):
             (nifti_header(shape, "y"), ArrayBytes("y", voxels)),
         ]
 
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
+    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
         return {self.key(name): _whole_file(peek(0, min(size, _DATA)), size, name)}
 
 
-class NiftiGz(PairFormat):
+class NiftiGz(Nifti):
     """`NAME_x.nii.gz` and `NAME_y.nii.gz`, gzip level 1."""
 
     suffix = "_x.nii.gz"
