@@ -347,7 +347,7 @@ def _plan_lines(
     memory = DIRECT_BYTES + _buffers(job, manifest)
     if LOADERS.load(job.loader).tensors:
         memory += TORCH_BYTES - DIRECT_BYTES
-        memory += WORKER_BYTES * workload.loader.workers if LOADERS.load(job.loader).processes else 0.0
+        memory += WORKER_BYTES * workload.loader.workers
     lines = [
         f"workload:       {workload.name}: {workload.title}",
         f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",

@@ -112,9 +112,7 @@ class LoaderPlugin:
     summary: str
     """What `--help` says of it."""
     tensors: bool = False
-    """True when it makes tensors of samples and crops them: it needs PyTorch."""
-    processes: bool = False
-    """True when worker processes read, not threads of the rank."""
+    """True when worker processes make tensors of samples and crop them: it needs PyTorch."""
 
 
 def stalled(timeout: float) -> StorageError:
