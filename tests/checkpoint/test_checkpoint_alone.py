@@ -12,7 +12,9 @@ import pytest
 from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import FeedrateError
 from emulator.plugins.checkpoint import files as place
-from emulator.plugins.checkpoint.cycle import CheckpointJob, check, measure, sweep_up
+from emulator.plugins.checkpoint.cycle import measure
+from emulator.plugins.checkpoint.job import CheckpointJob, check
+from emulator.plugins.checkpoint.start import sweep_up
 from emulator.record.out import read_result
 from emulator.report.terminal import render, result_blocks
 from emulator.run.comm import Comm

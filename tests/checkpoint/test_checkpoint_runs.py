@@ -17,8 +17,9 @@ from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless
 
 from emulator.config.checkpoint import load_checkpoint_model
 from emulator.plugins.checkpoint import files as place
-from emulator.plugins.checkpoint.cycle import CheckpointJob, measure
+from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.files import ShardIO, read_file
+from emulator.plugins.checkpoint.job import CheckpointJob
 from emulator.record.out import read_result
 from emulator.run.comm import Comm
 from emulator.storage.posix import PosixStorage

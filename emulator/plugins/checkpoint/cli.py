@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +10,6 @@ import typer
 
 from emulator import live
 from emulator.cli import options
-from emulator.cli.entry import rank_server
 from emulator.config.checkpoint import (
     CheckpointModel,
     checkpoint_models,
@@ -22,15 +19,9 @@ from emulator.config.checkpoint import (
     total,
 )
 from emulator.config.reader import to_plain
-from emulator.errors import SpecError, StorageError
-from emulator.launch.forkserver import Preload
-from emulator.launch.launched import started_by_mpi
-from emulator.launch.mpirun import launch
-from emulator.launch.watch import briefly
-from emulator.plugins.checkpoint import cycle
-from emulator.plugins.checkpoint.cycle import CheckpointJob, check, measure, sweep_up
-from emulator.record.out import read_result
-from emulator.run.comm import world
+from emulator.errors import SpecError
+from emulator.plugins.checkpoint.job import HOST_RANKS, CheckpointJob, checkpoint_job
+from emulator.plugins.checkpoint.start import run_checkpoint
 from emulator.units import show_bytes
 
 GIB = 2**30
@@ -68,27 +59,20 @@ def checkpoint(
 ) -> None:
     """Write checkpoints with every rank, synced, then read them back and compare checksums."""
     if models:
-        known = [load_checkpoint_model(name) for name in checkpoint_models()]
-        if live.for_programs():
-            live.answer([{**to_plain(model), "parameters": parameters(model.shape)} for model in known])
-            return
-        rows = list(_size_rows(known))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]
-            typer.echo("  ".join(cells).rstrip())
-        typer.echo("PUBLISHED is in GiB: MLPerf Storage v2.0, rules, table 2.")
-        typer.echo("Its 18,000 for 1T is a misprint: runs published under v3.0 report 15,426.6.")
+        _show_models()
         return
     if folder is None:
         raise SpecError(
             "checkpoint needs a folder on the storage", "feedrate checkpoint --models lists models"
         )
-    given = {"writes": writes, "reads": reads, "pause": pause}
-    own = [f"io.{key}={value}" for key, value in given.items() if value is not None]
-    job = CheckpointJob(
-        folder=folder,
-        model=load_checkpoint_model(model, [*(settings or []), *own]),
+    job = checkpoint_job(
+        folder,
+        out or options.default_out("checkpoint"),
+        model=model,
+        settings=settings or (),
+        writes=writes,
+        reads=reads,
+        pause=pause,
         subset=subset,
         scale=parse_scale(scale),
         cache=cache,
@@ -96,57 +80,32 @@ def checkpoint(
         shift=shift,
         command=options.command_line(),
         label=label,
-        out=out or options.default_out("checkpoint"),
     )
-    published = job.model.parallelism.ranks
-    needed = ranks or (min(8, published) if subset else published)
     if dry_run:
-        if live.for_programs():
-            live.answer({"model": job.model.name, "ranks": needed, "bytes": job.total(needed)})
-        for line in _plan_lines(job, needed):
-            typer.echo(line)
-    elif started_by_mpi():
-        _measure(job, ranks, force)
-    else:
-        # Look at what can be seen from here, start the same command under mpirun, sweep up after it.
-        check(job, needed, force)
-        status = launch(needed, options.words_with(job.out), job.out, Preload(rank_server, [cycle]))
-        if status not in (0, SpecError.exit_code):  # a run that was refused has left nothing
-            _sweep_up(job, 3.0 if status == StorageError.exit_code else 60.0)  # the folder may be what hangs
-        elif not status:
-            options.show_result(read_result(job.out), job.out)
-        raise typer.Exit(status)
-
-
-def _sweep_up(job: CheckpointJob, seconds: float) -> None:
-    """Remove what killed ranks left, and say so, as far as that takes no longer; the next run goes on."""
-    lines: list[str] = []
-    briefly(lambda: lines.extend(sweep_up(job)), seconds)
-    for line in lines:
-        print(f"feedrate: {line}", file=sys.stderr)
-
-
-def _measure(job: CheckpointJob, ranks: int | None, force: bool) -> None:
-    comm = world(expected=ranks)
-    job = replace(job, out=comm.bcast(job.out))  # one clock decides on the default name
-    result = measure(job, comm, force=force, say=live.say)
-    if result is not None:
+        _show_plan(job, ranks or job.usual_ranks)
+    elif (result := run_checkpoint(job, options.words_with(job.out), ranks, force=force)) is not None:
         options.show_result(result, job.out)
 
 
-def _plan_lines(job: CheckpointJob, ranks: int) -> Iterator[str]:
-    """What a run of `ranks` ranks would do. Raises SpecError."""
-    model, io, size = job.model, job.model.io, job.total(ranks)
-    files = [job.shards(ranks, rank) for rank in range(ranks)]
-    sums = [sum(shard.size for shard in shards) for shards in files]
-    yield f"model:       {model.name}, {model.title}, {parameters(model.shape):,} parameters"
-    part = f", ranks 0 to {ranks - 1} of {model.parallelism.ranks}" if job.subset else ""
-    yield f"ranks:       {ranks}{part}; data parallel {job.data(ranks)}, ZeRO {model.parallelism.zero}"
-    scaled = "" if job.scale == 1 else f", scaled to {job.scale}"
-    yield f"checkpoint:  {show_bytes(size)} in {sum(map(len, files))} files{scaled}"
-    yield f"of a rank:   {show_bytes(min(sums))} to {show_bytes(max(sums))}"
-    yield f"room needed: {show_bytes(size * io.writes)} in {job.folder} for {io.writes} checkpoints"
-    yield f"then:        {io.reads} read back, {job.cache}; {io.pause:g} s after each"
+def _show_plan(job: CheckpointJob, ranks: int) -> None:
+    if live.for_programs():
+        live.answer({"model": job.model.name, "ranks": ranks, "bytes": job.total(ranks)})
+    for line in job.lines(ranks):
+        typer.echo(line)
+
+
+def _show_models() -> None:
+    known = [load_checkpoint_model(name) for name in checkpoint_models()]
+    if live.for_programs():
+        live.answer([{**to_plain(model), "parameters": parameters(model.shape)} for model in known])
+        return
+    rows = list(_size_rows(known))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(map(str.rjust, row[1:], widths[1:]))]
+        typer.echo("  ".join(cells).rstrip())
+    typer.echo("PUBLISHED is in GiB: MLPerf Storage v2.0, rules, table 2.")
+    typer.echo("Its 18,000 for 1T is a misprint: runs published under v3.0 report 15,426.6.")
 
 
 def _size_rows(models: list[CheckpointModel]) -> Iterator[tuple[str, ...]]:
@@ -154,7 +113,8 @@ def _size_rows(models: list[CheckpointModel]) -> Iterator[tuple[str, ...]]:
     yield ("MODEL", "PARAMETERS", "RANKS", "BYTES", "GiB", "PUBLISHED", "DIFFERS", "8 RANKS", "PUBLISHED")
     for model in sorted(models, key=lambda model: parameters(model.shape)):
         spread, published = model.parallelism, model.published
-        whole, subset = (total(model, spread.data, ranks) for ranks in (spread.ranks, min(8, spread.ranks)))
+        whole = total(model, spread.data, spread.ranks)
+        subset = total(model, spread.data, min(HOST_RANKS, spread.ranks))
         yield (
             model.name,
             f"{parameters(model.shape) / 1e9:,.2f}e9",

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from emulator import live
-from emulator.config.checkpoint import CheckpointModel, Shard, data_parallel, parameters, shards, total
-from emulator.config.storage import Cache
-from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
+from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import sync_folder
-from emulator.launch.launched import started_by_mpi
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
-from emulator.plugins.checkpoint.files import FOLDER, ShardIO, Written, key_of, read_file, write_file
-from emulator.record.machine import cpu_seconds, describe_machine, describe_mount
-from emulator.record.out import ResultFolder, check_out, claim_failure
-from emulator.record.result import Checkpoint, Flag, RunResult, new_result
+from emulator.plugins.checkpoint.files import ShardIO, Written, key_of, read_file, write_file
+from emulator.plugins.checkpoint.job import CheckpointJob, check, first_result
+from emulator.record.machine import cpu_seconds
+from emulator.record.out import ResultFolder, claim_failure
+from emulator.record.result import Checkpoint, Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
 from emulator.storage.base import ReadStats
 from emulator.storage.posix import PosixStorage, probe_direct
@@ -40,81 +36,15 @@ Direction = Literal["write", "read"]
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointJob:
-    """One model, checkpointed on one storage."""
-
-    folder: Path
-    """Folder on the storage."""
-    model: CheckpointModel
-    subset: bool
-    """True when the ranks are the first of those published, and write what those write."""
-    scale: Fraction
-    """Share of the real sizes."""
-    cache: Cache
-    """cold: what is read back comes from the storage; warm: the page cache may serve."""
-    keep: bool
-    """Leave the checkpoints of this run where they are."""
-    shift: bool
-    """Each rank reads what a rank of the next host wrote, so that no client's cache can serve."""
-    out: Path
-    command: tuple[str, ...]
-    """The command line that repeats it."""
-    label: str = ""
-    """A name for the result, for people."""
-
-    @property
-    def root(self) -> Path:
-        """Folder with the checkpoints."""
-        return self.folder / FOLDER
-
-    def data(self, ranks: int) -> int:
-        """Copies of the model. Raises SpecError when `ranks` ranks cannot hold it."""
-        return data_parallel(self.model, ranks, self.subset)
-
-    def shards(self, ranks: int, rank: int) -> tuple[Shard, ...]:
-        """The files of `rank`. Raises SpecError."""
-        return shards(self.model, self.data(ranks), rank, self.scale)
-
-    def total(self, ranks: int) -> int:
-        """Bytes of one checkpoint. Raises SpecError."""
-        return total(self.model, self.data(ranks), ranks, self.scale)
-
-
-def check(job: CheckpointJob, ranks: int, force: bool) -> None:
-    """What can be seen before anything is written. Raises SpecError, StorageError."""
-    size = job.total(ranks)
-    check_out(job.out, force)
-    if not job.folder.is_dir():
-        raise StorageError(f"there is no folder {job.folder}", "mount the storage, or check the path")
-    needed, free = size * job.model.io.writes, shutil.disk_usage(job.folder).free
-    if needed > free:
-        raise SpecError(
-            f"{job.model.io.writes} checkpoints need {show_bytes(needed)}, but {job.folder} has "
-            f"{show_bytes(free)} free",
-            "choose fewer --writes, or a --scale below 1",
-        )
-
-
-def sweep_up(job: CheckpointJob) -> list[str]:
-    """Remove what ranks that were killed left unfinished; what was done, in words. Never raises."""
-    try:
-        with place.locked(job.root):
-            gone = [f"removed {name}, which was unfinished" for name in place.clean(job.root)]
-            kept = place.complete(job.root)
-        place.leave(job.root)
-    except FeedrateError as error:
-        return [str(error)]
-    found = "1 complete checkpoint is" if len(kept) == 1 else f"{len(kept)} complete checkpoints are"
-    return [*gone, *([f"{found} in {job.root}"] if kept else [])]
-
-
-def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Callable[[str], None]) -> RunResult | None:
+def measure(
+    job: CheckpointJob, world: Comm, *, force: bool = False, say: Callable[[str], None] = live.say
+) -> RunResult | None:
     """Write and read as the job says, write OUT, and return the result on rank 0 (None elsewhere).
 
     Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
     `say` gets each line on rank 0.
     """
+    job = replace(job, out=world.bcast(job.out))  # one clock decides on the default name
     first = world.rank == 0
     agreed(world, lambda: check(job, world.size, force) if first else None)
     # The folder of checkpoints comes before OUT: a run that is refused leaves nothing behind.
@@ -123,7 +53,7 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Callable[[str]
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
         def create() -> ResultFolder:
-            return ResultFolder.create(job.out, _new_result(job, hosts, direct), force=force)
+            return ResultFolder.create(job.out, first_result(job, hosts, direct), force=force)
 
         def give_up(error: StorageError) -> None:
             """End all ranks: this one's storage hangs, and no thread of it can be waited for."""
@@ -143,52 +73,6 @@ def measure(job: CheckpointJob, world: Comm, *, force: bool, say: Callable[[str]
             with live.telling(session.now) if first else nullcontext():
                 session.run()
             return record.complete() if record else None
-
-
-def _new_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunResult:
-    departed = departures(job, len(hosts), len(set(hosts)))
-    sentence = "Not by MLPerf Storage's rules: " + "; ".join(departed) + "."
-    flag = Flag(name="not-by-rules", value=float(len(departed)), threshold=0.0, sentence=sentence)
-    return new_result(
-        "checkpoint",
-        command=job.command,
-        label=job.label,
-        workload={
-            **asdict(job.model),
-            "title": f"Checkpoints: {job.model.title}",
-            "parameters": parameters(job.model.shape),
-            "subset": job.subset,
-            "scale": str(job.scale),
-            "data_parallel": job.data(len(hosts)),
-        },
-        dataset={"path": str(job.root), "bytes": job.total(len(hosts))},
-        storage={"cache": job.cache, "direct": direct},
-        loader="checkpoint",
-        environment={
-            **describe_machine(),
-            "ranks_started": len(hosts),
-            "folder": str(Path.cwd()),
-            "mpirun": started_by_mpi() and not live.launched(),
-            "hosts": sorted(set(hosts)),
-            "mount": describe_mount(job.folder),
-        },
-        flags=(flag,) if departed else (),
-    )
-
-
-def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
-    """Where a run on `hosts` hosts departs from MLPerf Storage v2.0's rules for a CLOSED result."""
-    io, spread = job.model.io, job.model.parallelism
-    wanted = 8 if job.subset else spread.ranks
-    sentences = {
-        f"sizes are scaled to {job.scale}": job.scale != 1,
-        f"{ranks} ranks instead of {wanted}": ranks != wanted,
-        f"a subset on {hosts} hosts instead of one": job.subset and hosts > 1,
-        f"{io.writes} writes and {io.reads} reads instead of 10 and 10": (io.writes, io.reads) != (10, 10),
-        "what was read may come from the page cache": job.cache == "warm",
-        "checkpoints were read more than once": 0 < io.writes < io.reads,
-    }
-    return [sentence for sentence, holds in sentences.items() if holds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
