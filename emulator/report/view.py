@@ -1,6 +1,6 @@
-"""What is said of a result of any kind: its title, the marks that qualify it, its flags, what limits it.
+"""Parts of a report that every kind of result has: title, marks that qualify it, flags, limits.
 
-What depends on the kind (the answer, the tables, the figures) is in the kind's own module: `kind_of`.
+`kind_of` finds the plug-in that makes the others: the answer, the tables, the figures.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from emulator.units import show_rate, show_seconds
 
 
 class Kind(Protocol):
-    """What the module of a kind of result offers."""
+    """A kind of result: a module, or an object, in the group `feedrate.kinds`."""
 
     QUESTION: str
     """The question that such a result answers."""
 
     def answer(self, result: RunResult) -> str:
-        """The answer in one sentence."""
+        """Answer the question in one sentence."""
 
     def setting(self, result: RunResult) -> str:
-        """Where and how it was measured, in one line."""
+        """Say in one line where and how it was measured."""
 
     def tables(self, result: RunResult) -> tuple[Table, ...]:
-        """Its tables, the one that answers the question first."""
+        """Make its tables; the first answers the question."""
 
     def figures(self, result: RunResult) -> tuple[Figure, ...]:
-        """Its figures, as far as there is something to draw."""
+        """Make its figures; none where there is nothing to draw."""
 
     def beside(self, main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
-        """What stands of `result` on the page of another result, `main`."""
+        """Make the tables and figures of `result` for the page of another result, `main`."""
 
 
 def kind_of(result: RunResult) -> Kind:
