@@ -1,4 +1,4 @@
-"""What every file format of samples has to do; one class, inherited by the tests of each format."""
+"""The contract of a file format: a class that the tests of each format inherit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPES = [(1, 5, 6, 7), (1, 33, 40, 37), (1, 128, 16, 16)]
 
 
 class Sample(NamedTuple):
-    """Image and label of one volume, or of several of the same shape."""
+    """Image and label of a volume, or of several volumes of the same shape."""
 
     x: np.ndarray
     y: np.ndarray
@@ -33,7 +33,7 @@ def make_sample(shape: tuple[int, ...], seed: int = 0) -> Sample:
 
 
 class MemoryDraft:
-    """A file that is written to memory, in whole pages, as O_DIRECT wants it."""
+    """A draft in memory that takes whole pages only, as O_DIRECT does."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -52,7 +52,7 @@ class MemoryDraft:
 def written(
     form: Format, shape: Shape, sources: Sources, buffer: memoryview | None = None
 ) -> tuple[list[bytes], list[int]]:
-    """The bytes and the checksums of the files of a sample."""
+    """Write the files of a sample; returns their bytes and their checksums."""
     memory = buffer or memoryview(mmap.mmap(-1, 16 * BLOCK_BYTES))
     files, sums = [], []
     for pieces in form.files(shape, sources):
@@ -69,13 +69,13 @@ def sources_from(sample: Sample) -> Sources:
 
 
 def parts_of(form: Format, sample: Sample) -> dict[str, bytes]:
-    """The files of a sample by name."""
+    """Write the files of a sample; returns their bytes by name."""
     files, _ = written(form, sample.x.shape, sources_from(sample))
     return dict(zip(form.parts("sample_0000000" + form.suffix), files, strict=True))
 
 
 def peek_into(data: bytes | bytearray) -> Peek:
-    """The bytes of a file in memory; those that it does not have must not be asked for."""
+    """A Peek into bytes in memory, which fails outside of them."""
 
     def peek(offset: int, length: int) -> memoryview:
         assert min(offset, length) >= 0 and offset + length <= len(data)
@@ -115,7 +115,7 @@ class FormatContract:
         assert actual == planned if self.exact else actual <= planned
 
     exact = True
-    """planned_bytes is no estimate."""
+    """True when planned_bytes is exact, False when it is an upper estimate."""
 
     @pytest.mark.parametrize("pages", [1, 3])
     def test_same_sample_same_bytes_through_a_small_used_buffer(
@@ -129,7 +129,7 @@ class FormatContract:
         assert sums == [zlib.crc32(data) for data in files]
 
     zero_copy = True
-    """arrays() gives views."""
+    """True when arrays() returns views of the data."""
 
     def test_arrays_are_views(self, form: Format) -> None:
         for name, data in parts_of(form, make_sample(SHAPES[1])).items():
@@ -160,7 +160,7 @@ class FormatContract:
                 assert name in str(error.value)
 
     head_knows_the_size = True
-    """The first block says how long the file is."""
+    """True when the first block tells the length of the file."""
 
     def test_the_head_of_a_cut_file_is_refused(self, form: Format) -> None:
         for name, data in parts_of(form, make_sample(SHAPES[1])).items():
@@ -190,11 +190,12 @@ class FormatContract:
                         assert "\n" not in str(error)
 
     def test_other_programs_open_it(self, form: Format, tmp_path: Path) -> None:
-        """With the library that everybody reads the format with."""
+        """Read the files with the library that users of the format have."""
         sample = make_sample(SHAPES[1])
         files = []
         for name, data in parts_of(form, sample).items():
             files.append(tmp_path / name)
+            files[-1].parent.mkdir(exist_ok=True)
             files[-1].write_bytes(data)
         self.open_elsewhere(files, sample)
 

@@ -1,4 +1,4 @@
-"""What every loader must do. Inherit and provide `loader`, a function that makes one."""
+"""The contract of a loader. Inherit the class and provide `loader`, a function that makes one."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class MakeLoader(Protocol):
 
 
 def wait_for(condition: object, seconds: float = 20.0) -> None:
-    """Until `condition()` holds; fails when it never does."""
+    """Wait until `condition()` holds; fail when it does not in time."""
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
@@ -103,12 +103,12 @@ def files(tmp_path: Path) -> Files:
 
 @pytest.fixture
 def pipe(files: Files) -> Iterator[Files]:
-    """The samples, the fifth of which hangs: opening a pipe that nobody writes to never returns."""
+    """Samples with a pipe in the place of the fifth: opening it blocks until somebody writes."""
     path = files.folder / files.names[4]
     path.unlink()
     os.mkfifo(path)
     yield files
-    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # lets go of whoever still hangs
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # readers that still block return
     time.sleep(0.05)
     os.close(fd)
 
@@ -161,7 +161,7 @@ class LoaderContract:
         ]
 
     def fails(self, made: Loader, files: Files) -> FeedrateError:
-        """The error that reading all samples ends with: one line, the sample named, at its place."""
+        """Read all samples; returns the error: one line that names the sample, raised at its batch."""
         arriving = made.read(files.batches())
         next(arriving)
         with pytest.raises(FeedrateError, match=r"sample4\.npz") as caught:

@@ -1,4 +1,4 @@
-"""What every storage and every wrapper of one must do. Inherit and provide `storage`."""
+"""The contract of a storage, and of a wrapper of one. Inherit the class and provide `storage`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SIZES = {"empty": 0, "one": 1, "page": 4096, "odd": 10_001, "large": 3 * 2**20 +
 
 
 def content(name: str) -> bytes:
-    """The bytes of the file `name`: random, the same every time."""
+    """Random bytes for the file `name`, the same every time."""
     return np.random.default_rng(len(name)).bytes(SIZES[name])
 
 
 def read_whole(blob: Blob, block: int = 2**16) -> bytes:
-    """Every byte of `blob`, in aligned requests of `block` bytes."""
+    """Read all of `blob` in aligned requests of `block` bytes."""
     buffer = aligned_buffer(block)
     pieces = []
     for offset in range(0, blob.size, block):
@@ -50,7 +50,7 @@ class StorageContract:
     block = 4096 * 5
     """Bytes of the requests of threads."""
     idle_files = 0
-    """Files that may stay open for the next request, however many there were."""
+    """Files that the storage may keep open between requests."""
 
     def test_is_a_storage(self, storage: Storage) -> None:
         assert isinstance(storage, Storage)

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is right: the code of each recipe is taken from the page, added to feedrate, and used."""
+"""CONTRIBUTING.md: take the code of each recipe from the page, add it to a copy of feedrate, and use it."""
 
 import os
 import re
@@ -15,7 +15,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def recipes() -> dict[str, dict[str, str]]:
-    """Title of each recipe -> file -> the code that the page adds to it."""
+    """Title of each recipe -> file -> code that the page adds to the file."""
     found: dict[str, dict[str, str]] = {}
     for part in PAGE.split("\n## ")[1:]:
         blocks = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", part, re.DOTALL)
@@ -29,7 +29,7 @@ RECIPES = recipes()
 
 @pytest.fixture(params=RECIPES)
 def extended(request, tmp_path) -> tuple[str, Path]:
-    """A copy of the sources with one recipe added, as its reader would add it."""
+    """The title of a recipe, and a copy of the sources with the recipe added."""
     for name in ("emulator", "workloads", "datasets"):
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignore, symlinks=True)
@@ -45,7 +45,7 @@ def extended(request, tmp_path) -> tuple[str, Path]:
 
 
 def install(project: Path) -> None:
-    """Write the metadata that pip would write of a package whose modules lie beside `project`."""
+    """Write the metadata that pip writes when it installs `project`, beside its modules."""
     table = tomllib.loads(project.read_text())["project"]
     folder = project.parent / f"{table['name'].replace('-', '_')}-{table['version']}.dist-info"
     folder.mkdir()
@@ -59,7 +59,7 @@ def install(project: Path) -> None:
 
 
 def feedrate(folder: Path, *words: object) -> str:
-    """The command out of the extended copy; fails unless it ends well."""
+    """Run the command from the extended copy; fail unless it succeeds. Returns its output."""
     done = subprocess.run(
         [sys.executable, "-m", "emulator", *map(str, words)], cwd=folder, capture_output=True, text=True,
         env={**os.environ, "PYTHONPATH": f"{folder}:{folder / 'acme'}"}, timeout=100,

@@ -1,4 +1,4 @@
-"""The house itself: floors, and no importable Python but `emulator`."""
+"""Rules of the code that ruff and import-linter do not check."""
 
 import ast
 import re
@@ -67,7 +67,7 @@ def test_heavy_packages_have_one_owner():
 
 
 def strings(module: Path) -> Iterator[str]:
-    """The strings of a module that are no docstrings."""
+    """The string constants of a module, without docstrings."""
     tree = ast.parse(module.read_text())
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -109,7 +109,7 @@ HEAVY = {
 
 
 def test_a_rank_with_the_direct_loader_stays_light():
-    """It imports none of the heavy packages: what the modules of its path import, they import."""
+    """A rank pays for every import, hundreds of times on a host."""
     code = (
         "import sys, emulator.cli.entry, emulator.sweep.ranks, emulator.loader.direct; "
         f"print(sorted({HEAVY} & set(sys.modules)))"

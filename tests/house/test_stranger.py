@@ -1,5 +1,6 @@
 """A stranger's package (stranger/) extends feedrate without a change in emulator/: built, installed, used."""
 
+import importlib
 import json
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import ANSWERED, Done, feedrate
+from contracts.format_contract import FormatContract
 
 STRANGER = Path(__file__).parent / "stranger"
 SMALL = ("--recipe", "tiny", "--set", "size.bytes_mean=300kB", "--set", "size.bytes_sd=20kB")
@@ -16,9 +18,21 @@ SWEEP = ("--workload", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--mis
 pytestmark = pytest.mark.long
 
 
+class TestShelf(FormatContract):
+    """The contract of every format holds for a stranger's."""
+
+    @pytest.fixture
+    def form(self, installed, monkeypatch):
+        monkeypatch.syspath_prepend(installed)
+        return importlib.import_module("stranger.shelf").Shelf()
+
+    def open_elsewhere(self, files, sample):
+        assert [path.read_bytes()[32:] for path in files] == [sample.x.tobytes(), sample.y.tobytes()]
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """A folder with the stranger's wheel, installed as pip does it."""
+    """A folder into which pip has installed the stranger's wheel."""
     made = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     source = made / "source"
@@ -31,7 +45,7 @@ def installed(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def ours(installed, tmp_path):
-    """`feedrate WORDS` beside the stranger's package; fails unless it ends well."""
+    """Runs `feedrate WORDS` beside the stranger's package; fails on another exit status than expected."""
     (tmp_path / "depot").mkdir()
 
     def run(*words: object, statuses: tuple[int, ...] = (0,)) -> Done:
@@ -49,10 +63,12 @@ def test_a_format_with_a_folder_for_each_sample(ours, tmp_path):
     make = ("generate", "data", *SMALL, "--set", "format=shelf", "--files", 6)
     data = tmp_path / "data"
     ours(*make)
-    assert sorted(path.name for path in (data / "sample_0000005.shelf").iterdir()) == ["shape", "x", "y"]
+    assert sorted(path.name for path in (data / "sample_0000005.shelf").iterdir()) == ["x", "y"]
     assert "6 of 6 files checked, 0 faults" in ours("verify", "data").out
     ours("run", "data", *SWEEP, "--set", "sample.format=shelf", "--verify-reads", "--out", "out")
-    ours("run", "data", *SWEEP[:2], "--loader", "patient", *SWEEP[4:], "--set", "sample.format=shelf")
+    for loader in ("patient", "torch"):
+        run = ("run", "data", *SWEEP[:2], "--loader", loader, *SWEEP[4:])
+        ours(*run, "--set", "sample.format=shelf", "--out", loader)
 
     kept = tmp_path / "kept"
     shutil.copytree(data, kept, ignore=shutil.ignore_patterns("manifest.json", "samples-*", ".feedrate"))

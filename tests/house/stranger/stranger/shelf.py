@@ -1,4 +1,4 @@
-"""A format with a folder per sample: `sample_0000000.shelf/` holds `shape`, `x` and `y`."""
+"""A format with a folder per sample: `sample_0000000.shelf/` holds `x` and `y`, each behind its shape."""
 
 import math
 import struct
@@ -8,29 +8,32 @@ import numpy as np
 from emulator.dataset.formats.base import ArrayBytes, Format, Span, bad
 
 _SHAPE = struct.Struct("<4Q")
+_TYPES = {"x": np.dtype("<f4"), "y": np.dtype("|u1")}
 
 
 class Shelf(Format):
     """Each array is a file of its own."""
 
-    suffix = ".shelf/shape"
+    suffix = ".shelf/x"
 
     def parts(self, name):
-        folder = name.removesuffix("shape")
-        return (name, f"{folder}x", f"{folder}y")
+        return (name, name.removesuffix("x") + "y")
 
     def planned_bytes(self, voxels, samples=1):
-        return samples * (_SHAPE.size + 5 * voxels)
+        return 2 * _SHAPE.size + 5 * samples * voxels
 
     def files(self, shape, sources):
         voxels = math.prod(shape)
-        return [(_SHAPE.pack(*shape),), (ArrayBytes("x", 4 * voxels),), (ArrayBytes("y", voxels),)]
+        return [
+            (_SHAPE.pack(*shape), ArrayBytes("x", 4 * voxels)),
+            (_SHAPE.pack(*shape), ArrayBytes("y", voxels)),
+        ]
 
     def spans(self, peek, size, name):
-        leaf = name.rpartition("/")[2]
-        if leaf == "shape":
-            if size != _SHAPE.size:
-                raise bad(name, f"{size} bytes are no shape")
-            return {}
-        dtype = np.dtype("<f4" if leaf == "x" else "|u1")
-        return {leaf: Span(0, dtype, (size // dtype.itemsize,))}
+        key = name.rpartition("/")[2]
+        if key not in _TYPES or size < _SHAPE.size:
+            raise bad(name, "no array of a shelf")
+        span = Span(_SHAPE.size, _TYPES[key], _SHAPE.unpack_from(peek(0, _SHAPE.size)))
+        if not span.size or _SHAPE.size + span.size != size:
+            raise bad(name, f"{size} bytes do not hold the shape {span.shape}")
+        return {key: span}
