@@ -110,6 +110,7 @@ def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
         "path": str(job.dataset),
         "files": len(manifest.names),
         "samples": manifest.samples,
+        "samples_per_file": manifest.samples_per_file,
         "bytes": manifest.total,
         "format": manifest.format,
         "recipe": manifest.recipe,

@@ -110,15 +110,27 @@ def test_files_of_another_size_are_not_the_whole_sizes(tmp_path):
     assert broken.name == "sizes" and "112 GB" in broken.value
 
 
-def test_a_subset_is_of_the_8b_model_alone_since_v3():
-    model = asdict(load_checkpoint_model("llama3-70b"))
-    subset = run(**{**model, "subset": True})
-    met = {rule.name: rule.met for rule in self_check(subset, "v3.0")[0].rules}
-    assert met["subset"] is False
-    met = {rule.name: rule.met for rule in self_check(subset, "v2.0")[0].rules}
-    assert met["subset"] is True
+@pytest.mark.parametrize(
+    ("name", "ranks", "version", "met"),
+    [
+        ("llama3-8b", 8, "v3.0", False),
+        ("llama3-70b", 8, "v3.0", True),
+        ("llama3-1t", 8, "v3.0", True),
+        ("llama3-70b", 16, "v3.0", False),
+        ("llama3-8b", 8, "v2.0", True),
+        ("llama3-70b", 8, "v2.0", True),
+    ],
+)
+def test_a_subset_is_8_ranks_and_since_v3_not_of_the_8b_model(name, ranks, version, met):
+    """v3.0, rule 4.3.5: an error if accelerators are not 8, or if the model is 8B."""
+    subset = run(ranks=ranks, **{**asdict(load_checkpoint_model(name)), "subset": True})
+    rules = {rule.name: rule.met for rule in self_check(subset, version)[0].rules}
+    assert rules["subset"] is met
+
+
+def test_v1_has_no_checkpoints():
     with pytest.raises(SpecError, match="has no checkpoints"):
-        self_check(subset, "v1.0")
+        self_check(run(), "v1.0")
 
 
 def test_what_is_exported_comes_back(tmp_path):

@@ -220,6 +220,29 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     assert rules["steps an epoch"].met is False and rules["parameters of the workload"].met is False
 
 
+def test_files_of_many_samples_come_back_as_such(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'name = "many"\ntitle = "five a file"\nformat = "tfrecord"\npayload = "incompressible"\nfiles = 24\n'
+        'samples_per_file = 5\n[size]\ndistribution = "fixed"\nshape = "flat"\nbytes_mean = 50_000\n'
+    )
+    data, out, words = tmp_path / "data", tmp_path / "out", ("--loader", "direct", "-n", 1, "--epochs", 1)
+    for done in (
+        feedrate("generate", data, "--recipe", recipe),
+        feedrate("run", data, "-w", "resnet50-h100", *words, "--set", "loader.batch_size=6",
+                 "--set", "accelerator.step_batch_size=6", "--mismatched-dataset", "--out", out),
+    ):  # fmt: skip
+        assert done.status == 0, done.err
+    export_result(out, tmp_path / "exported")
+    (folder,) = find_runs(tmp_path / "exported")
+    run = read_run(folder)
+    config = run.configs["config.yaml"]["workload"]["dataset"]
+    assert run.summary["num_samples_per_file"] == config["num_samples_per_file"] == 5
+    before, after = read_result(out).dataset, imported(tmp_path / "exported", tmp_path / "back").dataset
+    assert (after["files"], after["samples_per_file"]) == (24, 5)
+    assert after["bytes"] == pytest.approx(before["bytes"], rel=0.01)
+
+
 def test_the_rules_that_runs_meet(tmp_path):
     good = Run(steps=500, ranks=2, hosts=2, first=0.1, wait=0.0, barrier=0.0, epochs=1, record=100_000_000)
     for number in range(6):
@@ -248,6 +271,7 @@ def test_the_rules_that_runs_meet(tmp_path):
         "parameters of the workload": False,
         "checkpoint of the training": None,
         "format of the dataset": True,
+        "samples of a file": True,
         "data loader": True,
     }
 

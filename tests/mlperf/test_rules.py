@@ -49,6 +49,7 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
         dataset={
             "files": FILES * batch // 7,
             "samples": FILES * batch // 7,
+            "samples_per_file": workload.sample.samples_per_file,
             "bytes": FILES * 146_600_628,
             "format": workload.sample.format,
         },
@@ -85,15 +86,36 @@ SAMPLES = swept().points[0].samples
         (replace(swept(), loader="direct"), ["data loader"]),
         (replace(swept(), storage={"shaped_rate": 4e8}), ["storage"]),
         (replace(swept(), dataset={**swept().dataset, "format": "hdf5"}), ["format of the dataset"]),
+        (replace(swept(), dataset={**swept().dataset, "samples_per_file": 2}), ["samples of a file"]),
         (
             replace(swept(), points=swept().points[:4]),
             ["runs", "warm-up run before them", "spread of the runs' throughput"],
         ),
     ],
-    ids=["other sizes", "one epoch", "40 steps", "resumed", "direct", "shaped", "format", "four runs"],
+    ids=[
+        "other sizes",
+        "one epoch",
+        "40 steps",
+        "resumed",
+        "direct",
+        "shaped",
+        "format",
+        "file",
+        "four runs",
+    ],
 )
 def test_what_did_not_happen_is_not_met(result, names):
     assert broken(result) == names
+
+
+def test_what_is_not_recorded_is_not_met():
+    result = swept()
+    less = {key: value for key, value in result.dataset.items() if key != "samples_per_file"}
+    (check,) = self_check(replace(result, dataset=less))
+    assert [rule.name for rule in check.rules if rule.met is None] == [
+        "epochs that were run",
+        "samples of a file",
+    ]
 
 
 @pytest.mark.parametrize(

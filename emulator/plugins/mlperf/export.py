@@ -153,7 +153,7 @@ def training_run(
     counted = 1 if version == "v3.0" else 2
     point = result.points[number]
     batch = workload.loader.batch_size
-    files, each = int(result.dataset["files"]), int(result.dataset.get("samples_per_file", 1))
+    files, each = (int(_recorded(result.dataset, key)) for key in ("files", "samples_per_file"))
     hostnames = [host.host for host in point.hosts for _ in range(host.ranks)]
     logs: dict[int, dict[str, Any]] = {}
     stats: dict[str, dict[str, Any]] = {}
@@ -263,6 +263,13 @@ def training_run(
             ],
         },
     )
+
+
+def _recorded(dataset: Mapping[str, Any], key: str) -> Any:
+    """What the result says of its dataset. Raises SpecError."""
+    if key not in dataset:
+        raise SpecError(f"the result does not record {key} of its dataset", "run it again")
+    return dataset[key]
 
 
 def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:

@@ -189,9 +189,9 @@ def _steps_per_epoch(runs: TrainingRuns, limits: Limits) -> Answer:
 def _whole_epochs(runs: TrainingRuns, limits: Limits) -> Answer:
     """All steps that the dataset has for so many accelerators, and all epochs of the published workload."""
     dataset = runs.result.dataset
-    samples = int(
-        dataset.get("samples") or int(dataset.get("files", 0)) * int(dataset.get("samples_per_file", 1))
-    )
+    if "files" not in dataset or "samples_per_file" not in dataset:
+        return "files and samples of the dataset are not recorded", None
+    samples = int(dataset.get("samples") or dataset["files"] * dataset["samples_per_file"])
     steps = samples // (runs.workload.loader.batch_size * runs.accelerators)
     epochs = runs.published.training.epochs if runs.published else runs.workload.training.epochs
     fewest = min((point.epochs, point.steps) for point in runs.points)
@@ -227,6 +227,13 @@ def _format(runs: TrainingRuns, limits: Limits) -> Answer:
         return f"{runs.workload.name} is none of its workloads", False
     form, wanted = str(runs.result.dataset.get("format", "")), runs.published.sample.format
     return f"{form or 'not recorded'}, published: {wanted}", form == wanted if form else None
+
+
+def _samples_per_file(runs: TrainingRuns, limits: Limits) -> Answer:
+    if runs.published is None:
+        return f"{runs.workload.name} is none of its workloads", False
+    each, wanted = runs.result.dataset.get("samples_per_file"), runs.published.sample.samples_per_file
+    return f"{each or 'not recorded'}, published: {wanted:,}", each == wanted if each else None
 
 
 def _loader(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -409,6 +416,7 @@ def _training(**numbers: str) -> tuple[Rule, ...]:
             "parameters": ("parameters of the workload", BOTH, "as published", _parameters),
             "saved": ("checkpoint of the training", BOTH, "as published", _saved),
             "format": ("format of the dataset", CLOSED, "the published one", _format),
+            "file": ("samples of a file", CLOSED, "as many as published", _samples_per_file),
             "loader": ("data loader", CLOSED, "the framework's", _loader),
         }.items()
     )
@@ -450,6 +458,7 @@ VERSIONS = {
             parameters="6",
             saved="6",
             format="6",
+            file="6",
             loader="6",
         ),
         (),
@@ -471,6 +480,7 @@ VERSIONS = {
             parameters="10.2",
             saved="10.2",
             format="10.2",
+            file="10.2",
             loader="10.2",
         ),
         _checkpointing(
@@ -488,7 +498,7 @@ VERSIONS = {
         replace(
             _V1,
             workloads=dict.fromkeys(("unet3d", "retinanet"), ("b200", "mi355")),
-            subsets=("llama3-8b",),
+            subsets=("llama3-70b", "llama3-405b", "llama3-1t"),
             withdrawn=("dlrm", "flux"),
             saved=(),
         ),
@@ -505,6 +515,7 @@ VERSIONS = {
             parameters="3.6.3",
             saved="3.6.3",
             format="3.6.3",
+            file="3.6.3",
             loader="3.6.3",
         ),
         _checkpointing(
