@@ -162,16 +162,11 @@ def simulate(
     kept in that folder. Raises SpecError, StorageError, MissingError without feedrate[sim].
     """
     # Here: a plug-in is imported by what uses it.
-    from emulator.plugins.systems.cli import DEFAULT_STEPS
-    from emulator.plugins.systems.predict import on_paper
-    from emulator.plugins.systems.simulate import sweep
+    from emulator.plugins.systems.simulate import simulate as sweep_in_virtual_time
     from emulator.plugins.systems.system import load_system, on_hosts
 
-    spec = load_workload(workload, list(settings))
-    simulation = on_paper(
-        spec, on_hosts(load_system(system), hosts), max(counts), steps=steps or DEFAULT_STEPS
-    )
+    spec, on = load_workload(workload, list(settings)), on_hosts(load_system(system), hosts)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "out" if out is None else Path(out)
-        made, rows = sweep(simulation, tuple(counts), place, command=())
+        made, rows = sweep_in_virtual_time(spec, on, tuple(counts), place, steps=steps)
     return Result(made, lambda: rows)

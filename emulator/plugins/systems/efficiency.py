@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
+from emulator.config.workload import Workload
+from emulator.errors import SpecError
+from emulator.plugins.systems.sizing import feeds
 from emulator.plugins.systems.system import Protection, System, load_system, parse_protection
+from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.report.table import Cell, Column, Table
 
@@ -198,6 +204,51 @@ def match_table(systems: Sequence[System], other: System) -> Table:
     rows = tuple((what, *(nodes.get(what) for nodes in found)) for what in kinds)
     columns = (Column("nodes", align="left"), *(Column(system.name) for system in systems))
     return Table(caption=f"Nodes to match {other.name}", columns=columns, rows=rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EfficiencyAnswer:
+    """The answer of `feedrate efficiency`."""
+
+    tables: tuple[Table, ...]
+    """The figures, and where another system was named, the nodes that match it."""
+    missing: tuple[str, ...]
+    """What the system files lack, as sentences."""
+
+
+def compare_systems(
+    systems: Sequence[System],
+    workload: Workload | None = None,
+    knee_of: Path | None = None,
+    match: System | None = None,
+) -> EfficiencyAnswer:
+    """Figures of `systems` side by side, accelerators being those that each feeds of `workload`, or those at
+    the knee of the result in the folder `knee_of`.
+
+    Raises SpecError: both are given, or the result has no knee; StorageError; MissingError without numba.
+    """
+    fed: list[float | None] = [None] * len(systems)
+    intervals: list[tuple[float, float] | None] = [None] * len(systems)
+    if workload and knee_of:
+        raise SpecError("--workload and --result were both given", "leave one of them out")
+    if knee_of is not None:
+        knee = read_result(knee_of).knee
+        if knee is None or knee.n_au is None:
+            why = f": {knee.sentence}" if knee is not None and knee.sentence else ""
+            raise SpecError(f"{knee_of} has no knee{why}", "give the result of a sweep that found one")
+        fed, intervals = [knee.n_au] * len(systems), [knee.interval] * len(systems)
+    missing = [sentence for system in systems for sentence in lacks(system)]
+    for number, system in enumerate(systems if workload else ()):
+        assert workload is not None
+        found = feeds(workload, system)
+        if found.bound is None:
+            missing.append(f"{system.name} lacks a bandwidth: nothing in it limits {workload.name}")
+        else:
+            fed[number], intervals[number] = found.accelerators, found.interval
+    tables = [efficiency_table(systems, fed, intervals)]
+    if match is not None:
+        tables.append(match_table(systems, match))
+    return EfficiencyAnswer(tables=tuple(tables), missing=tuple(missing))
 
 
 def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:

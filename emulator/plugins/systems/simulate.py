@@ -10,14 +10,52 @@ import numpy as np
 
 from emulator.analysis.flags import short_run
 from emulator.config.workload import Workload
-from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, efficiency_interval, predict
+from emulator.dataset.manifest import read_manifest
+from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, efficiency_interval, on_paper, predict
 from emulator.plugins.systems.scene import Floats
-from emulator.plugins.systems.sizing import feeds
-from emulator.plugins.systems.system import Fitted
+from emulator.plugins.systems.sizing import STEPS, Feeds, around, feeds
+from emulator.plugins.systems.system import Fitted, System
 from emulator.record.machine import cpu_seconds, describe_machine
 from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Flag, RunResult, new_result
 from emulator.record.steps import Steps
+from emulator.report.drawing import draw_result
+
+DEFAULT_STEPS = 100
+"""Steps of a rank when neither epochs nor steps are given."""
+
+
+def simulate(
+    workload: Workload,
+    system: System,
+    counts: Sequence[int],
+    out: Path,
+    *,
+    dataset: Path | None = None,
+    files: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    command: tuple[str, ...] = (),
+    label: str = "",
+    force: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> tuple[RunResult, Steps]:
+    """Predict `counts` of `workload` on `system` and write OUT; the result, and the steps that it keeps.
+
+    Samples have the sizes of `dataset`, or of `files` drawn samples; None: as many as are read. `say` gets a
+    line for each count. Raises as `sweep` does, and for a dataset as `read_manifest` does.
+    """
+    steps = steps or (None if epochs else DEFAULT_STEPS)
+    if dataset is None:
+        simulation = on_paper(workload, system, max(counts), files=files, epochs=epochs, steps=steps)
+    else:
+        manifest = read_manifest(dataset)
+        each = manifest.samples_per_file
+        sizes = (manifest.sizes[:].astype("float64") / each).repeat(each)
+        simulation = Simulation(
+            workload=workload, system=system, sizes=sizes, samples=len(sizes), epochs=epochs, steps=steps
+        )
+    return sweep(simulation, counts, out, command=command, label=label, dataset=dataset, force=force, say=say)
 
 
 def sweep(
@@ -87,6 +125,19 @@ def sweep(
     )
     kept = np.concatenate(steps)
     return ResultFolder.create(out, result, force=force).complete(kept), kept
+
+
+def draw_knee(found: Feeds, system: System, folder: Path, *, command: tuple[str, ...] = ()) -> Path:
+    """Simulate counts around the knee `found` on `system` into folder/WORKLOAD, and draw folder/WORKLOAD.png.
+
+    The path of the picture. Raises StorageError; MissingError without feedrate[report] or numba.
+    """
+    job, counts = found.workload, around(found.accelerators)
+    simulation = on_paper(job, system, max(counts), steps=STEPS)
+    result, _ = sweep(simulation, counts, folder / job.name, command=command, force=True)
+    picture = folder / f"{job.name}.png"
+    draw_result(result, picture, "png")
+    return picture
 
 
 def described(workload: Workload, sizes: Floats) -> Workload:

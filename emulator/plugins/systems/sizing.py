@@ -7,14 +7,17 @@ threshold; formulas only say where to begin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 from emulator.analysis.knee import NO_KNEE
+from emulator.config.reader import to_plain
 from emulator.config.workload import Workload
+from emulator.errors import SpecError
 from emulator.plugins.systems.limits import Constraint, binding, cap, constraints, demand, limits
 from emulator.plugins.systems.predict import Simulation, on_paper, predict
 from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
@@ -243,6 +246,65 @@ def _least(au: Callable[[float], float], wanted: float, scale: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if au(math.exp(middle)) >= wanted else (middle, high)
     return math.exp(high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The answer of `plan` for one workload."""
+
+    workload: Workload
+    needs: Needs | None = None
+    """What the accelerators that were asked about need."""
+    feeds: Feeds | None = None
+    """What the system feeds, where no number of accelerators was given."""
+    verdict: str = ""
+    """Whether the system has what is needed, as a sentence; empty without a system."""
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The same for programs: numbers, text and lists. What the system does not limit is null."""
+        found: dict[str, Any] = {"workload": self.workload.name}
+        if self.needs is not None:
+            found["needs"] = to_plain(self.needs)
+        if self.feeds is not None:
+            bound = self.feeds.bound
+            found["feeds"] = {
+                "accelerators": self.feeds.accelerators if bound else None,
+                "interval": to_plain(self.feeds.interval) if bound else None,
+                "bound": to_plain(bound),
+            }
+        return found
+
+
+def plan(
+    jobs: Sequence[Workload],
+    system: System | None = None,
+    accelerators: int | None = None,
+    *,
+    per_host: int = 8,
+    threshold: float | None = None,
+    margin: float = 0.1,
+) -> tuple[Planned, ...]:
+    """What `accelerators` of each workload need, or how many of them `system` feeds; one answer a workload.
+
+    `threshold` is the AU that is wanted (0 to 1); None: the workload's. `margin` is the share to keep in
+    reserve. Raises SpecError: neither a system nor accelerators; MissingError without numba.
+    """
+    if accelerators is None and system is None:
+        raise SpecError("plan needs a question", "give --system FILE, --accelerators N, or both")
+    found = []
+    for job in jobs:
+        if accelerators is None:
+            assert system is not None
+            found.append(Planned(workload=job, feeds=feeds(job, system, threshold)))
+            continue
+        cost = system.clients.cpu_seconds_per_gb if system else None
+        asked = needs(
+            job, accelerators, per_host, threshold=threshold, margin=margin, cpu_seconds_per_gb=cost
+        )
+        has = verdict(asked, system, margin) if system else ""
+        found.append(Planned(workload=job, needs=asked, verdict=has))
+    return tuple(found)
 
 
 def verdict(found: Needs, system: System, margin: float) -> str:
