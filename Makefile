@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-container test-device test-ceph test-dlio test-faults audit test-mlperf test-record test-browser
+.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-container test-device test-latency test-ceph test-dlio test-faults audit test-mlperf test-record test-browser
 
 install: $(INSTALLED)
 
@@ -108,6 +108,12 @@ test-container: $(INSTALLED)
 # As root. An ext4 on a loop device that cgroup v1 caps to 200 MiB/s.
 test-device: $(INSTALLED)
 	$(BIN)/python -m pytest -m device tests/device
+
+# As root. Devices whose every request takes 0.3 to 12 ms: AU here beside a plain PyTorch training's, and the system
+# calls of both under strace; takes half an hour.
+test-latency: $(INSTALLED)
+	command -v strace >/dev/null || apt-get install -y --no-install-recommends strace
+	$(BIN)/python -m pytest -m latency -s tests/latency
 
 # As root. Records three real trainings on a capped device and replays them; takes half an hour.
 test-record: $(INSTALLED)

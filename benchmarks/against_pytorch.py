@@ -6,9 +6,10 @@ training got.
 FOLDER gets a dataset and the results; a folder in memory is best, since what is asked is how far the two
 programs agree. `benchmarks/plain_training.py` is the training; `benchmarks/slow_storage.c` is the storage
 where it has limits or faults: below both programs, by LD_PRELOAD, so that neither is spared. The default
-loader is used. Each case is run by both in turns, `--rounds` times: medians, with ranges in parentheses. AU
-is nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf Storage defines
-it, and over all steps. With --dlio PYTHON (an environment with DLIO 2.0: `make test-dlio`), DLIO's AU stands
+loader is used. Cases called `cold` are for a FOLDER on the storage in question: make test-latency has them on
+devices of known latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in
+parentheses. AU is nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf
+Storage defines it, and over all steps. With --dlio PYTHON (an environment with DLIO 2.0: `make test-dlio`), DLIO's AU stands
 beside the case of 8 ranks.
 """
 
@@ -54,6 +55,8 @@ class Case:
     """Voxels of a crop, each way; feedrate's is the workload's."""
     times: int = 1
     """How often an epoch of the training has each file."""
+    cold: bool = False
+    """The files are evicted from the page cache before each run; an epoch reads none twice."""
 
 
 CASES = (
@@ -66,6 +69,12 @@ CASES = (
     Case(name="stalls of 1 s every 3 s", ranks=2, steps=400, storage="stall=1 period=3"),
     Case(name="stalls of 2 s every 5 s", ranks=2, steps=400, storage="stall=2 period=5"),
     Case(name="1 % of reads late by 1.5 s", ranks=2, steps=150, storage="late=1.5 share=10"),
+    *(
+        Case(name=f"cold, {ranks} ranks, {1000 * step:.0f} ms", ranks=ranks, steps=40, step_seconds=step,
+        cold=True)
+        for ranks in (1, 3, 6)
+        for step in (0.035, 0.11, 0.3)
+    ),
 )  # fmt: skip
 
 
@@ -99,6 +108,9 @@ def trained(case: Case, folder: Path, paths: list[Path]) -> Shares:
     """The plain training."""
     meet = folder / "meet"
     meet.unlink(missing_ok=True)
+    for path in paths if case.cold else ():
+        with path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     ranks = []
     for rank in range(case.ranks):
         request = {
@@ -128,7 +140,7 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
     command = [
         sys.executable, "-m", "emulator", "run", str(folder / f"data/{case.files}"), "-w", "unet3d-tiny",
         "-n", str(case.ranks),
-        "--steps", str(case.steps), "--cache", "warm", "--out", str(out), "--force",
+        "--steps", str(case.steps), "--cache", "cold" if case.cold else "warm", "--out", str(out), "--force",
         *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
     ]  # fmt: skip
     done = subprocess.run(

@@ -7,7 +7,7 @@ from command import feedrate
 
 OPT_IN = (
     "long", "multihost", "sharedfs", "slurm", "container", "device", "ceph", "dlio", "mlperf", "faults",
-    "record",
+    "record", "latency",
 )  # fmt: skip
 """Markers of tests that run only when `-m` names them: see the Makefile."""
 

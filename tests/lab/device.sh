@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A block device with a known bandwidth, as root: an ext4 on a loop device, capped by cgroup v1 blkio, which counts
-# reads and writes apart; `shared`: one bandwidth for both (medium.py), the cgroup caps nothing.
-#   device.sh up FOLDER SIZE BYTES_PER_SECOND [shared]   mounts FOLDER/mnt, makes the cgroup; prints the cgroup
+# reads and writes apart; `shared`: one bandwidth for both (medium.py), the cgroup caps nothing. LATENCY: each request
+# takes so many seconds, +- JITTER of it, and a bandwidth of 0 is no limit.
+#   device.sh up FOLDER SIZE BYTES_PER_SECOND [shared [LATENCY [JITTER]]]   mounts FOLDER/mnt, makes the cgroup; prints it
 #   device.sh in CGROUP COMMAND...                       runs a command under the cap
 #   device.sh down FOLDER
 set -euo pipefail
@@ -14,7 +15,7 @@ up)
     if [ "${5:-}" = shared ]; then
         mv "$folder/image" "$folder/backing"
         touch "$folder/image"
-        "${PYTHON:-python3}" "$(dirname "$0")/medium.py" "$folder/backing" "$folder/image" "$4"
+        "${PYTHON:-python3}" "$(dirname "$0")/medium.py" "$folder/backing" "$folder/image" "$4" "${@:6}"
     fi
     loop=$(losetup -f --show --direct-io=on "$folder/image")
     mkfs.ext4 -q "$loop"

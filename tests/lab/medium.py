@@ -1,9 +1,11 @@
-"""A file whose reads and writes share one bandwidth, as on a disk with one arm; cgroups count them apart.
+"""A file with a known bandwidth, or a known latency, for a loop device to lie on.
 
     medium.py BACKING FILE BYTES_PER_SECOND     as root: shows BACKING as FILE until FILE is unmounted
+    medium.py BACKING FILE BYTES_PER_SECOND LATENCY [JITTER]
 
-A FUSE file system of one file, without libraries: the kernel's requests are served one after the other, each
-in the time that its bytes take. A loop device on FILE, with direct I/O, is then a slow disk.
+A FUSE file system of one file, without libraries. Reads and writes share one bandwidth, as on a disk with one
+arm; cgroups count them apart. With a LATENCY in seconds each request takes that long more, and THREADS of
+them are served at a time; they differ evenly by a share of JITTER. A rate of 0 is no limit.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import random
 import stat
 import struct
 import sys
+import threading
 import time
 
 INIT, GETATTR, OPEN, READ, WRITE, RELEASE, FSYNC, FLUSH = 26, 3, 14, 15, 16, 18, 20, 25
@@ -26,19 +30,30 @@ LAG = 0.02
 """Seconds by which a late wake-up is made up for."""
 
 
-class Medium:
-    """One time line for all bytes."""
+THREADS = 48
+"""Requests of a medium with latency that are served at a time."""
 
-    def __init__(self, rate: float) -> None:
+
+class Medium:
+    """One time line for all bytes, and a delay for each request."""
+
+    def __init__(self, rate: float, latency: float = 0.0, jitter: float = 0.0) -> None:
         self._rate = rate
+        self._latency = latency
+        self._jitter = jitter
         self._free = 0.0
+        self._lock = threading.Lock()
 
     def pass_bytes(self, count: int) -> None:
         """Return when the medium has moved the bytes."""
         now = time.monotonic()
-        self._free = max(self._free, now - LAG) + count / self._rate
-        if self._free > now:
-            time.sleep(self._free - now)
+        end = now + self._latency * random.uniform(1 - self._jitter, 1 + self._jitter)
+        if self._rate:
+            with self._lock:
+                self._free = max(self._free, now - LAG) + count / self._rate
+                end = max(end, self._free + self._latency)
+        if end > now:
+            time.sleep(end - now)
 
 
 def mount(path: str) -> int:
@@ -97,7 +112,7 @@ def serve(device: int, file: int, medium: Medium) -> None:
 
 
 if __name__ == "__main__":
-    backing, shown, rate = sys.argv[1:]
+    backing, shown, rate, *late = sys.argv[1:]
     opened = os.open(backing, os.O_RDWR)
     end = mount(shown)
     if os.fork():
@@ -105,4 +120,7 @@ if __name__ == "__main__":
     os.setsid()
     for stream in (1, 2):  # nobody waits for their end
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    serve(end, opened, Medium(float(rate)))
+    medium = Medium(float(rate), *map(float, late))
+    for _ in range(THREADS - 1 if late else 0):
+        threading.Thread(target=serve, args=(end, opened, medium), daemon=True).start()
+    serve(end, opened, medium)
