@@ -9,7 +9,7 @@ where it has limits or faults: below both programs, by LD_PRELOAD, so that neith
 loader is used. Cases called `cold` are for a FOLDER on the storage in question: make test-latency has them on
 devices of known latency. Each case is run by both in turns, `--rounds` times: medians, with ranges in
 parentheses. AU is nominal compute / time, mean over ranks: without the first step of each epoch, as MLPerf
-Storage defines it, and over all steps. With --dlio PYTHON (an environment with DLIO 2.0: `make test-dlio`), DLIO's AU stands
+Storage defines it, and over all steps. With --dlio PYTHON (DLIO 2.0: `make test-dlio`), DLIO's AU stands
 beside the case of 8 ranks.
 """
 
