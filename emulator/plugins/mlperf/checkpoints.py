@@ -12,13 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from emulator.config.checkpoint import CheckpointModel, parameters
-from emulator.config.reader import Source, build
+from emulator.config.checkpoint import parameters
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config, workload_table
 from emulator.plugins.mlperf.figures import GIB, JsonObject, each_host
+from emulator.plugins.mlperf.from_yaml import checkpoint_model
 from emulator.plugins.mlperf.tree import RunFolder
-from emulator.plugins.mlperf.workload import checkpoint_model
 from emulator.record.result import Checkpoint, RunResult, new_result
 
 _SPAN = re.compile(r"(save|load)_ckpt(\d{1,6})")
@@ -54,9 +53,7 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
         raise SpecError(f"{run.name}: a run of checkpoints without its configuration")
     config = Config(f"{run.name}/config.yaml", workload_table(table, f"{run.name}/config.yaml"))
     name = re.sub(r"^llama_", "llama3-", config.model("model"))
-    model = build(
-        CheckpointModel, checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name)), Source(config.name)
-    )
+    model = checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name))
     summary = JsonObject(run.summary, f"{run.name}/summary.json")
     metric = summary.inner("metric")
     size = round(metric.number("checkpoint_size_GB", 1e9) * GIB)

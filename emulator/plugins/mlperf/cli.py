@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,15 +10,15 @@ import typer
 
 from emulator import live
 from emulator.cli import options
-from emulator.config.reader import to_plain, toml_text
-from emulator.errors import SpecError
-from emulator.files import write_whole
-from emulator.plugins.mlperf.config import Config, read_config, read_overrides
+from emulator.config.checkpoint import CheckpointModel
+from emulator.config.reader import to_plain
+from emulator.plugins.mlperf.config import read_overrides
 from emulator.plugins.mlperf.export import CHECK, export_result
-from emulator.plugins.mlperf.results import import_folder, write_imports
-from emulator.plugins.mlperf.workload import checkpoint_model, convert, recipe_text, workload_text
-from emulator.registry import FORMATS, TRACES
-from emulator.units import show_bytes, show_rate, show_seconds
+from emulator.plugins.mlperf.from_yaml import import_yaml
+from emulator.plugins.mlperf.results import Imports, import_folder, write_imports
+from emulator.plugins.mlperf.workload import Converted
+from emulator.registry import TRACES
+from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 
 def import_(
@@ -57,10 +58,17 @@ def import_(
         return
     if not path.is_dir():
         texts = [*(read_overrides(overrides) if overrides else []), *(override or [])]
-        _import_workload(path, out, texts, recipe, force)
+        written = import_yaml(path, out, texts, recipe, force=force)
+        if isinstance(written, CheckpointModel):
+            _show_model(written, out)
+        else:
+            _show_workload(written, out, recipe)
         return
     imports = import_folder(path, workload, strict)  # every run is read before anything is written
-    folders = write_imports(imports, out, options.command_line(), force, label)
+    _show_imports(imports, write_imports(imports, out, options.command_line(), force, label))
+
+
+def _show_imports(imports: Imports, folders: Mapping[str, Path]) -> None:
     if live.for_programs():
         live.answer(
             {
@@ -72,10 +80,9 @@ def import_(
         )
     for name, folder in folders.items():
         typer.echo(f"{folder}: {name}")
-    for runs in imports.training.values():
-        for imported in runs:
-            accelerators = imported.published.accelerators
-            typer.echo(f"  {accelerators} accelerators, {imported.run.name}: {imported.figures.verdict}")
+    for imported in (imported for runs in imports.training.values() for imported in runs):
+        accelerators = imported.published.accelerators
+        typer.echo(f"  {accelerators} accelerators, {imported.run.name}: {imported.figures.verdict}")
     for written in (written for runs in imports.checkpoints.values() for written in runs):
         typer.echo(f"  {written.ranks} ranks, {written.run.name}: {len(written.checkpoints)} checkpoints")
     for name, reasons in imports.notes.items():
@@ -86,33 +93,7 @@ def import_(
     typer.echo(f"{imports.count} runs imported, {len(imports.skipped)} folders skipped")
 
 
-def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path | None, force: bool) -> None:
-    """Nothing is written unless all of it can be."""
-    if out.suffix != ".toml":
-        raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
-    for file in (out, recipe):
-        if file is not None and file.is_dir():
-            raise SpecError(f"{file} is a folder", "give the file that is to be written")
-        if file is not None and file.exists() and not force:
-            raise SpecError(f"{file} is there already", "choose another --out, or add --force")
-    config = read_config(path, overrides)
-    if config.purpose == "checkpoints":
-        _import_checkpoint_model(config, out, recipe)
-        return
-    if config.purpose != "training":
-        if config.purpose == "nothing" and config.at("workflow.train") is not False:
-            raise SpecError(f"{path}: there is no training in it: no section dataset or train")
-        does = "generates a dataset" if config.purpose == "generation" else "does not train"
-        raise SpecError(f"{path}: {does} (its workflow says so)", "import the file of the training itself")
-    converted = convert(config, out.stem)
-    form = converted.workload.sample.format
-    if form not in FORMATS:
-        raise SpecError(f"{path}: feedrate reads no files of the format {form}", f"it reads {FORMATS}")
-    recipe_toml = recipe_text(converted, path.name) if recipe else ""
-    write_whole(out, workload_text(converted, path.name))
-    if recipe is not None:
-        write_whole(recipe, recipe_toml)
-
+def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None:
     spec = converted.workload
     if live.for_programs():
         left = {item.key: item.why for item in converted.left_out}
@@ -136,18 +117,12 @@ def _import_workload(path: Path, out: Path, overrides: list[str], recipe: Path |
         typer.echo(f"dataset: feedrate generate DIR --recipe {recipe}{folders}")
 
 
-def _import_checkpoint_model(config: Config, out: Path, recipe: Path | None) -> None:
-    """The model whose checkpoints the YAML describes, for `feedrate checkpoint`."""
-    if recipe is not None:
-        raise SpecError(f"{config.name} describes checkpoints, not a dataset", "leave out --recipe")
-    table = checkpoint_model(config, out.stem)
-    write_whole(out, f"# Imported by feedrate from {Path(config.name).name}.\n" + toml_text(table))
+def _show_model(model: CheckpointModel, out: Path) -> None:
     if live.for_programs():
-        live.answer({"file": str(out), "model": to_plain(table)})
-    spread = table["parallelism"]
-    ranks = spread["tensor"] * spread["pipeline"] * spread["data"]
-    typer.echo(f"{out}: checkpoints of {table['title']}")
-    typer.echo(f"  for {ranks} rank{'s' if ranks > 1 else ''}: feedrate checkpoint DIR --model {out}")
+        live.answer({"file": str(out), "model": to_plain(model)})
+    typer.echo(f"{out}: checkpoints of {model.title}")
+    ranks = counted(model.parallelism.ranks, "rank")
+    typer.echo(f"  for {ranks}: feedrate checkpoint DIR --model {out}")
 
 
 def export(

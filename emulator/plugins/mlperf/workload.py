@@ -1,4 +1,4 @@
-"""From a configuration of DLIO to a workload, a recipe or a checkpointed model, and what was left out of it.
+"""Convert a configuration of DLIO to a workload and a recipe, and list what was left out of them.
 
 The tables of keys are from the workload files of MLPerf Storage v0.4 to v3.0 and of DLIO 1.0 to 2.0. A key in
 neither of them is unknown: it is listed as such and never guessed.
@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from emulator.config.catalog import names
-from emulator.config.checkpoint import CheckpointModel, checkpoint_models, load_checkpoint_model
 from emulator.config.reader import Source, build, toml_text
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.config.workload import SampleSpec, Workload, load_workload
@@ -97,8 +96,6 @@ _ACCELERATORS = {
     "b200": "NVIDIA B200",
     "mi355": "AMD Instinct MI355X",
 }
-_STATE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
-"""Data type of DLIO's models -> bytes of a parameter."""
 _RECIPE_RANGE = 3.0
 """Standard deviations of ln(bytes) on either side of the median within which sizes are drawn."""
 _LARGEST_SAMPLE = 2**32 - 2**20
@@ -335,7 +332,7 @@ def workload_text(converted: Converted, origin: str) -> str:
     for item in converted.left_out:
         value = str(item.value)
         lines.append(f"  {item.key} = {value if len(value) <= 60 else value[:57] + '...'}: {item.why}")
-    return "".join(map(_comment, lines)) + toml_text(converted.table)
+    return "".join(map(comment, lines)) + toml_text(converted.table)
 
 
 def recipe_text(converted: Converted, origin: str) -> str:
@@ -365,7 +362,7 @@ def recipe_text(converted: Converted, origin: str) -> str:
         build(Recipe, table, Source("the recipe"))
     except SpecError as error:
         raise SpecError(f"no recipe for this dataset: {error.what}", error.hint) from None
-    return _comment(f"Imported by feedrate from {origin}.") + toml_text(table)
+    return comment(f"Imported by feedrate from {origin}.") + toml_text(table)
 
 
 def _sizes(sample: SampleSpec) -> dict[str, Any]:
@@ -399,77 +396,6 @@ def _crop(sample: SampleSpec) -> tuple[int, ...]:
     return (edge, edge, edge)
 
 
-def checkpoint_model(config: Config, name: str) -> dict[str, Any]:
-    """The large model whose checkpoints `config` describes, as the table of a checkpoint model's TOML.
-
-    DLIO takes the number of copies from the ranks that are started, so it is that of the catalogue's model of
-    the same shape, or 1. Raises SpecError when the configuration does not give the layers' shapes.
-    """
-    layers, transformer = config.whole("model.num_layers"), config.at("model.transformer")
-    if not layers or not isinstance(transformer, Mapping):
-        what = f"{config.name}: checkpoints of a model that is not described by a transformer's shape"
-        raise SpecError(what, "it should have model.num_layers and model.transformer")
-    file = Path(config.name).name
-    shape = {
-        "hidden": config.whole("model.transformer.hidden_size"),
-        "ffn": config.whole("model.transformer.ffn_hidden_size"),
-        "heads": config.whole("model.transformer.num_attention_heads"),
-        "kv_heads": config.whole("model.transformer.num_kv_heads"),
-        "layers": layers,
-        "vocabulary": config.whole("model.transformer.vocab_size"),
-    }
-    spread = {
-        "tensor": config.whole("model.parallelism.tensor", 1),
-        "pipeline": config.whole("model.parallelism.pipeline", 1),
-        "zero": config.whole("model.parallelism.zero_stage"),
-    }
-    model_type = config.text("model.model_datatype", "fp16")
-    optimiser_type = config.text("model.optimizer_datatype", "fp32")
-    if model_type not in _STATE_BYTES or optimiser_type not in _STATE_BYTES:
-        raise SpecError(f"{config.name}: data types {model_type}, {optimiser_type}", ", ".join(_STATE_BYTES))
-    known = [load_checkpoint_model(published) for published in checkpoint_models()]
-    same = [model for model in known if asdict(model.shape) == shape]
-    spreads = ("tensor", "pipeline")
-    copies = [
-        model.parallelism.data
-        for model in same
-        if all(getattr(model.parallelism, key) == spread[key] for key in spreads)
-    ]
-    stated = config.whole("model.parallelism.data")
-    model = config.model(name)
-    table = {
-        "name": name,
-        "title": same[0].title if same else f"{model}, as DLIO's YAML describes it",
-        "shape": shape,
-        "parallelism": {**spread, "data": stated or (copies[0] if copies else 1)},
-        "state": {
-            "model_bytes": _STATE_BYTES[model_type],
-            "optimiser_bytes": 3 * _STATE_BYTES[optimiser_type],
-        },
-        "io": {
-            "writes": config.whole("checkpoint.num_checkpoints_write"),
-            "reads": config.whole("checkpoint.num_checkpoints_read"),
-            "pause": float(config.number("checkpoint.time_between_checkpoints") or 0.0),
-        },
-        "sources": {
-            "shape": f"{file}: model.num_layers, model.transformer",
-            "parallelism": f"{file}: model.parallelism",
-            "parallelism.data": "the catalogue's model of this shape"
-            if copies and not stated
-            else f"{file}: model.parallelism.data"
-            if stated
-            else "not stated: DLIO divides its ranks by tensor x pipeline",
-            "state": f"{file}: model.model_datatype, model.optimizer_datatype; Adam keeps three",
-            "io": f"{file}: checkpoint",
-        },
-    }
-    try:
-        build(CheckpointModel, table, Source(config.name))
-    except SpecError as error:
-        raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
-    return table
-
-
-def _comment(line: str) -> str:
-    """A comment of TOML, which takes no control characters."""
+def comment(line: str) -> str:
+    """`line` as a comment of TOML, which takes no control characters."""
     return "# " + "".join(letter if letter.isprintable() else " " for letter in line) + "\n"

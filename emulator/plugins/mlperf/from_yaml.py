@@ -1,0 +1,142 @@
+"""Import a YAML file of DLIO: a training becomes a workload, checkpoints become a model, as TOML files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from emulator.config.checkpoint import CheckpointModel, checkpoint_models, load_checkpoint_model
+from emulator.config.reader import Source, build, toml_text
+from emulator.errors import SpecError
+from emulator.files import write_whole
+from emulator.plugins.mlperf.config import Config, read_config
+from emulator.plugins.mlperf.workload import Converted, comment, convert, recipe_text, workload_text
+from emulator.registry import FORMATS
+
+_STATE_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+"""Data type in DLIO's models -> bytes of a parameter."""
+_ADAM_COPIES = 3
+"""Values that the optimiser keeps of a parameter."""
+
+
+def import_yaml(
+    path: Path, out: Path, overrides: Sequence[str] = (), recipe: Path | None = None, *, force: bool = False
+) -> Converted | CheckpointModel:
+    """Write the workload or the checkpoint model in the YAML file `path` to `out`; what was written.
+
+    `overrides` are Hydra's, `recipe` is a file for the dataset's recipe. Nothing is written unless all of it
+    can be. Raises SpecError, StorageError.
+    """
+    if out.suffix != ".toml":
+        raise SpecError(f"--out {out} does not end in .toml", "a workload is a TOML file")
+    for file in (out, recipe):
+        if file is not None and file.is_dir():
+            raise SpecError(f"{file} is a folder", "give the file that is to be written")
+        if file is not None and file.exists() and not force:
+            raise SpecError(f"{file} is there already", "choose another --out, or add --force")
+    config = read_config(path, overrides)
+    if config.purpose == "checkpoints":
+        if recipe is not None:
+            raise SpecError(f"{path} describes checkpoints, not a dataset", "leave out --recipe")
+        model = checkpoint_model(config, out.stem)
+        write_whole(out, comment(f"Imported by feedrate from {path.name}.") + toml_text(model))
+        return model
+    _require_training(config)
+    converted = convert(config, out.stem)
+    form = converted.workload.sample.format
+    if form not in FORMATS:
+        raise SpecError(f"{path}: feedrate reads no files of the format {form}", f"it reads {FORMATS}")
+    recipe_toml = recipe_text(converted, path.name) if recipe else ""
+    write_whole(out, workload_text(converted, path.name))
+    if recipe is not None:
+        write_whole(recipe, recipe_toml)
+    return converted
+
+
+def _require_training(config: Config) -> None:
+    """Raises SpecError saying what the file describes instead."""
+    if config.purpose == "generation":
+        raise SpecError(
+            f"{config.name}: generates a dataset (its workflow says so)",
+            "import the file of the training itself",
+        )
+    if config.purpose == "nothing" and config.at("workflow.train") is False:
+        raise SpecError(
+            f"{config.name}: does not train (its workflow says so)", "import the file of the training itself"
+        )
+    if config.purpose == "nothing":
+        raise SpecError(f"{config.name}: there is no training in it: no section dataset or train")
+
+
+def checkpoint_model(config: Config, name: str) -> CheckpointModel:
+    """The large model whose checkpoints `config` describes, called `name`.
+
+    DLIO takes the number of copies from the ranks that are started. Here it is that of the catalogue's model
+    with the same shape, or 1. Raises SpecError when the configuration does not give the layers' shapes.
+    """
+    shape = _shape(config)
+    spread = {
+        "tensor": config.whole("model.parallelism.tensor", 1),
+        "pipeline": config.whole("model.parallelism.pipeline", 1),
+        "zero": config.whole("model.parallelism.zero_stage"),
+    }
+    model_type = config.text("model.model_datatype", "fp16")
+    optimiser_type = config.text("model.optimizer_datatype", "fp32")
+    if model_type not in _STATE_BYTES or optimiser_type not in _STATE_BYTES:
+        raise SpecError(f"{config.name}: data types {model_type}, {optimiser_type}", ", ".join(_STATE_BYTES))
+    known = map(load_checkpoint_model, checkpoint_models())
+    same = [model for model in known if asdict(model.shape) == shape]
+    alike = (
+        model.parallelism.data
+        for model in same
+        if (model.parallelism.tensor, model.parallelism.pipeline) == (spread["tensor"], spread["pipeline"])
+    )
+    file = Path(config.name).name
+    copies, copies_from = config.whole("model.parallelism.data"), f"{file}: model.parallelism.data"
+    if not copies and (catalogued := next(alike, 0)):
+        copies, copies_from = catalogued, "the catalogue's model of this shape"
+    elif not copies:
+        copies, copies_from = 1, "not stated: DLIO divides its ranks by tensor x pipeline"
+    table = {
+        "name": name,
+        "title": same[0].title if same else f"{config.model(name)}, as DLIO's YAML describes it",
+        "shape": shape,
+        "parallelism": {**spread, "data": copies},
+        "state": {
+            "model_bytes": _STATE_BYTES[model_type],
+            "optimiser_bytes": _ADAM_COPIES * _STATE_BYTES[optimiser_type],
+        },
+        "io": {
+            "writes": config.whole("checkpoint.num_checkpoints_write"),
+            "reads": config.whole("checkpoint.num_checkpoints_read"),
+            "pause": float(config.number("checkpoint.time_between_checkpoints") or 0.0),
+        },
+        "sources": {
+            "shape": f"{file}: model.num_layers, model.transformer",
+            "parallelism": f"{file}: model.parallelism",
+            "parallelism.data": copies_from,
+            "state": f"{file}: model.model_datatype, model.optimizer_datatype; Adam keeps three",
+            "io": f"{file}: checkpoint",
+        },
+    }
+    try:
+        return build(CheckpointModel, table, Source(config.name))
+    except SpecError as error:
+        raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
+
+
+def _shape(config: Config) -> dict[str, int]:
+    """The fields of a TransformerShape. Raises SpecError."""
+    layers = config.whole("model.num_layers")
+    if not layers or not config.at("model.transformer"):
+        what = f"{config.name}: checkpoints of a model that is not described by a transformer's shape"
+        raise SpecError(what, "it should have model.num_layers and model.transformer")
+    return {
+        "hidden": config.whole("model.transformer.hidden_size"),
+        "ffn": config.whole("model.transformer.ffn_hidden_size"),
+        "heads": config.whole("model.transformer.num_attention_heads"),
+        "kv_heads": config.whole("model.transformer.num_kv_heads"),
+        "layers": layers,
+        "vocabulary": config.whole("model.transformer.vocab_size"),
+    }
