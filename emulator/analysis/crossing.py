@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.analysis.variation import LOG_NOISE_PRIOR, NOISE, Floats, log_density
+from emulator.analysis.variation import DEVIATIONS, LOG_DEVIATION_PRIOR, Floats, log_density
 
 PARTS = 24
 """Knees that stand for the space between two counts."""
@@ -92,8 +92,8 @@ def crossings(
 ) -> Crossings:
     """What these runs leave of the knee between `bounds` (ln N), all equally likely along ln N before.
 
-    `loose` is the variance of each run beside its noise, `drift` the relative standard deviation by which all
-    runs of a count may be off together. There must be a run. Deterministic.
+    `loose` is the variance of each run beyond run-to-run variation, `drift` the relative standard deviation
+    that all runs of a count may share. There must be a run. Deterministic.
     """
     counts, index = np.unique(log_n, return_inverse=True)
     levels, log_prior, side = _levels(math.log(threshold))
@@ -101,25 +101,25 @@ def crossings(
     shares = []
     for e, share in nodes:
         off = (log_y[:, None] - levels - math.sqrt(3) * e)[:, None, :]
-        each = np.zeros((len(counts), len(NOISE), len(levels)))
-        np.add.at(each, index, log_density(off, (NOISE**2)[:, None] + loose[:, None, None]))
+        each = np.zeros((len(counts), len(DEVIATIONS), len(levels)))
+        np.add.at(each, index, log_density(off, (DEVIATIONS**2)[:, None] + loose[:, None, None]))
         shares.append(each + math.log(share))
     likelihood = _log_sum(np.array(shares), 0) + log_prior
     fed, starved = _log_sum(likelihood[..., side], -1), _log_sum(likelihood[..., ~side], -1)
 
     # cell j: between count j - 1 and count j
-    sums = np.zeros((len(counts) + 1, len(NOISE)))
+    sums = np.zeros((len(counts) + 1, len(DEVIATIONS)))
     sums[1:] += np.cumsum(fed, axis=0)
     sums[:-1] += np.cumsum(starved[::-1], axis=0)[::-1]
     edges = np.clip(np.concatenate([[bounds[0]], counts, [bounds[1]]]), *bounds)
     size = np.diff(edges) / (bounds[1] - bounds[0])
-    joint = sums + LOG_NOISE_PRIOR + np.log(np.maximum(size, 1e-300))[:, None]
+    joint = sums + LOG_DEVIATION_PRIOR + np.log(np.maximum(size, 1e-300))[:, None]
     most = float(joint.max())
     weight = np.exp(joint - most)
     evidence = most + math.log(weight.sum())
     cell = weight.sum(axis=1) / weight.sum()
-    alone = LOG_NOISE_PRIOR + np.logaddexp(fed, starved).sum(axis=0)  # no claim on any other count
-    noise = np.exp(alone - _log_sum(alone, 0))
+    alone = LOG_DEVIATION_PRIOR + np.logaddexp(fed, starved).sum(axis=0)  # no claim on any other count
+    deviation = np.exp(alone - _log_sum(alone, 0))
     keep = np.flatnonzero(cell > 1e-6)
     inner = (np.arange(PARTS) + 0.5) / PARTS
     knees = (edges[keep, None] + (edges[keep + 1] - edges[keep])[:, None] * inner).ravel()
@@ -134,7 +134,7 @@ def crossings(
         log_evidence=evidence,
         log_counts=counts,
         level=decreasing(np.minimum(middle, 0.0), runs_each),
-        fed=(1 / (1 + np.exp(np.clip(starved - fed, -500, 500)))) @ noise,
+        fed=(1 / (1 + np.exp(np.clip(starved - fed, -500, 500)))) @ deviation,
     )
 
 

@@ -1,7 +1,7 @@
 """The knee of a sweep: N_AU, onset, saturation, peak, and a sentence for people.
 
 Efficiency is throughput / (N x ideal rate of one process). The ideal rate is known (batch size / step time);
-a measured low-count baseline in its place biases the knee by its own noise.
+a measured low-count baseline in its place biases the knee by its own error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 ONSET = 0.98
 """Efficiency at which throughput per process visibly begins to fall."""
-PRIOR_NOISE = 0.01
+PRIOR_DEVIATION = 0.01
 """Relative standard deviation of one run where nothing says it (published runs: p90 1.2 %)."""
 BEYOND_DOUBT = 0.998
 """Probability that one run alone cannot have, since it may have stalled."""
@@ -51,30 +51,30 @@ def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floa
     return count, total / runs, runs
 
 
-def saturated(ranks: Sequence[float], efficiency: Sequence[float], noise: float) -> bool:
+def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: float) -> bool:
     """Whether some pair of counts shows a limit: throughput rises by less than a quarter of the rise of N.
 
-    In logarithms, where N rises by more than four times the relative standard deviation `noise` of one run,
-    so that noise alone does not hide a proportional rise.
+    In logarithms, where N rises by more than four times the relative standard `deviation` of one
+    run, so that variation from run to run does not hide a proportional rise.
     """
     count, mean, _ = means(ranks, efficiency)
     rate = np.log(np.maximum(count * mean, 1e-12))
     grown = np.log(count[None, :] / count[:, None])
     risen = rate[None, :] - rate[:, None]
-    return bool(((grown > max(0.05, 4 * noise)) & (risen < grown / 4)).any())
+    return bool(((grown > max(0.05, 4 * deviation)) & (risen < grown / 4)).any())
 
 
-def peak(ranks: Sequence[float], throughput: Sequence[float], noise: float) -> float | None:
+def peak(ranks: Sequence[float], throughput: Sequence[float], deviation: float) -> float | None:
     """Maximum mean throughput, only when it measurably falls at a larger count; otherwise None.
 
     Falls: a larger count's mean is lower by 2 % and by three standard errors of the difference,
-    3 x noise x sqrt(1/n_a + 1/n_b). Three, not two: the maximum of several equal means
-    is itself picked for its luck. `noise` is the relative standard deviation of one run.
+    3 x deviation x sqrt(1/n_a + 1/n_b). Three, not two: the maximum of several equal means
+    is itself picked for its luck. `deviation` is the relative standard deviation of one run.
     """
     _, mean, runs = means(ranks, throughput)
     top = int(np.argmax(mean))
     fall = 1 - mean[top + 1 :] / mean[top]
-    needed = np.maximum(0.02, 3 * noise * np.sqrt(1 / runs[top] + 1 / runs[top + 1 :]))
+    needed = np.maximum(0.02, 3 * deviation * np.sqrt(1 / runs[top] + 1 / runs[top + 1 :]))
     return float(mean[top]) if bool((fall > needed).any()) else None
 
 
@@ -102,15 +102,15 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
     now = believe(runs, Search(maximum=max(ranks), threshold=threshold))
     kind, fed, starved = _kind(now, ranks, behind, threshold)
     known = kind == "knee"
-    flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.noise)
+    flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
     onset = now.posterior.quantiles(now.posterior.log_crossing(ONSET), (0.5,))[0]
     between = (float(fed), float(starved)) if kind == "not-identifiable" and fed and starved else None
     found = Knee(
         kind=kind,
         n_au=now.n_au[1] if known else None,
         n_98=onset if known and min(ranks) <= onset <= max(ranks) else None,
-        n_saturation=min(now.n_saturation[1], _most(runs, now.noise)) if flat else None,
-        peak_samples_per_second=peak(ranks, [point.samples_per_second for point in used], now.noise),
+        n_saturation=min(now.n_saturation[1], _most(runs, now.deviation)) if flat else None,
+        peak_samples_per_second=peak(ranks, [point.samples_per_second for point in used], now.deviation),
         interval=(now.n_au[0], now.n_au[2]) if known else between,
         fed=fed,
         starved=starved,
@@ -130,10 +130,10 @@ def _share(point: Point) -> float:
     return point.samples_per_second / point.ideal_samples_per_second
 
 
-def _most(runs: Sequence[Observation], noise: float) -> float:
+def _most(runs: Sequence[Observation], deviation: float) -> float:
     """Largest throughput of a count, in units of one process's demand, and two standard errors."""
     count, mean, times = means([run.ranks for run in runs], [run.efficiency for run in runs])
-    return float((count * mean * (1 + 2 * noise / np.sqrt(times))).max())
+    return float((count * mean * (1 + 2 * deviation / np.sqrt(times))).max())
 
 
 def _kind(
@@ -154,7 +154,7 @@ def _kind(
         probability = bare.fed if is_fed else 1 - bare.fed
         return [*counts[probability >= sure].tolist(), *(lifted if is_fed else ())]
 
-    # A single run may have stalled; what is denied again and again is not noise.
+    # A single run may have stalled; what several runs deny is no accident.
     gap, top = min(those(BEYOND_DOUBT, False), default=math.inf), max(those(BEYOND_DOUBT, True), default=0)
     low, middle, high = now.n_au
     least, most = min(ranks), max(ranks)

@@ -13,7 +13,7 @@ Everything depends on N / K alone, so knee, onset and saturation of a shape are 
 A hypothesis is a scale K, log-uniform, and a shape. With y = ln(measured efficiency), m = ln(efficiency of
 the hypothesis) and N_AU its knee, the runs are, in the order in which they were run,
 
-    y - m = noise of the run (`emulator.analysis.variation`) + DISCREPANCY ln(N / N_AU) x something normal
+    y - m = error of the run (`emulator.analysis.variation`) + DISCREPANCY ln(N / N_AU) x something normal
 
 The second term says that no real system is a member of a family: a curve fits near its knee and only roughly
 far away, so far runs count less (model discrepancy, Kennedy and O'Hagan 2001).
@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.crossing import Crossings, crossings
-from emulator.analysis.variation import DRIFTS, NOISE, SHOWN, Floats, Singles, likelihood
+from emulator.analysis.variation import DEVIATIONS, DRIFTS, SHOWN, Floats, Singles, likelihood
 
 Numbers = NDArray[np.intp]
 
@@ -171,15 +171,15 @@ def saturation_ratios() -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """How likely each row of a posterior is, and what is thought of noise and drift; arrays of rows."""
+    """How likely each row of a posterior is, and how far runs vary and drift; arrays of rows."""
 
     weight: Floats
     """Sums to 1."""
     ahead: Floats
-    """How far the next run will be off by drift, in logarithms, if the row holds; mean over noises."""
+    """How far the next run will be off by drift, in logarithms, if the row holds; mean over deviations."""
     loose: Floats
     """Variance of that."""
-    noise: float
+    deviation: float
     """Relative standard deviation of one run, mean."""
     drift: float
     """Relative standard deviation of what runs after each other are off together, mean."""
@@ -198,9 +198,9 @@ class Posterior:
     crossings: Crossings | None
     """None before the first run."""
     cautious: Weights
-    """The machine drifts, unless runs deny it (`noise.DRIFTS`): for intervals."""
+    """The machine drifts, unless runs deny it (`variation.DRIFTS`): for intervals."""
     shown: Weights
-    """It does not, unless runs show it (`noise.SHOWN`): for middles, and for what to run next."""
+    """It does not, unless runs show it (`variation.SHOWN`): for middles, and for what to run next."""
 
     @property
     def weight(self) -> Floats:
@@ -329,14 +329,14 @@ def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Fl
 def _roughly(
     log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Numbers
 ) -> tuple[Posterior, float]:
-    """Where the posterior will be, on scales x shapes; its noise and evidence are not worked out."""
+    """Where the posterior will be, on scales x shapes; without deviation and evidence."""
     log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
     prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
     rough = _rough(*_misfit(log_n, log_y, loose, threshold, scales, which), prior)
     weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
     unknown = np.zeros_like(weight)
     weights = Weights(
-        weight=weight / weight.sum(), ahead=unknown, loose=unknown, noise=math.nan, drift=math.nan
+        weight=weight / weight.sum(), ahead=unknown, loose=unknown, deviation=math.nan, drift=math.nan
     )
     found = Posterior(
         threshold=threshold, log_scale=log_scale, shape=shape, crossings=None, cautious=weights, shown=weights
@@ -363,29 +363,32 @@ def _fully(
     def weights(joint: Floats) -> Weights:
         joint = joint / joint.sum()
         weight = joint.sum(axis=0)
-        noise, drift = joint.sum(axis=1) @ runs.noises
+        deviation, drift = joint.sum(axis=1) @ runs.deviations
         share = joint / np.maximum(weight, 1e-300)
         ahead = (share * runs.ahead).sum(axis=0)
         loose = (share * (runs.loose + runs.ahead**2)).sum(axis=0) - ahead**2
-        return Weights(weight=weight, ahead=ahead, loose=loose, noise=float(noise), drift=float(drift))
+        return Weights(
+            weight=weight, ahead=ahead, loose=loose, deviation=float(deviation), drift=float(drift)
+        )
 
     less = SHOWN / (1 - SHOWN) * (1 - DRIFTS) / DRIFTS
+    other_prior = np.repeat([1.0, less], [len(DEVIATIONS), len(joint) - len(DEVIATIONS)])
     found = Posterior(
         threshold=threshold,
         log_scale=log_scale,
         shape=shape,
         crossings=None,
         cautious=weights(joint),
-        shown=weights(joint * np.repeat([1.0, less], [len(NOISE), len(joint) - len(NOISE)])[:, None]),
+        shown=weights(joint * other_prior[:, None]),
     )
     return found, evidence
 
 
 def _rough(off: Singles, far: Singles, log_prior: Floats) -> Floats:
-    """A cheap log posterior, since most hypotheses are too unlikely to be weighed with every noise.
+    """A cheap log posterior, to drop hypotheses that are too unlikely to be weighed with every deviation.
 
-    Two rows: Gaussian with noise about 1 % (two degrees of freedom) integrated out; and the same with what
-    all runs are off together forgiven, since drift explains it. More than CLIP is forgiven a run in both.
+    Two rows: Gaussian, with a deviation of about 1 % (two degrees of freedom) integrated out; and the same
+    without the error that all runs share, which drift would explain. Errors beyond CLIP do not count.
     """
     off = np.clip(off, -CLIP, CLIP)
     variance = 1e-4 + far

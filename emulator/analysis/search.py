@@ -111,9 +111,9 @@ class Belief:
     posterior: Posterior
 
     @property
-    def noise(self) -> float:
+    def deviation(self) -> float:
         """Relative standard deviation of one run, drift included."""
-        return math.hypot(self.posterior.shown.noise, self.posterior.shown.drift)
+        return math.hypot(self.posterior.shown.deviation, self.posterior.shown.drift)
 
     @property
     def width(self) -> float:
@@ -164,7 +164,7 @@ def next_count(history: Sequence[Observation], search: Search, now: Belief | Non
 
     Next is the count N with the largest expected fall of the variance of k = ln N_AU per cost:
 
-        cov(k, m_N)^2 / (var(m_N) + noise^2 + discrepancy^2) / cost(N)
+        cov(k, m_N)^2 / (var(m_N) + deviation^2 + discrepancy^2) / cost(N)
 
     with m_N = ln efficiency at N over the posterior: the exact fall for a linear Gaussian model (Bayesian
     D-optimal design, Chaloner and Verdinelli 1995). Repeats of a count are proposed like any other count.
@@ -232,9 +232,9 @@ def _gains(search: Search, now: Belief, weights: Weights) -> tuple[Numbers, Floa
     curves = curves + weights.ahead[keep]
     off = knee - knee.mean()
     common = curves @ off / len(off)
-    noise = weights.noise**2 + float(weights.loose[keep].mean())
+    variance = weights.deviation**2 + float(weights.loose[keep].mean())
     far = DISCREPANCY * np.minimum(np.abs(np.log(counts) - knee.mean()), 2.0)
-    gain = common**2 / (curves.var(axis=1) + noise + far**2)
+    gain = common**2 / (curves.var(axis=1) + variance + far**2)
     cost = np.array([search.cost(int(n), math.exp(e)) for n, e in zip(counts, mean, strict=True)])
     best = int(np.argmax(gain / cost))
     return counts, gain / cost, 1 - float(gain[best]) / max(float(knee.var()), 1e-12)

@@ -1,12 +1,15 @@
-"""How far runs lie off the truth: white noise, runs that stalled, and drift, each as likely as runs show it.
+"""Run-to-run variation: how far a run's throughput lies from the truth.
 
-A run is off by e + w, in logarithms. w is Student t with FREEDOM degrees of freedom about the noise of a run,
-or, one run in fifty, anything at all: another job ran. e is drift: machines warm, neighbours come and go, so
-that runs after each other are off together, by an AR(1) of which DRIFT_KEPT is left at the next run. Without
-it ten runs that are all off by 3 % look precise. A stalled run must not move a knee, so tails are heavy
-(Lange, Little and Taylor 1989).
+The logarithm of a run's throughput has the error e + w:
 
-Nobody has to state how large noise and drift are: both are averaged over a grid.
+    w  independent from run to run: Student t, FREEDOM degrees of freedom, scaled by the deviation of a run
+    e  drift, an AR(1) process: DRIFT_KEPT of it is left at the next run
+
+One run in fifty stalled, because another job ran, and may be off by anything; it must not move the knee, so
+tails are heavy (Lange, Little and Taylor 1989). Drift is in the model because machines warm up and neighbours
+come and go: without it, ten runs that are all 3 % too low look precise.
+
+The sizes of deviation and drift need not be known: the likelihood averages over a grid of both.
 """
 
 from __future__ import annotations
@@ -20,37 +23,37 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-NOISE = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
-"""Relative standard deviations of one run that are considered."""
+DEVIATIONS = np.array([0.0015, 0.003, 0.006, 0.012, 0.024, 0.048, 0.1, 0.2])
+"""Grid of relative standard deviations of one run."""
 FREEDOM = 6.0
-"""Degrees of freedom of the Student t of a run's error."""
+"""Degrees of freedom of the Student t of w."""
 STALLED = 0.02
-"""Share of runs that are off by anything."""
+"""Share of runs that stalled."""
 DRIFT_KEPT = 0.9
-"""Correlation of the drift of two runs after each other."""
+"""Correlation of the drift of two consecutive runs."""
 DRIFTS = 0.95
-"""Probability, before any run, that the machine drifts, for the interval: in a few minutes nobody sees what a
-machine does in an hour, so the runs have to show that it does not."""
+"""Prior probability that the machine drifts, for the ends of the interval: a few minutes of runs do not show
+what a machine does in an hour, so the runs must show that there is no drift."""
 SHOWN = 0.02
-"""The same for the middle of the interval and for when to stop: there the runs have to show that it does."""
+"""The same for the middle of the interval and for when to stop: the runs must show that there is drift."""
 
 
-def log_noise_prior(noise: Floats) -> Floats:
-    """Lognormal about 1.5 %: published runs scatter by 0.3 % (p90 1.2 %), shared machines by several times
-    that. A smaller centre would stop searches on a few runs that agree by luck.
-    """
-    weight = -0.5 * (np.log(noise / 0.015) / 1.2) ** 2
+def log_deviation_prior(deviation: Floats) -> Floats:
+    """Log prior probability of each relative standard deviation: lognormal about 1.5 %."""
+    # Published runs vary by 0.3 % (p90 1.2 %), shared machines by several times that. A smaller centre would
+    # stop searches on a few runs that agree by luck.
+    weight = -0.5 * (np.log(deviation / 0.015) / 1.2) ** 2
     return np.asarray(weight - np.log(np.exp(weight).sum()))
 
 
-LOG_NOISE_PRIOR = log_noise_prior(NOISE)
+LOG_DEVIATION_PRIOR = log_deviation_prior(DEVIATIONS)
 DRIFTING = np.array([(s, d) for s in (0.005, 0.02) for d in (0.03, 0.06)])
-"""Noise of a run and standard deviation of the drift, where there is drift."""
+"""Grid of (deviation of a run, standard deviation of the drift), for machines that drift."""
 LOG_DRIFTING_PRIOR = np.full(len(DRIFTING), -math.log(len(DRIFTING)))
 
 
 def log_density(off: Floats, variance: Floats) -> Floats:
-    """Log density of runs that are `off` (in logarithms), the variance of one that did not stall given."""
+    """Log density of the errors `off` (in logarithms), `variance` being that of a run that did not stall."""
     squares = off * off
     return np.asarray(np.log(_usual(squares, variance) + _stalled(squares)))
 
@@ -69,38 +72,38 @@ def _stalled(squares: Floats | Singles) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likelihood:
-    """What runs say of hypotheses: arrays of (noises, hypotheses)."""
+    """How likely the runs are under each hypothesis: arrays of shape (deviations, hypotheses)."""
 
     log: Floats
-    """Log likelihood and log prior of the noise."""
+    """Log likelihood plus log prior of the deviation."""
     ahead: Floats
-    """How far the next run will be off by drift, if hypothesis and noise hold."""
+    """Expected drift of the next run, if hypothesis and deviation are true."""
     loose: Floats
     """Variance of that."""
-    noises: Floats
-    """(noise of a run, drift): relative standard deviations, shape (noises, 2)."""
+    deviations: Floats
+    """(of a run, of the drift): relative standard deviations, shape (deviations, 2)."""
 
 
 def likelihood(off: Singles, far: Singles) -> Likelihood:
-    """How likely runs are under each noise x hypothesis.
+    """How likely the runs are under each deviation x hypothesis.
 
-    `off` and `far`: how far each run is off each hypothesis, and the variance that this hypothesis allows it
-    beside noise; both of shape (runs, hypotheses), runs in the order they were run.
+    `off` is the error of each run against each hypothesis, in logarithms, `far` the variance that the
+    hypothesis adds to that of a run; both of shape (runs, hypotheses), in the order of the runs.
     """
     runs, hypotheses = off.shape
     stalled = _stalled(off * off)
-    log = np.zeros((len(NOISE) + len(DRIFTING), hypotheses))
-    steady, moving = log[: len(NOISE)], log[len(NOISE) :]
-    for i, noise in enumerate(NOISE):
-        steady[i] = np.log(_usual(off * off, noise**2 + far) + stalled).sum(axis=0)
-    steady += LOG_NOISE_PRIOR[:, None] + math.log(1 - DRIFTS)
+    log = np.zeros((len(DEVIATIONS) + len(DRIFTING), hypotheses))
+    steady, moving = log[: len(DEVIATIONS)], log[len(DEVIATIONS) :]
+    for i, deviation in enumerate(DEVIATIONS):
+        steady[i] = np.log(_usual(off * off, deviation**2 + far) + stalled).sum(axis=0)
+    steady += LOG_DEVIATION_PRIOR[:, None] + math.log(1 - DRIFTS)
 
-    # A Kalman filter per hypothesis. A run that may have stalled updates it as much as it is believed.
+    # A Kalman filter per hypothesis. A run updates it by the probability that it did not stall.
     ahead, loose = np.zeros_like(log), np.zeros_like(log)
-    noise, drift = (DRIFTING[:, i, None].astype(np.float32) ** 2 for i in (0, 1))
+    white, drift = (DRIFTING[:, i, None].astype(np.float32) ** 2 for i in (0, 1))
     mean, variance = np.zeros(moving.shape, np.float32), np.broadcast_to(drift, moving.shape)
     for run in range(runs):
-        total = variance + noise + far[run]
+        total = variance + white + far[run]
         miss = off[run] - mean
         squares = miss * miss
         usual = (1 - STALLED) * 0.3989 * np.exp(-0.5 * squares / total) / np.sqrt(total)
@@ -112,6 +115,6 @@ def likelihood(off: Singles, far: Singles) -> Likelihood:
         left = variance * (1 - change) + (1 - believed) * change * gain * squares
         variance = DRIFT_KEPT**2 * left + (1 - DRIFT_KEPT**2) * drift
     moving += LOG_DRIFTING_PRIOR[:, None] + math.log(DRIFTS)
-    ahead[len(NOISE) :], loose[len(NOISE) :] = mean, variance
-    noises = np.concatenate([np.column_stack([NOISE, np.zeros_like(NOISE)]), DRIFTING])
-    return Likelihood(log=log, ahead=ahead, loose=loose, noises=noises)
+    ahead[len(DEVIATIONS) :], loose[len(DEVIATIONS) :] = mean, variance
+    deviations = np.concatenate([np.column_stack([DEVIATIONS, np.zeros_like(DEVIATIONS)]), DRIFTING])
+    return Likelihood(log=log, ahead=ahead, loose=loose, deviations=deviations)

@@ -62,11 +62,11 @@ def test_one_stalled_run_does_not_move_the_knee():
     assert after == pytest.approx(truth.knee(), rel=0.03)
 
 
-def test_repeats_teach_the_noise():
+def test_repeats_teach_the_deviation():
     random = np.random.default_rng(5)
     for noise in (0.003, 0.03):
         efficiency = np.exp(random.normal(0, noise, 30)) * 0.99
-        assert posterior([8] * 30, efficiency.tolist()).shown.noise == pytest.approx(noise, rel=0.6)
+        assert posterior([8] * 30, efficiency.tolist()).shown.deviation == pytest.approx(noise, rel=0.6)
 
 
 def test_without_runs_it_is_the_prior():
@@ -93,4 +93,4 @@ def test_any_history_gives_a_proper_posterior(runs):
     low, middle, high = found.quantiles(found.log_n_au, [0.025, 0.5, 0.975])
     assert found.weight.sum() == pytest.approx(1)
     assert 0 < low <= middle <= high < np.inf
-    assert 0 < found.cautious.noise < 0.3
+    assert 0 < found.cautious.deviation < 0.3

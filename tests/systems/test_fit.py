@@ -9,8 +9,9 @@ from command import feedrate
 from emulator.analysis.throughput import busy, durations, throughput
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
-from emulator.plugins.systems.fit import fit, further_run
+from emulator.plugins.systems.fit import fit
 from emulator.plugins.systems.held_out import held_out, median_errors
+from emulator.plugins.systems.next_run import further_run
 from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
@@ -141,7 +142,7 @@ def test_drift_within_runs_widens_the_interval():
     calm, rough = (
         fit(["OUT"], TINY, [replace(count, drift=drift) for count in seen]).system.fit for drift in (0, 0.2)
     )
-    assert rough.noise == pytest.approx(0.1) and calm.noise < 0.02
+    assert rough.deviation == pytest.approx(0.1) and calm.deviation < 0.02
     width = [np.ptp(np.log(found.bandwidth_interval)) for found in (calm, rough)]
     assert width[1] > 4 * width[0]
 

@@ -84,7 +84,7 @@ def test_what_binds_is_named(system, name, accelerators):
     assert found.accelerators == pytest.approx(accelerators, abs=1)
 
 
-def test_noise_decides_where_latency_alone_keeps_an_accelerator_at_the_threshold():
+def test_run_to_run_variation_decides_where_latency_alone_keeps_an_accelerator_at_the_threshold():
     """ "0 to 0" was said of systems where the next run may well have fed twenty."""
 
     def with_latency(seconds: float) -> System:
@@ -98,9 +98,9 @@ def test_noise_decides_where_latency_alone_keeps_an_accelerator_at_the_threshold
     just, almost = feeds(A100, with_latency(fed)), feeds(A100, with_latency(starved))
     assert just.accelerators > 20 and just.interval[0] == 0
     assert almost.accelerators == 0 and almost.interval[1] > 20
-    assert "by less than the noise of a run: it may be up to" in almost.knee.sentence
+    assert "by less than run-to-run variation: it may be up to" in almost.knee.sentence
     clearly = feeds(A100, with_latency(2 * starved))
-    assert clearly.interval == (0, 0) and "noise" not in clearly.knee.sentence
+    assert clearly.interval == (0, 0) and "variation" not in clearly.knee.sentence
 
 
 def test_a_system_that_states_nothing_limits_nothing():

@@ -54,7 +54,7 @@ def _parameters(found: Fit) -> Iterator[str]:
 def _seen(found: Fit) -> Iterator[str]:
     fitted = found.fitted
     yield (
-        f"run-to-run variation: {100 * fitted.noise:.1f} % ({fitted.freedom} degrees of freedom), from "
+        f"run-to-run variation: {100 * fitted.deviation:.1f} % ({fitted.freedom} degrees of freedom), from "
         f"residuals, repeats and drift"
     )
     if fitted.standing:

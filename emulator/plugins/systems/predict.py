@@ -237,7 +237,7 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
 def efficiency_interval(simulation: Simulation, ranks: int, number: int, point: Point) -> tuple[float, float]:
     """The 95 % interval of throughput / ideal of one run at `ranks`, about the prediction `point`.
 
-    It spans what else the system may be (`System.alternatives`) and the noise of a run. Of a system that is
+    It spans what else the system may be (`System.alternatives`) and run-to-run variation. Of a system that is
     only described, also what its limit alone would give, without barriers and samples that differ.
     """
     system, workload, found = simulation.system, simulation.workload, [point.x_ideal]

@@ -44,7 +44,7 @@ class Feeds:
     accelerators: int
     """Largest count with throughput / ideal at or above the threshold."""
     interval: tuple[float, float]
-    """95 % interval of it: model choice, what a fit leaves open, and the noise of a run."""
+    """95 % interval of it: model choice, what a fit leaves open, and run-to-run variation."""
     bound: Constraint | None
     """What keeps the next one from being fed; None: nothing that the system states limits the workload."""
     knee: Knee
@@ -88,7 +88,7 @@ def feeds(
     This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
     Where a dataset is specified, it is of runs as `over`, whose epochs have borders at which readers wait.
     The interval spans the system's alternatives, found in the same way; the cap without simulation where
-    the system is only described; and the noise of a run, which moves a knee about as much as a throughput,
+    the system is only described; and run-to-run variation, which moves a knee about as much as a throughput,
     or decides whether any is fed, where latency alone keeps one accelerator near the threshold.
     """
     wanted = workload.training.au_threshold if threshold is None else threshold
@@ -120,7 +120,7 @@ def feeds(
         crossings.append(full / wanted)
     error = math.exp(system.run_error)
     low, high = min(crossings) / error, math.inf if least_known else max(crossings) * error
-    if wanted <= alone < wanted * error:  # the noise of a run decides whether a single one is fed
+    if wanted <= alone < wanted * error:  # run-to-run variation decides whether a single one is fed
         low = 0.0
     elif wanted / error <= alone < wanted:
         high = max(high, crossing_of(system, wanted / error) * error)
@@ -155,7 +155,7 @@ def _sentence(
     demand_met = f"at {100 * wanted:.3g} % of their demand" + (", borders of epochs included" if over else "")
     low, high = interval
     if not count:
-        close = f", by less than the noise of a run: it may be up to {_show(high)}" if high >= 1 else ""
+        close = f", by less than run-to-run variation: it may be up to {_show(high)}" if high >= 1 else ""
         return f"This system does not feed 1 accelerator {demand_met}{close}; bound by {what}."
     if math.isinf(high):
         return (
@@ -163,10 +163,10 @@ def _sentence(
             f"measurements show no limit)."
         )
     why = "what the fit leaves open" if system.fit else "a hard or a soft limit"
-    noise = f"{100 * system.run_error:.2g} % for a run; the simulation itself has no noise"
+    varies = f"{100 * system.run_error:.2g} % for run-to-run variation; the simulation itself has none"
     return (
         f"This system feeds {accelerators} {demand_met} (knee at {_show(crossing)}, 95 % interval "
-        f"{_show(low)} to {_show(high)}: {why}, and {noise}); bound by {what}."
+        f"{_show(low)} to {_show(high)}: {why}, and {varies}); bound by {what}."
     )
 
 

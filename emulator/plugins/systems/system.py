@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
-from emulator.analysis.knee import PRIOR_NOISE
+from emulator.analysis.knee import PRIOR_DEVIATION
 from emulator.analysis.throughput import student_t
 from emulator.config.catalog import content_folder
 from emulator.config.reader import (
@@ -201,10 +201,10 @@ class Fitted:
     """95 % interval of the cost of a step in seconds; empty when it was not estimated."""
     error: float = 0.0
     """Root mean square relative error of throughput at the counts that were seen."""
-    noise: float = PRIOR_NOISE
+    deviation: float = PRIOR_DEVIATION
     """Relative standard deviation of one run: repeats, residuals and drift within runs."""
     freedom: int = 2
-    """Degrees of freedom of `noise`."""
+    """Degrees of freedom of `deviation`."""
     held_out: tuple[float, ...] = ()
     """Median relative errors of throughput at counts that were held out of the fit, each by itself: of the
     simulation, of a constant efficiency, of the bandwidth cap alone; empty where too few were seen."""
@@ -285,8 +285,9 @@ class System:
     @property
     def run_error(self) -> float:
         """Relative half width of the 95 % interval of one run about its prediction, parameters known."""
-        noise, freedom = (PRIOR_NOISE, 2) if self.fit is None else (self.fit.noise, self.fit.freedom)
-        return (1.96 if self.fit is None else student_t(0.95, freedom)) * noise
+        if self.fit is None:
+            return 1.96 * PRIOR_DEVIATION
+        return student_t(0.95, self.fit.freedom) * self.fit.deviation
 
 
 def load_system(name: str) -> System:

@@ -1,0 +1,210 @@
+"""Measured counts, played again on the parameters of a system, and the parameters that fit them best.
+
+A model is a choice of unknowns:
+
+    limit        none | a bandwidth that all share | a bandwidth of each host, where numbers of hosts differ
+    rank         nothing | a latency of requests | a cost of each step
+    saturation   hard | soft (system.Alternative.softness)
+
+Its loss is the sum over counts of (ln X measured - ln X played)^2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from emulator.analysis.knee import PRIOR_DEVIATION
+from emulator.analysis.throughput import throughput
+from emulator.config.workload import Workload
+from emulator.plugins.systems.limits import Limits, demand, limits, soft_limits
+from emulator.plugins.systems.scene import Floats, Played, Scene, play
+from emulator.plugins.systems.seen import Seen
+from emulator.plugins.systems.system import Alternative, StorageSystem, System
+
+ALONE = 0.995
+"""Efficiency from which on a rank loses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """A point of a model: infinite bandwidth is no limit."""
+
+    bandwidth: float = math.inf
+    """Bytes/s."""
+    hosted: bool = False
+    """Whether the bandwidth is each host's."""
+    latency: float = 0.0
+    """Seconds of a request."""
+    step_cost: float = 0.0
+    """Seconds of a step."""
+    softness: float | None = None
+
+    @property
+    def unknowns(self) -> int:
+        """How many parameters were free."""
+        known = (math.isinf(self.bandwidth), not self.latency, not self.step_cost, self.softness is None)
+        return len(known) - sum(known)
+
+    def having(self, name: str, value: float) -> Parameters:
+        """The same with another value of one parameter."""
+        changed: dict[str, Any] = {name: value}
+        return replace(self, **changed)
+
+    @property
+    def alternative(self) -> Alternative:
+        """The same for a system file."""
+        rate = self.bandwidth if math.isfinite(self.bandwidth) else None
+        return Alternative(
+            bandwidth=None if self.hosted else rate,
+            nic=rate if self.hosted else None,
+            latency=self.latency,
+            step_cost=self.step_cost,
+            softness=self.softness,
+        )
+
+
+@dataclass
+class Model:
+    """The counts that were seen, played on parameters."""
+
+    workload: Workload
+    seen: Sequence[Seen]
+    known: dict[tuple[int, Parameters], float] = field(default_factory=dict)
+    """Bytes/s of counts that were played: searches ask for the same again."""
+
+    def rate(self, number: int, parameters: Parameters) -> float:
+        """Bytes/s of a count, over the same steps as were measured."""
+        if (number, parameters) not in self.known:
+            count = self.seen[number]
+            _, lasting, _ = self.play(count, parameters).totals(
+                self.workload.loader.batch_size, len(count.size)
+            )
+            self.known[number, parameters] = throughput(lasting).bytes_per_second
+        return self.known[number, parameters]
+
+    def play(self, count: Seen, parameters: Parameters) -> Played:
+        """Play a count's own batches. Raises MissingError without numba."""
+        trial = System(storage=StorageSystem(latency=parameters.latency))
+        bandwidth, hosts = parameters.bandwidth, count.hosts if parameters.hosted else 1
+        hard = Limits(
+            system=math.inf if parameters.hosted else bandwidth,
+            host=bandwidth if parameters.hosted else math.inf,
+            rank=limits(trial, self.workload).rank,
+        )
+        asked = count.rate / count.efficiency / count.ranks if count.efficiency else demand(self.workload)
+        bound = soft_limits(hard, asked, count.ranks, hosts, parameters.softness)
+        scene = Scene(
+            size=count.size,
+            compute=count.compute,
+            gates=count.gates,
+            prefetch=self.workload.loader.prefetch,
+            system=bound.system,
+            host=bound.host,
+            rank=bound.rank,
+            hosts=hosts,
+            latency=parameters.latency,
+            step_cost=parameters.step_cost,
+            epoch=count.epoch,
+        )
+        return play(scene)
+
+    def residuals(self, parameters: Parameters) -> Floats:
+        """ln measured - ln played of every count."""
+        return np.array(
+            [math.log(count.rate / self.rate(number, parameters)) for number, count in enumerate(self.seen)]
+        )
+
+    def loss(self, parameters: Parameters) -> float:
+        """Sum of squared residuals."""
+        return float((self.residuals(parameters) ** 2).sum())
+
+    def variance(self, parameters: Parameters) -> tuple[float, int]:
+        """Variance of ln throughput of one run, if these parameters are true, and its degrees of freedom.
+
+        From residuals and repeats, or from drift within runs where that is larger.
+        """
+        drifted = float(np.mean([count.drift**2 for count in self.seen])) / 4
+        # Where nobody waits, the accelerators' clock was measured, which does not vary as the storage does.
+        waiting = sum(count.efficiency < ALONE for count in self.seen)
+        freedom = max(0, waiting - parameters.unknowns) + 2
+        return max((self.loss(parameters) + 2 * PRIOR_DEVIATION**2) / freedom, drifted), freedom
+
+    def best(self, parameters: Parameters, *free: str, near: float = math.inf) -> Parameters:
+        """The parameters with the least loss, searching the `free` ones in turn.
+
+        The first search is over their whole range, or `near` where they are, in logarithms; with several, a
+        second one goes over each near what the first found, since they depend on each other.
+        """
+        for turn in range(2 if len(free) > 1 else 1):
+            for name in free:
+                here, (low, high) = math.log(getattr(parameters, name)), self._range(name)
+                reach = min(near, 0.2 if turn else math.inf)
+                low, high = (low, high) if math.isinf(reach) else (here - reach, here + reach)
+                log = golden(partial(self._loss_at, parameters, name), low, high)
+                parameters = parameters.having(name, math.exp(log))
+        return parameters
+
+    def ends(self, parameters: Parameters, name: str, rise: float) -> tuple[Parameters, Parameters]:
+        """The parameters below and above at which the loss has risen by `rise`, changing `name` alone."""
+        start, most = math.log(getattr(parameters, name)), self.loss(parameters) + rise
+
+        def over(log: float) -> float:
+            return self._loss_at(parameters, name, log) - most
+
+        low, high = (parameters.having(name, math.exp(edge(over, start, sign))) for sign in (-1, 1))
+        return low, high
+
+    def _loss_at(self, parameters: Parameters, name: str, log: float) -> float:
+        return self.loss(parameters.having(name, math.exp(log)))
+
+    def _range(self, name: str) -> tuple[float, float]:
+        """Logarithms between which a parameter is searched."""
+        if name == "latency":
+            return math.log(1e-5), math.log(10)
+        if name == "step_cost":
+            each = float(np.mean([count.compute.mean() for count in self.seen]))
+            return math.log(1e-4 * each), math.log(4 * each)
+        # A bandwidth is about what was read, or asked for, by all ranks together.
+        asked = [max(seen.rate, seen.rate / seen.efficiency if seen.efficiency else 0) for seen in self.seen]
+        most = max(seen.hosts for seen in self.seen)
+        return math.log(0.5 * min(seen.rate for seen in self.seen) / most), math.log(2 * max(asked))
+
+
+def golden(loss: Callable[[float], float], low: float, high: float) -> float:
+    """The minimum of `loss` from low to high: a grid, then golden section around its best point."""
+    # The grid first: beyond what the runs saw the loss is flat, and golden section alone would stop there.
+    points = 9 if high - low < 1.5 else 25
+    grid = np.linspace(low, high, points)
+    best = int(np.argmin([loss(float(x)) for x in grid]))
+    low, high = float(grid[max(0, best - 1)]), float(grid[min(points - 1, best + 1)])
+    ratio = (math.sqrt(5) - 1) / 2
+    left, right = high - ratio * (high - low), low + ratio * (high - low)
+    below, above = loss(left), loss(right)
+    while high - low > 2e-4:
+        if below <= above:
+            high, right, above = right, left, below
+            left = high - ratio * (high - low)
+            below = loss(left)
+        else:
+            low, left, below = left, right, above
+            right = low + ratio * (high - low)
+            above = loss(right)
+    return (low + high) / 2
+
+
+def edge(over: Callable[[float], float], start: float, sign: int) -> float:
+    """Where `over`, below 0 at `start`, becomes 0 in the direction `sign`: doubling steps, then halving."""
+    step = 1e-3
+    while over(start + sign * step) < 0 and step < 20:
+        step *= 2
+    low, high = 0.0, step
+    for _ in range(16):
+        middle = (low + high) / 2
+        low, high = (middle, high) if over(start + sign * middle) < 0 else (low, middle)
+    return start + sign * low
