@@ -193,7 +193,8 @@ def test_cores_and_memory_are_of_each_host(tmp_path, logs):
     summary |= {"host_cpu_count": [512, 0, 0, 0], "host_memory_GB": [64.0, 0.0, 0.0, 0.0]}
     (folder / "summary.json").write_text(json.dumps(summary))
     (runs,) = import_folder(folder).training.values()
-    assert runs[0].published.cores == (128,) * 4 and runs[0].published.host_memory == (16 * GIB,) * 4
+    machines = runs[0].published.machines
+    assert machines.cores == (128,) * 4 and machines.memory == (16 * GIB,) * 4
     done = feedrate("import", folder, "--out", tmp_path / "out")
     assert done.status == 0, done.err
     (point,) = read_result(tmp_path / "out").points

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from emulator.config.checkpoint import parameters
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config, workload_table
-from emulator.plugins.mlperf.figures import GIB, JsonObject, each_host
 from emulator.plugins.mlperf.from_yaml import checkpoint_model
+from emulator.plugins.mlperf.summary import GIB, Machines, Saved, read_metric, read_summary
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.record.result import Checkpoint, RunResult, new_result
 
@@ -54,18 +54,12 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     config = Config(f"{run.name}/config.yaml", workload_table(table, f"{run.name}/config.yaml"))
     name = re.sub(r"^llama_", "llama3-", config.model("model"))
     model = checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name))
-    summary = JsonObject(run.summary, f"{run.name}/summary.json")
-    metric = summary.inner("metric")
-    size = round(metric.number("checkpoint_size_GB", 1e9) * GIB)
-    if size < 1:
-        raise SpecError(f"{metric.name}: checkpoint_size_GB is 0")
-    ranks, hosts = summary.whole("num_accelerators", 10_000_000), summary.whole("num_hosts", 10_000_000, 1)
-    start = _moment(run.summary.get("start"), f"{summary.name}: start")
+    machines, size = read_summary(run, Machines), round(read_metric(run, Saved).checkpoint_size_GB * GIB)
+    ranks, hosts = machines.num_accelerators, machines.num_hosts
+    start = _moment(machines.start, f"{run.name}/summary.json: start")
     spread = model.parallelism
     group = spread.tensor * spread.pipeline
     subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0 or ranks < group
-    memory = each_host(summary.numbers("host_memory_GB", 1e9, optional=True), hosts)
-    cores = each_host(summary.numbers("host_cpu_count", 1e6, optional=True), hosts)
     return ImportedCheckpoints(
         run=run,
         workload={
@@ -78,9 +72,9 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
         },
         ranks=ranks,
         hosts=hosts,
-        hostname=str(run.summary.get("hostname", ""))[:80],
-        memory=round(sum(memory) * GIB),
-        cores=round(cores[0]) if cores else 0,
+        hostname=machines.hostname,
+        memory=sum(machines.memory),
+        cores=machines.cores[0] if machines.cores else 0,
         start=start,
         checkpoints=tuple(_checkpoints(run, ranks, hosts, size, start)),
     )
@@ -96,14 +90,9 @@ def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datet
                 if match is None:
                     continue
                 where = f"{run.name}: {key} of rank {rank or 0}"
-                values = JsonObject(span if isinstance(span, Mapping) else {}, where)
-                try:
-                    seconds = float(values.values.get("duration", "missing"))  # v2.0 has it as text
-                except (TypeError, ValueError):
-                    raise values.wrong("duration", "a number", values.values.get("duration")) from None
-                if not 0 < seconds < _LONGEST:
-                    raise values.wrong("duration", "a number of seconds", seconds)
-                began = _moment(values.values.get("start"), f"{where}: start")
+                values = span if isinstance(span, Mapping) else {}
+                seconds = _seconds(values.get("duration"), where)
+                began = _moment(values.get("start"), f"{where}: start")
                 spans.setdefault((match[1], int(match[2])), {})[int(rank or 0)] = (began, seconds)
     if not spans:
         raise SpecError(f"{run.name}: no per_epoch_stats.json says how long its checkpoints took")
@@ -165,6 +154,17 @@ def _provenance(written: ImportedCheckpoints) -> dict[str, Any]:
         "start": written.start.isoformat(),
         "published": metric,
     }
+
+
+def _seconds(value: Any, where: str) -> float:
+    """A duration, which v2.0 writes as text. Raises SpecError."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < _LONGEST:
+        raise SpecError(f"{where}: duration must be a number of seconds, not {str(value)[:40]!r}")
+    return seconds
 
 
 def _moment(value: Any, where: str) -> datetime:

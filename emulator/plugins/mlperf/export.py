@@ -29,9 +29,9 @@ from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload, stored_workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
-from emulator.plugins.mlperf.figures import GIB, MIB
 from emulator.plugins.mlperf.results import read_originals
 from emulator.plugins.mlperf.rules import Check, self_check
+from emulator.plugins.mlperf.summary import GIB, MIB
 from emulator.plugins.mlperf.tree import RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
 from emulator.record.result import RunResult

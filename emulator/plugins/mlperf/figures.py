@@ -27,11 +27,10 @@ from numpy.typing import NDArray
 
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
+from emulator.plugins.mlperf.summary import Files, Machines, Training, read_metric, read_summary
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.record.steps import STEP, Steps
 
-MIB = 2**20
-GIB = 2**30
 HIDDEN = 0.02
 """A larger difference of AU and X/X_ideal over all steps, both shares of 1, is reported."""
 OVERSLEPT = 0.005
@@ -50,30 +49,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The figures of summary.json."""
+    """The figures of a training as they were published."""
 
-    start: str
-    """ISO 8601; empty where it is not stated."""
-    accelerators: int
-    hosts: int
-    hostname: str
-    """Of the first rank."""
+    machines: Machines
     au: tuple[float, ...]
     """Accelerator utilisation of each epoch, 0 to 1."""
     samples_per_second: tuple[float, ...]
     """Throughput of each epoch, all accelerators."""
-    bytes_per_second: float
-    """Mean."""
     met: bool | None
-    """Whether it says that the AU was met; None where it does not."""
+    """True when the summary says that the AU was met; None where it says nothing."""
     files: int
     samples_per_file: int
-    host_memory: tuple[int, ...]
-    """Bytes of each host."""
-    cores: tuple[int, ...]
-    """Cores of each host."""
     most_steps: int
     """Steps of an epoch after which the run was told to stop; 0: none were."""
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of all hosts."""
+        return self.machines.num_accelerators
 
     def steps_per_epoch(self, batch: int) -> int:
         """Steps of all accelerators in an epoch, whole ones alone."""
@@ -81,94 +74,22 @@ class Published:
         return min(steps, self.most_steps) if self.most_steps else steps
 
 
-def each_host(values: Sequence[float], hosts: int) -> tuple[float, ...]:
-    """The values of the hosts; where DLIO added those of several hosts up into one place, their mean."""
-    if not values or (len(values) == hosts and all(values)):
-        return tuple(values)
-    return (sum(values) / hosts,) * hosts
-
-
-def trains(run: RunFolder) -> bool:
-    """False for a run of checkpoints alone."""
-    metric = run.summary.get("metric")
-    keys = list(metric) if isinstance(metric, Mapping) else []
-    return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
-
-
 def read_published(run: RunFolder, most_steps: int = 0) -> Published:
     """The figures in the summary of `run`, whose configuration asks for `most_steps` an epoch.
 
     Raises SpecError naming the key that is missing or wrong.
     """
-    summary = JsonObject(run.summary, f"{run.name}/summary.json")
-    metric = summary.inner("metric")
-    if "train_au_percentage" not in metric.values:
-        raise SpecError(f"{metric.name} has no train_au_percentage", "it is no run of training")
-    au = metric.numbers("train_au_percentage", 1000)
-    rates = metric.numbers("train_throughput_samples_per_second", 1e15)
-    if not au or len(au) != len(rates):
-        raise SpecError(f"{metric.name}: {len(au)} epochs of AU, {len(rates)} of throughput")
-    expectation = metric.values.get("train_au_meet_expectation")
-    hosts = summary.whole("num_hosts", 10_000_000, 1)
-    memory = each_host(summary.numbers("host_memory_GB", 1e9, optional=True), hosts)
-    cores = each_host(summary.numbers("host_cpu_count", 1e6, optional=True), hosts)
+    metric, files = read_metric(run, Training), read_summary(run, Files)
+    expectation = metric.train_au_meet_expectation
     return Published(
-        start=str(summary.values.get("start", ""))[:40],
-        accelerators=summary.whole("num_accelerators", 10_000_000),
-        hosts=hosts,
-        hostname=str(summary.values.get("hostname", ""))[:80],
-        au=tuple(value / 100 for value in au),
-        samples_per_second=rates,
-        bytes_per_second=metric.number("train_io_mean_MB_per_second", 1e15, 0.0) * MIB,
+        machines=read_summary(run, Machines),
+        au=tuple(value / 100 for value in metric.train_au_percentage),
+        samples_per_second=metric.train_throughput_samples_per_second,
         met={"success": True, "fail": False}.get(expectation) if isinstance(expectation, str) else None,
-        files=summary.whole("num_files_train", 10**12),
-        samples_per_file=summary.whole("num_samples_per_file", 10**12, 1),
-        host_memory=tuple(round(value * GIB) for value in memory),
-        cores=tuple(round(value) for value in cores),
+        files=files.num_files_train,
+        samples_per_file=files.num_samples_per_file,
         most_steps=most_steps,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class JsonObject:
-    """An object of foreign JSON; `name` is where it lies."""
-
-    values: Mapping[str, Any]
-    name: str
-
-    def inner(self, key: str) -> JsonObject:
-        """The object under `key`. Raises SpecError."""
-        value = self.values.get(key)
-        if not isinstance(value, Mapping):
-            raise self.wrong(key, "an object", value)
-        return JsonObject(value, f"{self.name}: {key}")
-
-    def number(self, key: str, most: float, default: float | None = None) -> float:
-        """A number from 0 to `most`. Raises SpecError."""
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-            raise self.wrong(key, f"a number from 0 to {most:g}", value)
-        return float(value)
-
-    def whole(self, key: str, most: int, default: int | None = None) -> int:
-        """A whole number from 1 to `most`. Raises SpecError."""
-        value = self.number(key, most, default)
-        if value != round(value) or value < 1:
-            raise self.wrong(key, "a whole number from 1", value)
-        return round(value)
-
-    def numbers(self, key: str, most: float, optional: bool = False) -> tuple[float, ...]:
-        """A list of numbers from 0 to `most`, which one number may stand for. Raises SpecError."""
-        value = self.values.get(key, [] if optional else None)
-        values = value if isinstance(value, list) else [value]
-        if len(values) > 1_000_000:
-            raise self.wrong(key, "a list of at most a million", "more")
-        return tuple(JsonObject({key: item}, self.name).number(key, most) for item in values)
-
-    def wrong(self, key: str, wanted: str, value: Any) -> SpecError:
-        if value is None:
-            return SpecError(f"{self.name}: {key} is missing or null", f"it should be {wanted}")
-        return SpecError(f"{self.name}: {key} must be {wanted}, not {str(value)[:40]!r}")
 
 
 @dataclass(frozen=True, slots=True)

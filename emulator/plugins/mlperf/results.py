@@ -38,8 +38,8 @@ from emulator.plugins.mlperf.figures import (
     read_published,
     recompute,
     step_rows,
-    trains,
 )
+from emulator.plugins.mlperf.summary import trains
 from emulator.plugins.mlperf.tree import RunFolder, find_runs, own_runs, read_run, why_no_run, write_run
 from emulator.plugins.mlperf.workload import convert
 from emulator.record.out import ResultFolder, check_out, read_result
@@ -246,15 +246,16 @@ def point_of(imported: Imported) -> Point:
 def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
     """By the host names in the logs; without logs the first by its name, the others by their number."""
     published, logs, rows = imported.published, imported.run.logs, imported.rows
+    machines = published.machines
     named = [str(logs[rank].get("hostname", ""))[:80] for rank in sorted(logs)]
     if len(rows) and all(named):
         ranks = {name: named.count(name) for name in dict.fromkeys(named)}
     else:
-        hosts = min(published.hosts, published.accelerators)
-        numbered = [published.hostname or "host 1", *(f"host {number}" for number in range(2, hosts + 1))]
+        hosts = min(machines.num_hosts, published.accelerators)
+        numbered = [machines.hostname or "host 1", *(f"host {number}" for number in range(2, hosts + 1))]
         ranks = {name: len(range(n, published.accelerators, hosts)) for n, name in enumerate(numbered)}
     each = samples // published.accelerators
-    cores = published.cores or (0,)
+    cores = machines.cores or (0,)
     waits = dict.fromkeys(ranks, math.nan)  # without logs nothing tells
     if len(rows) and all(named):
         seconds = np.bincount(rows["rank"], weights=rows["wait"], minlength=len(named))
@@ -294,7 +295,7 @@ def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResu
     files = max(imported.published.files for imported in runs)
     each = runs[0].published.samples_per_file
     size = round(files * each * first.sample.bytes_mean)
-    memory = max(sum(imported.published.host_memory) for imported in runs)
+    memory = max(sum(imported.published.machines.memory) for imported in runs)
     small = small_dataset(size, memory) if memory else None
     several = len({point.ranks for point in points}) > 1
     result = new_result(
@@ -330,7 +331,7 @@ def _provenance(imported: Imported) -> dict[str, Any]:
     return {
         "run": run.name,
         "layout": run.layout,
-        "start": published.start,
+        "start": published.machines.start,
         "verdict": figures.verdict,
         "au_published": list(published.au),
         "samples_per_second_published": list(published.samples_per_second),

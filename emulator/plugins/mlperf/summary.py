@@ -1,0 +1,135 @@
+"""Read a run's summary.json: checked, in SI units, by the names of DLIO's keys. Pure.
+
+DLIO's GB is 2^30 bytes. It writes more keys than are read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from emulator.config.reader import Source, build
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.tree import RunFolder
+
+MIB = 2**20
+GIB = 2**30
+
+Spec = TypeVar("Spec")
+
+
+def within(low: float, high: float, spec: object, *names: str) -> None:
+    """Refuse fields, numbers or tuples of them, outside `low` to `high`. Raises SpecError."""
+    for name in names:
+        value = getattr(spec, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if not low <= number <= high:  # also when it is NaN
+                raise SpecError(f"{name} must be from {low:g} to {high:g}, not {number:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """Accelerators and hosts of a run."""
+
+    num_accelerators: int
+    num_hosts: int = 1
+    host_memory_GB: tuple[float, ...] = ()  # noqa: N815 - DLIO's name
+    """GiB of each host."""
+    host_cpu_count: tuple[float, ...] = ()
+    """Cores of each host."""
+    start: str = ""
+    """ISO 8601."""
+    hostname: str = ""
+    """Of the first rank."""
+
+    def __post_init__(self) -> None:
+        within(1, 1e7, self, "num_accelerators", "num_hosts")
+        within(0, 1e9, self, "host_memory_GB")
+        within(0, 1e6, self, "host_cpu_count")
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """Bytes of each host."""
+        return tuple(round(value * GIB) for value in _each(self.host_memory_GB, self.num_hosts))
+
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """Cores of each host."""
+        return tuple(round(value) for value in _each(self.host_cpu_count, self.num_hosts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The dataset of a training."""
+
+    num_files_train: int
+    num_samples_per_file: int = 1
+
+    def __post_init__(self) -> None:
+        within(1, 1e12, self, "num_files_train", "num_samples_per_file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The metric of a training, a number for each epoch."""
+
+    train_au_percentage: tuple[float, ...]
+    train_throughput_samples_per_second: tuple[float, ...]
+    train_au_meet_expectation: Any = None
+
+    def __post_init__(self) -> None:
+        within(0, 1000, self, "train_au_percentage")
+        within(0, 1e15, self, "train_throughput_samples_per_second")
+        epochs = len(self.train_au_percentage)
+        if not epochs or epochs != len(self.train_throughput_samples_per_second):
+            rates = len(self.train_throughput_samples_per_second)
+            raise SpecError(f"train_au_percentage has {epochs} epochs, the throughput {rates}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """The metric of a run of checkpoints."""
+
+    checkpoint_size_GB: float  # noqa: N815 - DLIO's name
+    """GiB of all ranks together."""
+
+    def __post_init__(self) -> None:
+        within(1 / GIB, 1e9, self, "checkpoint_size_GB")
+
+
+def trains(run: RunFolder) -> bool:
+    """False for a run of checkpoints alone."""
+    metric = run.summary.get("metric")
+    keys = list(metric) if isinstance(metric, Mapping) else []
+    return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
+
+
+def read_summary(run: RunFolder, wanted: type[Spec]) -> Spec:
+    """The fields of `wanted` from the top of the summary. Raises SpecError naming the key."""
+    return _known(wanted, run.summary, f"{run.name}/summary.json")
+
+
+def read_metric(run: RunFolder, wanted: type[Spec]) -> Spec:
+    """The fields of `wanted` from the summary's metric. Raises SpecError naming the key."""
+    return _known(wanted, run.summary.get("metric"), f"{run.name}/summary.json: metric")
+
+
+def _known(wanted: type[Spec], table: Any, name: str) -> Spec:
+    """`wanted` from the keys of `table` that it has; one value may stand for a list. Raises SpecError."""
+    if not isinstance(table, Mapping):
+        raise SpecError(f"{name} must be an object, not {str(table)[:40]!r}")
+    found = {}
+    for field in fields(wanted):  # type: ignore[arg-type]  # a dataclass, which no TypeVar can say
+        if field.name in table:
+            value = table[field.name]
+            one = str(field.type).startswith("tuple") and not isinstance(value, list)
+            found[field.name] = [value] if one else value
+    return build(wanted, found, Source(name))
+
+
+def _each(values: Sequence[float], hosts: int) -> Sequence[float]:
+    """A value for each host; where DLIO added those of several hosts up into one place, their mean."""
+    if not values or (len(values) == hosts and all(values)):
+        return values
+    return (sum(values) / hosts,) * hosts
