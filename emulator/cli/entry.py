@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from emulator.errors import FeedrateError, LaunchError
 from emulator.launch.launched import rank_hint, started_by_mpi
-from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, supervised, tell_status, watch_rank
+from emulator.launch.supervise import supervised, tell_status
+from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, watch_rank
 from emulator.run.comm import world
 
 _LAST_WORDS_SECONDS = 2.0

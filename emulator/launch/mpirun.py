@@ -23,8 +23,9 @@ from emulator import live
 from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
 from emulator.launch.child import ChildProcess, signals_to
 from emulator.launch.forkserver import Preload, fork_server
+from emulator.launch.process import process_state, short_of_memory
 from emulator.launch.scratch import ranks_in, scratch
-from emulator.launch.watch import REASON, briefly, process_state, short_of_memory, storage_timeout
+from emulator.launch.watch import REASON, briefly, storage_timeout
 from emulator.live import Follower
 from emulator.record.machine import cores
 from emulator.record.out import replace_failure
@@ -165,7 +166,7 @@ class _Run:
         reader = threading.Thread(target=self._show, name="words of mpirun", daemon=True)
         reader.start()
         deadline, before, stopped = math.inf, time.monotonic(), False
-        began, ended_at = time.time(), math.inf
+        began, ended_at = time.monotonic(), math.inf
 
         def stop(number: int, frame: object) -> None:
             self._signal = self._signal or number
@@ -178,7 +179,7 @@ class _Run:
                     break
                 now = time.monotonic()
                 if now - before > timeout / 2:
-                    began = time.time()  # this process was stopped itself
+                    began = now  # this process was stopped itself
                 before = now
                 if self._signal and not stopped:
                     self.reason = _ENDED_BY.get(self._signal, "ended")
@@ -211,20 +212,19 @@ class _Run:
         """What to say of a rank that has not shown for `timeout` seconds that it runs; empty: of none."""
         if (self._folder / REASON).exists():  # one has said why they end
             return ""
-        for rank, (pid, host) in ranks_in(self._folder).items():
-            with suppress(OSError):
-                last = max(began, (self._folder / f"rank-{rank}").stat().st_mtime)
-                state = process_state(pid)
-                if time.time() - last > timeout and state not in ("", "Z", "X"):
-                    what = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
-                    return (
-                        f"rank {rank} on {host} has not reported for {show_seconds(time.time() - last)}: "
-                        f"{what.get(state, 'it does not run')} (process {pid}, state {state})"
-                    )
+        now = time.monotonic()
+        for rank, (pid, beat, host) in ranks_in(self._folder).items():
+            silent, state = now - max(began, beat), process_state(pid)
+            if silent > timeout and state not in ("", "Z", "X"):
+                what = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
+                return (
+                    f"rank {rank} on {host} has not reported for {show_seconds(silent)}: "
+                    f"{what.get(state, 'it does not run')} (process {pid}, state {state})"
+                )
         return ""
 
     def _note_dead(self) -> None:
-        for rank, (pid, _) in ranks_in(self._folder).items():
+        for rank, (pid, *_) in ranks_in(self._folder).items():
             if rank not in self._dead and process_state(pid) in ("", "Z", "X"):
                 self._dead.append(rank)
 
@@ -235,7 +235,7 @@ class _Run:
         except subprocess.TimeoutExpired:
             self._mpirun.kill()
             status = self._mpirun.wait()
-        ours = {pid: rank for rank, (pid, _) in ranks_in(self._folder).items()}
+        ours = {pid: rank for rank, (pid, *_) in ranks_in(self._folder).items()}
         deadline = time.monotonic() + _EXIT_SECONDS
         while ours and time.monotonic() < deadline:
             for pid in list(ours):

@@ -14,19 +14,17 @@ import re
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from emulator.errors import storage_errors
 from emulator.files import PREFIX_VARIABLE, SCRATCH_VARIABLE
-from emulator.launch.watch import process_state
+from emulator.launch.process import process_state
 
 MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
-
-_OLD_SECONDS = 60.0
 
 
 @contextmanager
@@ -54,13 +52,22 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
         os.close(held)
 
 
-def ranks_in(folder: Path) -> dict[int, tuple[int, str]]:
-    """Process and host of each rank of this machine that has begun, by what run.watch has it write."""
+class RankFile(NamedTuple):
+    """What a rank of this machine writes of itself (launch.watch)."""
+
+    pid: int
+    beat: float
+    """When it last showed that it runs, in seconds of time.monotonic."""
+    host: str
+
+
+def ranks_in(folder: Path) -> dict[int, RankFile]:
+    """The ranks of this machine that have begun, by number."""
     found = {}
     for file in folder.glob("rank-*"):
         with suppress(OSError, ValueError):
-            pid, host = file.read_text().split()
-            found[int(file.name.removeprefix("rank-"))] = (int(pid), host)
+            pid, beat, host = file.read_text().split()
+            found[int(file.name.removeprefix("rank-"))] = RankFile(int(pid), float(beat), host)
     return found
 
 
@@ -83,9 +90,8 @@ def _is_dead(folder: Path) -> bool:
         if name[1] != _boot():
             return True
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its owner lives, wherever it is
-        # Of a living owner that has not got its lock yet: the folder is seconds old.
-        ended = process_state(int(name[2])) in ("", "Z")  # a zombie has ended, too
-        return ended or time.time() - folder.lstat().st_mtime > _OLD_SECONDS
+        # A living owner may not have taken its lock yet. A zombie has ended.
+        return process_state(int(name[2])) in ("", "Z")
     finally:
         os.close(held)
 

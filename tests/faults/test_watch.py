@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import SpecError
-from emulator.launch.watch import Call, Watch, bytes_moved, storage_call, storage_timeout
+from emulator.launch.blocked import Call, blocked_call, bytes_moved
+from emulator.launch.watch import Watch, storage_timeout
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def call_of(work, *values, expected=None):
     deadline = time.monotonic() + 10
     while True:
         time.sleep(0.2)
-        found = storage_call(sys._current_frames()[thread.ident], thread.native_id)
+        found = blocked_call(thread.native_id)
         if found == expected or time.monotonic() > deadline:
             return found
 
@@ -61,7 +61,7 @@ def test_a_call_is_named_with_its_path(tmp_path):
 
 
 def test_a_call_of_a_library_is_found_in_the_kernel(tmp_path):
-    """The stack ends in a function whose name says nothing, as in h5py or pyarrow."""
+    """h5py and pyarrow call from C."""
     pipe = tmp_path / "file"
     os.mkfifo(pipe)
     ours = os.open(pipe, os.O_RDWR)

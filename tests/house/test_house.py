@@ -102,6 +102,12 @@ def test_numpy_never_unpickles():
                 assert value is False, f"{module.relative_to(ROOT)}:{node.value.lineno}"
 
 
+def test_nothing_waits_by_the_wall_clock():
+    """NTP and administrators set it; durations are time.monotonic's, and dates record.machine.utc_now's."""
+    for module in MODULES:
+        assert not re.search(r"\btime\.time(_ns)?\(", module.read_text()), module.relative_to(ROOT)
+
+
 HEAVY = {
     *("torch", "pandas", "altair", "nibabel", "h5py", "dask", "pyarrow", "scipy", "rich"),
     *("typer", "pydantic"),

@@ -68,7 +68,7 @@ def test_each_way_to_install_gives_a_tool_that_runs(wheel, tmp_path, way):
     environment["MPI4PY_LIBMPI"] = str(Path(sys.prefix) / "lib" / "libmpi.so.40")
     package, options = wheel, []
     if way == "sdist":
-        run(python, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path / "sdist", ROOT)
+        run(python, "-m", "build", "--sdist", "--outdir", tmp_path / "sdist", ROOT)
         (package,) = (tmp_path / "sdist").iterdir()
     if way in ("venv", "sdist"):
         venv.create(place, with_pip=True)
@@ -94,7 +94,7 @@ def test_each_way_to_install_gives_a_tool_that_runs(wheel, tmp_path, way):
         zipfile.ZipFile(wheel).extractall(place)
         command = [python, "-m", "emulator"]
     else:
-        alone = ["--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed"]
+        alone = ["--quiet", "--no-deps", "--ignore-installed"]
         call(python, "-m", "pip", "install", *alone, *options, package)
     assert str(place) in call(python, "-c", "import emulator; print(emulator.__file__)")
     assert "unet3d-a100" in call(*command, "workloads")

@@ -200,3 +200,13 @@ def test_what_a_host_cannot_hold_is_refused_before_anything_starts(tiny, tmp_pat
         and "at most -n 0 here" in done.err
     )
     assert not (tmp_path / "out").exists()
+
+
+def test_a_step_of_the_wall_clock_ends_no_run(run: Run) -> None:
+    """Files of the ranks are as old as they are after the clock was set forward; heartbeats do not ask."""
+    deadline = time.monotonic() + 8  # the storage timeout is 4 s
+    while time.monotonic() < deadline:
+        for file in run.scratch().glob("rank-*"):
+            os.utime(file, (0, 0))
+        time.sleep(0.05)
+        assert run.process.poll() is None, run.err

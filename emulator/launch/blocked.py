@@ -1,0 +1,152 @@
+"""The system call that a thread of this process is blocked in, and the file that it is about.
+
+The kernel tells both: /proc/self/task/TID/syscall has the call's number and arguments, a descriptor is a link
+in /proc/self/fd, and a path lies in this process's own memory. No library has to announce what it does.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+# fmt: off
+_OF_DESCRIPTORS = {
+    "x86_64": {
+        0: "read", 1: "write", 3: "close", 5: "fstat", 8: "lseek", 17: "pread", 18: "pwrite", 19: "readv",
+        20: "writev", 40: "sendfile", 74: "fsync", 75: "fdatasync", 77: "ftruncate", 138: "fstatfs",
+        217: "listdir", 221: "fadvise", 277: "sync_file_range", 285: "fallocate", 295: "preadv",
+        296: "pwritev", 306: "syncfs", 326: "copy_file_range", 327: "preadv", 328: "pwritev",
+    },
+    "aarch64": {
+        44: "fstatfs", 46: "ftruncate", 47: "fallocate", 57: "close", 61: "listdir", 62: "lseek", 63: "read",
+        64: "write", 65: "readv", 66: "writev", 67: "pread", 68: "pwrite", 69: "preadv", 70: "pwritev",
+        71: "sendfile", 80: "fstat", 82: "fsync", 83: "fdatasync", 84: "sync_file_range", 223: "fadvise",
+        267: "syncfs", 285: "copy_file_range", 286: "preadv", 287: "pwritev",
+    },
+}
+# fmt: on
+"""Machine -> number of a call whose first argument is a descriptor -> its name."""
+
+_OF_PATHS = {
+    "x86_64": {
+        **{
+            2: ("open", 0),
+            257: ("open", 1),
+            4: ("stat", 0),
+            6: ("stat", 0),
+            262: ("stat", 1),
+            332: ("stat", 1),
+        },
+        **{
+            21: ("access", 0),
+            269: ("access", 1),
+            439: ("access", 1),
+            137: ("statfs", 0),
+            76: ("truncate", 0),
+        },
+        **{82: ("rename", 0), 264: ("rename", 1), 316: ("rename", 1), 87: ("unlink", 0), 263: ("unlink", 1)},
+        **{83: ("mkdir", 0), 258: ("mkdir", 1), 84: ("rmdir", 0), 86: ("link", 0), 265: ("link", 1)},
+        **{88: ("symlink", 1), 266: ("symlink", 2), 89: ("readlink", 0), 267: ("readlink", 1)},
+        **{
+            90: ("chmod", 0),
+            268: ("chmod", 1),
+            280: ("utime", 1),
+            191: ("getxattr", 0),
+            194: ("listxattr", 0),
+        },
+    },
+    "aarch64": {
+        **{56: ("open", 1), 79: ("stat", 1), 291: ("stat", 1), 48: ("access", 1), 439: ("access", 1)},
+        **{43: ("statfs", 0), 45: ("truncate", 0), 38: ("rename", 1), 276: ("rename", 1), 35: ("unlink", 1)},
+        **{34: ("mkdir", 1), 37: ("link", 1), 36: ("symlink", 2), 78: ("readlink", 1), 53: ("chmod", 1)},
+        **{88: ("utime", 1), 8: ("getxattr", 0), 11: ("listxattr", 0)},
+    },
+}
+"""Machine -> number of a call -> its name, and which of its arguments is a path."""
+
+_OTHERS = {
+    "x86_64": {11: "munmap", 26: "msync", 27: "mincore", 28: "madvise", 162: "sync"},
+    "aarch64": {215: "munmap", 227: "msync", 232: "mincore", 233: "madvise", 81: "sync"},
+}
+"""Machine -> number of a call that may wait for a file system, but names no file -> its name."""
+
+_PATH_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call into a file system."""
+
+    name: str
+    path: str = ""
+    """Path of the file; empty: not known."""
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.path}" if self.path else self.name
+
+
+def blocked_call(thread: int) -> Call | None:
+    """The call into a file system that a thread of this process is blocked in; None: in none.
+
+    Pipes, sockets and terminals are no file systems: whoever waits there waits for a process.
+    """
+    machine = os.uname().machine
+    try:
+        number, *values = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
+        if number == "-1":  # no system call: a page of a mapped file is read, or the thread has work to do
+            return Call("a read of a mapped file") if _state(thread) == "D" else None
+        arguments = [int(value, 16) for value in values[:6]]
+        if name := _OF_DESCRIPTORS.get(machine, {}).get(int(number)):
+            path = str(Path(f"/proc/self/fd/{arguments[0]}").readlink())
+            # Step barriers wait in pipes whose names are deleted.
+            is_file = path.startswith("/") and not path.startswith(("/dev/", "/proc/"))
+            return Call(name, path) if is_file and not path.endswith(" (deleted)") else None
+        if found := _OF_PATHS.get(machine, {}).get(int(number)):
+            return Call(found[0], _text_at(arguments[found[1]]))
+        name = _OTHERS.get(machine, {}).get(int(number))
+        return Call(name) if name else None
+    except (OSError, ValueError, IndexError):  # it runs, or the kernel does not tell
+        return None
+
+
+def _state(thread: int) -> str:
+    return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _text_at(address: int) -> str:
+    """The C string at an address of this process, read through the kernel: it may have been freed by now."""
+    memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        page = _PATH_BYTES - address % _PATH_BYTES
+        data = os.pread(memory, page, address)
+        if b"\0" not in data:
+            with suppress(OSError):
+                data += os.pread(memory, _PATH_BYTES, address + page)
+    finally:
+        os.close(memory)
+    return os.fsdecode(data.partition(b"\0")[0])
+
+
+def bytes_moved(path: str) -> tuple[str, int]:
+    """Where `path` is mounted, and how many bytes the kernel has seen moved there; 0: it does not count.
+
+    It counts for local disks and NFS. Nothing of the storage itself is touched.
+    """
+    place, device, kind, source = "", "", "", ""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+            left, _, right = line.partition(" - ")
+            here = left.split()[4].replace("\\040", " ")
+            if len(here) >= len(place) and (path + "/").startswith(here.rstrip("/") + "/"):
+                place, device, (kind, source) = here, left.split()[2], right.split()[:2]
+        if kind.startswith("nfs"):
+            told = Path("/proc/self/mountstats").read_text().partition(f" mounted on {place} ")[2]
+            return place, sum(map(int, told.partition("bytes:")[2].split()[4:6]))  # from and to the server
+        if not Path(f"/sys/dev/block/{device}").exists() and source.startswith("/dev/"):  # as btrfs has it
+            number = Path(source).stat().st_rdev
+            device = f"{os.major(number)}:{os.minor(number)}"
+        counters = Path(f"/sys/dev/block/{device}/stat").read_text().split()
+        return place, 512 * (int(counters[2]) + int(counters[6]))
+    return place, 0

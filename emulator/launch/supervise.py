@@ -1,0 +1,173 @@
+"""A command is two processes: a child that works, and a parent that leaves it behind when it cannot end.
+
+A call into a dead mount may never return, and the kernel may refuse to end the process that made it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+from emulator.errors import StorageError
+from emulator.launch.process import die_with_parent, let_go_of_output, process_state, say, short_of_memory
+from emulator.launch.watch import Watch
+from emulator.units import show_seconds
+
+_PR_SET_NAME = 15
+_SI_KERNEL = 0x80
+"""si_code of a signal that the terminal sent, to all processes in its foreground."""
+_EXIT_SECONDS = 2.0
+"""How long a process that gives up is waited for: one in a dead mount stays for as long as that is dead."""
+_GIVE_UP = b"!"
+_STATUS = b"="
+"""Before a byte with the status of a command that is over."""
+
+
+def supervised(timeout: float) -> None:
+    """Return in a child process, which does the work; this one ends as the child does, or when that hangs.
+
+    Signals go on to the child. When this process ends, even by SIGKILL, so does the child.
+    """
+    handled = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    handled.add(signal.SIGCHLD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+    beats, beat = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    parent, child = os.getpid(), os.fork()
+    if child == 0:
+        os.close(beats)
+        die_with_parent()
+        if os.getppid() != parent:  # it ended before the kernel was asked
+            os._exit(1)
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, b"feedrate")
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupted_once())
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _to_supervisor.append(beat)
+        Watch(timeout, lambda error: _give_up(beat, error), lambda: _tell(beat, b"."))
+        return
+    os.close(beat)
+    _exit_as(_supervise(child, beats, handled, timeout), child)
+
+
+def tell_status(status: int) -> None:
+    """Tell the supervisor, if there is one, that the command is over: its process may yet hang as it closes
+    files of a storage that does not answer."""
+    for pipe in _to_supervisor:
+        _tell(pipe, _STATUS + bytes([status & 0xFF]))
+
+
+_to_supervisor: list[int] = []
+
+
+def _tell(pipe: int, word: bytes) -> None:
+    with suppress(OSError):
+        os.write(pipe, word)
+
+
+def _interrupted_once() -> Callable[[int, FrameType | None], None]:
+    """A handler of SIGINT: a second one within a second is the same keystroke, sent on by the supervisor."""
+    last = -1.0
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > 1.0:
+            last = now
+            raise KeyboardInterrupt
+
+    return handler
+
+
+def _give_up(pipe: int, error: StorageError) -> None:
+    """End this process, which may not end: say why, and let the supervisor go."""
+    with suppress(OSError, ValueError):
+        os.write(2, f"feedrate: error: {error}\n".encode(errors="replace"))
+    let_go_of_output()
+    _tell(pipe, _GIVE_UP)
+    os._exit(error.exit_code)
+
+
+def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: float) -> int:
+    """Wait for the `child`; its wait status, or -1 less the exit status to use when it is left behind."""
+    last = time.monotonic()
+    told_to_end = heard = False
+    over: int | None = None  # the command's status, once it has told
+    while True:
+        found = signal.sigtimedwait(handled, 0.25)
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        now = time.monotonic()
+        if found is not None and found.si_signo != signal.SIGCHLD:
+            if found.si_code != _SI_KERNEL:
+                os.kill(child, found.si_signo)
+            if not told_to_end:
+                told_to_end, last = True, now
+        word = b""
+        with suppress(BlockingIOError):
+            word = os.read(beats, 4096)
+        before, _, status_byte = word.partition(_STATUS)
+        if status_byte:
+            over, last = status_byte[0], now
+        if _GIVE_UP in before:
+            _leave(child)
+            return -1 - StorageError.exit_code
+        if word:
+            heard = True
+            if not told_to_end and over is None:
+                last = now
+        if over is not None and now - last > timeout:
+            _leave(child)
+            return -1 - over
+        if now - last > timeout + 3.0 and (told_to_end or heard):
+            state = process_state(child)
+            if state in "Tt":  # somebody stopped it on purpose
+                last = now
+                continue
+            why = "did not end when it was told to" if told_to_end else "does not run any more"
+            say(f"feedrate: error: the command {why}, for {show_seconds(timeout)}: the storage hangs?")
+            _leave(child)
+            return -1 - StorageError.exit_code
+
+
+def _leave(child: int) -> None:
+    """Kill the child and what it started, and say so when it stays."""
+    import psutil  # only now: every command starts here
+
+    family = []
+    with suppress(psutil.Error):
+        family = psutil.Process(child).children(recursive=True)
+    for process in family:
+        with suppress(psutil.Error):
+            process.kill()
+    with suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while time.monotonic() < deadline:
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(0.02)
+    say(f"feedrate: process {child} is left behind: it ends when the storage answers")
+
+
+def _exit_as(status: int, child: int) -> None:
+    """End this process as the child ended."""
+    if status < 0:
+        os._exit(-1 - status)
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+            os.kill(os.getpid(), number)
+        name = signal.Signals(number).name
+        say(f"feedrate: error: the command was killed by {name}{short_of_memory(number)}")
+        os._exit(128 + number)
+    os._exit(os.waitstatus_to_exitcode(status))
