@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from processes import feedrate, in_a_process, table_line
 
+from emulator.analysis.here import here
 from emulator.analysis.parts import Whole
 from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
@@ -132,12 +133,14 @@ def rows_of(point: int, rank: int, steps: int) -> Steps:
 
 def sum_up(steps: int) -> None:
     """What a rank does with its own rows at the end of a point, but for the messages."""
-    point_of(load_workload("unet3d-a100"), 10**6, 1, rows_of(0, 0, steps), Whole())
+    workload, rows = load_workload("unet3d-a100"), rows_of(0, 0, steps)
+    point_of(workload, 10**6, 1, rows, here(rows, workload.training.sync), Whole())
 
 
 def result_of(ranks: int, steps: int) -> object:
     workload = load_workload("unet3d-a100")
-    one = point_of(workload, 10**9, 1, rows_of(0, 0, steps))
+    rows = rows_of(0, 0, steps)
+    one = point_of(workload, 10**9, 1, rows, here(rows, workload.training.sync))
     points = tuple(
         replace(one, ranks=ranks, samples=one.samples * ranks, bytes=one.bytes * ranks,
                 samples_per_second=one.samples_per_second * ranks,

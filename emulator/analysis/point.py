@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from emulator.analysis.here import here
 from emulator.analysis.parts import WHOLE, Floats, Whole
 from emulator.analysis.starved import last_at
 from emulator.analysis.throughput import (
@@ -34,16 +33,22 @@ SPANS = 40
 
 
 def point_of(
-    workload: Workload, samples: int, ranks: int, rows: Steps, over: Whole = WHOLE, **more: Any
+    workload: Workload,
+    samples: int,
+    ranks: int,
+    rows: Steps,
+    played: Steps | None,
+    over: Whole = WHOLE,
+    **more: Any,
 ) -> Point:
     """The point that the step log `rows` of `ranks` ranks shows; `more` are fields that it does not.
 
-    `samples` are those of the dataset. `rows` may be those of a part of the ranks: `over` knows the others.
+    `samples` are those of the dataset, `played` the same steps in the processes' time (`analysis.here`).
+    `rows` may be those of a part of the ranks: `over` knows the others.
     """
     sync = workload.training.sync
     plan = plan_for(workload, samples, ranks)
     lasting, whole = sustained(rows, over), throughput(rows, over)
-    trained = here(rows, sync, over)
     ideal = ranks * workload.ideal_samples_per_second
     count, got, size = over.sum(
         np.array([len(rows), rows["samples"].sum(), rows["bytes"].sum()], np.float64)
@@ -69,8 +74,8 @@ def point_of(
         barrier_share=share_of_time(rows, "barrier", over),
         overshoot_share=share_of_time(rows, "overshoot", over),
         overshoot_p99=overshoot_p99(rows, workload.accelerator.step_seconds, over),
-        au_here=None if trained is None else throughput(steady(trained, over), over).au,
-        au_here_first=None if trained is None else throughput(trained, over).au,
+        au_here=None if played is None else throughput(steady(played, over), over).au,
+        au_here_first=None if played is None else throughput(played, over).au,
         **more,
     )
     return drawn(point, rows, sync, over)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.flags import UNEVEN
-from emulator.analysis.here import here
 from emulator.analysis.parts import WHOLE, Floats, Whole, least
 from emulator.record.books import Stretch
 from emulator.record.result import Starved
@@ -46,19 +44,21 @@ class RankAccount:
 
 
 def starved(
-    steps: Steps, sync: Literal["step", "epoch", "none"], ranks: Sequence[RankAccount], over: Whole = WHOLE
+    steps: Steps, played: Steps | None, ranks: Sequence[RankAccount], over: Whole = WHOLE
 ) -> tuple[Starved, dict[str, Starved]]:
     """What starved all ranks of a point together, and those of each host.
 
-    `steps` are the point's, or those of a part of its ranks, with `ranks` in rank order. The first step of a
-    rank waits for a pipeline that is still empty, and is left out.
+    `steps` are the point's, or those of a part of its ranks, `played` the same in the processes' time
+    (`analysis.here`), `ranks` the accounts in rank order. The first step of a rank waits for a pipeline that is
+    still empty, and is left out.
     """
-    played = here(steps, sync, over)
     logged = _table(steps, over)
     if played is None:
         felt = logged.copy()
         felt["late"] = 0.0
-    else:  # who is woken late from a barrier begins its next step late, and the others wait at the next one
+    else:
+        # A rank that is woken late from a barrier begins its next step late: the others wait at the next one.
+        played = played.copy()
         played["barrier"] -= played["late"]
         late_after = played["late"].reshape(len(np.unique(played["rank"])), -1)
         late_after[:, 1:], late_after[:, 0] = late_after[:, :-1].copy(), 0.0

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from emulator.analysis.flags import LONG, read_ahead
+from emulator.analysis.here import here
 from emulator.analysis.parts import Floats
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import RankAccount, starved
@@ -256,13 +257,15 @@ def run_point(
         pages_resident=counts.pages_resident,
         retries=counts.retries,
     )
-    lost = _starved(job, rows, comm, account, node.bcast(activity))
+    played = here(rows, workload.training.sync, comm)
+    lost = _starved(rows, played, comm, account, node.bcast(activity))
     by_host = lost[1] if lost else {}
     point = point_of(
         workload,
         dataset.manifest.samples,
         comm.size,
         rows,
+        played,
         comm,
         starved=lost[0] if lost else None,
         barrier_seconds=barrier_seconds,
@@ -285,7 +288,7 @@ def run_point(
 
 
 def _starved(
-    job: TrainingJob, rows: Steps, comm: Comm, account: Account | None, activity: HostActivity
+    rows: Steps, played: Steps | None, comm: Comm, account: Account | None, activity: HostActivity
 ) -> tuple[Starved, dict[str, Starved]] | None:
     """What starved the accelerators, all together and by host; None where a kernel keeps no books.
 
@@ -302,7 +305,7 @@ def _starved(
         readers=account.readers,
         stolen=stolen,
     )
-    return starved(rows, job.workload.training.sync, [own], comm)
+    return starved(rows, played, [own], comm)
 
 
 def _host_share(rows: Steps, cpu: float, activity: HostActivity | None, node: Comm) -> HostShare | None:

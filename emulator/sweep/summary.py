@@ -20,6 +20,7 @@ from emulator.analysis.flags import (
     short_run,
     small_dataset,
 )
+from emulator.analysis.here import here
 from emulator.analysis.knee import find_knee
 from emulator.analysis.point import drawn, point_of
 from emulator.config.workload import stored_workload
@@ -169,7 +170,8 @@ def _cut_off(out: Path, number: int, result: RunResult) -> Point | None:
     some = (rows[rows["epoch"] * np.int64(epoch) + rows["step"] < most] for rows in step_blocks(out, number))
     rows = np.concatenate([np.zeros(0, STEP), *some])
     samples = int(result.dataset.get("samples", result.dataset["files"]))
-    point = point_of(stored_workload(result.workload), samples, len(ranks), rows)
+    workload = stored_workload(result.workload)
+    point = point_of(workload, samples, len(ranks), rows, here(rows, workload.training.sync))
     if len(rows) == count:
         return point
     sentence = (

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.analysis.here import here
 from emulator.analysis.parts import Whole, quantile
 from emulator.analysis.point import point_of
 from emulator.analysis.starved import CAUSES, RankAccount, starved
@@ -107,9 +108,10 @@ def test_a_point_in_parts_is_the_point_of_all_rows(seed, ranks, steps, epoch, sy
 
     def figures(part, *over):
         own = [accounts[rank] for rank in np.unique(part["rank"])]
-        lost, hosts = starved(part, sync, own, *over)
+        played = here(part, sync, *over)
+        lost, hosts = starved(part, played, own, *over)
         rates = rate_series(busy(part, *over), 20, *over).rates
-        return point_of(workload, 400, ranks, part, *over), lost, hosts, tuple(rates.tolist())
+        return point_of(workload, 400, ranks, part, played, *over), lost, hosts, tuple(rates.tolist())
 
     whole = figures(rows)
     for found in in_parts(rows, cuts, figures):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.analysis.here import here
 from emulator.analysis.starved import CAUSES, RankAccount, starved
 from emulator.record.books import Stretch
 from emulator.record.result import Starved
@@ -31,39 +32,44 @@ def account(reading, host="a", process=CORES, **more):
     return RankAccount(host=host, reading=reading, process=process, **more)
 
 
+def lost(rows, sync, ranks):
+    """What starved all ranks, and those of each host."""
+    return starved(rows, here(rows, sync), ranks)
+
+
 def shares(found: Starved) -> dict[str, float]:
     return {name: getattr(found, name) for name in CAUSES if getattr(found, name) > 1e-9}
 
 
 def test_the_waits_of_each_rank_count_by_their_length():
-    both, _ = starved(log([[9, 1, 1], [9, 3, 3]]), "none", [account(STORAGE), account(CORES)])
+    both, _ = lost(log([[9, 1, 1], [9, 3, 3]]), "none", [account(STORAGE), account(CORES)])
     assert both.seconds == pytest.approx(8.0)
     assert shares(both) == pytest.approx({"storage": 0.25, "cores": 0.75}), "without the first steps"
 
 
 def test_hosts_have_shares_of_their_own():
     ranks = [account(STORAGE, "a"), account(WORK, "b")]
-    _, hosts = starved(log([[9, 2, 2], [9, 2, 2]]), "none", ranks)
+    _, hosts = lost(log([[9, 2, 2], [9, 2, 2]]), "none", ranks)
     assert shares(hosts["a"]) == {"storage": 1.0} and shares(hosts["b"]) == {"work": 1.0}
 
 
 def test_what_a_slow_host_waits_longer_is_its_link():
     ranks = [account(STORAGE, host) for host in "abc"]
-    both, hosts = starved(log([[0, 0.5, 0.5], [0, 0.5, 0.5], [0, 8, 8]]), "none", ranks)
+    both, hosts = lost(log([[0, 0.5, 0.5], [0, 0.5, 0.5], [0, 8, 8]]), "none", ranks)
     assert shares(hosts["a"]) == {"storage": 1.0}
     assert hosts["c"].link == pytest.approx(1 - (1 / 3) / (16 / 18)) and both.link > both.storage
 
 
 def test_a_rank_at_a_barrier_waits_for_what_holds_up_the_last():
     rows = log([[0, 4, 4], [0, 0, 0]], [[0, 0, 0], [0, 4, 4]])
-    both, _ = starved(rows, "step", [account(CORES), account(STORAGE)])
+    both, _ = lost(rows, "step", [account(CORES), account(STORAGE)])
     assert both.seconds == pytest.approx(16.0)
     assert shares(both) == {"cores": 1.0}, "the second rank's storage has nothing to do with it"
 
 
 def test_a_rank_that_computes_for_longer_is_nobodys_fault():
     rows = log([[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 4, 4]], compute=[[1, 5, 5], [1, 1, 1]])
-    both, _ = starved(rows, "step", [account(CORES), account(STORAGE)])
+    both, _ = lost(rows, "step", [account(CORES), account(STORAGE)])
     assert shares(both) == {"barrier": 1.0}
 
 
@@ -75,30 +81,30 @@ def test_who_is_woken_late_from_a_barrier_holds_up_the_next_one(ready):
     rows["begin"][rows["rank"] == 1] = [0, 1, 3, 5, 7]
     rows["got"] = rows["arrived"] = rows["begin"]
     rows["woke"] = rows["begin"] + 1.0
-    both, _ = starved(rows, "step", [account(STORAGE, process=Stretch(cores=ready)), account(STORAGE, "b")])
+    both, _ = lost(rows, "step", [account(STORAGE, process=Stretch(cores=ready)), account(STORAGE, "b")])
     assert shares(both) == pytest.approx({"cores": 1.0} if ready else {"barrier": 1.0})
 
 
 def test_a_late_process_is_the_clients_though_its_data_were_there():
     rows = log([[0, 0, 0, 0]], late=0.5)
-    both, _ = starved(rows, "none", [account(STORAGE, process=Stretch(cores=1.2, work=0.3, loader=2.0))])
+    both, _ = lost(rows, "none", [account(STORAGE, process=Stretch(cores=1.2, work=0.3, loader=2.0))])
     assert both.seconds == pytest.approx(1.5)
     assert shares(both) == pytest.approx({"cores": 0.8, "work": 0.2})
 
 
 def test_a_lock_that_a_worker_without_a_core_keeps_is_for_want_of_cores():
     rank = account(STORAGE, process=Stretch(loader=9.0), readers=Stretch(storage=5.0, cores=3.0, work=1.0))
-    both, _ = starved(log([[0, 0, 0, 0]], late=0.5), "none", [rank])
+    both, _ = lost(log([[0, 0, 0, 0]], late=0.5), "none", [rank])
     assert shares(both) == pytest.approx({"cores": 0.75, "loader": 0.25})
 
 
 def test_stolen_time_looks_like_sleep():
     rank = account(Stretch(storage=0.5, work=0.5), stolen=0.5)
-    assert starved(log([[0, 1, 1]]), "none", [rank])[0].cores == pytest.approx(0.5)
+    assert lost(log([[0, 1, 1]]), "none", [rank])[0].cores == pytest.approx(0.5)
 
 
 def test_who_never_starved_has_no_shares():
-    assert starved(log([[3, 0, 0]]), "none", [account(STORAGE)])[0] == Starved(seconds=0.0)
+    assert lost(log([[3, 0, 0]]), "none", [account(STORAGE)])[0] == Starved(seconds=0.0)
 
 
 @given(st.lists(st.lists(st.floats(0, 5), min_size=4, max_size=4), min_size=1, max_size=4), st.data())
@@ -108,7 +114,7 @@ def test_shares_sum_to_all(waits, data):
         account(Stretch(*data.draw(st.tuples(*[st.floats(0, 1)] * 5))), str(at % 2))
         for at in range(len(waits))
     ]
-    both, hosts = starved(log(waits, barriers), "step", ranks)
+    both, hosts = lost(log(waits, barriers), "step", ranks)
     for found in (both, *hosts.values()):
         total = sum(shares(found).values())
         assert total == pytest.approx(1.0) if found.seconds > 1e-9 else total <= 1.0 + 1e-9
