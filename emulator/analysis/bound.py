@@ -1,8 +1,7 @@
 """What limits a point: the storage, this client's CPU, quota, link or loader, or nothing: compute.
 
-From what starved the accelerators (`Point.starved`, the kernel's books) where that is known. Results of
-earlier versions and imports have none; for these one function a cause is asked, in the order in which one
-explains away the next (`from_load`).
+It follows from what starved the accelerators (`Point.starved`, from schedstat). Where the kernel has no
+schedstat, `from_load` answers from the load of the hosts.
 """
 
 from __future__ import annotations
@@ -10,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emulator.analysis.flags import OVERSHOOT, UNEVEN, slowest_host, wait_share
 from emulator.record.result import CLIENT, Bound, BoundKind, HostShare, Point, Starved
 from emulator.units import counted, show_rate, show_seconds
 
 FED = 0.95
 """Throughput / ideal from which compute is the limit."""
+TRAINS = 0.90
+"""AU here from which compute is the limit. Lower than FED: with torch, AU here is 95 % where nothing is short
+(results/causes.md), since handing a batch over takes time on any host."""
 BUSY = 0.90
 """Share of a host's CPU time from which CPU is the limit."""
-HALF = 0.5
-"""Share of what a rank reads from memory from which its own reading is the limit."""
 SAME = 0.90
-"""Two rates closer than this ratio count as the same."""
+"""Ratio from which two rates count as the same."""
 CROWDED = 0.25
-"""Seconds without a core for each on one, from which no core is left over."""
+"""Seconds waiting for a core per second on one, from which a host has no core left over."""
 SPARE = 0.75
-"""Share of a host's CPU time below which a core was left over."""
+"""Busy share of a host's CPU below which it had a core left over."""
 WORTH = 0.05
-"""Share of the lost time from which a cause is worth a sentence."""
+"""Share of the lost time from which a cause gets a sentence."""
 
 NAMES = {
     "storage": "storage",
@@ -38,7 +37,7 @@ NAMES = {
     "loader": "the loader",
     "barrier": "steps of other ranks",
 }
-"""Shares of Starved, for people."""
+"""Fields of Starved in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,39 +47,32 @@ class Shape:
     rate: float
     """Bytes per second that the ranks of a host share."""
     request_seconds: float
-    """A request by itself."""
+    """Seconds of a request when there is no other."""
 
 
 def limited_by_client(point: Point) -> bool:
-    """Whether the client was the limit of a point: its throughput is then the least that storage delivers.
+    """Whether the client was the limit of a point, so that the storage delivers at least what was measured.
 
-    Not where the storage fed all accelerators and the client alone is late: that says what storage can do.
+    False where the storage fed all accelerators and only the client's processes were late.
     """
     return point.bound is not None and point.bound.kind in CLIENT and point.x_ideal < FED
 
 
-def classify(
-    point: Point,
-    references: Sequence[Point] = (),
-    from_memory: float | None = None,
-    shape: Shape | None = None,
-) -> Bound:
+def classify(point: Point, references: Sequence[Point] = (), shape: Shape | None = None) -> Bound:
     """What limits a point; `references` are other points of the sweep, better with than without.
 
-    `from_memory` is what one rank reads from RAM in bytes per second (the self-test); None: not known.
-
-    1. compute: throughput >= 95 % of ideal, in the processes' time as well.
+    1. compute: throughput >= 95 % of ideal, and AU here >= 90 %.
     2. storage: it is emulated, and delivered what it is shaped to.
-    3. emulator: what its own barriers take is at least half of the loss.
-    4. The largest share of what starved the accelerators: `from_books`.
-    5. Where that is not known: `from_load`.
+    3. emulator: its own barriers take at least half of the loss.
+    4. The largest share of what starved the accelerators: `from_shares`.
+    5. Without schedstat: `from_load`.
     """
     return (
         compute(point)
         or at_cap(point, shape)
         or own_barriers(point)
-        or from_books(point, references, shape)
-        or from_load(point, references, from_memory)
+        or from_shares(point, references, shape)
+        or from_load(point, references)
     )
 
 
@@ -95,13 +87,8 @@ def at_cap(point: Point, shape: Shape | None) -> Bound | None:
     return Bound(kind="storage", evidence=(sentence, *_shares(point)))
 
 
-def from_books(point: Point, references: Sequence[Point], shape: Shape | None) -> Bound | None:
-    """The largest share of what starved the accelerators; None where it is not known.
-
-    Time on a core is the client's CPU where no core was left over, else the loader's: more workers would
-    have used more cores. Storage that answers each request as fast as it ever does is not what limits, but
-    how few requests are under way at the same time.
-    """
+def from_shares(point: Point, references: Sequence[Point], shape: Shape | None) -> Bound | None:
+    """The largest share of what starved the accelerators; None where it is not known."""
     lost = point.starved
     if lost is None or lost.seconds <= 0:
         return None
@@ -111,6 +98,7 @@ def from_books(point: Point, references: Sequence[Point], shape: Shape | None) -
         link = client_link(point, references)
         if link is not None:
             return Bound(kind="client-link", evidence=(*evidence, *link.evidence))
+        # Storage that answers each request as fast as it ever does is not the limit: too few are in flight.
         few = answers_at_once(point, shape) or starved_alone(point, references)
         if few is not None:
             return Bound(kind="loader", evidence=(*few.evidence, *evidence))
@@ -121,7 +109,7 @@ def from_books(point: Point, references: Sequence[Point], shape: Shape | None) -
 
 
 def _kind(point: Point, lost: Starved) -> BoundKind:
-    """The name of the largest share; the storage's only where it outweighs all that is the client's."""
+    """The name of the largest share; the storage's only where it exceeds all of the client's together."""
     if lost.barrier > 0.5:
         return "compute"
     crowded = any(_crowded(point, host) for host in point.hosts)
@@ -131,6 +119,8 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
         "client-link": lost.link,
         "loader": lost.loader,
     }
+    # Time on a core is the CPU's where no core was left over, else the loader's: more workers would have used
+    # more cores.
     mine: BoundKind = "cpu-quota" if lost.quota > lost.cores else "client-cpu"
     groups[mine if crowded else "loader"] += lost.work
     if lost.storage > sum(groups.values()):
@@ -139,12 +129,10 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
 
 
 def _crowded(point: Point, host: HostShare) -> bool:
-    """Whether no core was left over on a host.
-
-    That its cores were busy says nothing, for others may give way; that they were not says that a thread
-    which was ready to run only waited until the kernel had moved it to one.
-    """
+    """Whether no core was left over on a host."""
     lost = host.starved
+    # Busy cores prove nothing: work of a lower priority gives way. Idle ones do: a thread that was ready
+    # to run waited only until the kernel had moved it to one.
     spare = host.busy_share is not None and host.busy_share < SPARE and not (lost and lost.quota)
     if lost is not None and lost.cores + lost.quota > CROWDED * lost.work and not spare:
         return True
@@ -152,7 +140,7 @@ def _crowded(point: Point, host: HostShare) -> bool:
 
 
 def _only_host(point: Point, kind: BoundKind) -> str:
-    """The host that is limited by `kind`, when the others are not."""
+    """The one host that `kind` limits; empty when it limits several, or none."""
     if len(point.hosts) < 2:
         return ""
     found = [host for host in point.hosts if host.starved and _kind(point, host.starved) == kind]
@@ -162,7 +150,7 @@ def _only_host(point: Point, kind: BoundKind) -> str:
 
 
 def _shares(point: Point) -> tuple[str, ...]:
-    """What starved the accelerators, in one sentence."""
+    """A sentence with the shares of what starved the accelerators."""
     lost = point.starved
     if lost is None or lost.seconds <= 0:
         return ()
@@ -172,9 +160,9 @@ def _shares(point: Point) -> tuple[str, ...]:
 
 
 def counterfactual(point: Point) -> tuple[str, ...]:
-    """What the point would have been had nobody waited for a core; () where that is little.
+    """A sentence on how many accelerators would have been fed had nobody waited for a core; () where few.
 
-    A mean step in the processes' time, borders of epochs included, as in `starved`.
+    It compares mean steps in the processes' time, borders of epochs included, as `starved` does.
     """
     lost = point.starved
     here = point.au if point.au_here is None else point.au_here
@@ -192,12 +180,12 @@ def counterfactual(point: Point) -> tuple[str, ...]:
 
 
 def _about_hosts(point: Point) -> tuple[str, ...]:
-    """What the hosts themselves say about CPU, for those that are short of it."""
+    """The evidence of each host that is short of CPU."""
     return tuple(evidence for host in point.hosts if (evidence := short_of_cpu(point, host)))
 
 
 def answers_at_once(point: Point, shape: Shape | None) -> Bound | None:
-    """Emulated storage that has a latency answers each request as fast as if there were no other."""
+    """Emulated storage answers each request as fast as if there were no other: too few are in flight."""
     requests = sum(point.read_latency.values())
     if shape is None or not requests:
         return None
@@ -213,28 +201,13 @@ def answers_at_once(point: Point, shape: Shape | None) -> Bound | None:
     return Bound(kind="loader", evidence=evidence)
 
 
-def from_load(point: Point, references: Sequence[Point], from_memory: float | None) -> Bound:
-    """What limits a point of which nobody knows what starved it, by the load of its hosts.
-
-    The first that holds, in the order in which one explains away the next:
-
-    1. client-link of one host: its ranks wait longer than the median host's by 10 % of the time, and CPU is
-       no scarcer there than elsewhere.
-    2. client-cpu: on some host busy share >= 90 %, or the ranks' CPU seconds >= 90 % of cores x seconds, or
-       runnable threads > cores while it is at least half busy.
-    3. loader: overshoot p99 > 1 % of a step, and waiting and barriers explain less than half of the loss;
-       or each rank reads at more than half of what it reads from RAM; or a rank starves just as much at half
-       the ranks per host, so that nothing shared limits.
-    4. client-link: every host reads as fast (>= 90 %) as the fastest single host whose ranks starved alone.
-    5. storage: what is left; with the fall of the rate per host as hosts were added, when that was seen.
+def from_load(point: Point, references: Sequence[Point]) -> Bound:
+    """The limit by the load of the hosts, for kernels without schedstat.
 
     Utilisation first, then saturation of the next resource: Gregg's USE method (2013).
     """
     return (
-        slow_host(point)
-        or client_cpu(point)
-        or late_ranks(point)
-        or own_reading(point, from_memory)
+        client_cpu(point)
         or starved_alone(point, references)
         or client_link(point, references)
         or storage(point, references)
@@ -242,31 +215,15 @@ def from_load(point: Point, references: Sequence[Point], from_memory: float | No
 
 
 def compute(point: Point) -> Bound | None:
-    """The accelerators are fed, and what the storage feeds them is what trains here."""
+    """The storage feeds the accelerators, and the processes of these clients keep up."""
     here = point.au if point.au_here is None or point.starved is None else point.au_here
-    if point.x_ideal < FED or here < FED - WORTH:
+    if point.x_ideal < FED or here < TRAINS:
         return None
     evidence = (
         f"throughput is {point.x_ideal:.1%} of ideal",
         f"ranks waited {point.wait_share:.1%} of the time",
     )
     return Bound(kind="compute", evidence=evidence)
-
-
-def slow_host(point: Point) -> Bound | None:
-    """One host is slower than the others, and not for its CPU."""
-    if len(point.hosts) < 2:
-        return None
-    extra, slow = slowest_host(point)
-    short = [host.host for host in point.hosts if short_of_cpu(point, host)]
-    if extra <= UNEVEN or (slow.host in short and len(short) < len(point.hosts)):
-        return None
-    evidence = (
-        f"ranks on {slow.host} waited {wait_share(point, slow):.0%} of the time, "
-        f"{extra:.0%} longer than those of the median host",
-        f"{slow.host} read {show_rate(slow.bytes / point.seconds)}; its CPU was not the limit",
-    )
-    return Bound(kind="client-link", evidence=evidence, host=slow.host)
 
 
 def client_cpu(point: Point) -> Bound | None:
@@ -279,7 +236,7 @@ def client_cpu(point: Point) -> Bound | None:
 
 
 def short_of_cpu(point: Point, host: HostShare) -> str:
-    """Why this host is short of CPU; empty when it is not."""
+    """The evidence that this host is short of CPU; empty when it is not."""
     own = host.cpu_seconds / max(1e-9, host.cores * point.seconds)
     busy, queue = host.busy_share, host.runqueue
     full = own >= BUSY or (busy is not None and busy >= BUSY)
@@ -296,40 +253,14 @@ def short_of_cpu(point: Point, host: HostShare) -> str:
     return f"{host.host}: {', '.join(parts)}"
 
 
-def late_ranks(point: Point) -> Bound | None:
-    """The emulator loses time that neither data nor other ranks explain: its processes come late."""
-    lost, explained = 1 - point.x_ideal, point.wait_share + point.barrier_share
-    if point.overshoot_p99 <= OVERSHOOT or explained >= 0.5 * lost:
-        return None
-    evidence = (
-        f"one step in a hundred ended late by {point.overshoot_p99:.1%} of a step or more",
-        f"waiting and barriers explain {explained:.1%} of {lost:.1%} lost",
-    )
-    return Bound(kind="client-cpu", evidence=evidence)
-
-
 def own_barriers(point: Point) -> Bound | None:
-    """The emulator loses time because its ranks learn late that all others are there.
-
-    Not where the books name what held up the ranks that came last: without cores barriers are slow, too.
-    """
+    """The emulator's own barriers take at least half of the loss."""
     flag = next((flag for flag in point.flags if flag.name == "barrier"), None)
     lost, known = 1 - point.x_ideal, point.starved
+    # Barriers are slow without cores, too: then the shares name what held up the ranks that came last.
     if flag is None or flag.value < 0.5 * lost or (known is not None and known.barrier < 0.5):
         return None
     return Bound(kind="emulator", evidence=(flag.sentence, f"{lost:.1%} of the throughput is lost"))
-
-
-def own_reading(point: Point, from_memory: float | None) -> Bound | None:
-    """A rank reads nearly as fast as it reads from RAM."""
-    rate = point.bytes_per_second / point.ranks
-    if from_memory is None or rate < HALF * from_memory:
-        return None
-    evidence = (
-        f"a rank read {show_rate(rate)}, and {show_rate(from_memory)} from memory (self-test)",
-        "the loader itself is the limit: more workers, or --loader direct",
-    )
-    return Bound(kind="loader", evidence=evidence)
 
 
 def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
@@ -353,7 +284,7 @@ def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
 
 
 def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
-    """Every host reads as fast as one that was alone and starved: capacity grows with hosts."""
+    """Every host reads as fast as one that starved alone: capacity grows with hosts."""
     starved = [other for other in references if len(other.hosts) == 1 and other.x_ideal < FED]
     if len(point.hosts) < 2 or not starved:
         return None
@@ -369,13 +300,13 @@ def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
 
 
 def storage(point: Point, references: Sequence[Point]) -> Bound:
-    """What is left when nothing else limits."""
+    """The storage is the limit when nothing else is."""
     waited = f"ranks waited {point.wait_share:.0%} of the time and no client was short of CPU"
     return Bound(kind="storage", evidence=(waited, *_seen(point, references)))
 
 
 def _seen(point: Point, references: Sequence[Point]) -> list[str]:
-    """What else is known of storage that limits: where the bytes came from, what a host read among fewer."""
+    """Further evidence on storage that limits: what a host read among fewer, or where its bytes came from."""
     here = max((host.bytes / point.seconds for host in point.hosts), default=0.0)
     fewer = [other for other in references if 0 < len(other.hosts) < len(point.hosts)]
     best = max((host.bytes / other.seconds for other in fewer for host in other.hosts), default=0.0)
@@ -387,7 +318,7 @@ def _seen(point: Point, references: Sequence[Point]) -> list[str]:
 
 
 def _source(host: HostShare) -> str:
-    """Where the bytes of a single host came from: its network or device is part of the storage then."""
+    """A sentence on which device or network the bytes of a single host came from."""
     for name, count in (("its own block devices", host.device_bytes), ("its network", host.nic_bytes)):
         if count is not None and count >= 0.5 * host.bytes > 0:
             return f"{host.host} got {count / host.bytes:.0%} of what it read from {name}"

@@ -19,8 +19,6 @@ from emulator.units import show_bytes, show_rate, show_seconds
 
 PRECISION = 0.025
 """Share by which throughput may be moved without a flag: half of the 5 % that a knee's interval is wide."""
-OVERSHOOT = 0.01
-"""Share of a step by which a rank may be late at its end, 99th percentile."""
 MEMORY = 5.0
 """Times client memory that the dataset should be, as MLPerf Storage asks for."""
 UNEVEN = 0.10

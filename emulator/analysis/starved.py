@@ -46,11 +46,11 @@ class RankAccount:
 def starved(
     steps: Steps, played: Steps | None, ranks: Sequence[RankAccount], over: Whole = WHOLE
 ) -> tuple[Starved, dict[str, Starved]]:
-    """What starved all ranks of a point together, and those of each host.
+    """The shares of what starved all ranks of a point together, and those of each host.
 
     `steps` are the point's, or those of a part of its ranks, `played` the same in the processes' time
-    (`analysis.here`), `ranks` the accounts in rank order. The first step of a rank waits for a pipeline that is
-    still empty, and is left out.
+    (`analysis.here`), `ranks` the accounts in rank order. The first step of a rank is left out: it waits for a
+    pipeline that is still empty.
     """
     logged = _table(steps, over)
     if played is None:

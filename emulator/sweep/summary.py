@@ -82,14 +82,12 @@ def conclusions(job: TrainingJob, result: RunResult, points: Sequence[Point]) ->
     There is a knee as soon as there are two process counts.
     """
     several = len({point.ranks for point in points}) > 1
-    emulator = result.environment["emulator"]
-    from_memory = float(emulator["samples_per_second"]) * float(emulator["sample_bytes"])
     shape = None
     if job.storage.shaped_rate is not None:
         rate = job.storage.shaped_rate
         alone = job.storage.shaped_latency + job.workload.request_bytes / rate
         shape = Shape(rate=rate, request_seconds=alone)
-    bound = tuple(replace(point, bound=classify(point, points, from_memory, shape)) for point in points)
+    bound = tuple(replace(point, bound=classify(point, points, shape)) for point in points)
     if shape is not None:
         bound = tuple(_against_shape(point, shape.rate) for point in bound)
     return {
