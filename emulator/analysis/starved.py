@@ -48,9 +48,9 @@ def starved(
 ) -> tuple[Starved, dict[str, Starved]]:
     """The shares of what starved all ranks of a point together, and those of each host.
 
-    `steps` are the point's, or those of a part of its ranks, `played` the same in the processes' time
-    (`analysis.here`), `ranks` the accounts in rank order. The first step of a rank is left out, since it waits
-    for a pipeline that is still empty.
+    `steps` are those of the point, or of a part of its ranks, `played` the same in the processes' time
+    (`analysis.here`), `ranks` the accounts in rank order. The first step of a rank is left out: it waits for
+    a pipeline that is still empty.
     """
     logged = _table(steps, over)
     if played is None:
