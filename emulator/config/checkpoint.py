@@ -1,4 +1,4 @@
-"""Models whose training is checkpointed: their shapes, and which rank writes which files of which size. Pure.
+"""Describe large models and the checkpoint files that each rank writes. Pure.
 
 The published sizes of MLPerf Storage v2.0 (rules, table 2) are in binary units. What the shapes give:
 
@@ -27,12 +27,12 @@ from emulator.errors import SpecError
 from emulator.units import BLOCK_BYTES
 
 MOST_LAYERS, MOST_RANKS = 100_000, 10_000_000
-"""Every layer and every rank is counted: more is a slip, and would not end."""
+"""Limits against slips: every layer and every rank is iterated over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape:
-    """A decoder of equal layers: attention with grouped key/value heads, and a gated feed-forward part."""
+    """A decoder of equal layers with grouped-query attention and a gated feed-forward part."""
 
     hidden: int
     """Width of the model."""
@@ -82,7 +82,7 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpec:
-    """Bytes that are kept of one parameter."""
+    """Bytes of a checkpoint per parameter."""
 
     model_bytes: int = 2
     """The parameter itself: 2 for fp16."""
@@ -108,7 +108,7 @@ class CheckpointIO:
     workers: int = 2
     """Requests that a rank keeps in flight."""
     direct: bool = True
-    """Past the page cache (O_DIRECT), where the file system takes it."""
+    """Use O_DIRECT where the file system supports it."""
     stall_timeout: Seconds = 300.0
     """Seconds without a block read or written after which a run is given up: the storage hangs."""
 
@@ -125,7 +125,7 @@ class CheckpointIO:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSize:
-    """What was published of the checkpoint's size."""
+    """Published sizes of a checkpoint."""
 
     size: Bytes
     """Bytes of the whole."""
@@ -151,12 +151,12 @@ class CheckpointModel:
 
 
 def checkpoint_models() -> list[str]:
-    """Names of the models that come with feedrate."""
+    """Return the names of the models that come with feedrate."""
     return names("workloads/checkpoints")
 
 
 def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> CheckpointModel:
-    """The model of that name, or in that TOML file, with `--set` settings over it.
+    """Load the model of that name, or in that TOML file, with `--set` settings applied.
 
     Raises SpecError, StorageError.
     """
@@ -166,7 +166,7 @@ def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPosition:
-    """Where a rank stands in tensor x pipeline x data, the tensor rank changing fastest."""
+    """Position of a rank in tensor x pipeline x data."""
 
     tensor: int
     stage: int
@@ -174,7 +174,7 @@ class RankPosition:
 
 
 def position_of(model: CheckpointModel, rank: int) -> RankPosition:
-    """tensor = rank % T, stage = rank // T % P, data = rank // (T P), as Megatron and DLIO number ranks."""
+    """Return the position of `rank`. The tensor rank changes fastest, as in Megatron and DLIO."""
     tensor, pipeline = model.parallelism.tensor, model.parallelism.pipeline
     return RankPosition(
         tensor=rank % tensor, stage=rank // tensor % pipeline, data=rank // (tensor * pipeline)
@@ -182,12 +182,12 @@ def position_of(model: CheckpointModel, rank: int) -> RankPosition:
 
 
 def split(total: int, parts: int, part: int) -> int:
-    """Share number `part` of `total` in `parts` shares that differ by one at most and sum up exactly."""
+    """Return share number `part` of `total` in `parts` integer shares that differ by at most one."""
     return total * (part + 1) // parts - total * part // parts
 
 
 def layer_matrices(shape: TransformerShape) -> int:
-    """Parameters of a layer's matrices: h (h + 2 k) for Q, K, V; h h for the output; 3 h f, gated.
+    """Return the parameters of a layer's matrices: h (h + 2 k) for Q, K, V; h h for the output; 3 h f, gated.
 
     k = (hidden // heads) x kv_heads. Source: Llama 3 (grouped-query attention, SwiGLU), as in DLIO 2.0.
     """
@@ -196,20 +196,20 @@ def layer_matrices(shape: TransformerShape) -> int:
 
 
 def parameters(shape: TransformerShape) -> int:
-    """All parameters: layers x (matrices + 2 norms of h) + embedding and head of v h each + the last norm."""
+    """Return layers x (matrices + 2 norms of h) + embedding and head of v h each + the last norm."""
     layer = layer_matrices(shape) + 2 * shape.hidden
     return shape.layers * layer + 2 * shape.vocabulary * shape.hidden + shape.hidden
 
 
 def stage_layers(layers: int, stages: int, stage: int) -> range:
-    """Numbers of the layers of a pipeline stage, from 1 on; where stages differ, the first have one more."""
+    """Return the layers of a stage, numbered from 1. Where stages differ, the first ones have one more."""
     fewest, more = divmod(layers, stages)
     first = 1 + stage * fewest + min(stage, more)
     return range(first, first + fewest + (stage < more))
 
 
 def model_files(model: CheckpointModel, position: RankPosition) -> list[tuple[str, int]]:
-    """(name, parameters) of what a tensor rank holds of a stage: embedding, layers, last norm and head.
+    """Return (name, parameters) of a tensor rank's parts of a stage: embedding, layers, last norm, head.
 
     Matrices, embedding and head are shared among the tensor ranks; every one of them has the norms whole.
     """
@@ -235,7 +235,7 @@ class Shard:
 
 
 def shards(model: CheckpointModel, data: int, rank: int, scale: Fraction = Fraction(1)) -> tuple[Shard, ...]:
-    """The files that `rank` of tensor x pipeline x `data` ranks writes, each `scale` times its real size.
+    """Return the files that `rank` of tensor x pipeline x `data` ranks writes, scaled by `scale`.
 
     Parameters: with ZeRO 3 the copies share them; below, the first copy alone writes them, a file per layer
     where there are pipeline stages. Optimiser: with ZeRO 1 to 3 every rank has an equal share, without it
@@ -265,7 +265,7 @@ def shards(model: CheckpointModel, data: int, rank: int, scale: Fraction = Fract
 
 
 def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:
-    """Copies of the model when `ranks` ranks write it; with `subset` they are some of those published.
+    """Return the copies of the model that `ranks` ranks write; with `subset`, that the published ranks write.
 
     Raises SpecError when the ranks do not fill whole copies, or are more than there are.
     """
@@ -286,12 +286,12 @@ def data_parallel(model: CheckpointModel, ranks: int, subset: bool) -> int:
 
 
 def total(model: CheckpointModel, data: int, ranks: int, scale: Fraction = Fraction(1)) -> int:
-    """Bytes that the first `ranks` ranks write."""
+    """Return the bytes that the first `ranks` ranks write."""
     return sum(shard.size for rank in range(ranks) for shard in shards(model, data, rank, scale))
 
 
 def parse_scale(text: str) -> Fraction:
-    """`1/1000`, `0.001` or `1` as a fraction above 0 and at most 1. Raises SpecError."""
+    """Parse `1/1000`, `0.001` or `1` as a fraction above 0 and at most 1. Raises SpecError."""
     try:
         scale = Fraction(text)
     except (ValueError, ZeroDivisionError):

@@ -1,1 +1,1 @@
-"""Baselines: the storage's own limits by fio or rados bench, which a training knee is compared with."""
+"""Measure the storage's own limits by fio or rados bench, to compare a training's knee with."""

@@ -41,12 +41,12 @@ class Plan(ABC):
     """Ranks of a host that are clients; its other ranks wait."""
 
     def clients(self, comm: Comm) -> int:
-        """Number of clients. Collective over `comm`. Raises SpecError."""
+        """Return the number of clients. Collective over `comm`. Raises SpecError."""
         return sum(comm.allgather(comm.node().rank < self.per_host))
 
     @abstractmethod
     def lines(self, clients: int) -> Iterator[str]:
-        """The plan for people. Raises SpecError, MissingError."""
+        """Yield the plan for people. Raises SpecError, MissingError."""
 
     @abstractmethod
     def check(self, clients: int) -> None:
@@ -75,7 +75,7 @@ class Trial:
 
 
 def planned(plan: Plan, comm: Comm) -> tuple[int, list[str]]:
-    """The number of clients, and on rank 0 the plan for people. Collective. Raises FeedrateError."""
+    """Return the number of clients, and on rank 0 the plan for people. Collective. Raises FeedrateError."""
     clients = agreed(comm, lambda: plan.clients(comm))
     return clients, agreed(comm, lambda: [] if comm.rank else list(plan.lines(clients)))
 
@@ -173,10 +173,10 @@ def _add(
 
 
 class Progress:
-    """How far a series of trials is that take about the same time each."""
+    """Progress of a series of trials that take about the same time each."""
 
     def __init__(self, titles: Sequence[str], seconds: float) -> None:
-        """A trial takes at least `seconds`."""
+        """Start the clock. A trial takes at least `seconds`."""
         self._titles = titles
         self._each = seconds
         self._number = -1
@@ -195,7 +195,7 @@ class Progress:
         self._number, self._last = number, now
 
     def now(self) -> Now:
-        """The state of this moment. For a thread beside the trials."""
+        """Return the progress. Called by a thread beside the trials."""
         now = time.monotonic()
         mean = sum(self._ended) / len(self._ended) if self._ended else self._each
         here = max(0.0, mean - (now - self._last)) if self._number >= 0 else mean

@@ -1,6 +1,6 @@
-"""fio: the text of its job files, how it is run, here or on servers, and what its JSON says.
+"""Write fio's job files, run fio here or on servers, and read its JSON.
 
-Everything that fio parses is written by `job_file` and `layout_file`.
+`job_file` and `layout_file` write everything that fio parses.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from emulator.record.result import Side
 FILE_NAME = "job{}.dat"
 _FILE = re.compile(r"job(0|[1-9]\d{0,8})\.dat")
 _JOURNAL = "feedrate-files.json"
-"""Which files of the folder are fio's."""
+"""The journal: which files of the folder are fio's."""
 _LOCK = ".feedrate-lock"
 GRACE_SECONDS = 120.0
-"""How long fio may take beyond the time that it was asked to measure."""
+"""Seconds that fio may take beyond the time that it measures."""
 _TOO_OLD = "fio 3.33 or newer is needed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What all sections of a job file share."""
+    """The global section of a job file."""
 
     folder: Path
-    """Where the files of this client are."""
+    """Folder with the files of this client."""
     file_bytes: int
     """Bytes of a job's file."""
     engine: str = "libaio"
@@ -50,16 +50,16 @@ class Setting:
     seconds: float
     """Measured time."""
     ramp_seconds: float = 0.0
-    """Time before it that is not counted."""
+    """Time before it that is not measured."""
 
     def __post_init__(self) -> None:
-        """Raises SpecError when fio would read something else than what the folder and the engine are."""
+        """Refuse a folder or engine that fio would misread. Raises SpecError."""
         _value("the folder", str(self.folder.resolve()))
         _value("--engine", self.engine)
 
 
 def _value(what: str, text: str) -> str:
-    """`text` as the value of an option in a job file. Raises SpecError.
+    """Return `text` as the value of an option in a job file. Raises SpecError.
 
     fio cuts a value at ";" and "#", a line feed begins another option (exec_prerun runs a command), and "$"
     stands for variables and keywords; nothing escapes them. A colon separates folders and has an escape.
@@ -76,7 +76,7 @@ def _value(what: str, text: str) -> str:
 
 
 def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool = False) -> str:
-    """The job file that runs `tasks` at the same time on files that are there; `unlink`: and removes them.
+    """Return a job file that runs `tasks` at once on existing files, and removes them with `unlink`.
 
     Another `seed` gives other offsets: a run must not be served from what its predecessor left in caches.
     """
@@ -97,7 +97,7 @@ def job_file(setting: Setting, tasks: Sequence[Task], seed: int, *, unlink: bool
 
 
 def layout_file(setting: Setting, files: int) -> str:
-    """The job file that writes all files once from begin to end, with data that does not compress."""
+    """Return a job file that writes all files once, from begin to end, with incompressible data."""
     write = Task(access=Access(pattern="sequential", block_bytes=MIB, read_share=0.0), depth=4, jobs=files)
     return "\n".join([*_global(setting), "refill_buffers=1", "end_fsync=1", *_section(write)]) + "\n"
 
@@ -134,7 +134,7 @@ def _section(task: Task) -> list[str]:
 
 
 class Files:
-    """The files that fio reads and writes in the folder of a client, which nobody else uses meanwhile.
+    """The files that fio reads and writes in a client's folder, which stays locked meanwhile.
 
     Own before you delete: a journal in the folder says which files fio was given, and how large they may be.
     Those that a killed run left are removed; anything else at such a name is somebody's, and is refused.
@@ -192,7 +192,7 @@ class Files:
         self._leave()
 
     def _leave(self) -> None:
-        """Let others in; the folder, and the one above, go where nothing is left in them."""
+        """Release the lock, and remove the folder and its parent where they are empty."""
         with suppress(OSError):
             self._lock.release(remove=True)
             for path in (self._folder, self._folder.parent):
@@ -200,7 +200,7 @@ class Files:
 
 
 def require_fio() -> str:
-    """Path of fio. Raises MissingError."""
+    """Return the path of fio. Raises MissingError."""
     path = shutil.which("fio")
     if path is None:
         raise MissingError(
@@ -210,13 +210,13 @@ def require_fio() -> str:
 
 
 def fio_version() -> str:
-    """`fio-3.33`. Raises MissingError."""
+    """Return fio's version, `fio-3.33`. Raises MissingError."""
     done = subprocess.run([require_fio(), "--version"], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
 
 def fio_environment() -> dict[str, str]:
-    """The environment of a fio whose buffers shall lie on huge pages, as a loader's do.
+    """Return an environment in which fio's buffers are on huge pages, as a loader's are.
 
     A request into a thousand scattered pages is cut into many: with O_DIRECT and 4 MiB fio read 0.5 GB/s from
     a virtual machine's disk, and 1.4 GB/s into huge pages. What the storage delivers is the latter.
@@ -226,7 +226,7 @@ def fio_environment() -> dict[str, str]:
 
 
 def start_fio(name: str, words: Sequence[str] = ("-",), **options: Any) -> ChildProcess:
-    """fio on job files (`-`: from stdin), writing JSON with whole histograms. Raises MissingError.
+    """Start fio on job files (`-`: from stdin), to print JSON with whole histograms. Raises MissingError.
 
     `name` is what error messages call it; `options` are those of ChildProcess.
     """
@@ -235,7 +235,7 @@ def start_fio(name: str, words: Sequence[str] = ("-",), **options: Any) -> Child
 
 
 def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-",)) -> str:
-    """Run the job file `text`; fio's JSON, as fio wrote it.
+    """Run the job file `text` and return fio's JSON as it was printed.
 
     `seconds` is the time that it should measure; None: it ends when its work is done. Other `words` than
     `-` name other job files. Raises MissingError, StorageError.
@@ -246,7 +246,7 @@ def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-"
 
 
 def checked(status: int, out: str, err: str) -> str:
-    """The JSON in fio's output. Raises StorageError with fio's own words when it failed."""
+    """Return the JSON in fio's output. Raises StorageError with fio's own words when it failed."""
     if status or "{" not in out:
         lines = [line.strip() for line in (err + "\n" + out.partition("{")[0]).splitlines() if line.strip()]
         reasons = [line for line in lines if "rror" in line or "fail" in line]
@@ -256,7 +256,7 @@ def checked(status: int, out: str, err: str) -> str:
 
 
 def parse(text: str) -> list[Mapping[str, Any]]:
-    """The groups of fio's JSON, one for each section of the job file. Raises StorageError."""
+    """Return the groups of fio's JSON, one for each section of the job file. Raises StorageError."""
     try:
         groups: list[Mapping[str, Any]] = json.loads(text)["jobs"]
         failed = [group for group in groups if group["error"]]
@@ -268,7 +268,7 @@ def parse(text: str) -> list[Mapping[str, Any]]:
 
 
 def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
-    """The `read` or the `write` parts of one group on several clients, together; None: no requests.
+    """Sum up the `read` or the `write` parts of one group on several clients; None: no requests.
 
     Rates add up; the mean latency is over all requests; the percentile is that of the merged histograms.
     Raises StorageError.
@@ -290,7 +290,7 @@ def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
 
 
 def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
-    """The value of the bin in which `share` of all counts are reached, as fio counts it."""
+    """Return the upper edge of the bin in which `share` of all counts is reached, as fio does."""
     merged: Counter[int] = Counter()
     for histogram in histograms:
         for edge, count in histogram.items():
@@ -304,7 +304,7 @@ def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
 
 
 PORT = 8765
-"""Where fio --server listens when it is told nothing else."""
+"""Default port of fio --server."""
 _CONNECT_SECONDS = 5.0
 _SERVER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::(\d{1,5}))?")
 
@@ -318,12 +318,12 @@ class Server:
 
     @property
     def name(self) -> str:
-        """Its folder below DIR, and its files below OUT."""
+        """Name of its folder below DIR and of its files below OUT."""
         return self.host if self.port == PORT else f"{self.host}-{self.port}"
 
 
 def parse_servers(text: str) -> tuple[Server, ...]:
-    """`node1,node2:8766` as servers. Raises SpecError."""
+    """Parse `node1,node2:8766`. Raises SpecError."""
     found = []
     for part in text.split(","):
         match = _SERVER.fullmatch(part.strip())
@@ -340,7 +340,7 @@ def parse_servers(text: str) -> tuple[Server, ...]:
 
 
 def reach(servers: Sequence[Server]) -> None:
-    """Raises StorageError when one of them does not answer."""
+    """Check that all servers answer. Raises StorageError."""
     for server in servers:
         try:
             socket.create_connection((server.host, server.port), timeout=_CONNECT_SECONDS).close()
@@ -352,7 +352,7 @@ def reach(servers: Sequence[Server]) -> None:
 
 
 def run_on(servers: Sequence[Server], texts: Sequence[str], seconds: float | None = None) -> list[str]:
-    """Run one job file on each of the first servers, all at once; fio's JSON of each, as if run there.
+    """Run one job file on each of the first servers, all at once, and return fio's JSON of each.
 
     `seconds` is the time that it should measure. Raises StorageError, MissingError.
     """
@@ -368,7 +368,7 @@ def run_on(servers: Sequence[Server], texts: Sequence[str], seconds: float | Non
 
 
 def apart(text: str, servers: Sequence[Server]) -> list[str]:
-    """fio's JSON of many clients as one for each, in the order of `servers`. Raises StorageError.
+    """Split fio's JSON of many clients into one for each, in the order of `servers`. Raises StorageError.
 
     What fio says of all clients together is left out: it has no histograms.
     """

@@ -1,4 +1,4 @@
-"""fio beside a training run: jobs that write or read on the same storage until they are told to stop."""
+"""Noise by fio: jobs that write or read on the same storage during a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from emulator.units import parse_bytes, parse_rate, show_rate
 FOLDER = ".feedrate-noise"
 """Folder below the dataset's with a folder of each host."""
 FILE_BYTES = 64 * 2**20
-"""Size of a job's file when the spec says nothing."""
+"""Default size of a job's file."""
 _FOREVER = 30 * 86400.0
 _START_SECONDS = 60.0
 _STOP_SECONDS = 30.0
@@ -41,7 +41,7 @@ _HOW = "write it like writers, write:3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """What runs on each host beside its ranks."""
+    """The fio jobs of each host."""
 
     tasks: tuple[Task, ...]
     file_bytes: int
@@ -49,12 +49,12 @@ class Noise:
 
     @property
     def files(self) -> int:
-        """Files that a host needs."""
+        """Number of files on a host."""
         return max(task.first_file + task.jobs for task in self.tasks)
 
 
 def parse_noise(text: str) -> Noise:
-    """`writers` (the noisy-neighbour brief's three), or `read|write:JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
+    """Parse `writers` (the noisy-neighbour brief's), or `read|write:JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
 
     Jobs access their files at random; the rate is that of all jobs of a host together. Raises SpecError.
     """
@@ -76,7 +76,7 @@ def parse_noise(text: str) -> Noise:
 
 
 def require(text: str) -> None:
-    """Raises SpecError, MissingError when there cannot be such noise."""
+    """Check the value of --noise, and that fio is there. Raises SpecError, MissingError."""
     parse_noise(text)
     require_fio()
 
@@ -87,7 +87,7 @@ def begin(text: str, dataset: Path, host: str) -> RunningNoise:
 
 
 class RunningNoise:
-    """fio on this host, from construction to `stop`; it dies with this process, however that ends."""
+    """fio on this host, from construction to `stop`. It dies with this process."""
 
     def __init__(self, noise: Noise, dataset: Path, host: str) -> None:
         """Lay the files out and start. Raises MissingError, StorageError."""
@@ -118,7 +118,7 @@ class RunningNoise:
             raise
 
     def stop(self) -> str:
-        """Stop fio; its JSON. Raises StorageError when it had ended before."""
+        """Stop fio and return its JSON. Raises StorageError when it had ended before."""
         assert self._fio is not None
         early = self._fio.poll() is not None
         if not early:
@@ -140,7 +140,7 @@ class RunningNoise:
 
 
 def line(output: str) -> str:
-    """What the noise of one host did: `write 310 MB/s`. Raises StorageError."""
+    """Return what the noise of one host did: `write 310 MB/s`. Raises StorageError."""
     groups = parse(output)
     sides = [(word, side([group[word] for group in groups])) for word in ("read", "write")]
     return ", ".join(f"{word} {show_rate(part.bytes_per_second)}" for word, part in sides if part)

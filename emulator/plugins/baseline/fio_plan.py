@@ -1,4 +1,4 @@
-"""fio's suites as a plan: lay out every client's files, then run the job file of each turn.
+"""Plan a suite of fio's: lay out every client's files, then run the job file of each turn.
 
 A rank runs fio for itself; with servers, one process runs it for the `fio --server` of each host.
 """
@@ -55,14 +55,14 @@ class FioPlan(Plan):
 
     suite: Suite
     setting: Setting
-    """Of each client, in a folder of its own below this one's."""
+    """Setting of each client, whose folder is below this one's."""
     counts: tuple[int, ...] = ()
     """Numbers of clients to sweep over; empty: all that there are."""
     servers: tuple[Server, ...] = ()
     """Hosts that run `fio --server` and are the clients; empty: ranks are."""
 
     def clients(self, comm: Comm) -> int:
-        """Number of clients. Collective over `comm`. Raises SpecError."""
+        """Return the number of clients. Collective over `comm`. Raises SpecError."""
         if not self.servers:
             return Plan.clients(self, comm)
         if comm.size > 1:
@@ -70,7 +70,7 @@ class FioPlan(Plan):
         return len(self.servers)
 
     def turns(self, clients: int) -> tuple[Turn, ...]:
-        """The runs of fio with at most `clients` clients. Raises SpecError."""
+        """Return the runs of fio with at most `clients` clients. Raises SpecError."""
         if self.counts and max(self.counts) > clients:
             raise SpecError(
                 f"--clients asks for {max(self.counts)}, but there are {clients}",
@@ -79,7 +79,7 @@ class FioPlan(Plan):
         return turns(self.suite, self.counts or (clients,))
 
     def lines(self, clients: int) -> Iterator[str]:
-        """The plan for people. Raises SpecError."""
+        """Yield the plan for people. Raises SpecError."""
         planned = self.turns(clients)
         files, size = files_needed(planned), show_bytes(self.setting.file_bytes)
         yield f"suite:    {self.suite.name}, {self.suite.title}"
@@ -168,7 +168,7 @@ def fio_plan(
     command: Sequence[str] = (),
     label: str = "",
 ) -> FioPlan:
-    """The suite of that name below `folder`; what is None or empty is the suite's own. Raises SpecError."""
+    """Return a plan of a suite on files below `folder`; None or empty: the default. Raises SpecError."""
     found, effort = find_suite(suite), QUICK if quick else FULL
     if quick and found.depths and not depths:
         depths = QUICK_DEPTHS
@@ -207,7 +207,7 @@ class _Clients:
         return replace(self.setting, folder=self.setting.folder / FOLDER / name)
 
     def _fio(self, texts: Sequence[str], seconds: float | None) -> list[str]:
-        """fio's JSON of each job file. `seconds` is what they measure; None: as long as it takes."""
+        """Run job files that measure for `seconds` (None: until they are done); return fio's JSON of each."""
         if self.servers:
             return run_on(self.servers, texts, seconds)
         return [run_fio(text, seconds) for text in texts]
@@ -268,7 +268,7 @@ def _new_result(plan: FioPlan, setting: Setting, clients: Sequence[str]) -> RunR
 
 
 def corners_of(turn: Turn, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
-    """One corner for each task of the turn, from the JSON of each client. Raises StorageError."""
+    """Return a corner for each task of the turn, from the JSON of each client. Raises StorageError."""
     groups = [parse(text) for text in printed]
     if any(len(found) != len(turn.tasks) for found in groups):
         raise StorageError("fio reports other groups than it was asked for", "fio 3.33 or newer is needed")

@@ -1,4 +1,4 @@
-"""`rados bench` on all clients: write, read in order, read at random. It comes with Ceph (ceph-common)."""
+"""Plan `rados bench`: write, read in order, read at random. The tool comes with Ceph (ceph-common)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from emulator.units import show_bytes, show_seconds
 OBJECT_BYTES = 4 << 20
 """Bytes of an object, and of a request."""
 CONNECT_SECONDS = 15
-"""How long a cluster may take to answer at all."""
+"""Seconds that a cluster may take to answer."""
 _TOO_OLD = "Ceph 14 or newer is needed"
 
 Phase = Literal["write", "seq", "rand"]
@@ -33,27 +33,27 @@ PHASES: tuple[Phase, ...] = ("write", "seq", "rand")
 QUICK_BYTES = 256 * 2**20
 """Bytes that a client writes with --quick."""
 DEPTHS = (16,)
-"""Requests in flight unless --depths says otherwise: rados bench's own default."""
+"""Default numbers of requests in flight: rados bench's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A pool, and who asks."""
+    """A pool, and the user that accesses it."""
 
     pool: str
     conf: Path
-    """ceph.conf; the keyring is where it says."""
+    """Path of ceph.conf, which says where the keyring is."""
     user: str = ""
     """`client.NAME`; empty: rados chooses, mostly client.admin."""
 
     def __post_init__(self) -> None:
-        """Raises SpecError for what rados would take for an option or cannot take at all."""
+        """Refuse names that rados would take for options, or cannot take. Raises SpecError."""
         for option, text in (("--pool", self.pool), ("--ceph-user", self.user)):
             if text.startswith("-") or not text.isprintable():
                 raise SpecError(f"{option} {text!r} is no name in Ceph", f"write it like {option} NAME")
 
     def command(self, *words: str) -> list[str]:
-        """A call of rados. Raises MissingError."""
+        """Return a call of rados. Raises MissingError."""
         path = shutil.which("rados")
         if path is None:
             raise MissingError("rados is not installed: Ceph's own limits need it", "apt install ceph-common")
@@ -70,14 +70,14 @@ class Bench:
     depth: int
     """Requests in flight."""
     seconds: float
-    """It measures so long, or until a seq phase has read every object."""
+    """Measured time; a seq phase ends when it has read every object."""
     run_name: str
-    """Whose objects: a phase that reads needs a write phase of the same name."""
+    """Name of the objects. A phase that reads needs a write phase of the same name."""
     objects: int
     """Objects that a write phase makes at most, then writes again; 0: as many as it can."""
 
     def command(self, cluster: Cluster) -> list[str]:
-        """Raises MissingError."""
+        """Return the call of rados. Raises MissingError."""
         words = ["--pool", cluster.pool, "bench", f"{max(1, round(self.seconds))}", self.phase]
         words += ["-t", str(self.depth), "--run-name", self.run_name, "--format", "json"]
         if self.phase == "write":
@@ -87,7 +87,7 @@ class Bench:
 
 
 def run_bench(cluster: Cluster, bench: Bench) -> str:
-    """Its JSON, as rados wrote it. Raises MissingError, StorageError."""
+    """Run it and return the JSON that rados printed. Raises MissingError, StorageError."""
     out = _call(bench.command(cluster), bench.seconds + GRACE_SECONDS)
     if "{" not in out:
         raise StorageError(f"rados bench printed nothing about its {bench.phase} phase", _TOO_OLD)
@@ -95,7 +95,7 @@ def run_bench(cluster: Cluster, bench: Bench) -> str:
 
 
 def _call(command: Sequence[str], limit: float) -> str:
-    """What a call of rados prints. Raises StorageError, with what to do about it."""
+    """Return what a call of rados prints. Raises StorageError, with what to do about it."""
     rados = ChildProcess("rados", command)
     out, err = rados.finish(seconds=limit, hint="the cluster hangs: see ceph status")
     if rados.returncode == 0:
@@ -115,7 +115,7 @@ def _call(command: Sequence[str], limit: float) -> str:
 
 
 def parse_bench(text: str) -> Mapping[str, Any]:
-    """The JSON of a run. Raises StorageError."""
+    """Parse the JSON of a run. Raises StorageError."""
     try:
         found: Mapping[str, Any] = json.loads(text)
         float(found["total_time_run"])
@@ -125,7 +125,7 @@ def parse_bench(text: str) -> Mapping[str, Any]:
 
 
 def side_of(runs: Sequence[Mapping[str, Any]], phase: Phase) -> Side | None:
-    """One phase on several clients, together; None: nothing completed. Raises StorageError.
+    """Sum up one phase on several clients; None: no request completed. Raises StorageError.
 
     Rates are requests over the time that they took: rados prints the same in MiB/s. It keeps no histogram,
     so the 99.99 % latency is the slowest request's, whatever their number.
@@ -152,7 +152,7 @@ def side_of(runs: Sequence[Mapping[str, Any]], phase: Phase) -> Side | None:
 
 
 def corners_of(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
-    """The one corner of a phase at one depth, from the JSON of each client. Raises StorageError."""
+    """Return the one corner of a phase at one depth, from the JSON of each client. Raises StorageError."""
     side = side_of([parse_bench(text) for text in printed], bench.phase)
     writes = bench.phase == "write"
     return [
@@ -181,10 +181,10 @@ class RadosPlan(Plan):
     most_bytes: int = 0
     """Bytes that a client writes at each depth at most, then again; 0: as many as it can."""
     nonce: str = field(default_factory=lambda: os.urandom(4).hex())
-    """In the names of objects: those of another run are never written over, nor removed."""
+    """Part of objects' names, so that another run's are never overwritten or removed."""
 
     def benches(self, client: str) -> list[Bench]:
-        """The runs of one client in order: every depth writes before any of them reads."""
+        """Return the runs of one client in order: every depth writes before any of them reads."""
         objects = -(-self.most_bytes // OBJECT_BYTES)
         return [
             Bench(
@@ -199,7 +199,7 @@ class RadosPlan(Plan):
         ]
 
     def lines(self, clients: int) -> Iterator[str]:
-        """The plan for people. Raises MissingError."""
+        """Yield the plan for people. Raises MissingError."""
         benches = self.benches("HOST")
         least = show_seconds(len(benches) * self.seconds)
         yield f"rados bench: pool {self.cluster.pool}, at least {least}"
@@ -279,7 +279,7 @@ def rados_plan(
     command: Sequence[str] = (),
     label: str = "",
 ) -> RadosPlan:
-    """rados bench on `pool`; what is None or empty is as `quick` says. Raises SpecError."""
+    """Return a plan of rados bench on `pool`; None or empty: as `quick` says. Raises SpecError."""
     effort = QUICK if quick else FULL
     return RadosPlan(
         cluster=Cluster(pool=pool, conf=conf, user=user),

@@ -1,4 +1,4 @@
-"""A result of kind `baseline`: what fio or rados bench measured, as a sentence, tables and figures."""
+"""Show a result of kind `baseline` as a sentence, tables and figures."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ QUESTION = "How many accelerators can this storage feed?"
 
 
 def sides(corner: Corner) -> tuple[Side, ...]:
-    """Its reads and its writes, as far as there are any."""
+    """Return the reads and the writes of a corner that has them."""
     return tuple(side for side in (corner.read, corner.write) if side is not None)
 
 
 def iops(corner: Corner) -> float:
-    """Requests per second, reads and writes."""
+    """Return requests per second, reads and writes together."""
     return sum(side.iops for side in sides(corner))
 
 
 def bytes_per_second(corner: Corner) -> float:
-    """Bytes per second, reads and writes."""
+    """Return bytes per second, reads and writes together."""
     return sum(side.bytes_per_second for side in sides(corner))
 
 
 def name_of(corner: Corner) -> str:
-    """`4 KiB random 70 % read`."""
+    """Return the access pattern's name: `4 KiB random 70 % read`."""
     return access_name(corner.pattern, corner.block_bytes, corner.read_share)
 
 
 def workloads(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
-    """Name of the access pattern -> its corners by clients and depth, in the order they were run.
+    """Return name of the access pattern -> its corners by clients and depth, in the order they were run.
 
-    Without the corners that ask what neighbours do to each other.
+    Corners of a noisy-neighbour suite are left out.
     """
     found: dict[str, list[Corner]] = {}
     for corner in corners:
@@ -53,19 +53,19 @@ def workloads(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
 
 
 def maxima(corners: Sequence[Corner]) -> dict[str, Corner]:
-    """Name of the access pattern -> the corner with the most requests per second."""
+    """Return name of the access pattern -> the corner with the most requests per second."""
     return {name: max(some, key=iops) for name, some in workloads(corners).items()}
 
 
 def read_limit(corners: Sequence[Corner]) -> Corner | None:
-    """The corner with the most bytes/s of those that only read, undisturbed; None: there is none."""
+    """Return the undisturbed read-only corner with the most bytes/s; None: there is none."""
     reads = [c for c in corners if c.read and c.read_share == 1 and c.beside in ("", "nothing")]
     return max(reads, key=bytes_per_second, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """One block size of the readers (or of the writers), alone and together."""
+    """Readers (or writers) of one block size, alone and beside the others."""
 
     name: str
     """For example `4 KiB random read`."""
@@ -74,17 +74,17 @@ class Neighbour:
 
     @property
     def rate_ratio(self) -> float:
-        """Bytes/s together over bytes/s alone."""
+        """Bytes/s together / bytes/s alone."""
         return self.together.bytes_per_second / self.alone.bytes_per_second
 
     @property
     def latency_ratio(self) -> float:
-        """Time within which 99.99 % completed, together over alone."""
+        """99.99 % latency together / alone."""
         return self.together.latency_p9999 / self.alone.latency_p9999
 
 
 def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Neighbour, ...]:
-    """The readers, or the writers, of a noisy-neighbour suite at one number of clients, by block size."""
+    """Return the readers (or the writers) of a noisy-neighbour suite by block size."""
     wanted = [c for c in corners if c.beside and c.clients == clients and c.read_share == float(read)]
     alone = {c.block_bytes: c for c in wanted if c.beside == "nothing"}
     found = []
@@ -99,7 +99,7 @@ def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Nei
 
 
 def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
-    """Bytes/s of all of them alone, and together with their neighbours."""
+    """Return the sum of bytes/s alone, and beside their neighbours."""
     return (
         sum(neighbour.alone.bytes_per_second for neighbour in found),
         sum(neighbour.together.bytes_per_second for neighbour in found),
@@ -107,12 +107,12 @@ def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
 
 
 def client_counts_with_neighbours(result: RunResult) -> list[int]:
-    """The numbers of clients at which neighbours were measured."""
+    """Return the numbers of clients at which neighbours were measured."""
     return sorted({corner.clients for corner in result.baseline if corner.beside})
 
 
 def tool(result: RunResult) -> str:
-    """Name of what measured a baseline: fio, or rados bench."""
+    """Return the tool that measured a baseline: fio, or rados bench."""
     return result.loader or "fio"
 
 
@@ -121,7 +121,7 @@ def _clients(count: int) -> str:
 
 
 def setting(result: RunResult) -> str:
-    """Where and how the tool ran, in one line."""
+    """Return where and how the tool ran, in one line."""
     clients = _clients(len(result.environment.get("clients", ())) or 1)
     place = str(result.dataset.get("path", ""))
     if tool(result) != "fio":
@@ -138,7 +138,7 @@ def setting(result: RunResult) -> str:
 
 
 def answer(result: RunResult) -> str:
-    """What the tool says, in one sentence."""
+    """Return the limit that was measured, in one sentence."""
     for count in client_counts_with_neighbours(result)[-1:]:
         alone, together = summed(neighbours(result.baseline, count, read=True))
         if alone:
@@ -155,7 +155,7 @@ def _where(corner: Corner) -> str:
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
-    """The tables of a baseline: maximum per workload, every depth, noisy neighbours."""
+    """Return the tables: maximum of each workload, every depth, noisy neighbours."""
     every = [corner for corners in workloads(result.baseline).values() for corner in corners]
     slowest = "" if tool(result) == "fio" else "; 99.99 %: the slowest request"
     found = [
@@ -171,7 +171,7 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 
 
 def _corners(caption: str, corners: Sequence[Corner]) -> Table:
-    """One row a corner; the latencies of a mixed pattern are those of reads / writes."""
+    """Return a table with a row for each corner. Mixed patterns have the latencies of reads / writes."""
 
     def latencies(values: list[float]) -> Cell:
         return values[0] if len(values) == 1 else " / ".join(map(show_seconds, values)) or None
@@ -232,14 +232,14 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[fig.Figure, ...]]:
-    """On the page of a training: training against the baseline, then the baseline's own."""
+    """Return what a training's page shows: training against the baseline, then the baseline's own."""
     figure = training_figure(main, result)
     own = figures(result)
     return (against(main, result), *tables(result)), own if figure is None else (figure, *own)
 
 
 def against(training: RunResult, baseline: RunResult) -> Table:
-    """What fio (or another tool) read and what training reached; no rows where nothing can be compared."""
+    """Return a table of the tool's reads beside training; no rows where nothing can be compared."""
     limit, points = read_limit(baseline.baseline), by_ranks(training)
     name = tool(baseline)
     caption = f"Training beside {name}"
@@ -273,13 +273,13 @@ def against(training: RunResult, baseline: RunResult) -> Table:
 
 
 def figures(result: RunResult) -> tuple[fig.Figure, ...]:
-    """Throughput and latency against queue depth, as far as they were measured."""
+    """Return figures of throughput and latency against queue depth, as far as they were measured."""
     made = (sequential_figure(result), random_figure(result), latency_figure(result))
     return tuple(figure for figure in made if figure is not None)
 
 
 def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corner, ...]]:
-    """Workload of these patterns -> its corners at the largest number of clients, by depth."""
+    """Return workload of these patterns -> its corners at the largest number of clients, by depth."""
     found = workloads(result.baseline)
     return {
         name: tuple(corner for corner in corners if corner.clients == corners[-1].clients)
@@ -329,7 +329,7 @@ def _over_depths(
 
 
 def sequential_figure(result: RunResult) -> fig.Figure | None:
-    """Bytes/s of the sequential workloads against queue depth."""
+    """Return bytes/s of the sequential workloads against queue depth."""
     return _over_depths(
         result,
         "sequential",
@@ -341,7 +341,7 @@ def sequential_figure(result: RunResult) -> fig.Figure | None:
 
 
 def random_figure(result: RunResult) -> fig.Figure | None:
-    """IOPS of the random workloads against queue depth."""
+    """Return IOPS of the random workloads against queue depth."""
 
     def show(value: float) -> str:
         size, letter = (1e6, " M") if value >= 1e6 else (1e3, " k") if value >= 1e3 else (1, "")
@@ -358,7 +358,7 @@ def random_figure(result: RunResult) -> fig.Figure | None:
 
 
 def latency_figure(result: RunResult) -> fig.Figure | None:
-    """Mean latency (solid) and the 99.99 % one (dashed) against queue depth; of mixes the slower side."""
+    """Return mean (solid) and 99.99 % (dashed) latency against queue depth; mixes show the slower side."""
     lines = _at_most_clients(result, "sequential", "random")
     lines = {name: corners for name, corners in lines.items() if all(map(sides, corners))}
     if not lines:
@@ -387,7 +387,7 @@ def latency_figure(result: RunResult) -> fig.Figure | None:
 
 
 def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
-    """Training throughput against processes, and what fio reads at most as dashed levels."""
+    """Return training throughput against processes, with the tool's maxima as dashed levels."""
     points = by_ranks(training)
     most = maxima(baseline.baseline)
     levels = [(name, bytes_per_second(c)) for name, c in most.items() if c.read and c.read_share == 1]

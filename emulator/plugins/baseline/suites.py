@@ -1,4 +1,4 @@
-"""Suites: which access patterns at which queue depths, and in which order. Pure.
+"""Define suites: access patterns, queue depths and their order. Pure.
 
 Sources: the two WekaFS briefs (2020: 9 clients x 8 jobs; 2023: 12 clients x 32 jobs) and the
 noisy-neighbour brief (2023); results/README.md has their titles.
@@ -20,7 +20,7 @@ PatternKind = Literal["random", "sequential"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How one fio job reads and writes."""
+    """The access pattern of a fio job."""
 
     pattern: PatternKind
     block_bytes: int
@@ -43,7 +43,7 @@ class Access:
 
 
 def access_name(pattern: str, block_bytes: int, read_share: float) -> str:
-    """The name of an access pattern for people."""
+    """Return the name of an access pattern for people."""
     size = f"{block_bytes // MIB} MiB" if block_bytes % MIB == 0 else f"{block_bytes / KIB:g} KiB"
     reads = {1.0: "read", 0.0: "write"}.get(read_share, f"{read_share * 100:.0f} % read")
     return f"{size} {pattern} {reads}"
@@ -72,11 +72,11 @@ class Turn:
     tasks: tuple[Task, ...]
     clients: int
     beside: tuple[str, ...] = ()
-    """For each task what runs beside it: `nothing`, `writers`, `readers`; empty: not part of the question."""
+    """Neighbours of each task: `nothing`, `writers`, `readers`; empty: not part of the question."""
 
     @property
     def title(self) -> str:
-        """For people."""
+        """The turn for people."""
         clients = "1 client" if self.clients == 1 else f"{self.clients} clients"
         tasks = (f"{task.access.name}, depth {task.depth}" for task in self.tasks)
         return f"{' beside '.join(tasks)}, {clients}"
@@ -89,12 +89,12 @@ QUICK_DEPTHS = (1, 8, 32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much a suite does unless it is told."""
+    """Default sizes and times of a suite."""
 
     file_bytes: int
     """Bytes of a job's file."""
     seconds: float
-    """Measured time of a trial."""
+    """Measured time of a turn."""
     ramp_seconds: float
     """Time before it that is not counted."""
 
@@ -105,7 +105,7 @@ QUICK = Effort(file_bytes=64 * 2**20, seconds=2.0, ramp_seconds=0.2)
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A set of access patterns and how hard they are driven."""
+    """A set of access patterns with queue depths and jobs."""
 
     name: str
     title: str
@@ -148,14 +148,14 @@ SUITES = {
 
 
 def find_suite(name: str) -> Suite:
-    """The suite of that name. Raises SpecError."""
+    """Return the suite of that name. Raises SpecError."""
     if name not in SUITES:
         raise SpecError(f"--suite {name!r} is not known", "use one of: " + ", ".join(SUITES))
     return SUITES[name]
 
 
 def tuned(suite: Suite, depths: Sequence[int] | None, jobs: int | None) -> Suite:
-    """`suite` with other queue depths or jobs. Raises SpecError where it has none to change."""
+    """Return `suite` with other queue depths or jobs. Raises SpecError where it has none to change."""
     if suite.name == NOISY and (depths or jobs):
         raise SpecError(
             "the noisy-neighbour suite fixes its depths and jobs", "leave --depths and --jobs out"
@@ -164,7 +164,7 @@ def tuned(suite: Suite, depths: Sequence[int] | None, jobs: int | None) -> Suite
 
 
 def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
-    """The runs of fio, in order.
+    """Return the runs of fio, in order.
 
     Sequential before random, writes before reads: each pattern meets files that were written in its own
     pattern last, and reads never meet blocks that nobody has written.
@@ -187,7 +187,7 @@ def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
 
 
 def neighbours(read: bool, first_file: int) -> tuple[Task, ...]:
-    """Three jobs of 4, 8 and 16 KiB: readers at queue depth 1, writers at 8."""
+    """Return three jobs of 4, 8 and 16 KiB: readers at queue depth 1, writers at 8."""
     return tuple(
         Task(
             access=Access(pattern="random", block_bytes=block, read_share=float(read)),
@@ -215,5 +215,5 @@ def _noisy(clients: int) -> tuple[Turn, ...]:
 
 
 def files_needed(planned: Sequence[Turn]) -> int:
-    """Files of one client that the turns touch."""
+    """Return the number of files that the turns need on a client."""
     return max((task.first_file + task.jobs for turn in planned for task in turn.tasks), default=0)

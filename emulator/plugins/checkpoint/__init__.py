@@ -1,1 +1,1 @@
-"""Checkpoints: shards of large models, written and restored by all ranks."""
+"""Write and restore the checkpoints of large models."""

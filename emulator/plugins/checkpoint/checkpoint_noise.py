@@ -43,7 +43,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointNoise:
-    """The checkpointing job of one host."""
+    """The checkpoints that each host writes beside a run."""
 
     model: str = "llama3-8b"
     """Name of a model."""
@@ -56,7 +56,7 @@ class CheckpointNoise:
 
 
 def parse_checkpoint_noise(text: str) -> CheckpointNoise:
-    """`checkpoint[:MODEL][,scale=S][,ranks=N][,pause=T]`. Raises SpecError."""
+    """Parse `checkpoint[:MODEL][,scale=S][,ranks=N][,pause=T]`. Raises SpecError."""
     match = _SPEC.fullmatch(text)
     options = dict(part.split("=", 1) for part in match[2].split(",") if part) if match else {}
     ranks = options.get("ranks", "8")
@@ -74,7 +74,7 @@ def parse_checkpoint_noise(text: str) -> CheckpointNoise:
 
 
 def require(text: str) -> None:
-    """Raises SpecError when there cannot be such noise."""
+    """Check the value of --noise. Raises SpecError."""
     parse_checkpoint_noise(text)
 
 
@@ -84,7 +84,7 @@ def begin(text: str, dataset: Path, host: str) -> RunningCheckpoints:
 
 
 class RunningCheckpoints:
-    """The process on this host, from construction to `stop`; it ends with this one, however that ends."""
+    """The writing process of this host, from construction to `stop`. It dies with its parent."""
 
     def __init__(self, noise: CheckpointNoise, dataset: Path, host: str) -> None:
         """Start, and wait until the first checkpoint is being written. Raises StorageError."""
@@ -102,7 +102,7 @@ class RunningCheckpoints:
             raise
 
     def stop(self) -> str:
-        """Stop it; its JSON. Raises StorageError when it had ended before, or does not end."""
+        """Stop it and return its JSON. Raises StorageError when it had ended before, or does not end."""
         early = self._process.poll() is not None
         try:
             out, err = self._process.finish(seconds=_STOP_SECONDS)  # it stops when its stdin ends
@@ -123,7 +123,7 @@ class RunningCheckpoints:
 
 
 def line(output: str) -> str:
-    """What the checkpoints of one host did, in one line."""
+    """Return the checkpoints of one host as a line for people."""
     done: dict[str, Any] = json.loads(output)
     seconds = [float(checkpoint["seconds"]) for checkpoint in done["checkpoints"]]
     size = show_bytes(done["bytes"])
@@ -137,7 +137,7 @@ def line(output: str) -> str:
 
 
 def _empty(root: Path) -> None:
-    """Remove the checkpoints in `root`, and it where nothing else is in it. Never raises."""
+    """Remove the checkpoints in `root`, and `root` itself if that leaves it empty. Never raises."""
     with suppress(FeedrateError, OSError):
         if not root.is_dir():
             return
@@ -150,7 +150,7 @@ def _empty(root: Path) -> None:
 
 
 def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> dict[str, Any]:
-    """Write checkpoint after checkpoint, the last complete one kept; what was done. Raises StorageError."""
+    """Write checkpoints until `stop` is set, keep the last, and return their times. Raises StorageError."""
     model, scale, seed = load_checkpoint_model(noise.model), parse_scale(noise.scale), secrets.randbits(62)
     io, data, ranks = model.io, model.parallelism.data, range(noise.ranks)
     files = [shards(model, data, rank, scale) for rank in ranks]
@@ -198,7 +198,7 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
 
 
 def main() -> int:
-    """The process. Its exit status; what it did is JSON on stdout, an error one line on stderr."""
+    """Run the writing process; returns its exit status. JSON goes to stdout, an error to stderr."""
     job = json.loads(sys.stdin.readline() or "{}")
     if not job:
         return 0

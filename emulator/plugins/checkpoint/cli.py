@@ -109,7 +109,7 @@ def _show_models() -> None:
 
 
 def _size_rows(models: list[CheckpointModel]) -> Iterator[tuple[str, ...]]:
-    """A table of models, smallest first: what their shapes give, and what was published, as text."""
+    """Yield the rows of a table of models, smallest first: computed and published sizes, as text."""
     yield ("MODEL", "PARAMETERS", "RANKS", "BYTES", "GiB", "PUBLISHED", "DIFFERS", "8 RANKS", "PUBLISHED")
     for model in sorted(models, key=lambda model: parameters(model.shape)):
         spread, published = model.parallelism, model.published

@@ -1,4 +1,4 @@
-"""A checkpoint run: all ranks write, then read back; rank 0 completes checkpoints and keeps the result."""
+"""Run a checkpoint job on all ranks: write, read back, and let rank 0 complete checkpoints and the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import show_bytes, show_rate, show_seconds
 
 MOST_RESIDENT = 0.01
-"""Share of pages in memory before a cold read, above which it is flagged."""
+"""Share of pages in the page cache before a cold read above which the read is flagged."""
 
 Direction = Literal["write", "read"]
 Value = TypeVar("Value")
@@ -77,7 +77,7 @@ def measure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one rank did for one checkpoint."""
+    """One rank's part of one write or read."""
 
     size: int
     """Bytes."""
@@ -95,7 +95,7 @@ def checkpoint_of(
     reports: Sequence[Report],
     commit_seconds: float = 0.0,
 ) -> Checkpoint:
-    """One write or read, from what its ranks did.
+    """Sum up one write or read from its ranks' reports.
 
     MLPerf Storage v2.0, rules 2.2.3: duration is the maximum over the processes, throughput the minimum; a
     process's throughput is the size of the whole checkpoint / its own duration (DLIO 2.0, statscounter.py).
@@ -123,13 +123,13 @@ def checkpoint_of(
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """One checkpoint, while it is written or read."""
+    """The write or read in progress."""
 
     place: int
-    """From 1 on, writes and reads together."""
+    """Number of this write or read, from 1."""
     doing: str
     size: int
-    """Bytes of this rank."""
+    """Bytes that this rank has to move."""
     done_before: int
     """Bytes that this rank had moved before."""
     began: float
@@ -137,7 +137,7 @@ class _Turn:
 
 @dataclass
 class _Session:
-    """All ranks over the checkpoints of a run."""
+    """One rank's state while a job runs."""
 
     job: CheckpointJob
     world: Comm
@@ -146,18 +146,18 @@ class _Session:
     io: ShardIO
     direct: bool
     record: ResultFolder | None
-    """On rank 0 only."""
+    """OUT, on rank 0."""
     say: Callable[[str], None]
     written: list[int] = field(default_factory=list)
-    """Numbers of the checkpoints of this run."""
+    """Numbers of the checkpoints that this run wrote."""
     turn: _Turn | None = None
-    """The checkpoint that is written or read now."""
+    """The write or read in progress."""
 
     def __post_init__(self) -> None:
         self._begin = time.monotonic()
 
     def now(self) -> Now:
-        """How far it is, as rank 0 sees it. For a thread beside it."""
+        """Return the progress as rank 0 sees it. Called by a thread beside the run."""
         io, turn = self.job.model.io, self.turn
         every, seconds = io.writes + io.reads, time.monotonic() - self._begin
         found = self.record.result.checkpoints if self.record else ()
@@ -183,7 +183,7 @@ class _Session:
         )
 
     def _take_turn(self, direction: Direction, number: int) -> None:
-        """The next checkpoint begins: what `now` says of it."""
+        """Note for `now` that the next write or read begins."""
         size = sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank))
         doing = f"{direction} {place.name_of(number)}, {show_bytes(self.job.total(self.world.size))}"
         before = self.turn.place if self.turn else 0
@@ -291,7 +291,7 @@ class _Session:
     def _timed(
         self, action: Callable[[ReadStats], tuple[Written, ...]]
     ) -> tuple[tuple[Written, ...], Report, float]:
-        """`action` on all ranks from a common start on: its files, what it cost here, and when it began."""
+        """Run `action` on all ranks at once; return its files, its cost here, and when it began."""
         self.world.barrier(STEP_POLL)
         begin, cpu = time.monotonic(), cpu_seconds()
 
@@ -336,5 +336,5 @@ class _Session:
         )
 
     def _on_first(self, action: Callable[[], Value]) -> Value | None:
-        """`action()` on rank 0; its error ends all ranks."""
+        """Return `action()` on rank 0, None elsewhere; its error ends all ranks."""
         return agreed(self.world, lambda: action() if self.world.rank == 0 else None, self.job.out)

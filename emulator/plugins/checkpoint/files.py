@@ -1,4 +1,4 @@
-"""A folder of checkpoints: what is read is what was written, and nothing unfinished looks complete.
+"""Store checkpoints in a folder so that none looks complete before it is, and damage is found on reading.
 
     DIR/feedrate-checkpoints/checkpoint-000007/              complete: all files and the marker, on the disk
     DIR/feedrate-checkpoints/checkpoint-000008.4f1c.part/    being written, or left by a run that was killed
@@ -48,12 +48,12 @@ _LOCK = ".lock"
 _COMPLETE = re.compile(r"checkpoint-(\d{6,})")
 _UNFINISHED = re.compile(rf"checkpoint-\d{{6,}}\.[\w-]+{re.escape(PART)}")
 _OWNER = "owner.json"
-"""Who writes an unfinished checkpoint: without it, its folder is somebody else's."""
+"""Names the writer of an unfinished checkpoint. A folder without it is not ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """One file as it was written: what a marker says of it."""
+    """One file of a complete checkpoint, as its marker lists it."""
 
     name: str
     size: int
@@ -64,7 +64,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """What a complete checkpoint says of itself."""
+    """The contents of checkpoint.json, which makes a checkpoint complete."""
 
     model: str
     """Name of the model."""
@@ -75,9 +75,9 @@ class Marker:
     scale: str
     """Share of the real sizes, as a fraction."""
     seed: int
-    """What its bytes were made from."""
+    """Seed of its bytes."""
     files: tuple[tuple[Written, ...], ...]
-    """For each rank its files."""
+    """The files of each rank."""
 
     @property
     def size(self) -> int:
@@ -86,13 +86,13 @@ class Marker:
 
 
 def name_of(number: int) -> str:
-    """`checkpoint-000007`."""
+    """Return `checkpoint-000007` for 7."""
     return f"checkpoint-{number:06d}"
 
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Make the folder, and keep other runs out of it, as far as the file system has locks.
+    """Make the folder and hold its lock, so that no other run writes there.
 
     Raises SpecError when another run is in it, StorageError.
     """
@@ -109,13 +109,13 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def complete(root: Path) -> list[int]:
-    """Numbers of the checkpoints that are complete, ascending. Raises StorageError."""
+    """Return the numbers of the complete checkpoints, ascending. Raises StorageError."""
     matches = [match for match in map(_COMPLETE.fullmatch, _names(root)) if match]
     return sorted(int(match[1]) for match in matches if (root / match[0] / MARKER).is_file())
 
 
 def unfinished(root: Path) -> list[Path]:
-    """Folders that killed runs left behind. Raises StorageError."""
+    """Return the folders that killed runs left behind. Raises StorageError."""
     return [root / name for name in _names(root) if _UNFINISHED.fullmatch(name)]
 
 
@@ -128,7 +128,7 @@ def _names(root: Path) -> list[str]:
 
 
 def begin(root: Path, number: int, run: str) -> Path:
-    """The folder that checkpoint `number` is written into, new and empty. Raises StorageError."""
+    """Make the empty folder that checkpoint `number` is written into. Raises StorageError."""
     part = root / f"{name_of(number)}.{run}{PART}"
     with storage_errors("cannot begin a checkpoint"):
         part.mkdir()
@@ -138,7 +138,7 @@ def begin(root: Path, number: int, run: str) -> Path:
 
 
 def commit(part: Path, number: int, marker: Marker) -> None:
-    """Make what is in `part` the complete checkpoint `number`. Raises StorageError.
+    """Turn the folder `part` into the complete checkpoint `number`. Raises StorageError.
 
     All files of all ranks must be on the disk.
     """
@@ -150,7 +150,7 @@ def commit(part: Path, number: int, marker: Marker) -> None:
 
 
 def read_marker(root: Path, number: int) -> Marker:
-    """What the complete checkpoint `number` says of itself. Raises DatasetError, StorageError."""
+    """Read the marker of the complete checkpoint `number`. Raises DatasetError, StorageError."""
     path = root / name_of(number) / MARKER
     try:
         marker = build(Marker, read_json(path), Source(str(path)))
@@ -163,7 +163,7 @@ def read_marker(root: Path, number: int) -> Marker:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, complete or not; it stops looking complete first.
+    """Remove a checkpoint, complete or not. It is renamed first, so that it never looks complete meanwhile.
 
     It stays when something in it is not ours: when it says neither what it holds nor who writes it, or holds
     other things than files, or files of other sizes. Raises StorageError.
@@ -186,7 +186,7 @@ def remove(path: Path) -> None:
 
 
 def _own(path: Path) -> list[str] | None:
-    """The files in the folder of a checkpoint; None when not all of them are ours. Raises OSError."""
+    """Return the files of a checkpoint's folder; None when some of them are not ours. Raises OSError."""
     files = list(path.iterdir())
     if not all(file.is_file() and not file.is_symlink() for file in files):
         return None
@@ -207,7 +207,7 @@ def _own(path: Path) -> list[str] | None:
 
 
 def clean(root: Path) -> list[str]:
-    """Remove what killed runs left behind; the names. Raises StorageError."""
+    """Remove what killed runs left behind, and return the names. Raises StorageError."""
     found = unfinished(root)
     for path in found:
         remove(path)
@@ -215,7 +215,7 @@ def clean(root: Path) -> list[str]:
 
 
 def leave(root: Path) -> None:
-    """Remove the folder itself when nothing is in it any more but the lock. Never raises."""
+    """Remove the folder if it holds nothing but the lock. Never raises."""
     try:
         if _names(root) == [_LOCK]:
             (root / _LOCK).unlink()
@@ -225,7 +225,7 @@ def leave(root: Path) -> None:
 
 
 class ShardIO:
-    """The threads and buffers of a rank, made once and used for every block. A context manager."""
+    """The I/O threads and buffers of a rank, which every block reuses. A context manager."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class ShardIO:
 
     @contextmanager
     def buffer(self) -> Iterator[memoryview]:
-        """A buffer of a block and some space behind it, for as long as the body runs."""
+        """Lend a buffer that holds a block and its padding."""
         buffer = self._buffers.get()
         try:
             yield buffer
@@ -257,7 +257,7 @@ class ShardIO:
             self._buffers.put(buffer)
 
     def each_block(self, size: int, action: Callable[[int, int], int]) -> int:
-        """`action(offset, length)`, which returns a checksum, on every block of `size` bytes; all joined.
+        """Call `action(offset, length)` on every block of `size` bytes; join the checksums it returns.
 
         The first error ends it: blocks that have not begun are left out. Raises what `action` does.
         """
@@ -299,18 +299,18 @@ class ShardIO:
 
 
 class Cancelled(Exception):
-    """Whoever asked for the file does not want it any more."""
+    """Writing was stopped by the caller."""
 
 
 def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
-    """32 bytes that belong to this file of this checkpoint of this run alone."""
+    """Return an AES key that no other file of any run or checkpoint has. 32 bytes."""
     return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
 
 
 def write_file(
     folder: Path, shard: Shard, key: bytes, io: ShardIO, direct: bool, stopped: Callable[[], bool] = bool
 ) -> Written:
-    """Write one file whole, on the disk before it has its name.
+    """Write one file and sync it before it gets its name.
 
     `stopped` is asked before each block. Raises StorageError, Cancelled.
     """
@@ -338,7 +338,7 @@ def write_file(
 
 
 def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
-    """Write the first `length` bytes of a block's stream to the head of `buffer`; their CRC-32."""
+    """Fill the head of `buffer` with the first `length` bytes of a block, and return their CRC-32."""
     source = RandomSource(key, block)
     source.into(buffer, length)
     return source.crc

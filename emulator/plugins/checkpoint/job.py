@@ -1,4 +1,4 @@
-"""What a checkpoint run is asked to do, and what can be said of it before anything is written."""
+"""A checkpoint job: its options, its plan, its checks before anything is written, and its empty result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOST_RANKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointJob:
-    """One model, checkpointed on one storage."""
+    """A model to be checkpointed in a folder."""
 
     folder: Path
     """Folder on the storage."""
@@ -60,15 +60,15 @@ class CheckpointJob:
         return self.folder / FOLDER
 
     def data(self, ranks: int) -> int:
-        """Copies of the model. Raises SpecError when `ranks` ranks cannot hold it."""
+        """Return the copies of the model. Raises SpecError when `ranks` ranks cannot hold it."""
         return data_parallel(self.model, ranks, self.subset)
 
     def shards(self, ranks: int, rank: int) -> tuple[Shard, ...]:
-        """The files of `rank`. Raises SpecError."""
+        """Return the files of `rank`. Raises SpecError."""
         return shards(self.model, self.data(ranks), rank, self.scale)
 
     def total(self, ranks: int) -> int:
-        """Bytes of one checkpoint. Raises SpecError."""
+        """Return the bytes of one checkpoint. Raises SpecError."""
         return total(self.model, self.data(ranks), ranks, self.scale)
 
     @property
@@ -78,7 +78,7 @@ class CheckpointJob:
         return min(HOST_RANKS, published) if self.subset else published
 
     def lines(self, ranks: int) -> Iterator[str]:
-        """The plan of a run of `ranks` ranks, for people. Raises SpecError."""
+        """Yield the plan of a run of `ranks` ranks, for people. Raises SpecError."""
         model, io, size = self.model, self.model.io, self.total(ranks)
         files = [self.shards(ranks, rank) for rank in range(ranks)]
         sums = [sum(shard.size for shard in shards) for shards in files]
@@ -109,7 +109,7 @@ def checkpoint_job(
     command: Sequence[str] = (),
     label: str = "",
 ) -> CheckpointJob:
-    """The job of the model of that name or TOML file; None: as the model says.
+    """Return a job for the model of that name or TOML file; None: as the model says.
 
     Raises SpecError, StorageError. `settings` are KEY=VALUE of the model, `pause` has a unit ("5s").
     """
@@ -130,7 +130,7 @@ def checkpoint_job(
 
 
 def check(job: CheckpointJob, ranks: int, force: bool) -> None:
-    """What can be seen before anything is written. Raises SpecError, StorageError."""
+    """Refuse what cannot work, before anything is written. Raises SpecError, StorageError."""
     size = job.total(ranks)
     check_out(job.out, force)
     if not job.folder.is_dir():
@@ -145,7 +145,7 @@ def check(job: CheckpointJob, ranks: int, force: bool) -> None:
 
 
 def first_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunResult:
-    """The result before anything is measured; `hosts` has the host of every rank. Raises SpecError."""
+    """Return the result without checkpoints; `hosts` has the host of every rank. Raises SpecError."""
     departed = departures(job, len(hosts), len(set(hosts)))
     sentence = "Not by MLPerf Storage's rules: " + "; ".join(departed) + "."
     flag = Flag(name="not-by-rules", value=float(len(departed)), threshold=0.0, sentence=sentence)
@@ -177,7 +177,7 @@ def first_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunR
 
 
 def departures(job: CheckpointJob, ranks: int, hosts: int) -> list[str]:
-    """Where a run on `hosts` hosts departs from MLPerf Storage v2.0's rules for a CLOSED result."""
+    """Return how a run on `hosts` hosts departs from MLPerf Storage v2.0's rules for CLOSED, as sentences."""
     io, spread = job.model.io, job.model.parallelism
     wanted = HOST_RANKS if job.subset else spread.ranks
     sentences = {

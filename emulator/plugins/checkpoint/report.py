@@ -1,4 +1,4 @@
-"""A result of kind `checkpoint`: how long checkpoints took, as a sentence, tables and a figure."""
+"""Show a result of kind `checkpoint` as a sentence, tables and a figure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _by_direction(result: RunResult) -> dict[str, list[Checkpoint]]:
 
 
 def answer(result: RunResult) -> str:
-    """How long a checkpoint takes and how long the way back, in one sentence."""
+    """Return how long a checkpoint takes to write and to restore, as a sentence."""
     parts: list[str] = []
     for direction, found in _by_direction(result).items():
         seconds = fmean(made.seconds for made in found)
@@ -38,7 +38,7 @@ def answer(result: RunResult) -> str:
 
 
 def setting(result: RunResult) -> str:
-    """Where and how it was written and read, in one line."""
+    """Return where and how it was written and read, in one line."""
     scale = str(result.workload.get("scale", "1"))
     if result.storage.get("direct") is None:  # imported: its documents do not tell
         return f"{result.loader} checkpoints" + (" · subset" if result.workload.get("subset") else "")
@@ -53,7 +53,7 @@ def setting(result: RunResult) -> str:
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
-    """The tables of a checkpoint run: means over all writes and all reads, and each of them."""
+    """Return two tables: means over all writes and all reads, and each write and read."""
     if not result.checkpoints:
         return ()
     columns = (
@@ -78,7 +78,7 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 
 
 def _row(name: str, found: Sequence[Checkpoint]) -> tuple[Cell, ...]:
-    """Arithmetic means, of the rates too, as MLPerf Storage takes them."""
+    """Return a row of arithmetic means. Rates too are averaged arithmetically, as MLPerf Storage does."""
     shares = [made.resident_share for made in found if made.resident_share is not None]
     writes = found[0].direction == "write"
     return (
@@ -94,7 +94,7 @@ def _row(name: str, found: Sequence[Checkpoint]) -> tuple[Cell, ...]:
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
-    """Bytes/s of each checkpoint; nothing when there are fewer than two."""
+    """Return a figure with the bytes/s of each checkpoint; none when there are fewer than two."""
     if len(result.checkpoints) < 2:
         return ()
     marks: list[Mark] = []
@@ -125,5 +125,5 @@ def figures(result: RunResult) -> tuple[Figure, ...]:
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
-    """On the page of another result: all of it."""
+    """Return everything for the page of another result."""
     return tables(result), figures(result)

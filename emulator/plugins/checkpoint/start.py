@@ -20,13 +20,13 @@ from emulator.run.comm import Quiet, world
 from emulator.units import counted
 
 _SWEEP_SECONDS, _SWEEP_SECONDS_OF_FAILED_STORAGE = 60.0, 3.0
-"""How long leftovers may take to remove; the storage that failed may hang."""
+"""Seconds that removing leftovers may take. Storage that failed may hang."""
 
 
 def run_checkpoint(
     job: CheckpointJob, words: Sequence[str], ranks: int | None = None, *, force: bool = False
 ) -> RunResult | None:
-    """Write and read the checkpoints of `job`; the result, on rank 0 where mpirun started this process.
+    """Run `job` and return its result (under mpirun: on rank 0, None elsewhere).
 
     Otherwise `ranks` ranks of `feedrate WORDS` are started here (None: as many as the model has). Raises
     FeedrateError for what can be seen beforehand, Quiet after an error that a rank has reported.
@@ -49,7 +49,7 @@ def run_checkpoint(
 
 
 def sweep_up(job: CheckpointJob) -> list[str]:
-    """Remove what ranks that were killed left unfinished; what was done, in words. Never raises."""
+    """Remove what killed ranks left unfinished, and return what was done as sentences. Never raises."""
     try:
         with place.locked(job.root):
             gone = [f"removed {name}, which was unfinished" for name in place.clean(job.root)]

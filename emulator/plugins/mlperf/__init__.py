@@ -1,1 +1,1 @@
-"""MLPerf Storage's and DLIO's artefacts: their YAML and result folders in, folders in their layout out."""
+"""Import MLPerf Storage's and DLIO's YAML files and result folders, and export results in their layout."""

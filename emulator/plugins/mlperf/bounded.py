@@ -1,6 +1,6 @@
-"""Foreign YAML and JSON, read within bounds: nothing is executed, nothing is expanded without limit.
+"""Read YAML and JSON that others wrote, within limits on size, depth and expansion. Nothing is executed.
 
-The values that come out are None, booleans, finite numbers, text, lists, and tables whose keys are text.
+Values are None, booleans, finite numbers, text, lists, and tables whose keys are text.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ YAML_BYTES = 256 * 1024
 JSON_BYTES = 128 * 1024 * 1024
 """The log of a rank has about 60 bytes a step."""
 DEPTH = 32
-"""Levels of tables and lists within each other."""
+"""Nesting of tables and lists."""
 NODES = 20_000
-"""Values of a YAML document; what an alias repeats counts every time."""
+"""Values of a YAML document, aliases expanded."""
 NUMBER = 1e18
-"""Larger than any count, size in bytes or time in seconds that can be meant."""
+"""No count, size in bytes or time in seconds is larger."""
 TEXT = 200_000
 """Characters of one text. A copy of /proc/cpuinfo may be one."""
 
 
 def read_yaml(path: Path) -> Any:
-    """The one document in that file. Raises SpecError, StorageError."""
+    """Return the one document in a YAML file. Raises SpecError, StorageError."""
     return parse_yaml(_read_text(path, YAML_BYTES), str(path))
 
 
 def read_json(path: Path) -> Any:
-    """The value in that file. Raises SpecError, StorageError."""
+    """Return the value in a JSON file. Raises SpecError, StorageError."""
     return parse_json(_read_text(path, JSON_BYTES), str(path))
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """The one document in `text`; errors begin with `name`. Raises SpecError."""
+    """Return the one document in `text`; errors begin with `name`. Raises SpecError."""
     try:
         _check_size(text, name)
         value = yaml.safe_load(text)
@@ -59,7 +59,7 @@ def parse_yaml(text: str, name: str) -> Any:
 
 
 def parse_json(text: str, name: str) -> Any:
-    """The value in `text`; errors begin with `name`. Raises SpecError."""
+    """Return the value in `text`; errors begin with `name`. Raises SpecError."""
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table: dict[str, Any] = {}
@@ -79,13 +79,13 @@ def parse_json(text: str, name: str) -> Any:
 
 
 def yaml_text(value: Any) -> str:
-    """A plain value as YAML."""
+    """Return a plain value as YAML."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return text
 
 
 def _read_text(path: Path, limit: int) -> str:
-    """A regular file of at most `limit` bytes, as text. Raises SpecError, StorageError."""
+    """Return the text of a regular file of at most `limit` bytes. Raises SpecError, StorageError."""
     try:
         if not path.exists():
             raise StorageError(f"there is no file {path}", "check the path")
@@ -111,7 +111,7 @@ def _summary(error: Exception) -> str:
 
 @dataclass(slots=True)
 class _OpenCollection:
-    """A table or list whose end has not been read yet."""
+    """A table or list that the parser is still inside."""
 
     anchor: str | None
     before: int
@@ -164,7 +164,7 @@ def _check_size(text: str, name: str) -> None:
 
 
 def _checked(value: Any, name: str, depth: int = 0) -> Any:
-    """`value` with text for every key, after a check of every number and text. Raises SpecError."""
+    """Check every number and text of `value`, and return it with text keys. Raises SpecError."""
     if depth > DEPTH:
         raise SpecError(f"{name}: nested too deeply", f"at most {DEPTH} levels are read")
     if isinstance(value, dict):

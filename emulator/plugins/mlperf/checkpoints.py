@@ -1,4 +1,4 @@
-"""Published runs of checkpoints (MLPerf Storage v2.0 and v3.0) as results of the kind checkpoint.
+"""Import published checkpoint runs (MLPerf Storage v2.0 and v3.0) as results of the kind checkpoint.
 
 DLIO logs when each rank began each checkpoint and how long it took (`save_ckptN`, `load_ckptN`); the
 size is that of all ranks. Its GB is 2^30 bytes.
@@ -26,25 +26,25 @@ _LONGEST = 1e9  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedCheckpoints:
-    """A run of checkpoints, and what it wrote and read."""
+    """A checkpoint run with its writes and reads."""
 
     run: RunFolder
     workload: Mapping[str, Any]
-    """The model and how it was spread, as a result of the kind checkpoint has it."""
+    """The model and its parallelism, as in a result of the kind checkpoint."""
     ranks: int
     hosts: int
     hostname: str
     memory: int
     """Bytes of all hosts."""
     cores: int
-    """Of a host."""
+    """Cores of one host."""
     start: datetime
     checkpoints: tuple[Checkpoint, ...]
-    """`began` is since the start of this run."""
+    """`began` counts from the start of this run."""
 
 
 def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
-    """What `run` wrote and read. Raises SpecError naming what is missing or wrong."""
+    """Read the checkpoints of `run`. Raises SpecError naming what is missing or wrong."""
     table = run.configs.get("config.yaml")
     if table is None:
         stated = (value.get("parameters") for value in run.metadata.values() if isinstance(value, Mapping))
@@ -81,7 +81,7 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
 
 
 def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datetime) -> list[Checkpoint]:
-    """In the order in which they began. Raises SpecError when no rank says how long one took."""
+    """Read all writes and reads, in the order they began. Raises SpecError when no rank timed any."""
     spans: dict[tuple[str, int], dict[int, tuple[datetime, float]]] = {}
     for rank, epochs in run.epochs.items():
         for epoch in epochs.values():
@@ -119,7 +119,7 @@ def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datet
 
 
 def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: Sequence[str]) -> RunResult:
-    """The result of runs of one model on one system, one after the other."""
+    """Join the runs of one model on one system into one result."""
     runs = sorted(runs, key=lambda written: written.start)
     first = runs[0]
     checkpoints = []
@@ -144,7 +144,7 @@ def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: S
 
 
 def _provenance(written: ImportedCheckpoints) -> dict[str, Any]:
-    """What a run published: DLIO takes its means from rank 0 alone."""
+    """Return the published figures of a run. DLIO takes its means from rank 0 alone."""
     run = written.run
     metric = {key: value for key, value in run.summary["metric"].items() if isinstance(value, int | float)}
     return {

@@ -48,9 +48,9 @@ def import_(
     label: options.Label = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
-    """A workload from a DLIO YAML with overrides, or results from MLPerf Storage's folders.
+    """Import a DLIO YAML with overrides as a workload, or MLPerf Storage's folders as results.
 
-    Also a recording from a trace: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
+    A trace becomes a recording: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
     """
     trace = next((end for end in TRACES if path.name.endswith(f".{end}")), "")
     if trace and not path.is_dir():

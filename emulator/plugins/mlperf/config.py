@@ -1,4 +1,4 @@
-"""A configuration of DLIO: a YAML file with Hydra's overrides laid over it, and the values in it.
+"""Read a configuration of DLIO: a YAML file with Hydra's overrides applied.
 
 Overrides are those of DLIO's command line and of overrides.yaml, such as `++workload.reader.batch_size=8`:
 assignments of a plain value or list to a dotted key, with or without `+` or `++` and the leading `workload.`,
@@ -24,7 +24,7 @@ _OTHER_BENCHMARKS = {
     "a vector database's benchmark": ("database", "index", "search"),
     "a key-value cache's benchmark": ("user_templates", "generation_timing", "kv_cache", "qos_profiles"),
 }
-"""What else MLPerf Storage measures -> sections that only its files have."""
+"""Other benchmark of MLPerf Storage -> sections that only its files have."""
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
@@ -49,15 +49,15 @@ class Overrides:
     """A list of overrides, sorted by what they concern."""
 
     changes: tuple[Override, ...] = ()
-    """Of the workload, in their order."""
+    """Changes to the workload, in order."""
     workload: str = ""
-    """Choice of the group `workload`: the name of the YAML file that the changes are laid over."""
+    """Choice of the group `workload`: the name of the YAML file that the changes apply to."""
     others: tuple[str, ...] = ()
-    """Of Hydra itself or of other groups."""
+    """Overrides of Hydra itself or of other groups."""
 
 
 def read_overrides(path: Path) -> list[str]:
-    """The list in an overrides.yaml. Raises SpecError, StorageError."""
+    """Read the list in an overrides.yaml. Raises SpecError, StorageError."""
     texts = read_yaml(path)
     if texts is None:
         return []
@@ -69,7 +69,7 @@ def read_overrides(path: Path) -> list[str]:
 
 
 def parse_overrides(texts: Sequence[str]) -> Overrides:
-    """`texts` in their order. Raises SpecError."""
+    """Parse overrides, in order. Raises SpecError."""
     if len(texts) > _MOST_OVERRIDES:
         raise SpecError(f"{len(texts)} overrides are too many", f"at most {_MOST_OVERRIDES} are read")
     changes: list[Override] = []
@@ -103,7 +103,7 @@ def parse_overrides(texts: Sequence[str]) -> Overrides:
 
 
 def apply(config: Mapping[str, Any], changes: Sequence[Override]) -> dict[str, Any]:
-    """A copy of `config` with `changes` laid over it. Raises SpecError."""
+    """Return a copy of `config` with `changes` applied. Raises SpecError."""
     result = dict(config)
     for change in changes:
         table = result
@@ -122,7 +122,7 @@ def apply(config: Mapping[str, Any], changes: Sequence[Override]) -> dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What DLIO would run with."""
+    """The configuration that DLIO would run with."""
 
     name: str
     """File it came from, for errors."""
@@ -131,7 +131,7 @@ class Config:
     choice: str = ""
     """Name of the workload that was chosen, such as unet3d_h100: the file's, or an override's."""
     others: tuple[str, ...] = ()
-    """Overrides that are not of the workload."""
+    """Overrides that do not concern the workload."""
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
         """Every dotted key with its value; lists and empty tables are values."""
@@ -178,7 +178,7 @@ class Config:
 
     @property
     def purpose(self) -> Literal["training", "checkpoints", "generation", "nothing"]:
-        """What DLIO does with it; it trains where `workflow` does not say otherwise and there are data."""
+        """The job that DLIO would run: it trains unless `workflow` says otherwise or there is no dataset."""
         if self.at("workflow.train") is not False and (self.at("dataset") or self.at("train")):
             return "training"
         if self.at("workflow.checkpoint") is True:
@@ -186,7 +186,7 @@ class Config:
         return "generation" if self.at("workflow.generate_data") is True else "nothing"
 
     def model(self, default: str) -> str:
-        """The model's name: the value of `model` until MLPerf Storage v0.5, of `model.name` since."""
+        """Return the model's name: `model` until MLPerf Storage v0.5, `model.name` since."""
         return self.text("model.name" if isinstance(self.at("model"), Mapping) else "model", default)
 
 
@@ -199,7 +199,7 @@ def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """The configuration in a YAML file, with Hydra's overrides laid over it.
+    """Read the configuration in a YAML file and apply Hydra's overrides.
 
     The file may be a workload's (unet3d_h100.yaml), a configuration as Hydra saved it (with the workload
     under `workload`), or the config.yaml of a folder with `workload/NAME.yaml` beside it. Raises SpecError,
@@ -223,7 +223,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def workload_table(table: Any, name: str) -> Mapping[str, Any]:
-    """The workload in a configuration, which may lie under `workload`. Raises SpecError."""
+    """Return the workload in a configuration, where it may be under `workload`. Raises SpecError."""
     inner = table.get("workload", table) if isinstance(table, Mapping) else None
     for kind, keys in _OTHER_BENCHMARKS.items():
         if isinstance(inner, Mapping) and any(key in inner for key in keys):

@@ -1,13 +1,13 @@
-"""A result in the layout of MLPerf Storage v2.0 and v3.0, marked as feedrate's, beside it the self-check.
+"""Export a result in MLPerf Storage's layout (v2.0 and v3.0), marked as no submission, with a self-check.
 
 FOLDER/NOT_A_SUBMISSION.txt, FOLDER/self-check.json
 FOLDER/results/training/MODEL/run/YYYYMMDD_HHmmss/    a folder for each run; imported ones in their layout
 FOLDER/results/checkpointing/MODEL/YYYYMMDD_HHmmss/   of a checkpoint run
 
-Fields, units and formulas are DLIO's, slips included, so that whoever knows them reads the figures right: its
-MB is 2^20 bytes, its GB 2^30, and its throughput counts (n - 2) steps over the time without the first one, in
-v3.0 (n - 1). What a configuration says is what was run: its epochs, files and bytes of a sample.
-Compute is nominal. Times of day follow from when the result was written.
+Fields, units and formulas are DLIO's, slips included: its MB is 2^20 bytes, its GB 2^30, and its throughput
+counts (n - 2) steps over the time without the first one, in v3.0 (n - 1). The configuration states what was
+run: epochs, files, bytes of a sample. Compute is nominal. Times of day are counted back from when the result
+was written.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from emulator.record.steps import Steps, read_steps
 NOTICE = "NOT_A_SUBMISSION.txt"
 CHECK = "self-check.json"
 MARK = "made_by_feedrate.json"
-"""Beside the documents of every exported run: what it is, and that it is no submission."""
+"""File beside the documents of every exported run that says who made it."""
 LEAST_STEPS = 3
-"""Steps of an epoch that v2.0's throughput needs."""
+"""Steps of an epoch below which v2.0's throughput is undefined."""
 
 
 def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
-    """Write the result in `out` to the new folder `folder`; hold it against the rules of a version.
+    """Write the result in `out` to the new folder `folder`, and check it against the rules of a version.
 
     Raises SpecError, StorageError.
     """
@@ -105,17 +105,17 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
 
 
 def _file_name(name: str) -> str:
-    """A name that is one part of a path, whatever a result says."""
+    """Return `name` as one part of a path: results may hold any text."""
     return re.sub(r"[^\w-]", "_", name)[:80] or "run"
 
 
 def _model(name: str) -> str:
-    """The model that the workload `name` trains: unet3d of unet3d-h100."""
+    """Return the model of a workload's name: unet3d of unet3d-h100."""
     return name.replace("_", "-").partition("-")[0]
 
 
 def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
-    """The points of a run or a sweep as documents, in the order they were run.
+    """Make the documents of each point of a run or a sweep, in order.
 
     Raises SpecError when a point lacks steps of a rank, or has no epoch that is long enough; StorageError.
     """
@@ -146,7 +146,7 @@ def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]
 def training_run(
     result: RunResult, workload: Workload, number: int, rows: Steps, start: datetime, version: str
 ) -> RunFolder:
-    """Point `number` of `result`, whose steps are `rows`, begun at `start`, by the formulas of `version`.
+    """Make the documents of point `number`, begun at `start`, from its steps by the formulas of `version`.
 
     Epochs too short for them are left out.
     """
@@ -266,7 +266,7 @@ def training_run(
 
 
 def _recorded(dataset: Mapping[str, Any], key: str) -> Any:
-    """What the result says of its dataset. Raises SpecError."""
+    """Return a fact about the dataset. Raises SpecError where the result does not record it."""
     if key not in dataset:
         raise SpecError(f"the result does not record {key} of its dataset", "run it again")
     return dataset[key]
@@ -301,14 +301,14 @@ def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
 
 
 def _alike(value: Any, published: Any) -> bool:
-    """Equal; of sizes, within 1 %: a dataset draws its own."""
+    """Compare with the published value. Sizes may differ by 1 %: a dataset draws its own."""
     if isinstance(value, int) and isinstance(published, int):
         return abs(value - published) <= published / 100
     return bool(value == published)
 
 
 _PLACES = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
-"""Their argument for the folder that was read or written."""
+"""mlpstorage's argument for the folder that was read or written."""
 
 
 def _metadata(
@@ -342,7 +342,7 @@ def _metadata(
 
 
 def checkpoint_run(result: RunResult) -> RunFolder:
-    """The documents of a checkpoint run.
+    """Make the documents of a checkpoint run.
 
     Means and deviations are over checkpoints; throughput is the whole size / the slowest rank's seconds.
     """
@@ -432,7 +432,7 @@ def checkpoint_run(result: RunResult) -> RunFolder:
 def _summary(
     result: RunResult, start: datetime, seconds: float, ranks: int, hosts: Sequence[str], cores: Sequence[int]
 ) -> dict[str, Any]:
-    """What a summary says of the run and its hosts, whatever was measured."""
+    """Return the fields of a summary that describe the run and its hosts."""
     return {
         "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
         "start": _time(start, 0.0),

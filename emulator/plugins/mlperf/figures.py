@@ -1,4 +1,4 @@
-"""From a run's documents to its figures: checked, in SI units, recomputed with DLIO's slips undone. Pure.
+"""Recompute a published run's figures from its documents, with DLIO's slips undone. Pure.
 
     AU as published    sum of compute without the first step / time without the first step, per block;
                        weighted by steps over an epoch's blocks, mean over ranks, mean over epochs
@@ -32,13 +32,13 @@ from emulator.plugins.mlperf.tree import RunFolder
 from emulator.record.steps import STEP, Steps
 
 HIDDEN = 0.02
-"""A larger difference of AU and X/X_ideal over all steps, both shares of 1, is reported."""
+"""AU - X/X_ideal over all steps above which start-up is reported. A share of 1."""
 OVERSLEPT = 0.005
-"""A larger difference of the published and the recomputed AU, both shares of 1, is reported."""
+"""Published - recomputed AU above which oversleep is reported. A share of 1."""
 ROUNDING = 0.001
-"""Nominal compute gives no AU above the published one, by this: a sleep is never shorter than asked for."""
+"""Tolerance of comparisons of AU. A recomputed AU cannot exceed the published one: sleeps are never short."""
 SKIPS = {"v1.0": 0, "v2.0": 2, "v3.0": 1}
-"""Version -> steps that its throughput leaves out of its count; with 0 it is over the whole time."""
+"""Version -> steps that its throughput does not count; 0: it is over the whole time."""
 
 _LONGEST_STEP = 1e7  # seconds
 _LONGEST_BLOCK = 1e10  # seconds
@@ -98,23 +98,23 @@ class Block:
 
     rank: int
     epoch: int
-    """From 0."""
+    """Epochs count from 0."""
     number: int
-    """Within the epoch, from 1."""
+    """Blocks of an epoch count from 1."""
     load: Floats
     proc: Floats
     compute: Floats
     au: float
-    """Published, 0 to 1."""
+    """Published AU, 0 to 1."""
     throughput: float
-    """Published, samples/s of this rank."""
+    """Published samples/s of this rank."""
 
     @property
     def steps(self) -> int:
         return len(self.proc)
 
     def seconds(self, batch: int, skips: int) -> float:
-        """How long the block took, first step and barriers included.
+        """Return the duration of the block, first step and barriers included.
 
         From the published AU, which is compute without the first step over time without the first step; or
         from the throughput, of (steps - skips) steps over the whole time (skips 0) or over that without the
@@ -131,7 +131,7 @@ class Block:
 
 
 def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
-    """The blocks in the logs of all ranks; none unless every rank's log is there. Raises SpecError."""
+    """Read the blocks of all ranks; none unless every rank has a log. Raises SpecError."""
     if sorted(run.logs) != list(range(accelerators)):
         return []
     blocks: list[Block] = []
@@ -146,7 +146,7 @@ def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
 
 
 def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]:
-    """The blocks of a log that have steps. Raises SpecError."""
+    """Read the blocks of a log that have steps. Raises SpecError."""
     blocks = []
     epochs = sorted((key for key in log if key.isdecimal() and len(key) < 9), key=int)
     for epoch, key in enumerate(epochs):
@@ -182,7 +182,7 @@ def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]
 def step_rows(
     blocks: Sequence[Block], step_seconds: float, batch: int, sample_bytes: float, skips: int
 ) -> Steps:
-    """The blocks as rows of our step log, of point 0.
+    """Convert blocks to rows of feedrate's step log, as point 0.
 
     Compute is nominal; what the sleep took beyond it is overshoot. What a block took beyond its steps,
     barriers and bookkeeping, is spread evenly over them: DLIO does not log it step by step.
@@ -211,7 +211,7 @@ def step_rows(
 
 
 def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
-    """Seconds of the blocks of an epoch (from 0), checkpoints left out, by the first rank's clock."""
+    """Return an epoch's seconds in blocks, by the first rank's clock; None: not recorded."""
     stats = run.epochs.get("", run.epochs.get("0", {})).get(str(epoch + 1), {})
     total = 0.0
     for table in (table for key, table in stats.items() if key.startswith("block")):
@@ -227,7 +227,7 @@ def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
 
 
 def check_logs(run: RunFolder, published: Published, blocks: Sequence[Block]) -> None:
-    """Raises SpecError when the blocks are not those that the summary's AU was taken from."""
+    """Check that the summary's AU follows from the blocks. Raises SpecError."""
     if not blocks:
         return
     sums: dict[tuple[int, int], tuple[float, int]] = {}
@@ -248,7 +248,7 @@ def check_logs(run: RunFolder, published: Published, blocks: Sequence[Block]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """AU and throughput as they were published and as they were recomputed. Shares of 1."""
+    """Published and recomputed AU and throughput. Shares of 1."""
 
     au_published: float
     """Mean over epochs."""
@@ -260,16 +260,16 @@ class Figures:
     skips: int | None
     """Steps that the published throughput leaves out of its count; None: nothing tells."""
     either: tuple[float, float] | None = None
-    """What x_ideal is by the formula of v3.0 and by that of v2.0, where nothing tells which it was."""
+    """x_ideal by the formulas of v3.0 and of v2.0, where nothing tells which one was used."""
 
     @property
     def overslept(self) -> float:
-        """What the published AU counts as compute but was overslept."""
+        """Share of the published AU that was oversleep."""
         return self.au_published - self.x_ideal if self.x_ideal is not None else 0.0
 
     @property
     def verdict(self) -> str:
-        """One line for people."""
+        """The comparison as one line for people."""
         au = f"AU {self.au_published * 100:.1f} %"
         if self.either is not None:
             by = " or ".join(
@@ -291,7 +291,7 @@ class Figures:
 
 
 def recompute(run: RunFolder, published: Published, workload: Workload, blocks: Sequence[Block]) -> Figures:
-    """AU and X/X_ideal of `run`, from the blocks of its logs where there are some, else from the summary.
+    """Recompute AU and X/X_ideal of `run` from the blocks of its logs, or from the summary without logs.
 
     Without logs: v1.0's AU counts nominal compute, so it is X/X_ideal over the same steps, and the published
     throughput is the one over all steps. v3.0's throughput is the former, v2.0's times (n - 1) / (n - 2); the
@@ -322,7 +322,7 @@ def recompute(run: RunFolder, published: Published, workload: Workload, blocks: 
 
 
 def skipped_steps(run: RunFolder, blocks: Sequence[Block], batch: int) -> int | None:
-    """How many steps the published throughput leaves out: by the logs where they show it, else the version.
+    """Return how many steps the published throughput does not count, by the logs or else by the version.
 
     A block's time follows from its AU; then (steps - skips) x batch / throughput is that time with skips 0,
     or that time without the first step with skips 1 or 2.
@@ -344,7 +344,7 @@ def skipped_steps(run: RunFolder, blocks: Sequence[Block], batch: int) -> int | 
 
 
 def _x_ideal(blocks: Sequence[Block], batch: int, step: float, skips: int, first: int) -> float:
-    """Throughput / ideal, the first step of a block left out with `first` = 1.
+    """Return throughput / ideal, without the first step of each block when `first` is 1.
 
     Weighted by steps over the blocks of an epoch of a rank, mean over ranks and epochs: as DLIO does it.
     """

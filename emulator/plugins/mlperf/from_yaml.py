@@ -23,7 +23,7 @@ _ADAM_COPIES = 3
 def import_yaml(
     path: Path, out: Path, overrides: Sequence[str] = (), recipe: Path | None = None, *, force: bool = False
 ) -> Converted | CheckpointModel:
-    """Write the workload or the checkpoint model in the YAML file `path` to `out`; what was written.
+    """Write the workload or the checkpoint model in the YAML file `path` to `out`, and return it.
 
     `overrides` are Hydra's, `recipe` is a file for the dataset's recipe. Nothing is written unless all of it
     can be. Raises SpecError, StorageError.
@@ -55,7 +55,7 @@ def import_yaml(
 
 
 def _require_training(config: Config) -> None:
-    """Raises SpecError saying what the file describes instead."""
+    """Check that the file describes a training. Raises SpecError saying what it describes instead."""
     if config.purpose == "generation":
         raise SpecError(
             f"{config.name}: generates a dataset (its workflow says so)",
@@ -70,7 +70,7 @@ def _require_training(config: Config) -> None:
 
 
 def checkpoint_model(config: Config, name: str) -> CheckpointModel:
-    """The large model whose checkpoints `config` describes, called `name`.
+    """Return the large model whose checkpoints `config` describes, called `name`.
 
     DLIO takes the number of copies from the ranks that are started. Here it is that of the catalogue's model
     with the same shape, or 1. Raises SpecError when the configuration does not give the layers' shapes.
@@ -127,7 +127,7 @@ def checkpoint_model(config: Config, name: str) -> CheckpointModel:
 
 
 def _shape(config: Config) -> dict[str, int]:
-    """The fields of a TransformerShape. Raises SpecError."""
+    """Return the fields of a TransformerShape. Raises SpecError."""
     layers = config.whole("model.num_layers")
     if not layers or not config.at("model.transformer"):
         what = f"{config.name}: checkpoints of a model that is not described by a transformer's shape"

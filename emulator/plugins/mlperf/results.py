@@ -1,4 +1,4 @@
-"""Imported runs as results of feedrate: runs of one workload are the points of one result.
+"""Import runs as results of feedrate: runs of one workload become the points of one result.
 
 OUT/run.json, OUT/steps.parquet
 OUT/mlperf/00000/ ...      the documents of point 0, as they were: feedrate export writes them again
@@ -53,18 +53,18 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A run, what it published, and what follows from that."""
+    """A training run with its published and recomputed figures."""
 
     run: RunFolder
     published: Published
     workload: Workload
     figures: Figures
     rows: Steps
-    """Of point 0; empty without logs."""
+    """Steps of the run as point 0; empty without logs."""
 
     @property
     def system(self) -> str:
-        """`SUBMITTER SYSTEM`, where it lies in a tree of submissions: SUBMITTER/results/SYSTEM/... ."""
+        """`SUBMITTER SYSTEM` of a run in a tree of submissions (SUBMITTER/results/SYSTEM/...), else empty."""
         parts = self.run.name.split("/")
         at = parts.index("results") if "results" in parts[1:-1] else 0
         return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
@@ -72,25 +72,25 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
-    """What a folder held."""
+    """The runs of a folder."""
 
     training: Mapping[str, Sequence[Imported]]
-    """By the name of the workload, with the system's where there are several; of one system and workload."""
+    """Runs of one workload and system, by the workload's name, after the system's where there are several."""
     checkpoints: Mapping[str, Sequence[ImportedCheckpoints]]
-    """By the name of the model."""
+    """Checkpoint runs by the name of the model."""
     skipped: Mapping[str, str]
     """Name of a folder that was not imported -> why."""
     notes: Mapping[str, Sequence[str]]
-    """Name of an imported run -> what of it was left out, and why."""
+    """Name of an imported run -> its files that were left out, and why."""
 
     @property
     def count(self) -> int:
-        """Runs that were imported."""
+        """Number of imported runs."""
         return sum(map(len, self.training.values())) + sum(map(len, self.checkpoints.values()))
 
 
 def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imports:
-    """The runs at or below `folder`. Raises SpecError when there are none, StorageError.
+    """Read the runs at or below `folder`. Raises SpecError when there are none, StorageError.
 
     `workload` names the workload where a run has no configuration beside it. With `strict`, the first run
     that cannot be read whole raises SpecError.
@@ -146,7 +146,7 @@ def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imp
 
 
 def _named(groups: Mapping[str, list[Run]], name_of: Callable[[Run], str]) -> dict[str, list[Run]]:
-    """The groups by names that are parts of a path, a number added where two have the same."""
+    """Name each group by a part of a path, with a number where two would have the same."""
     named: dict[str, list[Run]] = {}
     for runs in groups.values():
         base = name = _NOT_IN_NAMES.sub("-", name_of(runs[0])) or "training"
@@ -159,7 +159,7 @@ def _named(groups: Mapping[str, list[Run]], name_of: Callable[[Run], str]) -> di
 
 
 def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Imported:
-    """What `run` published, recomputed where its logs allow it. Raises SpecError."""
+    """Read the figures of `run`, and recompute them as far as its logs allow. Raises SpecError."""
     spec, most_steps = _workload(run, workload)
     published = read_published(run, most_steps)
     blocks = read_blocks(run, published.accelerators) if with_logs else []
@@ -171,7 +171,7 @@ def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Im
 
 
 def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
-    """From the configuration beside the run, else the catalogue's that is named; and the most steps it takes.
+    """Return the workload by the configuration or the catalogue, and the most steps of an epoch (0: any).
 
     Raises SpecError.
     """
@@ -195,7 +195,7 @@ def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
 
 
 def point_of(imported: Imported) -> Point:
-    """The run as a point. What was not published is NaN."""
+    """Return the run as a point, with NaN where nothing was published."""
     published, spec = imported.published, imported.workload
     figures, rows = imported.figures, imported.rows
     logged = len(rows) > 0
@@ -244,7 +244,7 @@ def point_of(imported: Imported) -> Point:
 
 
 def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
-    """By the host names in the logs; without logs the first by its name, the others by their number."""
+    """Return each host's share: hosts have the names in the logs, or numbers without logs."""
     published, logs, rows = imported.published, imported.run.logs, imported.rows
     machines = published.machines
     named = [str(logs[rank].get("hostname", ""))[:80] for rank in sorted(logs)]
@@ -278,7 +278,7 @@ def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
 
 
 def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], host: str) -> int:
-    """Cores of a host by the log of its first rank; 0 where it does not say."""
+    """Return the cores of a host by the log of its first rank; 0: not recorded."""
     if host not in named:
         return 0
     cores = logs[sorted(logs)[named.index(host)]].get("host_cpu_count", 0)
@@ -286,7 +286,7 @@ def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], h
 
 
 def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
-    """The result of runs of one workload, and their steps."""
+    """Join runs of one workload into a result, and their steps."""
     first = runs[0].workload
     points = tuple(drawn(point_of(one), one.rows, first.training.sync) for one in runs)
     rows = [imported.rows.copy() for imported in runs]
@@ -323,7 +323,7 @@ def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResu
 
 
 def _provenance(imported: Imported) -> dict[str, Any]:
-    """What a run published, beside what was recomputed; shares are of 1."""
+    """Return what a run published beside what was recomputed. Shares of 1."""
     run, published, figures = imported.run, imported.published, imported.figures
     table = run.configs.get("config.yaml")
     config = Config(run.name, workload_table(table, run.name) if table is not None else {})
@@ -353,7 +353,7 @@ def _provenance(imported: Imported) -> dict[str, Any]:
 def write_imports(
     imports: Imports, out: Path, command: Sequence[str], force: bool, label: str = ""
 ) -> dict[str, Path]:
-    """Write every group's result, below `out` where there are several; the folder of each by its name.
+    """Write every group's result, below `out` where there are several; return the folder of each by its name.
 
     Raises SpecError, StorageError.
     """
@@ -385,5 +385,5 @@ def write_imports(
 
 
 def read_originals(out: Path, run_names: Sequence[str]) -> list[RunFolder]:
-    """The documents that the result in OUT came from, under these names. Raises SpecError, StorageError."""
+    """Read the documents that the result in OUT was imported from. Raises SpecError, StorageError."""
     return [read_run(out / ORIGINALS / f"{number:05d}", name) for number, name in enumerate(run_names)]

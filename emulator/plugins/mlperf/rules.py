@@ -1,9 +1,8 @@
-"""MLPerf Storage's rules as a table, and a result held against them: OPEN and CLOSED.
+"""Check a result against MLPerf Storage's rules for OPEN and CLOSED.
 
-A version of the rules is data: which rules it has, under which number, and with which limits. What a check
-computes is in the functions that the table names, from the steps that were run and the bytes that were read,
-not from what the workload asks for. This is a self-check: a submission needs MLPerf's own code and review,
-and there are rules about things that no file shows.
+A version of the rules is data: its rules, their section numbers and their limits. A check looks at the steps
+that were run and the bytes that were read, not at what the workload asks for. This is a self-check: a
+submission needs MLPerf's own code and review, and some rules are about things that no file records.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SPREAD = "at most {limits.spread_percent} %, {limits.runs} runs"
 _GROUPS = "a multiple of {subject.group}, or 8 of a subset"
 
 Answer = tuple[str, bool | None]
-"""What was found, for people, and whether the rule is met; None: nothing that was recorded tells."""
+"""The finding for people, and True when the rule is met; None: not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +39,21 @@ class Limits:
     memory_factor: int
     """Size of the dataset / memory of all client hosts."""
     runs: int
-    """Runs that count; what comes before them warms up."""
+    """Runs that count; those before them warm up."""
     spread_percent: int
     """Largest - smallest throughput of the runs that count, in per cent of the mean."""
     fixed: Mapping[str, tuple[str, ...]]
-    """Section of a workload -> keys that both divisions leave as published."""
+    """Section of a workload -> keys that neither division may change."""
     checkpoints: int
-    """Checkpoints that are written, and that are read."""
+    """Checkpoints to write, and to read."""
     ranks_of_a_host: int
-    """In a checkpoint run."""
+    """Fewest ranks of a host in a checkpoint run."""
     workloads: Mapping[str, tuple[str, ...]]
-    """Model that is trained -> accelerators."""
+    """Trained model -> accelerators."""
     subsets: tuple[str, ...]
-    """Models of which 8 ranks alone may write what is theirs."""
+    """Models that may be checkpointed by 8 of their ranks alone."""
     withdrawn: tuple[str, ...] = ()
-    """Models that were part of the version and are no more."""
+    """Models that the version once had."""
     saved: tuple[str, ...] = ()
     """Models whose training writes a checkpoint."""
 
@@ -75,11 +74,11 @@ class Rule:
     """A rule of one version."""
 
     number: str
-    """Section of the version's Submission_guidelines.md; empty: feedrate's own."""
+    """Section of the version's Submission_guidelines.md; empty: a rule of feedrate's."""
     name: str
     division: Division
     asks: str
-    """What it asks, for people: a format with the names `limits` and `subject`."""
+    """The requirement for people: a format string with `limits` and `subject`."""
     check: Callable[[Any, Limits], Answer]
     """Takes the subject, TrainingRuns or CheckpointRun."""
 
@@ -96,16 +95,16 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a rule says of a result."""
+    """The outcome of one rule."""
 
     number: str
-    """Section of the rules; empty: feedrate's own."""
+    """Section of the rules; empty: a rule of feedrate's."""
     name: str
     division: Division
     value: str
     threshold: str
     met: bool | None
-    """None: nothing that was recorded tells."""
+    """None: the result does not record it."""
 
     @property
     def line(self) -> str:
@@ -116,7 +115,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """All rules of a version for one accelerator count."""
+    """The outcome of all rules of a version for one accelerator count."""
 
     version: str
     accelerators: int
@@ -134,7 +133,7 @@ class Check:
 
     @property
     def lines(self) -> list[str]:
-        """For people."""
+        """The check as lines for people."""
         opened, closed = (
             "every rule met" if met else "not every rule met" for met in (self.open, self.closed)
         )
@@ -154,7 +153,7 @@ class TrainingRuns:
         numbers = [number for number, point in enumerate(result.points) if point.ranks == accelerators]
         self.points = [result.points[number] for number in numbers]
         self.au = [point.au if point.au_here is None else point.au_here for point in self.points]
-        """As published, where it was: that is what the rule is about."""
+        """AU of each run, the published one where there is one: the rule is about that."""
         self.seeds: list[int | None] = [*numbers]
         """feedrate gives every point a seed of its own; imported runs state theirs, or do not."""
         self.saved: list[bool | None] = [False for _ in numbers]
@@ -187,7 +186,7 @@ def _steps_per_epoch(runs: TrainingRuns, limits: Limits) -> Answer:
 
 
 def _whole_epochs(runs: TrainingRuns, limits: Limits) -> Answer:
-    """All steps that the dataset has for so many accelerators, and all epochs of the published workload."""
+    """All steps that the dataset has for this many accelerators, in all epochs of the published workload."""
     dataset = runs.result.dataset
     if "files" not in dataset or "samples_per_file" not in dataset:
         return "files and samples of the dataset are not recorded", None
@@ -397,7 +396,7 @@ _ALL_SUBSETS = ("llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t")
 
 
 def _training(**numbers: str) -> tuple[Rule, ...]:
-    """The rules of training, which the versions have in common, under the numbers of one version."""
+    """Return the rules of training under the section numbers of one version."""
     return tuple(
         Rule(numbers.get(key, ""), *rule)
         for key, rule in {
@@ -423,7 +422,7 @@ def _training(**numbers: str) -> tuple[Rule, ...]:
 
 
 def _checkpointing(**numbers: str) -> tuple[Rule, ...]:
-    """The rules of checkpoints under the numbers of one version."""
+    """Return the rules of checkpoints under the section numbers of one version."""
     both = "{limits.checkpoints} and {limits.checkpoints}"
     return tuple(
         Rule(numbers.get(key, ""), *rule)
@@ -530,11 +529,11 @@ VERSIONS = {
         ),
     ),
 }
-"""Ascending. v3.0's text has no rule on the spread of runs and on seeds: those are kept from v2.0."""
+"""Name -> version, ascending. v3.0's text has no rule on the spread of runs and on seeds: v2.0's are kept."""
 
 
 def version_for(result: RunResult) -> str:
-    """The newest that imports are of; else the newest that has the workload, or the newest of all."""
+    """Return the newest version of imported runs, else the newest with the workload, else the newest."""
     imported = result.environment.get("imported")
     versions = [run.get("version") for run in imported] if isinstance(imported, list) else []
     if known := [name for name in VERSIONS if name in versions]:
@@ -549,7 +548,7 @@ def version_for(result: RunResult) -> str:
 
 
 def self_check(result: RunResult, version: str = "") -> list[Check]:
-    """The rules of `version`, or of `version_for`, for every accelerator count of `result`, ascending.
+    """Check `result` by the rules of `version` (empty: `version_for`), by accelerator count, ascending.
 
     Raises SpecError when the version has no such rules.
     """

@@ -1,4 +1,4 @@
-"""Read a run's summary.json: checked, in SI units, by the names of DLIO's keys. Pure.
+"""Read and check a run's summary.json. Fields have the names of DLIO's keys.
 
 DLIO's GB is 2^30 bytes. It writes more keys than are read here.
 """
@@ -41,7 +41,7 @@ class Machines:
     start: str = ""
     """ISO 8601."""
     hostname: str = ""
-    """Of the first rank."""
+    """Host of the first rank."""
 
     def __post_init__(self) -> None:
         within(1, 1e7, self, "num_accelerators", "num_hosts")
@@ -99,24 +99,24 @@ class Saved:
 
 
 def trains(run: RunFolder) -> bool:
-    """False for a run of checkpoints alone."""
+    """Return False for a run of checkpoints alone."""
     metric = run.summary.get("metric")
     keys = list(metric) if isinstance(metric, Mapping) else []
     return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
 
 
 def read_summary(run: RunFolder, wanted: type[Spec]) -> Spec:
-    """The fields of `wanted` from the top of the summary. Raises SpecError naming the key."""
+    """Return the fields of `wanted` from the top of the summary. Raises SpecError naming the key."""
     return _known(wanted, run.summary, f"{run.name}/summary.json")
 
 
 def read_metric(run: RunFolder, wanted: type[Spec]) -> Spec:
-    """The fields of `wanted` from the summary's metric. Raises SpecError naming the key."""
+    """Return the fields of `wanted` from the summary's metric. Raises SpecError naming the key."""
     return _known(wanted, run.summary.get("metric"), f"{run.name}/summary.json: metric")
 
 
 def _known(wanted: type[Spec], table: Any, name: str) -> Spec:
-    """`wanted` from the keys of `table` that it has; one value may stand for a list. Raises SpecError."""
+    """Build `wanted` from its keys in `table`; one value may stand for a list. Raises SpecError."""
     if not isinstance(table, Mapping):
         raise SpecError(f"{name} must be an object, not {str(table)[:40]!r}")
     found = {}
@@ -129,7 +129,7 @@ def _known(wanted: type[Spec], table: Any, name: str) -> Spec:
 
 
 def _each(values: Sequence[float], hosts: int) -> Sequence[float]:
-    """A value for each host; where DLIO added those of several hosts up into one place, their mean."""
+    """Return a value for each host: the mean where DLIO added several hosts up into one place."""
     if not values or (len(values) == hosts and all(values)):
         return values
     return (sum(values) / hosts,) * hosts

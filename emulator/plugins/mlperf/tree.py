@@ -1,4 +1,4 @@
-"""The documents of one run, as MLPerf Storage v0.5 to v3.0 (DLIO) writes them into a folder: in and out.
+"""Read and write the documents of a run as MLPerf Storage v0.5 to v3.0 (DLIO) lays them out in a folder.
 
 summary.json
 per_epoch_stats.json                      v0.5 and v1.0; or one of each rank:
@@ -28,7 +28,7 @@ from emulator.plugins.mlperf.bounded import read_json, read_yaml, yaml_text
 Layout = Literal["v1.0", "v2.0"]
 """v1.0: also that of v0.5, and of DLIO 2.0 run by itself. v2.0: also that of v3.0."""
 Version = Literal["v1.0", "v2.0", "v3.0"]
-"""Whose formulas a run's figures follow."""
+"""Version whose formulas a run's figures follow."""
 
 SUMMARY = "summary.json"
 _CONFIG_FOLDERS = ("dlio_config", "configs", ".hydra")
@@ -49,7 +49,7 @@ class RunFolder:
     """The documents of one run, as plain values."""
 
     name: str
-    """Path below the folder that was given; for people, and to export under."""
+    """Path below the imported folder, for people and for exports."""
     layout: Layout
     summary: Mapping[str, Any]
     epochs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -61,11 +61,11 @@ class RunFolder:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Name of the file -> its value."""
     unread: tuple[str, ...] = ()
-    """Why files were left out, one sentence each kind."""
+    """Why files were left out, a sentence for each reason."""
 
     @property
     def version(self) -> Version | None:
-        """Whose formulas it follows, by its files; None: they do not tell v2.0 from v3.0."""
+        """Version whose formulas the run follows; None: its files do not tell v2.0 from v3.0."""
         if self.layout == "v1.0":
             return "v1.0"
         for value in self.metadata.values():
@@ -77,7 +77,7 @@ class RunFolder:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The folders at or below `folder` that hold a summary.json, or a benchmark's metadata.
+    """Return the folders at or below `folder` that hold a summary.json, or a benchmark's metadata.
 
     Raises SpecError, StorageError.
     """
@@ -102,7 +102,7 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def why_no_run(folder: Path, name: str) -> str:
-    """Why the folder `name` is none of a run of DLIO; empty where it may be one."""
+    """Return why the folder `name` holds no run of DLIO; empty where it may hold one."""
     if any(_CODE.fullmatch(part) for part in name.split("/")[:-1]):
         return "part of a copy of the benchmark's code"
     for kind in ("kv_cache", "vector_database"):
@@ -114,7 +114,7 @@ def why_no_run(folder: Path, name: str) -> str:
 
 
 def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
-    """The run in `folder`. Files beside the summary that cannot be read are left out, unless `strict`.
+    """Read the run in `folder`. Files beside the summary that cannot be read are left out, unless `strict`.
 
     Raises SpecError naming the file that is damaged, StorageError.
     """
@@ -171,7 +171,7 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
 
 
 def _epochs(path: Path) -> dict[str, Any]:
-    """The epochs of a file of statistics. Raises SpecError, StorageError."""
+    """Read the epochs in a per_epoch_stats.json. Raises SpecError, StorageError."""
     epochs = _object(path)
     if not all(isinstance(epoch, dict) for epoch in epochs.values()):
         raise SpecError(f"{path}: an epoch is not an object")
@@ -179,7 +179,7 @@ def _epochs(path: Path) -> dict[str, Any]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises SpecError, StorageError."""
+    """Read the object in a JSON file. Raises SpecError, StorageError."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise SpecError(f"{path}: not a JSON object", "MLPerf Storage writes one")
@@ -187,7 +187,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def write_run(run: RunFolder, folder: Path) -> None:
-    """The run as files in a new folder, each whole or not at all. Raises StorageError."""
+    """Write the run's files to a new folder, each whole or not at all. Raises StorageError."""
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True)
         if run.configs or run.layout == "v2.0":
@@ -201,7 +201,7 @@ def _config_of(run: RunFolder, folder: Path) -> Path:
 
 
 def _texts(run: RunFolder, folder: Path) -> dict[Path, str]:
-    """The files that `write_run` writes."""
+    """Return path -> text of the files that `write_run` writes."""
     return {
         **{folder / f"{rank}_output.json": _json(log) for rank, log in run.logs.items()},
         **{
@@ -215,7 +215,7 @@ def _texts(run: RunFolder, folder: Path) -> dict[Path, str]:
 
 
 def own_runs(folder: Path) -> list[Path]:
-    """All below `folder`, the deepest first: the files of runs just as `write_run` writes them.
+    """Return all paths below `folder`, the deepest first, if they are runs just as `write_run` writes them.
 
     Raises SpecError when there is anything else, StorageError.
     """
@@ -236,7 +236,7 @@ def own_runs(folder: Path) -> list[Path]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """`value` as DLIO formats its JSON, whole or not at all. Raises StorageError."""
+    """Write `value` as DLIO formats its JSON, whole or not at all. Raises StorageError."""
     write_whole(path, _json(value))
 
 

@@ -46,7 +46,7 @@ USED = {
     "train.computation_time.mean": "accelerator.step_seconds",
     "metric.au": "training.au_threshold",
 }
-"""Key of DLIO -> key of a workload; of `model`, only the title has something."""
+"""Key of DLIO -> key of a workload; empty: only the title uses it."""
 
 UNUSED = {
     key: why
@@ -97,12 +97,12 @@ _ACCELERATORS = {
     "mi355": "AMD Instinct MI355X",
 }
 _RECIPE_RANGE = 3.0
-"""Standard deviations of ln(bytes) on either side of the median within which sizes are drawn."""
+"""Standard deviations of ln(bytes) from the median beyond which no size is drawn."""
 _LARGEST_SAMPLE = 2**32 - 2**20
 _CROP_EDGE = 128
 """Voxels along an edge of the crop of MLPerf's 3D U-Net."""
 _SHAPES = 4096
-"""Samples whose shapes are looked at: sizes are drawn by quantiles, so that these have the extremes."""
+"""Samples whose shapes are looked at. Sizes are drawn by quantiles, so these include the extremes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ VALUE_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A workload, and what belongs to the same configuration but not to a workload."""
+    """A workload, and the parts of its configuration that no workload has."""
 
     table: Mapping[str, Any]
     """The workload as it is written to TOML."""
@@ -149,14 +149,14 @@ class Converted:
     files: int
     """Files of the dataset; 0 where the configuration does not say."""
     columns: tuple[Column, ...]
-    """Of a Parquet dataset; empty where the configuration does not say."""
+    """Columns of a Parquet dataset; empty where the configuration does not say."""
     row_group: int
     """Rows of a row group; 0 where the configuration does not say."""
     subfolders: int
 
 
 def convert(config: Config, name: str) -> Converted:
-    """The workload that `config` describes, under the name `name`. Raises SpecError."""
+    """Convert `config` to the workload `name`. Raises SpecError."""
     form = config.text("dataset.format", "tfrecord")
     loader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
     tf_data = form == "tfrecord" and loader == "tensorflow"
@@ -254,7 +254,7 @@ def convert(config: Config, name: str) -> Converted:
 
 
 def _columns(config: Config) -> tuple[Column, ...]:
-    """The columns of a Parquet dataset; DLIO reads those that do not say `read: false`. Raises SpecError."""
+    """Return the columns of a Parquet dataset. Those without `read: false` are read. Raises SpecError."""
     listed = config.at("dataset.parquet.columns")
     columns = []
     for number, item in enumerate(listed if isinstance(listed, list) else []):
@@ -271,13 +271,13 @@ def _columns(config: Config) -> tuple[Column, ...]:
 
 
 def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
-    """Bytes under v3.0's name of a key, or else under the older one."""
+    """Return the bytes under v3.0's name of a key, or under its older name."""
     newest = config.number(f"dataset.{key}")
     return config.whole(f"dataset.{older}", default) if newest is None else round(newest)
 
 
 def _sources(config: Config, tf_data: bool, form: str) -> dict[str, str]:
-    """Which of the workload's keys came from which of DLIO's, and which from its defaults."""
+    """Return workload key -> the DLIO key or default that it came from."""
     file = Path(config.name).name
     stated = {USED[key]: f"{file}: {key}" for key, _ in config.leaves() if USED.get(key)}
     sources = {target: "DLIO's default" for target in USED.values() if target}
@@ -325,7 +325,7 @@ def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
 
 
 def workload_text(converted: Converted, origin: str) -> str:
-    """The workload as TOML, with what was left out as comments."""
+    """Return the workload as TOML, with what was left out as comments."""
     lines = [f"Imported by feedrate from {origin}."]
     if converted.left_out:
         lines.append("Left out of it:")
@@ -336,7 +336,7 @@ def workload_text(converted: Converted, origin: str) -> str:
 
 
 def recipe_text(converted: Converted, origin: str) -> str:
-    """A recipe, as TOML, for the dataset that the YAML describes. Raises SpecError.
+    """Return a recipe, as TOML, for the dataset that the YAML describes. Raises SpecError.
 
     Sizes are lognormal with the stated mean and standard deviation: DLIO draws its own from a product of
     two normals, whose standard deviation is a third smaller than stated.
@@ -366,7 +366,7 @@ def recipe_text(converted: Converted, origin: str) -> str:
 
 
 def _sizes(sample: SampleSpec) -> dict[str, Any]:
-    """The table `size` of a recipe with such samples."""
+    """Return the table `size` of a recipe with such samples."""
     if not sample.bytes_sd:
         return {"distribution": "fixed", "bytes_mean": sample.bytes_mean}
     sigma = math.sqrt(math.log1p((sample.bytes_sd / sample.bytes_mean) ** 2))
@@ -381,7 +381,7 @@ def _sizes(sample: SampleSpec) -> dict[str, Any]:
 
 
 def _crop(sample: SampleSpec) -> tuple[int, ...]:
-    """A cube of voxels that every sample of the recipe holds; () of samples that are no volumes of their own.
+    """Return a cube of voxels that every sample of the recipe holds; () for samples that are no volumes.
 
     Volumes of different shapes make no batch, and whole ones make a batch of gigabytes.
     """
@@ -397,5 +397,5 @@ def _crop(sample: SampleSpec) -> tuple[int, ...]:
 
 
 def comment(line: str) -> str:
-    """`line` as a comment of TOML, which takes no control characters."""
+    """Return `line` as a comment of TOML, which takes no control characters."""
     return "# " + "".join(letter if letter.isprintable() else " " for letter in line) + "\n"
