@@ -84,7 +84,7 @@ class Played:
     def end(self, ranks: slice | NDArray[np.int64], steps: slice = slice(None)) -> Floats:
         """Second at which each step of these ranks ended, its barrier included, shape (steps, ranks).
 
-        Made for some ranks at a time: for a million, all of them would be as large as `ready`.
+        For some ranks at a time: of all, it would be as large as `ready`.
         """
         compute = np.broadcast_to(self.scene.compute, self.ready.shape)[steps, ranks]
         return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
