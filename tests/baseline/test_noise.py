@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from command import feedrate
+from command import ANSWERED, feedrate
 
 from emulator.errors import SpecError
 from emulator.plugins.baseline.fio_noise import parse_noise
@@ -40,22 +40,10 @@ def test_a_sweep_beside_noise_says_so_and_leaves_nothing(tiny, tmp_path):
     data, out = tmp_path / "data", tmp_path / "out"
     shutil.copytree(tiny, data)
     done = feedrate(
-        "sweep",
-        data,
-        "--workload",
-        "unet3d-tiny",
-        "--loader",
-        "direct",
-        "--counts",
-        "1,2",
-        "--steps",
-        "8",
-        "--noise",
-        "read:1x64KiB,rate=5MB/s,size=4MiB",
-        "--out",
-        out,
-    )
-    assert done.status == 0, done.err
+        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1,2", "--steps", "8",
+        "--noise", "read:1x64KiB,rate=5MB/s,size=4MiB", "--out", out,
+    )  # fmt: skip
+    assert done.status in ANSWERED, done.err
     result = read_result(out)
     assert (result.status, len(result.points)) == ("complete", 2)
     assert result.storage["noise"].startswith("read:1x64KiB")

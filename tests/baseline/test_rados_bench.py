@@ -11,7 +11,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import StorageError
-from emulator.plugins.baseline.rados import Bench, Cluster, RadosPlan, corners_of, parse_bench
+from emulator.plugins.baseline.rados import Bench, corners_of, parse_bench, rados_plan
 
 # As Ceph 16.2.15 printed them, less the figures of single seconds.
 WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",
@@ -51,23 +51,10 @@ def test_what_is_no_result_is_one_line(text):
 
 
 def test_every_depth_writes_before_any_reads_what_it_wrote():
-    plan = RadosPlan(
-        cluster=Cluster(pool="p", conf=Path("c")),
-        depths=(1, 16),
-        seconds=2.0,
-        most_bytes=10_000_000,
-        keep=False,
-        out=Path("o"),
-        command=(),
-    )
+    plan = rados_plan("p", Path("o"), conf=Path("c"), depths=(1, 16), seconds=2.0, most_bytes=10_000_000)
     benches = plan.benches("host")
     assert [(bench.phase, bench.depth) for bench in benches] == [
-        ("write", 1),
-        ("write", 16),
-        ("seq", 1),
-        ("seq", 16),
-        ("rand", 1),
-        ("rand", 16),
+        (phase, depth) for phase in ("write", "seq", "rand") for depth in (1, 16)
     ]
     assert {bench.run_name for bench in benches if bench.depth == 16} == {f"feedrate-host-{plan.nonce}-t16"}
     assert benches[0].objects == 3

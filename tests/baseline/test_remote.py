@@ -61,19 +61,9 @@ def test_servers_are_clients_with_folders_of_their_own_and_add_up(ports, tmp_pat
     data.mkdir()
     names = f"127.0.0.1:{ports[0]},localhost:{ports[1]}"
     done = feedrate(
-        "baseline",
-        data,
-        *QUICK,
-        "--suite",
-        "noisy-neighbour",
-        "--servers",
-        names,
-        "--clients",
-        "1,2",
-        "--keep",
-        "--out",
-        out,
-    )
+        "baseline", data, *QUICK, "--suite", "noisy-neighbour", "--servers", names, "--clients", "1,2",
+        "--keep", "--out", out,
+    )  # fmt: skip
     assert done.status == 0, done.err
     assert len(list(data.glob("feedrate-baseline/*/job5.dat"))) == 2
     result = read_result(out)

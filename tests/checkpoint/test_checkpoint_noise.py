@@ -93,21 +93,9 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     shutil.copytree(tiny, data)
     noise = "checkpoint:llama3-8b,scale=1/20000,ranks=2"
     done = feedrate(
-        "sweep",
-        data,
-        "--workload",
-        "unet3d-tiny",
-        "--loader",
-        "direct",
-        "--counts",
-        "1",
-        "--steps",
-        "8",
-        "--noise",
-        noise,
-        "--out",
-        out,
-    )
+        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "8",
+        "--noise", noise, "--out", out,
+    )  # fmt: skip
     assert done.status == 0, done.err
     assert "checkpoints of 1.41 MB" in done.out
     result = read_result(out)

@@ -50,21 +50,17 @@ def test_every_way_of_publishing_gives_the_same_truth(tmp_path, layout, logs):
 
 
 @LOGS
-def test_the_two_steps_that_throughput_leaves_out_are_undone(tmp_path, logs):
+def test_the_steps_that_throughput_leaves_out_and_oversleep_are_undone(tmp_path, logs):
+    truth = Run(oversleep=0.005)
+    run = import_run(read_run(truth.write(tmp_path / "overslept", "v2.0", logs=logs)))
+    assert run.figures.x_ideal == pytest.approx(truth.x_ideal)
+    assert run.figures.au_published == pytest.approx(truth.x_ideal * 1.05)
+    assert "oversleep counted as compute adds" in run.figures.verdict
     truth = Run(steps=10)
     run = import_run(read_run(truth.write(tmp_path / "run", "v2.0", logs=logs)))
     published = sum(run.published.samples_per_second) / 2
     assert published == pytest.approx(truth.x_ideal * 80 * 8 / 9), "8 of 10 steps over the time of 9"
     assert run.figures.skips == 2 and run.figures.x_ideal == pytest.approx(truth.x_ideal)
-
-
-@LOGS
-def test_oversleep_is_no_utilisation(tmp_path, logs):
-    truth = Run(oversleep=0.005)
-    run = import_run(read_run(truth.write(tmp_path / "run", "v2.0", logs=logs)))
-    assert run.figures.x_ideal == pytest.approx(truth.x_ideal)
-    assert run.figures.au_published == pytest.approx(truth.x_ideal * 1.05)
-    assert "oversleep counted as compute adds" in run.figures.verdict
 
 
 def test_logs_tell_the_formula_whatever_the_layout(tmp_path):
@@ -161,23 +157,9 @@ def _fields(run: RunFolder, *without: str) -> dict[str, object]:
 
 def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     done = feedrate(
-        "run",
-        tiny,
-        "-w",
-        "unet3d-tiny",
-        "--loader",
-        "direct",
-        "-n",
-        2,
-        "--epochs",
-        1,
-        "--cache",
-        "warm",
-        "--set",
-        "accelerator.step_seconds=0.02",
-        "--out",
-        tmp_path / "out",
-    )
+        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "-n", 2, "--epochs", 1, "--cache", "warm",
+        "--set", "accelerator.step_seconds=0.02", "--out", tmp_path / "out",
+    )  # fmt: skip
     assert done.status == 0, done.err
     export_result(tmp_path / "out", tmp_path / "exported")
     (folder,) = find_runs(tmp_path / "exported")
@@ -202,12 +184,8 @@ def test_what_feedrate_measured_comes_back(tiny, tmp_path):
     (measured,), (back,) = before.points, after.points
     size = measured.bytes / measured.samples
     assert metric["train_io_mean_MB_per_second"] == pytest.approx(rate * size / 2**20)
-    assert (back.ranks, back.steps, back.samples, back.epochs) == (
-        measured.ranks,
-        measured.steps,
-        measured.samples,
-        measured.epochs,
-    )
+    for key in ("ranks", "steps", "samples", "epochs"):
+        assert getattr(back, key) == getattr(measured, key)
     # What goes out is in the processes' time: DLIO would have measured it.
     rows = here(read_steps(tmp_path / "out"), before.workload["training"]["sync"])
     assert back.bytes == pytest.approx(measured.bytes, rel=1e-5)
@@ -230,7 +208,8 @@ def test_files_of_many_samples_come_back_as_such(tmp_path):
     for done in (
         feedrate("generate", data, "--recipe", recipe),
         feedrate("run", data, "-w", "resnet50-h100", *words, "--set", "loader.batch_size=6",
-                 "--set", "accelerator.step_batch_size=6", "--mismatched-dataset", "--out", out),
+                 "--set", "accelerator.step_batch_size=6", "--set", "accelerator.step_seconds=0.001",
+                 "--mismatched-dataset", "--out", out),
     ):  # fmt: skip
         assert done.status == 0, done.err
     export_result(out, tmp_path / "exported")
@@ -254,26 +233,14 @@ def test_the_rules_that_runs_meet(tmp_path):
     poor = Run(steps=499, ranks=3, hosts=2, first=0.1, wait=0.02, barrier=0.0, epochs=1)
     poor.write(tmp_path / "poor" / "run1", "v2.0")
     (check,) = self_check(imported(tmp_path / "poor", tmp_path / "out2"))
-    met = {rule.name: rule.met for rule in check.rules}
-    assert met == {
-        "workload and accelerator": True,
-        "steps an epoch": False,
-        "dataset / memory of all client hosts": False,
-        "runs": False,
-        "warm-up run before them": None,
-        "AU of every run": False,
-        "spread of the runs' throughput": None,
-        "shuffle seeds": None,
-        "accelerators on a host": False,
-        "storage": True,
-        "epochs that were run": False,
-        "samples that were read": False,
-        "parameters of the workload": False,
-        "checkpoint of the training": None,
-        "format of the dataset": True,
-        "samples of a file": True,
-        "data loader": True,
-    }
+    said = {met: [rule.name for rule in check.rules if rule.met is met] for met in (False, None)}
+    assert said[False] == [
+        "steps an epoch", "dataset / memory of all client hosts", "runs", "AU of every run",
+        "accelerators on a host", *workload[:3],
+    ]  # fmt: skip
+    assert said[None] == [
+        "warm-up run before them", "spread of the runs' throughput", "shuffle seeds", workload[3],
+    ]  # fmt: skip
 
 
 def test_a_result_without_a_configuration_needs_a_workload(tmp_path):
@@ -352,20 +319,14 @@ def test_mutated_folders_are_understood_or_refused(data, tmp_path_factory):
     folder = base / "run"
     if not folder.is_dir():
         SHORT.write(folder, "v2.0")
-    names = [
-        "summary.json",
-        "0_output.json",
-        "0_per_epoch_stats.json",
-        "dlio_config/config.yaml",
-        "dlio_config/overrides.yaml",
-    ]
-    path = folder / data.draw(st.sampled_from(names))
+    names = ["summary", "0_output", "0_per_epoch_stats", "dlio_config/config", "dlio_config/overrides"]
+    name = data.draw(st.sampled_from(names))
+    path = folder / (name + (".yaml" if "/" in name else ".json"))
     whole = path.read_bytes()
     at = data.draw(st.integers(0, len(whole)))
     cut = data.draw(st.integers(0, 20))
-    new = data.draw(
-        st.sampled_from([b"", b"null", b"-1", b"NaN", b"1e400", b"[", b"{}", b'"x"', b"0", b"9" * 30])
-    )
+    news = [b"", b"null", b"-1", b"NaN", b"1e400", b"[", b"{}", b'"x"', b"0", b"9" * 30]
+    new = data.draw(st.sampled_from(news))
     try:
         path.write_bytes(whole[:at] + new + whole[at + cut :])
         understood = import_run(read_run(folder))

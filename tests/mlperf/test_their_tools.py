@@ -59,21 +59,9 @@ def exported(tiny, tmp_path):
     settings = ["accelerator.step_seconds=0.02", "loader.batch_size=1", "accelerator.step_batch_size=1"]
     options = [option for setting in settings for option in ("--set", setting)]
     done = feedrate(
-        "run",
-        tiny,
-        "-w",
-        "unet3d-h100",
-        "--loader",
-        "direct",
-        "-n",
-        2,
-        "--cache",
-        "warm",
-        "--mismatched-dataset",
-        *options,
-        "--out",
-        out,
-    )
+        "run", tiny, "-w", "unet3d-h100", "--loader", "direct", "-n", 2, "--cache", "warm",
+        "--mismatched-dataset", *options, "--out", out,
+    )  # fmt: skip
     assert done.status == 0, done.err
     export_result(out, tmp_path / "exported")
     return tmp_path / "exported" / "results"

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from artefacts import Run
+from artefacts import LLAMA, Run
 from command import feedrate
 
 from emulator.plugins.mlperf.export import export_result
@@ -19,27 +19,13 @@ from emulator.record.out import read_result
 
 PLACEHOLDER = "PRUNED BY STAFF\n"
 GIB = 2**30
-LLAMA = """\
-workload:
-  model:
-    name: llama_8b
-    num_layers: 32
-    model_datatype: fp16
-    optimizer_datatype: fp32
-    parallelism: {tensor: 1, pipeline: 1, zero_stage: 3}
-    transformer: {vocab_size: 128256, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32,
-      num_kv_heads: 8}
-  framework: pytorch
-  workflow: {generate_data: false, train: false, checkpoint: true}
-  checkpoint: {time_between_checkpoints: 5, num_checkpoints_write: WRITES, num_checkpoints_read: READS}
-"""
 
 
 def checkpoint_run(folder: Path, verb: str, start: datetime, *, text: bool = False, count: int = 3) -> Path:
     """Of 8 ranks, rank r taking 2 + r / 10 s; DLIO's of v2.0 writes durations as text."""
     (folder / "dlio_config").mkdir(parents=True)
-    config = LLAMA.replace("WRITES", str(count if verb == "save" else 0))
-    config = config.replace("READS", str(count if verb == "load" else 0))
+    config = LLAMA.replace("_write: 10", f"_write: {count if verb == 'save' else 0}")
+    config = config.replace("_read: 10", f"_read: {count if verb == 'load' else 0}")
     (folder / "dlio_config" / "config.yaml").write_text(config)
     for rank in range(8):
         spans = {}
