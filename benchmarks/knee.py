@@ -55,7 +55,7 @@ from synthetic_curves import (
 )
 
 from emulator.analysis.knee import find_knee
-from emulator.analysis.search import Search, run_cost, step_cost
+from emulator.analysis.search import KneeSearch, run_cost, step_cost
 
 HEAD = """\
 curve          noise          |   runs   |  error, %   | holds  inter- | not iden- |  ms
@@ -131,7 +131,7 @@ class Outcome:
 
 def outcome(number: int, row: Row, cost: str) -> Outcome:
     truth, random = trial_random(row.curve, row.sd, number, row.limits)
-    search = Search(maximum=row.maximum, cost=step_cost if cost == "step" else run_cost)
+    search = KneeSearch(maximum=row.maximum, cost=step_cost if cost == "step" else run_cost)
     begin = time.process_time()
     found = searched(truth, row.noise(random, row.sd), search)
     seconds = (time.process_time() - begin) / len(found.runs)

@@ -170,7 +170,7 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
     if plan.access.pattern == "sequential":
         each, starts = plan.samples_per_file, _stream_starts(plan, rank)
         order = EpochOrder(plan.samples // each, seed, epoch)
-        draws = drawn(plan.steps * size, plan.access.shuffle_buffer, seed, epoch, rank)
+        draws = buffered_order(plan.steps * size, plan.access.shuffle_buffer, seed, epoch, rank)
         turn, stream = np.divmod(draws, len(starts))
         place, first = np.divmod(starts[stream] + turn, each)
         yield from map(tuple, (order.at(place) * each + first).reshape(plan.steps, size).tolist())
@@ -232,7 +232,7 @@ def _stream_starts(plan: EpochPlan, rank: int) -> NDArray[np.int64]:
     return rank * stretch + np.cumsum(lengths) - lengths
 
 
-def drawn(length: int, buffer: int, seed: int, epoch: int, rank: int) -> NDArray[np.int64]:
+def buffered_order(length: int, buffer: int, seed: int, epoch: int, rank: int) -> NDArray[np.int64]:
     """The order in which `length` samples, read in order, leave a shuffle buffer of `buffer` samples.
 
     Entry k is the number of the sample that is drawn k-th. It is below k + buffer, for no other has been read

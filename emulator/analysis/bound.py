@@ -41,7 +41,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class StorageShape:
     """What emulated storage was configured to."""
 
     rate: float
@@ -58,7 +58,7 @@ def limited_by_client(point: Point) -> bool:
     return point.bound is not None and point.bound.kind in CLIENT and point.x_ideal < FED
 
 
-def classify(point: Point, references: Sequence[Point] = (), shape: Shape | None = None) -> Bound:
+def classify(point: Point, references: Sequence[Point] = (), shape: StorageShape | None = None) -> Bound:
     """What limits a point; `references` are other points of the sweep, better with than without.
 
     1. compute: throughput >= 95 % of ideal, and AU here >= 90 %.
@@ -76,7 +76,7 @@ def classify(point: Point, references: Sequence[Point] = (), shape: Shape | None
     )
 
 
-def at_cap(point: Point, shape: Shape | None) -> Bound | None:
+def at_cap(point: Point, shape: StorageShape | None) -> Bound | None:
     """Emulated storage delivers the rate that it is shaped to."""
     hosts = max(1, len(point.hosts))
     if shape is None or point.x_ideal >= FED or point.bytes_per_second < SAME * shape.rate * hosts:
@@ -87,7 +87,7 @@ def at_cap(point: Point, shape: Shape | None) -> Bound | None:
     return Bound(kind="storage", evidence=(sentence, *_shares(point)))
 
 
-def from_shares(point: Point, references: Sequence[Point], shape: Shape | None) -> Bound | None:
+def from_shares(point: Point, references: Sequence[Point], shape: StorageShape | None) -> Bound | None:
     """The largest share of what starved the accelerators; None where it is not known."""
     lost = point.starved
     if lost is None or lost.seconds <= 0:
@@ -184,7 +184,7 @@ def _about_hosts(point: Point) -> tuple[str, ...]:
     return tuple(evidence for host in point.hosts if (evidence := short_of_cpu(point, host)))
 
 
-def answers_at_once(point: Point, shape: Shape | None) -> Bound | None:
+def answers_at_once(point: Point, shape: StorageShape | None) -> Bound | None:
     """Emulated storage answers each request as fast as if there were no other: too few are in flight."""
     requests = sum(point.read_latency.values())
     if shape is None or not requests:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emulator.analysis.variation import DEVIATIONS, LOG_DEVIATION_PRIOR, Floats, log_density
+from emulator.analysis.parts import Floats
+from emulator.analysis.variation import DEVIATIONS, LOG_DEVIATION_PRIOR, log_density
 
-PARTS = 24
+KNEES_A_CELL = 24
 """Knees that stand for the space between two counts."""
 CLEAR = 0.02
 """A curve of this hypothesis is off the threshold by that much, in logarithms, on the starved side."""
@@ -121,9 +122,9 @@ def crossings(
     alone = LOG_DEVIATION_PRIOR + np.logaddexp(fed, starved).sum(axis=0)  # no claim on any other count
     deviation = np.exp(alone - _log_sum(alone, 0))
     keep = np.flatnonzero(cell > 1e-6)
-    inner = (np.arange(PARTS) + 0.5) / PARTS
+    inner = (np.arange(KNEES_A_CELL) + 0.5) / KNEES_A_CELL
     knees = (edges[keep, None] + (edges[keep + 1] - edges[keep])[:, None] * inner).ravel()
-    spread = np.repeat(cell[keep] / PARTS, PARTS)
+    spread = np.repeat(cell[keep] / KNEES_A_CELL, KNEES_A_CELL)
 
     middle = np.array([np.median(log_y[index == i]) for i in range(len(counts))])
     runs_each = np.bincount(index).astype(np.float64)

@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.analysis.evidence import held, left_out, usable
-from emulator.analysis.search import CERTAIN, Belief, Observation, Search, believe, observe
+from emulator.analysis.parts import Floats
+from emulator.analysis.search import CERTAIN, Belief, CountRun, KneeSearch, believe, observe
 from emulator.record.result import Knee, KneeKind, Point
 from emulator.units import counted, show_rate
-
-Floats = NDArray[np.float64]
 
 ONSET = 0.98
 """Efficiency at which throughput per process visibly begins to fall."""
@@ -99,7 +97,7 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
         return replace(found, sentence=_sentence(found, points, threshold, subject))
     runs = [observe(point) for point in used]
     ranks = [run.ranks for run in runs]
-    now = believe(runs, Search(maximum=max(ranks), threshold=threshold))
+    now = believe(runs, KneeSearch(maximum=max(ranks), threshold=threshold))
     kind, fed, starved = _kind(now, ranks, behind, threshold)
     known = kind == "knee"
     flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
@@ -130,7 +128,7 @@ def _share(point: Point) -> float:
     return point.samples_per_second / point.ideal_samples_per_second
 
 
-def _most(runs: Sequence[Observation], deviation: float) -> float:
+def _most(runs: Sequence[CountRun], deviation: float) -> float:
     """Largest throughput of a count, in units of one process's demand, and two standard errors."""
     count, mean, times = means([run.ranks for run in runs], [run.efficiency for run in runs])
     return float((count * mean * (1 + 2 * deviation / np.sqrt(times))).max())

@@ -78,10 +78,10 @@ def point_of(
         au_here_first=None if played is None else throughput(played, over).au,
         **more,
     )
-    return drawn(point, rows, sync, over)
+    return with_course(point, rows, sync, over)
 
 
-def drawn(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> Point:
+def with_course(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> Point:
     """`point` with what figures show of its steps, so that nobody has to read them again.
 
     `rows` may also be those of some ranks alone, as a simulated result keeps them.

@@ -35,9 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.crossing import Crossings, crossings
-from emulator.analysis.variation import DEVIATIONS, DRIFTS, SHOWN, Floats, Singles, likelihood
+from emulator.analysis.parts import Floats
+from emulator.analysis.variation import DEVIATIONS, DRIFTS, SHOWN, Singles, likelihood
 
-Numbers = NDArray[np.intp]
+Indices = NDArray[np.intp]
 
 SHARPNESS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0, 20.0, 60.0)
 """p of `soft`: a geometric grid, on purpose not the round numbers that tests use."""
@@ -49,7 +50,7 @@ OVERHEAD = (0.0, 0.01, 0.025, 0.05, 0.08, 0.15)
 """d of both."""
 LOWEST, HIGHEST = -12.0, 9.0
 """ln(N / K) that is looked at."""
-TABLE = 0.005
+TABLE_STEP = 0.005
 """Step of ln(N / K) in which curves are tabulated."""
 
 DISCREPANCY = 0.03
@@ -95,7 +96,7 @@ def shapes() -> Shapes:
     return Shapes(soft=kind.astype(bool), power=power, decline=decline, overhead=overhead, log_prior=prior)
 
 
-def _log_bare(u: Floats, curve: Numbers) -> Floats:
+def _log_bare(u: Floats, curve: Indices) -> Floats:
     """ln efficiency at u = ln(N / K) of shapes without overhead; the first of each OVERHEAD are numbered."""
     grid, first = shapes(), curve * len(OVERHEAD)
     soft, power = grid.soft[first], grid.power[first]
@@ -110,30 +111,30 @@ def _log_bare(u: Floats, curve: Numbers) -> Floats:
 
 @cache
 def _table() -> tuple[Floats, Floats]:
-    """Curves without overhead, shape (ln(N / K) in steps of TABLE, curves), and their differences.
+    """Curves without overhead, shape (ln(N / K) in steps of TABLE_STEP, curves), and their differences.
 
     Straight lines between its rows are off by less than 10^-4, and several times faster than the functions.
     """
-    u = np.arange(LOWEST, HIGHEST + TABLE, TABLE)
+    u = np.arange(LOWEST, HIGHEST + TABLE_STEP, TABLE_STEP)
     rows = _log_bare(u[:, None], np.arange(len(shapes()) // len(OVERHEAD))[None, :])
     return rows, np.diff(rows, axis=0, append=rows[-1:])
 
 
-def _place(u: Floats) -> tuple[Numbers, Floats]:
+def _place(u: Floats) -> tuple[Indices, Floats]:
     """Row of the table before u = ln(N / K), and the part of the way to the next row."""
-    place = (np.clip(u, LOWEST, HIGHEST) - LOWEST) / TABLE
+    place = (np.clip(u, LOWEST, HIGHEST) - LOWEST) / TABLE_STEP
     row = place.astype(np.intp)
     return row, place - row
 
 
-def log_efficiency(ratio: Floats, shape: Numbers) -> Floats:
+def log_efficiency(ratio: Floats, shape: Indices) -> Floats:
     """ln efficiency at ratio = ln(N / K) for the numbered shapes; `ratio` broadcasts against `shape`."""
     rows, steps = _table()
     (row, part), curve = _place(ratio), shape // len(OVERHEAD)
     return np.asarray(rows[row, curve] + part * steps[row, curve] + np.log1p(-shapes().overhead[shape]))
 
 
-def grid_log_efficiency(log_n: float, log_scales: Floats, which: Numbers) -> Floats:
+def grid_log_efficiency(log_n: float, log_scales: Floats, which: Indices) -> Floats:
     """ln efficiency at one count for every scale x shape, flat, the shape running fastest.
 
     Shapes that differ only in overhead share one curve: looked up once, a sixth of the work.
@@ -170,7 +171,7 @@ def saturation_ratios() -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class HypothesisWeights:
     """How likely each row of a posterior is, and how far runs vary and drift; arrays of rows."""
 
     weight: Floats
@@ -193,13 +194,13 @@ class Posterior:
     """Efficiency that defines N_AU."""
     log_scale: Floats
     """ln K of the curves."""
-    shape: Numbers
+    shape: Indices
     """Shapes of the curves."""
     crossings: Crossings | None
     """None before the first run."""
-    cautious: Weights
+    cautious: HypothesisWeights
     """The machine drifts, unless runs deny it (`variation.DRIFTS`): for intervals."""
-    shown: Weights
+    shown: HypothesisWeights
     """It does not, unless runs show it (`variation.SHOWN`): for middles, and for what to run next."""
 
     @property
@@ -247,7 +248,7 @@ class Posterior:
         """Quantiles of the fitted efficiency, shape (levels, counts): a curve and its band, for plots."""
         return np.array([self.quantiles(curve, levels) for curve in self.curves(counts)]).T
 
-    def curves(self, counts: Sequence[float], which: Numbers | None = None) -> Floats:
+    def curves(self, counts: Sequence[float], which: Indices | None = None) -> Floats:
         """ln efficiency, shape (counts, hypotheses), of some hypotheses or all."""
         log_counts = np.log(np.asarray(counts, dtype=np.float64))
         rows = np.arange(len(self.weight)) if which is None else which
@@ -302,7 +303,7 @@ def posterior(
     odds = bare.log_evidence - evidence + math.log(span * CURVELESS / (1 - CURVELESS))
     share = 1 / (1 + math.exp(min(-odds, 500.0)))
 
-    def both(curves: Weights) -> Weights:
+    def both(curves: HypothesisWeights) -> HypothesisWeights:
         rest = np.zeros(len(bare.weight))
         return replace(
             curves,
@@ -327,7 +328,7 @@ def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Fl
 
 
 def _roughly(
-    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Numbers
+    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
 ) -> tuple[Posterior, float]:
     """Where the posterior will be, on scales x shapes; without deviation and evidence."""
     log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
@@ -335,7 +336,7 @@ def _roughly(
     rough = _rough(*_misfit(log_n, log_y, loose, threshold, scales, which), prior)
     weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
     unknown = np.zeros_like(weight)
-    weights = Weights(
+    weights = HypothesisWeights(
         weight=weight / weight.sum(), ahead=unknown, loose=unknown, deviation=math.nan, drift=math.nan
     )
     found = Posterior(
@@ -345,7 +346,7 @@ def _roughly(
 
 
 def _fully(
-    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Numbers
+    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
 ) -> tuple[Posterior, float]:
     """The posterior on scales x shapes, and its log evidence: the likelihood integrated over ln K."""
     log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
@@ -360,14 +361,14 @@ def _fully(
     joint = np.exp(joint - most)
     evidence = most + math.log(joint.sum())
 
-    def weights(joint: Floats) -> Weights:
+    def weights(joint: Floats) -> HypothesisWeights:
         joint = joint / joint.sum()
         weight = joint.sum(axis=0)
         deviation, drift = joint.sum(axis=1) @ runs.deviations
         share = joint / np.maximum(weight, 1e-300)
         ahead = (share * runs.ahead).sum(axis=0)
         loose = (share * (runs.loose + runs.ahead**2)).sum(axis=0) - ahead**2
-        return Weights(
+        return HypothesisWeights(
             weight=weight, ahead=ahead, loose=loose, deviation=float(deviation), drift=float(drift)
         )
 
@@ -399,7 +400,7 @@ def _rough(off: Singles, far: Singles, log_prior: Floats) -> Floats:
 
 
 def _misfit(
-    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Numbers
+    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
 ) -> tuple[Singles, Singles]:
     """Residuals and the variance of the discrepancy, each of shape (runs, scales x shapes)."""
     ratio = crossing_ratios(threshold)[which]

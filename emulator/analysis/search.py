@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.analysis.parts import Floats
 from emulator.analysis.posterior import (
     DISCREPANCY,
-    Numbers,
+    HypothesisWeights,
+    Indices,
     Posterior,
-    Weights,
     posterior,
     weighted_quantiles,
 )
-from emulator.analysis.variation import Floats
 from emulator.record.result import Point
 
 CERTAIN = 0.975
@@ -36,7 +36,7 @@ DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class CountRun:
     """One run of one process count."""
 
     ranks: int
@@ -72,7 +72,7 @@ BUT_DRIFT = "and wider by the drift that may be there unseen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class KneeSearch:
     """What to look for and how far to go."""
 
     maximum: int
@@ -126,7 +126,7 @@ class Belief:
         return float((high - low) / middle)
 
 
-def observe(point: Point) -> Observation:
+def observe(point: Point) -> CountRun:
     """A point as the search sees it: throughput / ideal, the first step of each epoch left out.
 
     Where the client took part in starving the accelerators, the storage may have delivered more than it was
@@ -135,10 +135,10 @@ def observe(point: Point) -> Observation:
     efficiency, lost = point.samples_per_second / point.ideal_samples_per_second, point.starved
     client = 0.0 if lost is None else lost.link + lost.cores + lost.quota + lost.work + lost.loader
     share = 0.0 if lost is None else client * lost.seconds / max(1e-9, point.ranks * point.seconds)
-    return Observation(ranks=point.ranks, efficiency=efficiency, slack=max(0.0, min(share, 1 - efficiency)))
+    return CountRun(ranks=point.ranks, efficiency=efficiency, slack=max(0.0, min(share, 1 - efficiency)))
 
 
-def believe(history: Sequence[Observation], search: Search) -> Belief:
+def believe(history: Sequence[CountRun], search: KneeSearch) -> Belief:
     """The posterior after these runs (`emulator.analysis.posterior`) and its 95 % intervals."""
     found = posterior(
         [run.ranks for run in history],
@@ -159,7 +159,7 @@ def believe(history: Sequence[Observation], search: Search) -> Belief:
     )
 
 
-def next_count(history: Sequence[Observation], search: Search, now: Belief | None = None) -> int | Stop:
+def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | None = None) -> int | Stop:
     """The count to run next, or why to stop. Pure and deterministic; `now` saves computing the belief again.
 
     Next is the count N with the largest expected fall of the variance of k = ln N_AU per cost:
@@ -182,7 +182,7 @@ def next_count(history: Sequence[Observation], search: Search, now: Belief | Non
     return int(counts[int(np.argmax(gain))])
 
 
-def runs_left(history: Sequence[Observation], search: Search, now: Belief) -> int:
+def runs_left(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> int:
     """How many more runs `next_count` may ask for, if each shrinks the variance as the best one now would."""
     if isinstance(_stop(history, search, now), Stop):
         return 0
@@ -195,7 +195,7 @@ def runs_left(history: Sequence[Observation], search: Search, now: Belief) -> in
     return int(min(most, max(least, math.ceil(needed))))
 
 
-def _stop(history: Sequence[Observation], search: Search, now: Belief) -> Stop | None:
+def _stop(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> Stop | None:
     counts = {run.ranks for run in history}
     share = f"{100 * search.threshold:.3g} %"
     if search.maximum in counts and now.beyond >= CERTAIN:
@@ -212,7 +212,7 @@ def _stop(history: Sequence[Observation], search: Search, now: Belief) -> Stop |
     return None
 
 
-def _gains(search: Search, now: Belief, weights: Weights) -> tuple[Numbers, Floats, float]:
+def _gains(search: KneeSearch, now: Belief, weights: HypothesisWeights) -> tuple[Indices, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
     found = now.posterior
     # each hypothesis as often as its weight says: systematic resampling without chance

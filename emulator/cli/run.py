@@ -17,7 +17,7 @@ import typer
 
 from emulator import live
 from emulator.analysis.knee import INCONCLUSIVE
-from emulator.analysis.search import Search
+from emulator.analysis.search import KneeSearch
 from emulator.cli import options
 from emulator.cli.entry import rank_server
 from emulator.config.storage import parse_place, parse_storage
@@ -191,7 +191,7 @@ def sweep(
     seconds = None if budget is None else parse_seconds(budget)
 
     def adaptive(size: int) -> Schedule:
-        search = Search(
+        search = KneeSearch(
             maximum=size, threshold=spec.training.au_threshold, precision=precision, max_runs=max_runs
         )
         return Adaptive(search, MonotonicClock(), repeats=repeats, budget=seconds)

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Protocol
 
 from emulator.analysis.evidence import held
-from emulator.analysis.search import Observation, Search, Stop, believe, next_count, observe, runs_left
+from emulator.analysis.search import CountRun, KneeSearch, Stop, believe, next_count, observe, runs_left
 from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
@@ -112,7 +112,7 @@ class Adaptive:
     certain = False
     assumption = ""
 
-    def __init__(self, search: Search, clock: Clock, *, repeats: int, budget: float | None) -> None:
+    def __init__(self, search: KneeSearch, clock: Clock, *, repeats: int, budget: float | None) -> None:
         """`repeats` runs of each count that is chosen; `budget` seconds for all of them, None: no limit."""
         self._search = search
         self._clock = clock
@@ -164,10 +164,10 @@ class Adaptive:
         self.assumption = f"here with a limit at {knee:.3g} processes" + (
             "" if known else ", which is a guess"
         )
-        history: list[Observation] = []
+        history: list[CountRun] = []
         while not isinstance(count := next_count(history, self._search), Stop):
             efficiency = min(1.0, knee / count)
-            history += [Observation(ranks=count, efficiency=efficiency)] * self._repeats
+            history += [CountRun(ranks=count, efficiency=efficiency)] * self._repeats
         return [run.ranks for run in history]
 
     def _choice(self, points: Sequence[Point]) -> int | Stop:
@@ -185,7 +185,7 @@ class Adaptive:
         return choice
 
     @staticmethod
-    def _history(points: Sequence[Point]) -> list[Observation]:
+    def _history(points: Sequence[Point]) -> list[CountRun]:
         """What counts are chosen by: the runs of a count that the client did not limit, else all of it.
 
         Where the client always is the limit, its own knee is looked for, and is the least that storage feeds.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.bound import Shape, classify
+from emulator.analysis.bound import StorageShape, classify
 from emulator.analysis.flags import (
     another_dataset,
     below_shape,
@@ -22,7 +22,7 @@ from emulator.analysis.flags import (
 )
 from emulator.analysis.here import here
 from emulator.analysis.knee import find_knee
-from emulator.analysis.point import drawn, point_of
+from emulator.analysis.point import point_of, with_course
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Manifest
 from emulator.record.out import read_failure, read_result
@@ -86,7 +86,7 @@ def conclusions(job: TrainingJob, result: RunResult, points: Sequence[Point]) ->
     if job.storage.shaped_rate is not None:
         rate = job.storage.shaped_rate
         alone = job.storage.shaped_latency + job.workload.request_bytes / rate
-        shape = Shape(rate=rate, request_seconds=alone)
+        shape = StorageShape(rate=rate, request_seconds=alone)
     bound = tuple(replace(point, bound=classify(point, points, shape)) for point in points)
     if shape is not None:
         bound = tuple(_against_shape(point, shape.rate) for point in bound)
@@ -191,7 +191,7 @@ def recovered(out: Path) -> RunResult:
         return result
     sync = result.workload.get("training", {}).get("sync", "none")
     older = {
-        number: drawn(point, _of_some_ranks(out, number, point), sync)
+        number: with_course(point, _of_some_ranks(out, number, point), sync)
         for number, point in enumerate(result.points)
         if not point.step and point.steps
     }

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.analysis.search import Belief, Observation, Search, Stop, believe, next_count
+from emulator.analysis.search import Belief, CountRun, KneeSearch, Stop, believe, next_count
 
 Floats = NDArray[np.float64]
 
@@ -226,7 +226,7 @@ class Trial:
     curve: Curve
     belief: Belief
     stop: Stop
-    runs: tuple[Observation, ...]
+    runs: tuple[CountRun, ...]
 
     @property
     def error(self) -> float:
@@ -305,17 +305,17 @@ def tailed(random: np.random.Generator, sd: float) -> Noise:
         yield sd * random.standard_t(3)
 
 
-def trial(truth: Curve, noise: float, random: np.random.Generator, search: Search) -> Trial:
-    """Search until it stops; each run is exp(normal) off the curve by `noise` (relative)."""
+def trial(truth: Curve, noise: float, random: np.random.Generator, search: KneeSearch) -> Trial:
+    """KneeSearch until it stops; each run is exp(normal) off the curve by `noise` (relative)."""
     return searched(truth, white(random, noise), search)
 
 
-def searched(truth: Curve, noise: Noise, search: Search) -> Trial:
-    """Search until it stops, where runs are off the curve by `noise`."""
-    runs: list[Observation] = []
+def searched(truth: Curve, noise: Noise, search: KneeSearch) -> Trial:
+    """KneeSearch until it stops, where runs are off the curve by `noise`."""
+    runs: list[CountRun] = []
     while True:
         now = believe(runs, search)
         wish = next_count(runs, search, now)
         if isinstance(wish, Stop):
             return Trial(truth, now, wish, tuple(runs))
-        runs.append(Observation(ranks=wish, efficiency=truth.at(wish) * math.exp(next(noise))))
+        runs.append(CountRun(ranks=wish, efficiency=truth.at(wish) * math.exp(next(noise))))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from points import RATE, host, point
 
-from emulator.analysis.bound import Shape, classify, limited_by_client
+from emulator.analysis.bound import StorageShape, classify, limited_by_client
 from emulator.record.result import Flag, Starved
 
 GB = 10**9
@@ -77,7 +77,7 @@ def lost(**shares):
     return Starved(seconds=20.0, **{"storage": 1 - sum(shares.values()), **shares})
 
 
-SHAPE = Shape(rate=400e6, request_seconds=0.0025)
+SHAPE = StorageShape(rate=400e6, request_seconds=0.0025)
 
 
 def test_emulated_storage_at_its_cap_is_the_limit_whatever_the_client_did():
@@ -157,7 +157,7 @@ def test_one_host_of_many_is_named():
 
 
 def test_storage_that_answers_at_once_is_asked_too_little():
-    shape = Shape(rate=2e9, request_seconds=0.041)
+    shape = StorageShape(rate=2e9, request_seconds=0.041)
     found = point(2, 0.5, starved=lost(), hosts=(host(starved=lost()),), read_latency={"42170": 400})
     assert classify(found, shape=shape).kind == "loader"
     queued = point(2, 0.5, starved=lost(), hosts=(host(starved=lost()),), read_latency={"133352": 400})

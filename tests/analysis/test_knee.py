@@ -12,7 +12,7 @@ from points import point
 from synthetic_curves import curve, drifting, heavy, searched, white
 
 from emulator.analysis.knee import ONSET, find_knee, peak, saturated
-from emulator.analysis.search import Search, observe
+from emulator.analysis.search import KneeSearch, observe
 from emulator.record.result import CLIENT, Bound, Flag, Point, Starved
 
 COUNTS = [1, 2, 4, 5, 6, 8, 12, 16]
@@ -198,7 +198,7 @@ def test_storage_that_starves_leaves_no_slack():
 def test_a_cliff_is_found(kind):
     """It used to say 44 where 48 were fed again and again."""
     truth, noise = curve("cliff 0.5", 50.0), {"white": white, "drifting": drifting, "heavy": heavy}[kind]
-    runs = searched(truth, noise(np.random.default_rng(4), 0.01), Search(maximum=256)).runs
+    runs = searched(truth, noise(np.random.default_rng(4), 0.01), KneeSearch(maximum=256)).runs
     knee = find_knee([point(run.ranks, run.efficiency) for run in runs])
     assert knee.n_au == pytest.approx(50, rel=0.05)
     assert knee.interval is not None and knee.interval[0] < 50.5 and knee.interval[1] > 49.5

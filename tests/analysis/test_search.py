@@ -10,8 +10,8 @@ from points import point
 from synthetic_curves import FORMS, Trial, curve, trial, trial_random
 
 from emulator.analysis.search import (
-    Observation,
-    Search,
+    CountRun,
+    KneeSearch,
     Stop,
     believe,
     next_count,
@@ -25,7 +25,7 @@ from emulator.analysis.search import (
 def trials() -> list[Trial]:
     """Four searches on each curve at 1 % noise; the whole table is benchmarks/knee.py."""
     jobs = [trial_random(name, 0.01, number) for name in FORMS for number in range(4)]
-    return [trial(truth, 0.01, random, Search(maximum=4096)) for truth, random in jobs]
+    return [trial(truth, 0.01, random, KneeSearch(maximum=4096)) for truth, random in jobs]
 
 
 def test_the_knee_is_found(trials):
@@ -52,14 +52,14 @@ def test_a_precise_stop_is_precise(trials):
 @pytest.mark.parametrize("name", ["roofline", "soft p=6", "collapse"])
 def test_small_maxima(maximum, name):
     truth = curve(name, 5.0)
-    found = trial(truth, 0.005, np.random.default_rng(7), Search(maximum=maximum))
+    found = trial(truth, 0.005, np.random.default_rng(7), KneeSearch(maximum=maximum))
     assert found.error == pytest.approx(0, abs=0.03)
     assert all(1 <= run.ranks <= maximum for run in found.runs)
 
 
 @pytest.mark.parametrize("maximum", [8, 16, 512])
 def test_no_knee_is_said_after_looking_at_the_maximum(maximum):
-    found = trial(curve("roofline", 4000.0), 0.01, np.random.default_rng(8), Search(maximum=maximum))
+    found = trial(curve("roofline", 4000.0), 0.01, np.random.default_rng(8), KneeSearch(maximum=maximum))
     assert found.stop == Stop(reason=f"no knee up to {maximum} processes", precise=True)
     assert maximum in [run.ranks for run in found.runs]
     assert len(found.runs) <= 5
@@ -67,13 +67,13 @@ def test_no_knee_is_said_after_looking_at_the_maximum(maximum):
 
 
 def test_a_process_that_starves_alone():
-    found = trial(curve("roofline", 0.4), 0.01, np.random.default_rng(9), Search(maximum=16))
+    found = trial(curve("roofline", 0.4), 0.01, np.random.default_rng(9), KneeSearch(maximum=16))
     assert found.stop.reason == "even one process gets less than 90 % of its demand"
 
 
 def test_high_noise_ends_wide_and_says_so():
     found = trial(
-        curve("soft p=3", 100.0), 0.15, np.random.default_rng(10), Search(maximum=4096, max_runs=10)
+        curve("soft p=3", 100.0), 0.15, np.random.default_rng(10), KneeSearch(maximum=4096, max_runs=10)
     )
     assert not found.stop.precise
     assert "10 runs" in found.stop.reason
@@ -83,35 +83,35 @@ def test_high_noise_ends_wide_and_says_so():
 
 def test_hard_limit_gives_the_saturation_knee_too():
     for seed in range(3):
-        found = trial(curve("roofline", 6.0), 0.01, np.random.default_rng(seed), Search(maximum=16))
+        found = trial(curve("roofline", 6.0), 0.01, np.random.default_rng(seed), KneeSearch(maximum=16))
         assert found.belief.n_saturation[1] == pytest.approx(6.0, rel=0.03)
 
 
 def test_same_history_same_answer():
-    history = [Observation(ranks=n, efficiency=e) for n, e in ((64, 0.99), (256, 0.4), (110, 0.93))]
-    search = Search(maximum=4096)
+    history = [CountRun(ranks=n, efficiency=e) for n, e in ((64, 0.99), (256, 0.4), (110, 0.93))]
+    search = KneeSearch(maximum=4096)
     assert next_count(history, search) == next_count(list(history), search)
 
 
 def test_dear_counts_are_avoided():
     truth, cheap = curve("collapse", 60.0), []
     for cost in (step_cost, lambda ranks, efficiency: 1.0):
-        found = trial(truth, 0.01, np.random.default_rng(11), Search(maximum=4096, cost=cost))
+        found = trial(truth, 0.01, np.random.default_rng(11), KneeSearch(maximum=4096, cost=cost))
         cheap.append(found.effort)
     assert cheap[0] < cheap[1]
 
 
 def test_a_wish_can_be_predicted():
-    history = [Observation(ranks=n, efficiency=e) for n, e in ((64, 0.99), (256, 0.4), (110, 0.93))]
-    search = Search(maximum=4096)
+    history = [CountRun(ranks=n, efficiency=e) for n, e in ((64, 0.99), (256, 0.4), (110, 0.93))]
+    search = KneeSearch(maximum=4096)
     assert 1 <= runs_left(history, search, believe(history, search)) <= 17
     done = trial(curve("roofline", 60.0), 0.003, np.random.default_rng(12), search)
     assert runs_left(done.runs, search, done.belief) == 0
 
 
 def test_a_decision_takes_little_time():
-    history = [Observation(ranks=n, efficiency=min(1, 90 / n)) for n in (32, 64, 80, 96, 128) * 6]
-    search = Search(maximum=4096, max_runs=100, min_runs=50)
+    history = [CountRun(ranks=n, efficiency=min(1, 90 / n)) for n in (32, 64, 80, 96, 128) * 6]
+    search = KneeSearch(maximum=4096, max_runs=100, min_runs=50)
     next_count(history, search)
     begin = time.process_time()
     next_count(history, search)
@@ -119,12 +119,12 @@ def test_a_decision_takes_little_time():
 
 
 def test_a_point_is_observed_without_its_first_step():
-    assert observe(point(8, 0.7)) == Observation(ranks=8, efficiency=pytest.approx(0.7))
+    assert observe(point(8, 0.7)) == CountRun(ranks=8, efficiency=pytest.approx(0.7))
 
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 32), st.lists(st.tuples(st.integers(1, 32), st.floats(0.01, 1.1)), max_size=6))
 def test_every_wish_can_be_run(maximum, runs):
-    history = [Observation(ranks=min(n, maximum), efficiency=e) for n, e in runs]
-    wish = next_count(history, Search(maximum=maximum))
+    history = [CountRun(ranks=min(n, maximum), efficiency=e) for n, e in runs]
+    wish = next_count(history, KneeSearch(maximum=maximum))
     assert isinstance(wish, Stop) or 1 <= wish <= maximum

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.config.workload import AccessSpec
-from emulator.order import EpochPlan, batches, drawn, portions
+from emulator.order import EpochPlan, batches, buffered_order, portions
 
 
 @st.composite
@@ -57,10 +57,10 @@ def test_what_is_drawn_has_been_read_by_then(plan, seed):
 
 @given(st.integers(1, 400), st.integers(0, 500), st.integers(0, 2**60), st.integers(0, 9), st.integers(0, 9))
 def test_a_shuffle_buffer_moves_no_sample_forward_by_more_than_its_size(length, buffer, seed, epoch, rank):
-    order = drawn(length, buffer, seed, epoch, rank)
+    order = buffered_order(length, buffer, seed, epoch, rank)
     assert sorted(order.tolist()) == list(range(length))
     assert (order - np.arange(length)).max() <= max(buffer - 1, 0)
-    assert np.array_equal(order, drawn(length, buffer, seed, epoch, rank))
+    assert np.array_equal(order, buffered_order(length, buffer, seed, epoch, rank))
 
 
 def test_a_shuffle_buffer_draws_as_one_that_is_played_does():
@@ -73,7 +73,7 @@ def test_a_shuffle_buffer_draws_as_one_that_is_played_does():
     for number, slot in enumerate(slots, start=buffer):
         expected.append(held[slot])
         held[slot] = number
-    order = drawn(length, buffer, 3, 2, 1).tolist()
+    order = buffered_order(length, buffer, 3, 2, 1).tolist()
     assert order[: length - buffer] == expected
     assert sorted(order[length - buffer :]) == sorted(held)
 

@@ -9,7 +9,7 @@ from synthetic_results import plain_sweep, point
 
 from emulator.analysis.evidence import held, left_out, usable
 from emulator.analysis.knee import find_knee
-from emulator.analysis.search import Search
+from emulator.analysis.search import KneeSearch
 from emulator.errors import Inconclusive
 from emulator.plugins.page.compare import compare
 from emulator.record.out import ResultFolder
@@ -30,7 +30,7 @@ def run(ranks: int, client: str | None = None) -> Point:
 
 
 def adaptive(**limits: int) -> Adaptive:
-    return Adaptive(Search(maximum=64, **limits), MonotonicClock(), repeats=1, budget=None)
+    return Adaptive(KneeSearch(maximum=64, **limits), MonotonicClock(), repeats=1, budget=None)
 
 
 def test_a_disturbed_count_is_run_again_once():

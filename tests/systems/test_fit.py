@@ -27,8 +27,8 @@ from emulator.plugins.systems.system import (
     ClientSystem,
     StorageSystem,
     System,
-    check_file,
     load_system,
+    refuse_existing,
     write_system,
 )
 from emulator.record.out import read_result
@@ -296,7 +296,7 @@ def test_the_file_is_read_back(tmp_path):
     assert system.storage == found.system.storage and system.fit == found.system.fit
     assert system.sources["storage.bandwidth"] == "fitted to OUT"
     with pytest.raises(SpecError, match="already"):
-        check_file(tmp_path / "system.toml", force=False)
+        refuse_existing(tmp_path / "system.toml", force=False)
 
 
 @pytest.fixture(scope="module")

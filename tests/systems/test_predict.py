@@ -12,7 +12,7 @@ from emulator.errors import DatasetError, SpecError
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.systems import predict as predicting
 from emulator.plugins.systems.cli import parse_progression
-from emulator.plugins.systems.limits import binding, constraints, limits, read_share
+from emulator.plugins.systems.limits import binding, constraints, read_share, tightest_limits
 from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
@@ -106,9 +106,9 @@ def test_the_tightest_constraint_is_named():
         "client NIC",
         "client CPU",
     }
-    assert limits(system, A100).system == 30e9  # six nodes
-    assert limits(system, A100).host == 12e9  # 24 cores / 2 s per GB
-    assert limits(system, A100).rank == 2e9  # 4 readers of one core each
+    assert tightest_limits(system, A100).system == 30e9  # six nodes
+    assert tightest_limits(system, A100).host == 12e9  # 24 cores / 2 s per GB
+    assert tightest_limits(system, A100).rank == 2e9  # 4 readers of one core each
     assert binding(found, 10, 4).name == "readers of a rank"
     assert binding(found, 100, 2).name == "client CPU"
     assert binding(found, 100, 4).name == "storage nodes"
@@ -116,7 +116,7 @@ def test_the_tightest_constraint_is_named():
 
 def test_latency_limits_what_a_ranks_readers_can_ask_for():
     system = System(storage=StorageSystem(bandwidth=1e12, latency=0.01))
-    assert limits(system, A100).rank == pytest.approx(4 * 4 * 2**20 / 0.01)
+    assert tightest_limits(system, A100).rank == pytest.approx(4 * 4 * 2**20 / 0.01)
 
 
 def test_small_reads_get_a_share_of_the_bandwidth():

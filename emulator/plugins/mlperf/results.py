@@ -20,7 +20,7 @@ import numpy as np
 
 from emulator.analysis.flags import small_dataset
 from emulator.analysis.knee import find_knee
-from emulator.analysis.point import drawn
+from emulator.analysis.point import with_course
 from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_time
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload
@@ -288,7 +288,7 @@ def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], h
 def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
     """Join runs of one workload into a result, and their steps."""
     first = runs[0].workload
-    points = tuple(drawn(point_of(one), one.rows, first.training.sync) for one in runs)
+    points = tuple(with_course(point_of(one), one.rows, first.training.sync) for one in runs)
     rows = [imported.rows.copy() for imported in runs]
     for number, part in enumerate(rows):
         part["point"] = number

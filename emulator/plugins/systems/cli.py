@@ -18,7 +18,7 @@ from emulator.plugins.systems.lines import fit_lines, plan_lines
 from emulator.plugins.systems.simulate import draw_knee
 from emulator.plugins.systems.simulate import simulate as in_virtual_time
 from emulator.plugins.systems.sizing import plan as answer
-from emulator.plugins.systems.system import check_file, load_system, on_hosts
+from emulator.plugins.systems.system import load_system, on_hosts, refuse_existing
 from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
 from emulator.sweep.schedule import parse_counts
@@ -101,7 +101,7 @@ def fit(
     force: options.Force = False,
 ) -> None:
     """Estimate a system's bandwidth and latency from measured counts, with intervals."""
-    check_file(out, force)  # before a minute of fitting
+    refuse_existing(out, force)  # before a minute of fitting
     found = fit_results(results, parse_progression(counts) if counts else None, say=typer.echo)
     if live.for_programs() and not found.fit.refusal:
         live.answer({"system": str(out), **to_plain(found.fit.system)})

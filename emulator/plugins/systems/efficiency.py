@@ -80,7 +80,7 @@ def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
     return math.ceil(target * nodes / of_all * _EXACTLY)
 
 
-class Figure(NamedTuple):
+class SystemFigure(NamedTuple):
     """One figure of a system."""
 
     name: str
@@ -89,7 +89,7 @@ class Figure(NamedTuple):
     unit: str
 
 
-def efficiency(system: System, fed: float | None = None) -> tuple[Figure, ...]:
+def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, ...]:
     """All figures of a system; `fed` is the number of accelerators that it feeds, where that is known."""
     storage, money = system.storage, system.hardware.currency
     raw, usable = ratio(raw_bytes(system), TB), ratio(usable_bytes(system), TB)
@@ -126,7 +126,7 @@ def efficiency(system: System, fed: float | None = None) -> tuple[Figure, ...]:
         ("accelerators per kW", ratio(fed, ratio(reading, 1e3)), "1/kW"),
         ("accelerators per cost", ratio(fed, price), f"1/{money}"),
     ]
-    return tuple(Figure(*row) for row in rows)
+    return tuple(SystemFigure(*row) for row in rows)
 
 
 def matches(system: System, other: System) -> dict[str, int]:

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numba
 import numpy as np
 
-from emulator.plugins.systems.scene import Floats, Scene
+from emulator.analysis.parts import Floats
+from emulator.plugins.systems.scene import Scene
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -283,7 +284,7 @@ RANK = np.dtype(
 reads now; whether its accelerator waits for a batch. In one row, for the cache."""
 
 
-class Ranks(NamedTuple):
+class RankStates(NamedTuple):
     """What the ranks do, as in the scene, and where they are."""
 
     size: Any
@@ -297,13 +298,13 @@ class Ranks(NamedTuple):
     state: Any
     """Rows of RANK."""
     asking: Any
-    """Ranks whose accelerator wants a batch now, `counts[0]` of them."""
+    """RankStates whose accelerator wants a batch now, `counts[0]` of them."""
     counts: Any
     """How many are asking, how many have arrived at the barrier."""
 
 
 class Timers(NamedTuple):
-    """Ranks that wait for a time, in a heap.
+    """RankStates that wait for a time, in a heap.
 
     In a ring where all wait equally long: they leave in the order in which they came.
     """
@@ -349,7 +350,7 @@ def remove(timers: Timers) -> int:
 
 
 @inlined
-def ask(ranks: Ranks, latent: Timers, computing: Timers, ready: Any, now: float) -> None:
+def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: float) -> None:
     """Give the last rank that asks its next batch, or let it wait, and begin reading what it may read."""
     ranks.counts[0] -= 1
     rank = ranks.asking[ranks.counts[0]]
@@ -377,7 +378,7 @@ def ask(ranks: Ranks, latent: Timers, computing: Timers, ready: Any, now: float)
 
 
 @inlined
-def deliver(net: Net, ranks: Ranks, k: int) -> int:
+def deliver(net: Net, ranks: RankStates, k: int) -> int:
     """End the first stream of class `k`. Returns its rank when it stops reading, else -1."""
     host = net.queue[k, 0]
     net.service[k] = net.key[host]  # exactly: no drift
@@ -399,7 +400,7 @@ def deliver(net: Net, ranks: Ranks, k: int) -> int:
 
 
 @inlined
-def computed(ranks: Ranks, rank: int) -> None:
+def computed(ranks: RankStates, rank: int) -> None:
     """End a step's compute: the rank asks for its next batch; at a barrier all do once the last has come."""
     count = len(ranks.state)
     if not ranks.gates[ranks.state[rank].taken - 1]:
@@ -415,7 +416,7 @@ def computed(ranks: Ranks, rank: int) -> None:
 
 
 @compiled
-def run(net: Net, ranks: Ranks, latent: Timers, computing: Timers, ready: Floats) -> int:
+def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: Floats) -> int:
     """Play to the end. Returns the number of events."""
     now, events = 0.0, 0
     while True:
@@ -454,7 +455,7 @@ def play(scene: Scene) -> tuple[Floats, int]:
     # costs beside its compute is the same as compute here.
     size = np.ascontiguousarray(scene.size, np.float32 if scene.size.dtype == np.float32 else np.float64)
     compute = np.ascontiguousarray(scene.compute + scene.step_cost, np.float64)
-    ranks = Ranks(
+    ranks = RankStates(
         size=size,
         compute=compute,
         gates=scene.gates,

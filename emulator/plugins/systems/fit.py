@@ -4,7 +4,7 @@ Every measured count is played again on its own batches (the step log has their 
 (workload, loader, plan) and the unknowns of a model (`systems.model`). One more unknown must lower the loss
 by more than chance would. A limit is identified only when models without one are far worse. Models, and ends
 of parameters, that are within t^2 s^2 of the best are its alternatives; predictions span them. s is the
-relative deviation of one run (`Model.variance`).
+relative deviation of one run (`FitModel.variance`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from emulator.analysis.throughput import student_t
 from emulator.config.workload import Workload
-from emulator.plugins.systems.model import ALONE, Model, Parameters
+from emulator.plugins.systems.model import ALONE, FitModel, Parameters
 from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import SOFT, ClientSystem, Fitted, StorageSystem, System
 
@@ -99,7 +99,7 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
 
     `result_names` are its sources. Raises MissingError without numba.
     """
-    model = Model(workload, seen)
+    model = FitModel(workload, seen)
     choice = _choose(model, *_candidates(model))
     span = _span(model, choice)
     chosen = choice.parameters
@@ -134,7 +134,7 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
     )
 
 
-def _candidates(model: Model) -> tuple[list[Parameters], list[Parameters]]:
+def _candidates(model: FitModel) -> tuple[list[Parameters], list[Parameters]]:
     """Every model at its best parameters: those without a limit, and those with one."""
     own = _own_losses(model)
     free = [Parameters(), *(model.best(Parameters().having(name, value), name) for name, value in own)]
@@ -151,7 +151,7 @@ def _candidates(model: Model) -> tuple[list[Parameters], list[Parameters]]:
     return free, limited
 
 
-def _own_losses(model: Model) -> list[tuple[str, float]]:
+def _own_losses(model: FitModel) -> list[tuple[str, float]]:
     """What a rank may lose when alone, as (parameter, seconds) from the smallest count, the likelier first.
 
     Empty where the smallest count loses nothing.
@@ -159,7 +159,7 @@ def _own_losses(model: Model) -> list[tuple[str, float]]:
     smallest = min(model.seen, key=lambda count: count.ranks)
     if smallest.efficiency > ALONE:
         return []
-    alone = Model(model.workload, [smallest])
+    alone = FitModel(model.workload, [smallest])
     found = [
         (name, getattr(alone.best(Parameters().having(name, 1e-3), name), name))
         for name in ("step_cost", "latency")
@@ -169,7 +169,7 @@ def _own_losses(model: Model) -> list[tuple[str, float]]:
     return found[::-1] if smallest.efficiency < LATENT else found
 
 
-def _choose(model: Model, free: list[Parameters], limited: list[Parameters]) -> _Choice:
+def _choose(model: FitModel, free: list[Parameters], limited: list[Parameters]) -> _Choice:
     """The model with the least loss, each unknown counted, and with a limit only where that is certain."""
     unit = min(model.variance(parameters)[0] for parameters in (*free, *limited))
 
@@ -192,7 +192,7 @@ def _choose(model: Model, free: list[Parameters], limited: list[Parameters]) -> 
     )
 
 
-def _span(model: Model, choice: _Choice) -> _Span:
+def _span(model: FitModel, choice: _Choice) -> _Span:
     """The ends of each parameter, and the other models, that are not excluded."""
     chosen, rise = choice.parameters, choice.error**2
     alternatives = list[Parameters]()
@@ -214,7 +214,7 @@ def _span(model: Model, choice: _Choice) -> _Span:
     )
 
 
-def _start(model: Model, chosen: Parameters) -> float:
+def _start(model: FitModel, chosen: Parameters) -> float:
     """Seconds before a rank asks for its first batch."""
     # The engine plays the time that a pipeline takes to fill. What ranks waited beyond it is start-up.
     beyond = [
@@ -253,7 +253,7 @@ def _unlimited(largest: Seen, chosen: Parameters) -> str:
     return f"{text}: {own} explains it as well as a limit does"
 
 
-def _refusal(model: Model, choice: _Choice) -> str:
+def _refusal(model: FitModel, choice: _Choice) -> str:
     """Why no model describes the runs; empty: one does."""
     residuals = model.residuals(choice.parameters)
     worst = int(np.argmax(np.abs(residuals)))

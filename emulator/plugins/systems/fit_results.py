@@ -14,7 +14,7 @@ from emulator.plugins.systems.fit import Fit, fit
 from emulator.plugins.systems.held_out import LEAST, held_out, median_errors
 from emulator.plugins.systems.next_run import further_run
 from emulator.plugins.systems.seen import Seen, described, seen_in, workload_of
-from emulator.plugins.systems.system import check_file, write_system
+from emulator.plugins.systems.system import refuse_existing, write_system
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.record.steps import step_blocks
@@ -38,7 +38,7 @@ class FitAnswer:
                 f"{self.fit.refusal}; {path} was not written",
                 "see the residuals above; repeat the counts that are off, or leave them out with --counts",
             )
-        check_file(path, force)
+        refuse_existing(path, force)
         write_system(path, self.fit.system)
 
 

@@ -36,7 +36,7 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SystemLimits:
     """The tightest constraint of each scope, in bytes/s; infinite where nothing is stated."""
 
     system: float
@@ -98,10 +98,10 @@ def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
     return min((constraint.rate for constraint in found if constraint.scope == scope), default=math.inf)
 
 
-def limits(system: System, workload: Workload) -> Limits:
+def tightest_limits(system: System, workload: Workload) -> SystemLimits:
     """The tightest of each scope."""
     found = constraints(system, workload)
-    return Limits(
+    return SystemLimits(
         system=_tightest(found, "system"), host=_tightest(found, "host"), rank=_tightest(found, "rank")
     )
 
@@ -114,11 +114,13 @@ def soft_share(ranks: float, full: float, softness: float | None) -> float:
     return float((1 + ratio**softness) ** (-1 / softness))
 
 
-def soft_limits(bound: Limits, each: float, ranks: int, hosts: int, softness: float | None) -> Limits:
+def soft_limits(
+    bound: SystemLimits, each: float, ranks: int, hosts: int, softness: float | None
+) -> SystemLimits:
     """`bound` as `ranks` ranks that ask for `each` bytes/s find it, by `StorageSystem.softness`."""
     full = min(bound.system, bound.host * hosts) / min(each, bound.rank)
     share = soft_share(ranks, full, softness)
-    return Limits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
+    return SystemLimits(system=bound.system * share, host=bound.host * share, rank=bound.rank * share)
 
 
 def cap(system: System, workload: Workload, threshold: float | None = None) -> float:
@@ -126,7 +128,7 @@ def cap(system: System, workload: Workload, threshold: float | None = None) -> f
     rank can read; infinite: nothing is stated. `threshold` is the AU that is wanted; None: the workload's."""
     wanted = workload.training.au_threshold if threshold is None else threshold
     each, hosts = demand(workload), system.clients.hosts
-    found = limits(system, workload)
+    found = tightest_limits(system, workload)
     full = found.system / each
     if hosts is not None:
         full = min(full, found.host * hosts / each)

@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from emulator.analysis.knee import PRIOR_DEVIATION
+from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import throughput
 from emulator.config.workload import Workload
-from emulator.plugins.systems.limits import Limits, demand, limits, soft_limits
-from emulator.plugins.systems.scene import Floats, Played, Scene, play
+from emulator.plugins.systems.limits import SystemLimits, demand, soft_limits, tightest_limits
+from emulator.plugins.systems.scene import Played, Scene, play
 from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import Alternative, StorageSystem, System
 
@@ -70,7 +71,7 @@ class Parameters:
 
 
 @dataclass
-class Model:
+class FitModel:
     """The counts that were seen, played on parameters."""
 
     workload: Workload
@@ -92,10 +93,10 @@ class Model:
         """Play a count's own batches. Raises MissingError without numba."""
         trial = System(storage=StorageSystem(latency=parameters.latency))
         bandwidth, hosts = parameters.bandwidth, count.hosts if parameters.hosted else 1
-        hard = Limits(
+        hard = SystemLimits(
             system=math.inf if parameters.hosted else bandwidth,
             host=bandwidth if parameters.hosted else math.inf,
-            rank=limits(trial, self.workload).rank,
+            rank=tightest_limits(trial, self.workload).rank,
         )
         asked = count.rate / count.efficiency / count.ranks if count.efficiency else demand(self.workload)
         bound = soft_limits(hard, asked, count.ranks, hosts, parameters.softness)

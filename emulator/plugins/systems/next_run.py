@@ -12,9 +12,9 @@ from emulator.plugins.systems.fit import Fit
 from emulator.plugins.systems.predict import on_paper, predict
 from emulator.plugins.systems.system import System
 
-STEPS = 30
+TRIAL_STEPS = 30
 """Steps of a rank that a candidate is simulated with."""
-CANDIDATES = 9
+TRIAL_COUNTS = 9
 """Counts that are considered, from 1 to twice the largest that was seen."""
 
 
@@ -32,7 +32,7 @@ def further_run(workload: Workload, found: Fit) -> str:
         "latency": fitted.latency_interval,
         "step_cost": fitted.step_cost_interval,
     }
-    counts = np.unique(np.round(np.geomspace(1, 2 * fitted.counts[-1], CANDIDATES)).astype(int)).tolist()
+    counts = np.unique(np.round(np.geomspace(1, 2 * fitted.counts[-1], TRIAL_COUNTS)).astype(int)).tolist()
     moves = [
         (_moved(workload, found.system, name, ends, ranks), name, -ranks)
         for name, ends in intervals.items()
@@ -53,10 +53,8 @@ def further_run(workload: Workload, found: Fit) -> str:
 
 def _moved(workload: Workload, system: System, name: str, ends: tuple[float, ...], ranks: int) -> float:
     """|ln| of the ratio of throughput at `ranks` between the ends of a parameter's interval."""
-    low, high = (
-        predict(on_paper(workload, _having(system, name, value), ranks, steps=STEPS), ranks).point.x_ideal
-        for value in ends
-    )
+    trials = (on_paper(workload, _having(system, name, value), ranks, steps=TRIAL_STEPS) for value in ends)
+    low, high = (predict(trial, ranks).point.x_ideal for trial in trials)
     return abs(math.log(high / low))
 
 

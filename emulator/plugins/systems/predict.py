@@ -11,13 +11,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from emulator.analysis.point import drawn
+from emulator.analysis.parts import Floats
+from emulator.analysis.point import with_course
 from emulator.analysis.throughput import share_of_time, throughput
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
 from emulator.order import EpochOrder, EpochPlan, RankPlan
-from emulator.plugins.systems.limits import GB, cap, demand, limits, soft_limits
-from emulator.plugins.systems.scene import Floats, Scene, play
+from emulator.plugins.systems.limits import GB, cap, demand, soft_limits, tightest_limits
+from emulator.plugins.systems.scene import Scene, play
 from emulator.plugins.systems.system import System
 from emulator.record.result import HostShare, Point
 from emulator.record.steps import Steps
@@ -149,7 +150,7 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
         compute = np.stack(drawn, axis=1)
     number = range(rank_plan.length)
     system = system.cautious
-    hard, hosts = limits(system, workload), min(system.clients.hosts or 1, ranks)
+    hard, hosts = tightest_limits(system, workload), min(system.clients.hosts or 1, ranks)
     bound = soft_limits(hard, demand(workload), ranks, hosts, system.storage.softness)
     return Scene(
         size=batch_bytes(rank_plan, simulation.sizes),
@@ -203,7 +204,7 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
     )
     logged = np.unique(np.linspace(0, ranks - 1, min(ranks, LOGGED_RANKS)).astype(np.int64))
     rows = played.rows(logged, plan, number)
-    return Predicted(point=drawn(point, rows, workload.training.sync), steps=rows, events=played.events)
+    return Predicted(point=with_course(point, rows, workload.training.sync), steps=rows, events=played.events)
 
 
 def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.analysis.parts import Floats
 from emulator.errors import MissingError
 from emulator.order import EpochPlan
 from emulator.record.steps import STEP, Steps
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 RANKS_AT_ONCE = 4096

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from emulator.analysis.evidence import held, usable
 from emulator.analysis.flags import invalid
+from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import durations
 from emulator.config.workload import Workload, stored_workload
 from emulator.errors import SpecError
 from emulator.order import plan_for
-from emulator.plugins.systems.scene import Bools, Floats
+from emulator.plugins.systems.scene import Bools
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
 

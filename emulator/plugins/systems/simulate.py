@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from emulator.analysis.flags import short_run
+from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import read_manifest
 from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, efficiency_interval, on_paper, predict
-from emulator.plugins.systems.scene import Floats
-from emulator.plugins.systems.sizing import STEPS, Feeds, around, feeds
+from emulator.plugins.systems.sizing import DECIDING_STEPS, Feeds, around, feeds
 from emulator.plugins.systems.system import Fitted, System
 from emulator.record.machine import cpu_seconds, describe_machine
 from emulator.record.out import ResultFolder, check_out
@@ -103,7 +103,7 @@ def sweep(
         error, *nulls = system.fit.held_out
         flags.append(Flag(name="no-better", value=error, threshold=min(nulls), sentence=system.fit.standing))
     samples = simulation.samples
-    job = described(workload, simulation.sizes) if dataset else workload
+    job = with_sample_sizes(workload, simulation.sizes) if dataset else workload
     facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
     result = new_result(
         "simulated",
@@ -133,14 +133,14 @@ def draw_knee(found: Feeds, system: System, folder: Path, *, command: tuple[str,
     The path of the picture. Raises StorageError; MissingError without feedrate[report] or numba.
     """
     job, counts = found.workload, around(found.accelerators)
-    simulation = on_paper(job, system, max(counts), steps=STEPS)
+    simulation = on_paper(job, system, max(counts), steps=DECIDING_STEPS)
     result, _ = sweep(simulation, counts, folder / job.name, command=command, force=True)
     picture = folder / f"{job.name}.png"
     draw_result(result, picture, "png")
     return picture
 
 
-def described(workload: Workload, sizes: Floats) -> Workload:
+def with_sample_sizes(workload: Workload, sizes: Floats) -> Workload:
     """`workload` with the mean and deviation of the samples that are there."""
     mean, deviation = float(sizes.mean()), float(sizes.std())
     sample = replace(workload.sample, bytes_mean=round(mean), bytes_sd=round(deviation))

@@ -18,13 +18,13 @@ from emulator.analysis.knee import NO_KNEE
 from emulator.config.reader import to_plain
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
-from emulator.plugins.systems.limits import Constraint, binding, cap, constraints, demand, limits
+from emulator.plugins.systems.limits import Constraint, binding, cap, constraints, demand, tightest_limits
 from emulator.plugins.systems.predict import Simulation, on_paper, predict
 from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
 from emulator.record.result import Knee
 from emulator.units import show_rate
 
-STEPS = 60
+DECIDING_STEPS = 60
 """Steps of every rank that a question is decided on."""
 MOST = 1_000_000
 """Accelerators beyond which nobody asks."""
@@ -76,7 +76,7 @@ def utilisation(workload: Workload, system: System, ranks: int, over: Simulation
 
     `over` says of which run; None: one without borders of epochs.
     """
-    run = replace(over, system=system) if over else on_paper(workload, system, ranks, steps=STEPS)
+    run = replace(over, system=system) if over else on_paper(workload, system, ranks, steps=DECIDING_STEPS)
     return predict(run, ranks).point.x_ideal
 
 
@@ -309,7 +309,7 @@ def plan(
 
 def verdict(found: Needs, system: System, margin: float) -> str:
     """Whether the system has what is needed, and what falls short first, as a sentence."""
-    bound, name = limits(system, found.workload), system.name or system.title
+    bound, name = tightest_limits(system, found.workload), system.name or system.title
     nic = found.nic / (1 - margin)
     have = {"storage": bound.system, "client hosts": bound.host, "one rank": bound.rank}
     shares = {

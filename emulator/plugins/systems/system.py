@@ -310,7 +310,7 @@ def on_hosts(system: System, hosts: int | None) -> System:
     return system if hosts is None else replace(system, clients=replace(system.clients, hosts=hosts))
 
 
-def check_file(path: Path, force: bool) -> None:
+def refuse_existing(path: Path, force: bool) -> None:
     """Raises SpecError when `path` is there already, unless `force`."""
     if path.exists() and not force:
         raise SpecError(f"{path} is there already", "choose another --out, or add --force")
