@@ -13,7 +13,7 @@ from emulator.config.checkpoint import load_checkpoint_model
 from emulator.errors import FeedrateError
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cycle import measure
-from emulator.plugins.checkpoint.job import CheckpointJob, check
+from emulator.plugins.checkpoint.job import CheckpointJob, check, checkpoint_job
 from emulator.plugins.checkpoint.start import sweep_up
 from emulator.record.out import read_result
 from emulator.report.terminal import render, result_blocks
@@ -24,17 +24,8 @@ from emulator.sweep.summary import recovered
 @pytest.fixture
 def job(tmp_path) -> CheckpointJob:
     (tmp_path / "data").mkdir()
-    return CheckpointJob(
-        folder=tmp_path / "data",
-        model=model(1, 1),
-        subset=False,
-        scale=Fraction(1, 50_000),
-        cache="cold",
-        keep=False,
-        shift=False,
-        out=tmp_path / "out",
-        command=("feedrate",),
-    )
+    scale = Fraction(1, 50_000)
+    return checkpoint_job(tmp_path / "data", tmp_path / "out", writes=1, reads=1, pause="0s", scale=scale)
 
 
 def model(writes: int, reads: int, name: str = "llama3-8b"):
@@ -66,11 +57,7 @@ def test_what_was_kept_is_restored_by_a_later_run(job, tmp_path, direct, cache):
     first = run(replace(kept, keep=True))
     again = run(replace(job, model=model(0, 3), keep=True, cache=cache), tmp_path / "again")
     assert [one.number for one in first.checkpoints] == [0, 1]
-    assert [(one.direction, one.number) for one in again.checkpoints] == [
-        ("read", 0),
-        ("read", 1),
-        ("read", 0),
-    ]
+    assert [(one.direction, one.number) for one in again.checkpoints] == [("read", n) for n in (0, 1, 0)]
     assert again.storage["cache"] == cache
     more = run(replace(job, keep=True), tmp_path / "more")
     assert [one.number for one in more.checkpoints] == [2, 2]

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,11 +14,10 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless_ended
 
-from emulator.config.checkpoint import load_checkpoint_model
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.files import ShardIO, read_file
-from emulator.plugins.checkpoint.job import CheckpointJob
+from emulator.plugins.checkpoint.job import checkpoint_job
 from emulator.record.out import read_result
 from emulator.run.comm import Comm
 from emulator.storage.posix import PosixStorage
@@ -29,23 +27,6 @@ pytestmark = pytest.mark.mpi
 
 def words(data: Path, out: Path, *more: object) -> tuple[object, ...]:
     return ("checkpoint", data, "-m", "llama3-8b", "--pause", "0s", "--out", out, *more)
-
-
-def alone(data: Path, out: Path, **changes: object) -> CheckpointJob:
-    """A small job of one rank: one checkpoint written, one read."""
-    model = load_checkpoint_model("llama3-8b", ["io.writes=1", "io.reads=1", "io.pause=0s"])
-    job = CheckpointJob(
-        folder=data,
-        model=model,
-        subset=False,
-        scale=Fraction(1, 99_999),
-        cache="cold",
-        keep=False,
-        shift=False,
-        out=out,
-        command=("feedrate",),
-    )
-    return replace(job, **changes)
 
 
 def verified(root: Path) -> list[int]:
@@ -89,13 +70,9 @@ def started(tmp_path):
         more = words(tmp_path / "data", tmp_path / "out", "-n", 3, "--scale", "1/4000", "--writes", 800)
         command = [sys.executable, "-m", "emulator", *map(str, more), "--reads", "0", "--keep", "--force"]
         process = subprocess.Popen(
-            command,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
             env={**os.environ, **ROOT_AND_OVERSUBSCRIBED},
-        )
+        )  # fmt: skip
         processes.append(process)
         return process
 
@@ -152,7 +129,9 @@ def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_pa
     before = len(verified(root))
     place.begin(root, 999998, "dead")  # whatever the kill above left, and this
     said: list[str] = []
-    measure(alone(tmp_path / "data", tmp_path / "next"), Comm(), force=False, say=said.append)
+    scale = Fraction(1, 99_999)
+    job = checkpoint_job(tmp_path / "data", tmp_path / "next", writes=1, reads=1, pause="0s", scale=scale)
+    measure(job, Comm(), say=said.append)
     assert "removed checkpoint-999998.dead.part: an earlier run left it unfinished" in said
     assert place.unfinished(root) == [] and len(verified(root)) == before
 
@@ -170,13 +149,8 @@ def on_a_tmpfs(data: Path, size: str, script: str, *more: object) -> subprocess.
         pytest.skip("this system does not let users make namespaces")
     line = f'mount -t tmpfs -o {size} tmpfs "$0" && cd "$0" && {{ {{ {script}; }} >/dev/null 2>&1 & }}; '
     line += '"$@"; status=$?; find "$0" -name "checkpoint-*" -type d; exit $status'
-    return subprocess.run(
-        [*command, line, data, sys.executable, "-m", "emulator", *map(str, more)],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    command += [line, data, sys.executable, "-m", "emulator", *map(str, more)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
 
 
 @pytest.mark.long
@@ -187,16 +161,9 @@ def test_a_full_disk_is_one_line_and_what_was_begun_is_removed(tmp_path):
         "while [ ! -d feedrate-checkpoints/checkpoint-000000 ]; do sleep 0.02; done; "
         "head -c 90000000 /dev/zero > other"
     )
-    done = on_a_tmpfs(
-        tmp_path / "data",
-        "size=130m",
-        other,
-        *words(tmp_path / "data", tmp_path / "out", "-n", 2, "--scale", "1/4000", "--keep"),
-        "--writes",
-        4,
-        "--pause",
-        "1s",
-    )
+    more = ("-n", 2, "--scale", "1/4000", "--keep", "--writes", 4, "--pause", "1s")
+    run = words(tmp_path / "data", tmp_path / "out", *more)
+    done = on_a_tmpfs(tmp_path / "data", "size=130m", other, *run)
     assert done.returncode == 4, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("feedrate: error:")]
     assert len(lines) == 1 and "No space left on device" in lines[0] and "free some space" in lines[0]

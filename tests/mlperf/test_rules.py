@@ -22,26 +22,12 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
     steps = FILES // (7 * 2) * epochs
     samples = steps * batch * 2
     host = HostShare(host="a", ranks=2, bytes=0, samples=0, cpu_seconds=1.0, cores=8)
+    size, shares = workload.sample_read.bytes_mean, ("x_ideal", "au", "x_ideal_first", "au_first")
     point = Point(
-        ranks=2,
-        hosts=(host,),
-        epochs=epochs,
-        steps=steps,
-        samples=samples,
-        bytes=samples * workload.sample_read.bytes_mean,
-        left_out=0,
-        seconds=1000.0,
-        samples_per_second=40.0,
-        bytes_per_second=40.0 * workload.sample_read.bytes_mean,
-        ideal_samples_per_second=41.0,
-        x_ideal=0.97,
-        au=0.97,
-        x_ideal_first=0.97,
-        au_first=0.97,
-        wait_share=0.0,
-        barrier_share=0.0,
-        overshoot_p99=0.0,
-    )
+        ranks=2, hosts=(host,), epochs=epochs, steps=steps, samples=samples, bytes=samples * size, left_out=0,
+        seconds=1000.0, samples_per_second=40.0, bytes_per_second=40.0 * size, ideal_samples_per_second=41.0,
+        wait_share=0.0, barrier_share=0.0, overshoot_p99=0.0, **dict.fromkeys(shares, 0.97),
+    )  # fmt: skip
     return new_result(
         "sweep",
         command=command,
