@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from emulator.analysis.point import drawn
+from emulator.analysis.point import with_course
 from emulator.config.workload import load_workload
 from emulator.record.result import Bound, Flag, HostShare, Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps
@@ -123,7 +123,7 @@ def steps_of(made: RunResult, ranks: int = 4) -> Steps:
 def with_steps(made: RunResult) -> RunResult:
     """`made` with what figures show of the steps of its points."""
     rows = steps_of(made)
-    points = (drawn(at, rows[rows["point"] == number], "none") for number, at in enumerate(made.points))
+    points = (with_course(at, rows[rows["point"] == number], "none") for number, at in enumerate(made.points))
     return replace(made, points=tuple(points))
 
 
