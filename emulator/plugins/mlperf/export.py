@@ -34,7 +34,7 @@ from emulator.plugins.mlperf.rules import Check, self_check
 from emulator.plugins.mlperf.summary import GIB, MIB
 from emulator.plugins.mlperf.tree import RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
-from emulator.record.result import RunResult
+from emulator.record.result import Checkpoint, Point, RunResult
 from emulator.record.steps import Steps, read_steps
 
 NOTICE = "NOT_A_SUBMISSION.txt"
@@ -56,22 +56,7 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     check_out(folder, force=False, hint="choose another --out")
     checks = self_check(result, rules)
     version = checks[0].version
-    name = str(result.workload.get("name") or result.kind)
-    runs_folder = folder / "results" / "training" / _file_name(_model(name)) / "run"
-    if result.kind == "checkpoint":
-        runs_folder = folder / "results" / "checkpointing" / _file_name(name)
-    imported = result.environment.get("imported")
-    if result.kind == "imported" or imported is not None:
-        if not isinstance(imported, list) or (result.points and len(imported) != len(result.points)):
-            raise SpecError(f"{out} does not say what it was imported from", "import it again")
-        runs = read_originals(out, [str(run.get("run", number)) for number, run in enumerate(imported)])
-    elif result.kind == "checkpoint":
-        runs = [checkpoint_run(result)]
-    elif result.kind in ("run", "sweep"):
-        runs = training_runs(out, result, version)
-    else:
-        kinds = "only runs, sweeps, checkpoints and imports are exported"
-        raise SpecError(f"{out} is of the kind {result.kind}", kinds)
+    runs, runs_folder = _runs(out, result, version), folder / "results" / _place(result)
     mark = {
         "made_by": f"feedrate {result.version}",
         "official_submission": False,
@@ -102,6 +87,32 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     )
     write_whole(folder / NOTICE, "\n".join(notice))
     return checks
+
+
+def _place(result: RunResult) -> Path:
+    """Return the folder of the runs below `results`."""
+    name = str(result.workload.get("name") or result.kind)
+    if result.kind == "checkpoint":
+        return Path("checkpointing", _file_name(name))
+    return Path("training", _file_name(_model(name)), "run")
+
+
+def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
+    """Return the documents of each run: imported ones, or those that follow from what was measured.
+
+    Raises SpecError, StorageError.
+    """
+    imported = result.environment.get("imported")
+    if result.kind == "imported" or imported is not None:
+        if not isinstance(imported, list) or (result.points and len(imported) != len(result.points)):
+            raise SpecError(f"{out} does not say what it was imported from", "import it again")
+        return read_originals(out, [str(run.get("run", number)) for number, run in enumerate(imported)])
+    if result.kind == "checkpoint":
+        return [checkpoint_run(result)]
+    if result.kind in ("run", "sweep"):
+        return training_runs(out, result, version)
+    kinds = "only runs, sweeps, checkpoints and imports are exported"
+    raise SpecError(f"{out} is of the kind {result.kind}", kinds)
 
 
 def _file_name(name: str) -> str:
@@ -150,15 +161,47 @@ def training_run(
 
     Epochs too short for them are left out.
     """
-    counted = 1 if version == "v3.0" else 2
     point = result.points[number]
-    batch = workload.loader.batch_size
-    files, each = (int(_recorded(result.dataset, key)) for key in ("files", "samples_per_file"))
+    counted = 1 if version == "v3.0" else 2
+    logs, stats = _logs(rows, start, workload.loader.batch_size, counted)
+    summary = _training_summary(result, workload, point, logs, start)
     hostnames = [host.host for host in point.hosts for _ in range(host.ranks)]
-    logs: dict[int, dict[str, Any]] = {}
-    stats: dict[str, dict[str, Any]] = {}
-    for rank in range(point.ranks):
-        log, spans = logs.setdefault(rank, {}), stats.setdefault(str(rank), {})
+    config = _training_config(result, workload, number, summary["epochs"])
+    overrides = _overrides(config, workload)
+    name = start.strftime("%Y%m%d_%H%M%S")
+    model, _, accelerator = workload.name.replace("_", "-").partition("-")
+    place = str(result.dataset.get("path", ""))
+    return RunFolder(
+        name=name,
+        layout="v2.0",
+        summary=summary,
+        metadata=_metadata("training", name, model, point.ranks, config, overrides, place, accelerator),
+        epochs={str(rank): spans for rank, spans in stats.items()},
+        logs={rank: {**log, "hostname": hostnames[rank]} for rank, log in logs.items()},
+        configs={
+            "config.yaml": {"workload": config},
+            "hydra.yaml": {"hydra": {}},
+            "overrides.yaml": [
+                f"workload={workload.name.replace('-', '_')}",
+                *(f"++workload.{key}={value}" for key, value in overrides.items()),
+            ],
+        },
+    )
+
+
+Documents = dict[int, dict[str, Any]]
+"""Rank -> epoch, counted from 1, as text -> what DLIO writes of it."""
+
+
+def _logs(rows: Steps, start: datetime, batch: int, counted: int) -> tuple[Documents, Documents]:
+    """Return the log of each rank, and the times of its epochs.
+
+    Throughput counts all steps of an epoch but `counted`. Epochs that are too short for it are left out.
+    """
+    logs: Documents = {}
+    stats: Documents = {}
+    for rank in np.unique(rows["rank"]).tolist():
+        log, spans = logs.setdefault(rank, {}), stats.setdefault(rank, {})
         mine = rows[rows["rank"] == rank]
         for epoch in np.unique(mine["epoch"]):
             part = mine[mine["epoch"] == epoch]
@@ -178,25 +221,23 @@ def training_run(
                 "au": {"block1": 100 * float(part["compute"][1:].sum()) / rest},
                 "throughput": {"block1": (len(part) - counted) * batch / rest},
             }
+    return logs, stats
+
+
+def _training_summary(
+    result: RunResult, workload: Workload, point: Point, logs: Documents, start: datetime
+) -> dict[str, Any]:
+    """Return summary.json of a training with these logs. Raises SpecError."""
     epochs = [list(log.values()) for log in logs.values()]
     au = np.array([[epoch["au"]["block1"] for epoch in log] for log in epochs]).mean(axis=0)
     rate = np.array([[epoch["throughput"]["block1"] for epoch in log] for log in epochs]).sum(axis=0)
-    for rank, log in logs.items():
-        log["hostname"] = hostnames[rank]
-    sample_bytes = point.bytes / point.samples
+    sample_mib = point.bytes / point.samples / MIB
     met = float(au.mean()) >= 100 * workload.training.au_threshold
-    summary = _summary(
-        result,
-        start,
-        point.seconds,
-        point.ranks,
-        [host.host for host in point.hosts],
-        [host.cores for host in point.hosts],
-    )
-    memory = int(result.environment.get("memory_bytes", 0)) / GIB
+    names, cores = [host.host for host in point.hosts], [host.cores for host in point.hosts]
     hosts = len(point.hosts) or 1
     data = int(result.dataset["bytes"]) / GIB / hosts
-    summary |= {
+    return {
+        **_summary(result, start, point.seconds, point.ranks, names, cores),
         "metric": {
             "train_au_percentage": au.tolist(),
             "train_au_mean_percentage": float(au.mean()),
@@ -205,29 +246,31 @@ def training_run(
             "train_throughput_samples_per_second": rate.tolist(),
             "train_throughput_mean_samples_per_second": float(rate.mean()),
             "train_throughput_stdev_samples_per_second": float(rate.std()),
-            "train_io_mean_MB_per_second": float(rate.mean()) * sample_bytes / MIB,
-            "train_io_stdev_MB_per_second": float(rate.std()) * sample_bytes / MIB,
+            "train_io_mean_MB_per_second": float(rate.mean()) * sample_mib,
+            "train_io_stdev_MB_per_second": float(rate.std()) * sample_mib,
         },
-        "num_files_train": files,
+        "num_files_train": int(_recorded(result.dataset, "files")),
         "num_files_eval": 0,
-        "num_samples_per_file": each,
-        "potential_caching": [int(data < memory)] * hosts,
+        "num_samples_per_file": int(_recorded(result.dataset, "samples_per_file")),
+        "potential_caching": [int(data < int(result.environment.get("memory_bytes", 0)) / GIB)] * hosts,
         "data_size_per_host_GB": data,
         "epochs": len(au),
     }
-    loader, training = workload.loader, workload.training
-    place = str(result.dataset.get("path", ""))
-    model, _, accelerator = workload.name.replace("_", "-").partition("-")
-    config: dict[str, Any] = {
-        "model": {"name": model, "type": "cnn"},
+
+
+def _training_config(result: RunResult, workload: Workload, number: int, epochs: int) -> dict[str, Any]:
+    """Return DLIO's configuration of what was run as point `number`."""
+    point, loader = result.points[number], workload.loader
+    return {
+        "model": {"name": _model(workload.name), "type": "cnn"},
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": True, "checkpoint": False},
         "dataset": {
-            "data_folder": place,
+            "data_folder": str(result.dataset.get("path", "")),
             "format": workload.sample.format,
-            "num_files_train": files,
-            "num_samples_per_file": each,
-            "record_length_bytes": round(sample_bytes),  # the mean of what was read
+            "num_files_train": int(_recorded(result.dataset, "files")),
+            "num_samples_per_file": int(_recorded(result.dataset, "samples_per_file")),
+            "record_length_bytes": round(point.bytes / point.samples),  # the mean of what was read
         },
         "reader": {
             "data_loader": "pytorch",
@@ -239,30 +282,12 @@ def training_run(
             "sample_shuffle": "seed",
         },
         "train": {
-            "epochs": len(au),
+            "epochs": epochs,
             "computation_time": workload.accelerator.step_seconds,
-            "seed": training.shuffle_seed + number,
+            "seed": workload.training.shuffle_seed + number,
         },
-        "metric": {"au": training.au_threshold},
+        "metric": {"au": workload.training.au_threshold},
     }
-    name = start.strftime("%Y%m%d_%H%M%S")
-    overrides = _overrides(config, workload)
-    return RunFolder(
-        name=name,
-        layout="v2.0",
-        summary=summary,
-        metadata=_metadata("training", name, model, point.ranks, config, overrides, place, accelerator),
-        epochs=stats,
-        logs=logs,
-        configs={
-            "config.yaml": {"workload": config},
-            "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [
-                f"workload={workload.name.replace('-', '_')}",
-                *(f"++workload.{key}={value}" for key, value in overrides.items()),
-            ],
-        },
-    )
 
 
 def _recorded(dataset: Mapping[str, Any], key: str) -> Any:
@@ -342,32 +367,77 @@ def _metadata(
 
 
 def checkpoint_run(result: RunResult) -> RunFolder:
-    """Make the documents of a checkpoint run.
-
-    Means and deviations are over checkpoints; throughput is the whole size / the slowest rank's seconds.
-    """
+    """Make the documents of a checkpoint run."""
     first, last = result.checkpoints[0], result.checkpoints[-1]
     seconds = last.began + last.seconds + last.commit_seconds
     start = _ended(result) - timedelta(seconds=seconds)
-    metric: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for direction, word in (("write", "save"), ("read", "load")):
-        chosen = [checkpoint for checkpoint in result.checkpoints if checkpoint.direction == direction]
-        counts[direction] = len(chosen)
-        if chosen:
-            rates = [checkpoint.bytes_per_second / GIB for checkpoint in chosen]
-            seconds_each = [checkpoint.seconds for checkpoint in chosen]
-            metric |= {
-                f"{word}_checkpoint_io_mean_GB_per_second": fmean(rates),
-                f"{word}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
-                f"{word}_checkpoint_duration_mean_seconds": fmean(seconds_each),
-                f"{word}_checkpoint_duration_stdev_seconds": pstdev(seconds_each),
-            }
-    metric["checkpoint_size_GB"] = first.bytes / GIB
     workload = result.workload
+    model = str(workload["name"])
+    config = _checkpoint_config(result)
+    cores = [int(result.environment.get("cores", 0))] * first.hosts
+    summary = _summary(result, start, seconds, first.ranks, list(result.environment.get("hosts", ())), cores)
+    name = start.strftime("%Y%m%d_%H%M%S")
+    epoch = {"start": _time(start, 0.0), **_checkpoint_spans(result, start), "end": _time(start, seconds)}
+    overrides = {"checkpoint.mode": "subset"} if workload["subset"] else {}
     place = str(result.dataset.get("path", ""))
+    return RunFolder(
+        name=name,
+        layout="v2.0",
+        summary={**summary, "num_hosts": first.hosts, "metric": _checkpoint_metric(result)},
+        epochs={"0": {"1": epoch}},
+        metadata=_metadata("checkpointing", name, model, first.ranks, config, overrides, place),
+        configs={
+            "config.yaml": {"workload": config},
+            "hydra.yaml": {"hydra": {}},
+            "overrides.yaml": [f"workload={model.replace('-', '_')}"],
+        },
+    )
+
+
+def _by_verb(result: RunResult) -> dict[str, list[Checkpoint]]:
+    """Return DLIO's verb -> checkpoints, where there are any."""
+    verbs = {"save": "write", "load": "read"}
+    found = {
+        verb: [made for made in result.checkpoints if made.direction == direction]
+        for verb, direction in verbs.items()
+    }
+    return {verb: chosen for verb, chosen in found.items() if chosen}
+
+
+def _checkpoint_metric(result: RunResult) -> dict[str, float]:
+    """Return means and deviations over checkpoints; throughput is all bytes / the slowest rank's seconds."""
+    metric: dict[str, float] = {}
+    for verb, chosen in _by_verb(result).items():
+        rates = [checkpoint.bytes_per_second / GIB for checkpoint in chosen]
+        seconds = [checkpoint.seconds for checkpoint in chosen]
+        metric |= {
+            f"{verb}_checkpoint_io_mean_GB_per_second": fmean(rates),
+            f"{verb}_checkpoint_io_stdev_GB_per_second": pstdev(rates),
+            f"{verb}_checkpoint_duration_mean_seconds": fmean(seconds),
+            f"{verb}_checkpoint_duration_stdev_seconds": pstdev(seconds),
+        }
+    return {**metric, "checkpoint_size_GB": result.checkpoints[0].bytes / GIB}
+
+
+def _checkpoint_spans(result: RunResult, start: datetime) -> dict[str, Any]:
+    """Return save_ckptN and load_ckptN: when each checkpoint was written or read, and how fast."""
+    return {
+        f"{verb}_ckpt{number}": {
+            "start": _time(start, made.began),
+            "end": _time(start, made.began + made.seconds),
+            "duration": made.seconds,
+            "throughput": made.bytes_per_second / GIB,
+        }
+        for verb, chosen in _by_verb(result).items()
+        for number, made in enumerate(chosen, start=1)
+    }
+
+
+def _checkpoint_config(result: RunResult) -> dict[str, Any]:
+    """Return DLIO's configuration of the checkpoints that were written and read."""
+    workload, counts = result.workload, {verb: len(chosen) for verb, chosen in _by_verb(result).items()}
     shape, parallelism = workload["shape"], workload["parallelism"]
-    config = {
+    return {
         "model": {
             "name": str(workload["name"]).replace("llama3-", "llama_"),
             "type": "transformer",
@@ -390,43 +460,14 @@ def checkpoint_run(result: RunResult) -> RunFolder:
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": False, "checkpoint": True},
         "checkpoint": {
-            "checkpoint_folder": place,
+            "checkpoint_folder": str(result.dataset.get("path", "")),
             "time_between_checkpoints": workload["io"]["pause"],
-            "num_checkpoints_write": counts["write"],
-            "num_checkpoints_read": counts["read"],
+            "num_checkpoints_write": counts.get("save", 0),
+            "num_checkpoints_read": counts.get("load", 0),
             "fsync": True,
             "mode": "subset" if workload["subset"] else "default",
         },
     }
-    overrides = {"checkpoint.mode": "subset"} if workload["subset"] else {}
-    cores = [int(result.environment.get("cores", 0))] * first.hosts
-    summary = _summary(result, start, seconds, first.ranks, list(result.environment.get("hosts", ())), cores)
-    name = start.strftime("%Y%m%d_%H%M%S")
-    spans: dict[str, Any] = {}
-    for direction, word in (("write", "save"), ("read", "load")):
-        chosen = [checkpoint for checkpoint in result.checkpoints if checkpoint.direction == direction]
-        for number, made in enumerate(chosen, start=1):
-            spans[f"{word}_ckpt{number}"] = {
-                "start": _time(start, made.began),
-                "end": _time(start, made.began + made.seconds),
-                "duration": made.seconds,
-                "throughput": made.bytes_per_second / GIB,
-            }
-    epoch = {"start": _time(start, 0.0), **spans, "end": _time(start, seconds)}
-    return RunFolder(
-        name=name,
-        layout="v2.0",
-        summary={**summary, "num_hosts": first.hosts, "metric": metric},
-        epochs={"0": {"1": epoch}},
-        metadata=_metadata(
-            "checkpointing", name, str(workload["name"]), first.ranks, config, overrides, place
-        ),
-        configs={
-            "config.yaml": {"workload": config},
-            "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [f"workload={str(workload['name']).replace('-', '_')}"],
-        },
-    )
 
 
 def _summary(
