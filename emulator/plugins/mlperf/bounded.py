@@ -72,7 +72,7 @@ def parse_json(text: str, name: str) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=without_duplicates)
     except RecursionError:
-        raise SpecError(f"{name}: nested too deeply", f"at most {DEPTH} levels are read") from None
+        raise _too_deep(name) from None
     except ValueError as error:
         raise SpecError(f"{name}: not valid JSON", _summary(error)) from None
     return _checked(value, name)
@@ -121,52 +121,75 @@ class _OpenCollection:
     children: int = 0
 
 
-def _check_size(text: str, name: str) -> None:
-    """Refuse a YAML document before it is built: too deep, a key twice, or too many values.
+class _Counter:
+    """Counts the values of a YAML document, aliases expanded, and checks its depth and its keys.
 
     An alias counts as many values as its anchor holds, which is known when the anchor's value has ended. So
-    a document whose aliases multiply is refused at the first alias that goes beyond the limit. Raises
-    SpecError, yaml.YAMLError.
+    a document whose aliases multiply is refused at the first alias that goes beyond the limit.
     """
-    anchors: dict[str, int] = {}
-    stack: list[_OpenCollection] = []
-    total = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.CollectionEndEvent):
-            ended = stack.pop()
-            if ended.anchor is not None:
-                anchors[ended.anchor] = total - ended.before
-            continue
-        if not isinstance(event, yaml.NodeEvent):
-            continue
-        if stack:
-            parent = stack[-1]
-            parent.children += 1
-            is_key = parent.keys is not None and parent.children % 2 == 1
-            if parent.keys is not None and is_key and isinstance(event, yaml.ScalarEvent):
-                if event.value in parent.keys:
-                    raise SpecError(f"{name}: the key {event.value[:40]!r} appears twice")
-                parent.keys.add(event.value)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._total = 0
+        self._anchors: dict[str, int] = {}
+        self._open: list[_OpenCollection] = []
+
+    def end(self) -> None:
+        """A table or list ends."""
+        ended = self._open.pop()
+        if ended.anchor is not None:
+            self._anchors[ended.anchor] = self._total - ended.before
+
+    def add(self, event: yaml.NodeEvent) -> None:
+        """A value begins. Raises SpecError."""
+        if self._open:
+            self._add_to_parent(self._open[-1], event)
         if isinstance(event, yaml.CollectionStartEvent):
             keys: set[str] | None = set() if isinstance(event, yaml.MappingStartEvent) else None
-            stack.append(_OpenCollection(event.anchor, total, keys))
+            self._open.append(_OpenCollection(event.anchor, self._total, keys))
         elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in anchors:
-                raise SpecError(f"{name}: the alias *{event.anchor[:40]} has no anchor before it")
-            total += anchors[event.anchor]
+            if event.anchor not in self._anchors:
+                raise SpecError(f"{self._name}: the alias *{event.anchor[:40]} has no anchor before it")
+            self._total += self._anchors[event.anchor]
         elif event.anchor is not None:
-            anchors[event.anchor] = 1
-        total += 1
-        if len(stack) > DEPTH:
-            raise SpecError(f"{name}: nested too deeply", f"at most {DEPTH} levels are read")
-        if total > NODES:
-            raise SpecError(f"{name}: more than {NODES} values, aliases expanded", "this is no configuration")
+            self._anchors[event.anchor] = 1
+        self._total += 1
+        if len(self._open) > DEPTH:
+            raise _too_deep(self._name)
+        if self._total > NODES:
+            what = f"{self._name}: more than {NODES} values, aliases expanded"
+            raise SpecError(what, "this is no configuration")
+
+    def _add_to_parent(self, parent: _OpenCollection, event: yaml.NodeEvent) -> None:
+        parent.children += 1
+        is_key = parent.keys is not None and parent.children % 2 == 1
+        if parent.keys is not None and is_key and isinstance(event, yaml.ScalarEvent):
+            if event.value in parent.keys:
+                raise SpecError(f"{self._name}: the key {event.value[:40]!r} appears twice")
+            parent.keys.add(event.value)
+
+
+def _check_size(text: str, name: str) -> None:
+    """Refuse a YAML document that is too deep, too large or has a key twice, before it is built.
+
+    Raises SpecError, yaml.YAMLError.
+    """
+    counter = _Counter(name)
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            counter.end()
+        elif isinstance(event, yaml.NodeEvent):
+            counter.add(event)
+
+
+def _too_deep(name: str) -> SpecError:
+    return SpecError(f"{name}: nested too deeply", f"at most {DEPTH} levels are read")
 
 
 def _checked(value: Any, name: str, depth: int = 0) -> Any:
     """Check every number and text of `value`, and return it with text keys. Raises SpecError."""
     if depth > DEPTH:
-        raise SpecError(f"{name}: nested too deeply", f"at most {DEPTH} levels are read")
+        raise _too_deep(name)
     if isinstance(value, dict):
         if any(not isinstance(key, str | int) or isinstance(key, bool) for key in value):
             raise SpecError(f"{name}: a table with a key that is neither text nor a whole number")
@@ -176,16 +199,24 @@ def _checked(value: Any, name: str, depth: int = 0) -> Any:
         return table
     if isinstance(value, list):
         return [_checked(item, name, depth + 1) for item in value]
-    if type(value) is str:
-        if len(value) > TEXT:
-            raise SpecError(f"{name}: a text of more than {TEXT} characters")
-        if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise SpecError(f"{name}: a text with a NUL or an unpaired surrogate")
-    elif type(value) in (int, float):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SpecError(f"{name}: a number that is not finite (NaN or infinity)")
-        if abs(value) > NUMBER:
-            raise SpecError(f"{name}: a number beyond {NUMBER:g}", "no size, count or time is that large")
-    elif value is not None and not isinstance(value, bool):
+    if value is not None and type(value) not in (str, int, float, bool):  # a date, a set, bytes
         raise SpecError(f"{name}: a value of type {type(value).__name__}", "only text and numbers are read")
+    if isinstance(value, str):
+        _check_text(value, name)
+    elif value is not None:
+        _check_number(value, name)
     return value
+
+
+def _check_text(value: str, name: str) -> None:
+    if len(value) > TEXT:
+        raise SpecError(f"{name}: a text of more than {TEXT} characters")
+    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise SpecError(f"{name}: a text with a NUL or an unpaired surrogate")
+
+
+def _check_number(value: float, name: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SpecError(f"{name}: a number that is not finite (NaN or infinity)")
+    if abs(value) > NUMBER:
+        raise SpecError(f"{name}: a number beyond {NUMBER:g}", "no size, count or time is that large")

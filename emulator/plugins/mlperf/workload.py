@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -158,75 +158,25 @@ class Converted:
 def convert(config: Config, name: str) -> Converted:
     """Convert `config` to the workload `name`. Raises SpecError."""
     form = config.text("dataset.format", "tfrecord")
-    loader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
-    tf_data = form == "tfrecord" and loader == "tensorflow"
-    batch = config.whole("reader.batch_size", 1)
-    seconds = float(config.number("train.computation_time") or 0.0)
-    workers = max(1, config.whole("reader.read_threads", 1))
-    prefetch = config.whole("reader.prefetch_size", 2)
-    block = config.whole("reader.transfer_size") // BLOCK_BYTES * BLOCK_BYTES
-    if not config.whole("reader.transfer_size"):
-        block = 256 << 10 if tf_data else 4 << 20
-    access: dict[str, Any] = {"pattern": "random"}
-    columns = _columns(config) if form == "parquet" else ()
-    row_group = config.whole("dataset.parquet.row_group_size") if form == "parquet" else 0
-    read = [column for column in columns if column.read]
-    if columns and not read:
-        raise SpecError(f"{config.name}: dataset.parquet.columns has no column that is read")
-    if form == "parquet":  # row groups of a few files in turn
-        access = {"pattern": "sequential", "streams": workers, "shuffle_buffer": 0}
-        if len(read) < len(columns):
-            bytes_read = sum(column.bytes for column in read)
-            access |= {"columns": [column.name for column in read], "bytes_read": bytes_read}
-            access |= {"chunk_bytes": row_group * bytes_read // len(read)}
-    if tf_data:  # files from their start, several at a time, through a shuffle buffer
-        shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
-        buffer = config.whole("reader.shuffle_size", 1024) if shuffled else 0
-        access = {"pattern": "sequential", "streams": workers, "shuffle_buffer": buffer}
-        prefetch = max(1, prefetch)
-    else:  # PyTorch gives every worker its share, rounded up; 2 batches for 0
-        prefetch = workers * (math.ceil(prefetch / workers) if prefetch else 2)
-    # YAML has no key for the accelerator: the name of the file or of the chosen workload ends in it.
-    accelerator = next(
-        (
-            product
-            for suffix, product in _ACCELERATORS.items()
-            if re.search(rf"[_-]{suffix}(?![a-z0-9])", config.choice.lower())
-        ),
-        "accelerator not stated",
-    )
-    catalogue = (load_workload(known).accelerator for known in names("workloads"))
-    provenances = (a.provenance for a in catalogue if (a.step_batch_size, a.step_seconds) == (batch, seconds))
-    if not tf_data:
-        access["refill"] = "persistent"
+    reader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
+    tf_data = form == "tfrecord" and reader == "tensorflow"
+    parquet = form == "parquet"
+    columns = _columns(config) if parquet else ()
+    row_group = config.whole("dataset.parquet.row_group_size") if parquet else 0
+    accelerator = _accelerator(config)
+    widths = sum(column.bytes for column in columns)
     table: dict[str, Any] = {
         "name": name,
-        "title": f"{config.model('a model')}, {accelerator}, as DLIO's YAML describes it",
+        "title": f"{config.model('a model')}, {accelerator['name']}, as DLIO's YAML describes it",
         "sample": {
             "format": form,
-            "bytes_mean": _record_bytes(
-                config,
-                "record_length_bytes",
-                "record_length",
-                sum(column.bytes for column in columns) or 65536,
-            ),
+            "bytes_mean": _record_bytes(config, "record_length_bytes", "record_length", widths or 65536),
             "bytes_sd": _record_bytes(config, "record_length_bytes_stdev", "record_length_stdev", 0),
             "samples_per_file": config.whole("dataset.num_samples_per_file", 1),
         },
-        "access": access,
-        "loader": {
-            "batch_size": batch,
-            "workers": workers,
-            "prefetch": prefetch,
-            "block_bytes": max(BLOCK_BYTES, block),
-            "crop": [],
-        },
-        "accelerator": {
-            "name": accelerator,
-            "step_seconds": seconds,
-            "step_batch_size": batch,
-            "provenance": next(provenances, "chosen"),
-        },
+        "access": _access(config, tf_data, parquet, columns, row_group),
+        "loader": _loading(config, tf_data),
+        "accelerator": accelerator,
         "training": {
             "epochs": config.whole("train.epochs", 1),
             "sync": "step",
@@ -240,8 +190,8 @@ def convert(config: Config, name: str) -> Converted:
     except SpecError as error:
         raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
     if crop := _crop(workload.sample):
-        loading = {**table["loader"], "crop": list(crop)}
-        table["loader"], workload = loading, replace(workload, loader=replace(workload.loader, crop=crop))
+        table["loader"]["crop"] = list(crop)
+        workload = replace(workload, loader=replace(workload.loader, crop=crop))
     return Converted(
         table=table,
         workload=workload,
@@ -251,6 +201,66 @@ def convert(config: Config, name: str) -> Converted:
         row_group=row_group,
         subfolders=config.whole("dataset.num_subfolders_train"),
     )
+
+
+def _workers(config: Config) -> int:
+    return max(1, config.whole("reader.read_threads", 1))
+
+
+def _access(
+    config: Config, tf_data: bool, parquet: bool, columns: Sequence[Column], row_group: int
+) -> dict[str, Any]:
+    """Return the table `access` of the workload. Raises SpecError when no column is read."""
+    if tf_data:  # files from their start, several at a time, through a shuffle buffer
+        shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
+        buffer = config.whole("reader.shuffle_size", 1024) if shuffled else 0
+        return {"pattern": "sequential", "streams": _workers(config), "shuffle_buffer": buffer}
+    if not parquet:
+        return {"pattern": "random", "refill": "persistent"}
+    # Row groups of a few files in turn.
+    access: dict[str, Any] = {"pattern": "sequential", "streams": _workers(config), "shuffle_buffer": 0}
+    read = [column for column in columns if column.read]
+    if columns and not read:
+        raise SpecError(f"{config.name}: dataset.parquet.columns has no column that is read")
+    if len(read) < len(columns):
+        bytes_read = sum(column.bytes for column in read)
+        access |= {"columns": [column.name for column in read], "bytes_read": bytes_read}
+        access |= {"chunk_bytes": row_group * bytes_read // len(read)}
+    return {**access, "refill": "persistent"}
+
+
+def _loading(config: Config, tf_data: bool) -> dict[str, Any]:
+    """Return the table `loader` of the workload, without a crop."""
+    workers, prefetch = _workers(config), config.whole("reader.prefetch_size", 2)
+    # PyTorch gives every worker its share, rounded up, and 2 batches where nothing is said.
+    shared = workers * (math.ceil(prefetch / workers) if prefetch else 2)
+    block = config.whole("reader.transfer_size") // BLOCK_BYTES * BLOCK_BYTES
+    if not config.whole("reader.transfer_size"):
+        block = 256 << 10 if tf_data else 4 << 20
+    return {
+        "batch_size": config.whole("reader.batch_size", 1),
+        "workers": workers,
+        "prefetch": max(1, prefetch) if tf_data else shared,
+        "block_bytes": max(BLOCK_BYTES, block),
+        "crop": [],
+    }
+
+
+def _accelerator(config: Config) -> dict[str, Any]:
+    """Return the table `accelerator` of the workload."""
+    # YAML has no key for the accelerator: the name of the file or of the chosen workload ends in it.
+    choice = config.choice.lower()
+    suffixes = (end for end in _ACCELERATORS if re.search(rf"[_-]{end}(?![a-z0-9])", choice))
+    batch = config.whole("reader.batch_size", 1)
+    seconds = float(config.number("train.computation_time") or 0.0)
+    catalogue = (load_workload(known).accelerator for known in names("workloads"))
+    provenances = (a.provenance for a in catalogue if (a.step_batch_size, a.step_seconds) == (batch, seconds))
+    return {
+        "name": _ACCELERATORS.get(next(suffixes, ""), "accelerator not stated"),
+        "step_seconds": seconds,
+        "step_batch_size": batch,
+        "provenance": next(provenances, "chosen"),
+    }
 
 
 def _columns(config: Config) -> tuple[Column, ...]:
