@@ -1,9 +1,9 @@
-"""Ranks of this machine without a start of their own: one process imports what they need, and forks them.
+"""The fork server: one process imports what ranks need, and forks the ranks of this machine.
 
-Python, NumPy and feedrate's modules cost a rank a third of a second of CPU, PyTorch one and a half; a hundred
-ranks on two cores took half a minute. What mpirun starts is a new program each time, so it starts stand-ins
-(run.stand_in), and each asks this server for a process to work in its place and in its environment, where MPI
-finds who it is. The server ends with its launcher, ranks with the server, and a rank with its stand-in.
+Importing Python, NumPy and feedrate costs a rank 0.3 s of CPU, PyTorch 1.5 s: 100 ranks on two cores took
+30 s to start. mpirun can only start programs, so it starts stand-ins (launch.stand_in). Each asks this server
+for a process in its place, with its environment, where MPI finds its rank. The server ends with its launcher,
+ranks end with the server, and a rank ends with its stand-in.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from emulator.launch.launched import mpi_library
 from emulator.registry import LOADERS
 
 _MOST_BYTES = 2**18
-"""Of an environment: more than the kernel lets a message of such a socket have."""
+"""Longest environment, bytes: more than the kernel allows in one message of such a socket."""
 
 
 class Preload(NamedTuple):
-    """What a server imports before it forks ranks."""
+    """Modules and a loader that the server imports before it forks ranks."""
 
     server: Callable[[], None]
-    """Function of a module that the server process calls: it calls `serve_ranks`."""
+    """A module's function that the server process runs; it calls `serve_ranks`."""
     modules: Sequence[ModuleType] = ()
     loader: str = ""
-    """Name of the ranks' loader; empty: they have none."""
+    """Name of the ranks' loader; empty if they have none."""
 
 
 @contextmanager
 def fork_server(
     folder: Path, preload: Preload, words: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[list[str]]:
-    """A server for ranks of `feedrate WORDS`.
+    """Run a fork server for ranks of `feedrate WORDS` during the body.
 
-    Gives the command of a stand-in, up to that of the rank. `folder` is for the server's socket.
+    Yields a stand-in's command line, without the rank's, which follows it. The server's socket is in `folder`.
     """
     place, main = str(folder / "ranks"), preload.server
     modules = ",".join(module.__name__ for module in preload.modules)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(place)
-        listener.listen(4096)  # stand-ins come before the server has imported what it needs
+        listener.listen(4096)  # stand-ins connect while the server is still importing
         process = ChildProcess(
             "the fork server",
-            # By no module's name: PyTorch's workers would import that as their own __main__.
+            # -c, not -m: PyTorch's workers would import the module of -m as their own __main__.
             [
                 *(sys.executable, "-c", f"from {main.__module__} import {main.__name__} as main; main()"),
                 *(str(listener.fileno()), modules, preload.loader, *words),
@@ -67,8 +67,8 @@ def fork_server(
             stderr=None,
             pass_fds=[listener.fileno()],
             env=environment,
-            # Ranks are in the launcher's session, as those that mpirun starts: the kernel shares out cores by
-            # session (sched_autogroup), and with one of their own others on the host would weigh otherwise.
+            # In the launcher's session, as ranks that mpirun starts: the kernel divides cores by session
+            # (sched_autogroup), and a session of their own would change the ranks' share.
             start_new_session=False,
             process_group=0,
         )
@@ -83,12 +83,12 @@ def serve_ranks(command: Callable[[], None]) -> None:
     _, descriptor, modules, loader, *sys.argv[1:] = sys.argv
     for module in filter(None, modules.split(",")):
         import_module(module)
-    with suppress(FeedrateError):  # ranks meet it, too, and say so
+    with suppress(FeedrateError):  # each rank meets the same error and reports it
         if loader:
             LOADERS.load(loader).get()
     with suppress(FeedrateError):
         mpi_library()
-    gc.freeze()  # or the first collection of each rank would copy all that they share
+    gc.freeze()  # or each rank's first collection would write to, and so copy, all shared pages
     _fork_ranks(socket.socket(fileno=int(descriptor)))
     command()
 
@@ -96,56 +96,79 @@ def serve_ranks(command: Callable[[], None]) -> None:
 class _Rank(NamedTuple):
     process: int
     ended: int
-    """Readable when the process has ended."""
+    """A pidfd: readable when the process has ended."""
     stand_in: int
-    """Its socket."""
+    """Socket of its stand-in."""
 
 
 def _fork_ranks(listener: socket.socket) -> None:
     """Fork a rank for each stand-in that connects, and return in it; the server never returns."""
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
-    ranks: dict[int, _Rank] = {}
+    ranks: dict[int, _Rank] = {}  # by each of its descriptors
     while True:
-        ready = waiting.poll()[0][0]  # one at a time: what it means is closed, and its number used again
+        # One event at a time: handling it may close a descriptor whose number is then used again.
+        ready = waiting.poll()[0][0]
         if ready == listener.fileno():
-            connection, _ = listener.accept()
-            environment, streams, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
-            if not streams:  # its environment was too large: it is the rank itself
-                connection.close()
+            asked = _accept(listener)
+            if asked is None:
                 continue
-            stand_in = connection.detach()
             if (process := os.fork()) == 0:
-                for number, stream in enumerate(streams):
-                    os.dup2(stream, number)
-                for descriptor in (listener.detach(), stand_in, *streams, *ranks):
-                    os.close(descriptor)
-                os.environb.clear()
-                for pair in environment.split(b"\0"):
-                    name, _, value = pair.partition(b"=")
-                    os.environb[name] = value
+                _become_rank(asked, (listener.detach(), *ranks))
                 return
-            for stream in streams:
+            for stream in asked.streams:
                 os.close(stream)
-            rank = _Rank(process, os.pidfd_open(process), stand_in)
-            for descriptor in rank[1:]:
+            rank = _Rank(process, os.pidfd_open(process), asked.stand_in)
+            for descriptor in (rank.ended, rank.stand_in):
                 ranks[descriptor] = rank
                 waiting.register(descriptor, select.POLLIN)
             continue
-        rank = ranks[ready]
-        if ready == rank.ended:
-            _, status = os.waitpid(rank.process, 0)
-            with suppress(OSError):
-                os.write(rank.stand_in, status.to_bytes(4, sys.byteorder))
-            gone: tuple[int, ...] = rank[1:]
-        elif told := os.read(ready, 1):
-            os.kill(rank.process, told[0])
-            continue
-        else:  # it was killed
-            os.kill(rank.process, signal.SIGKILL)
-            gone = rank[2:]
-        for descriptor in gone:
-            if ranks.get(descriptor) is rank:
+        for descriptor in _relay(ranks[ready], ready):
+            if descriptor in ranks:
                 del ranks[descriptor]
                 waiting.unregister(descriptor)
                 os.close(descriptor)
+
+
+class _Asked(NamedTuple):
+    """A stand-in's request for a rank."""
+
+    stand_in: int
+    environment: bytes
+    streams: list[int]
+
+
+def _accept(listener: socket.socket) -> _Asked | None:
+    """Accept a stand-in; None if its environment did not fit into a message, and it is the rank itself."""
+    connection, _ = listener.accept()
+    environment, streams, *_ = socket.recv_fds(connection, _MOST_BYTES, 3)
+    if not streams:
+        connection.close()
+        return None
+    return _Asked(connection.detach(), environment, streams)
+
+
+def _become_rank(asked: _Asked, of_server: Sequence[int]) -> None:
+    """Take the stand-in's streams and environment, and close the server's descriptors."""
+    for number, stream in enumerate(asked.streams):
+        os.dup2(stream, number)
+    for descriptor in (*of_server, asked.stand_in, *asked.streams):
+        os.close(descriptor)
+    os.environb.clear()
+    for pair in asked.environment.split(b"\0"):
+        name, _, value = pair.partition(b"=")
+        os.environb[name] = value
+
+
+def _relay(rank: _Rank, ready: int) -> tuple[int, ...]:
+    """Pass a rank's exit status or its stand-in's signal on; the descriptors to close."""
+    if ready == rank.ended:
+        _, status = os.waitpid(rank.process, 0)
+        with suppress(OSError):
+            os.write(rank.stand_in, status.to_bytes(4, sys.byteorder))
+        return (rank.ended, rank.stand_in)
+    if told := os.read(ready, 1):
+        os.kill(rank.process, told[0])
+        return ()
+    os.kill(rank.process, signal.SIGKILL)  # the stand-in was killed; the pidfd will report the end
+    return (rank.stand_in,)

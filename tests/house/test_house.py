@@ -29,7 +29,7 @@ def test_the_readme_fits():
 
 
 OWNERS = {
-    "torch": {"loader/torch.py", "plugins/calibrate"},
+    "torch": {"loader/pytorch.py", "plugins/calibrate"},
     "nibabel": {"plugins/formats/nifti.py", "dataset/seeds.py"},
     "h5py": {"plugins/formats/hdf5.py"},
     "mpi4py": {"run/comm.py", "launch/launched.py"},

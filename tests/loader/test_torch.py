@@ -30,7 +30,8 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader import make_loader
 from emulator.loader.reading import WholeReader
-from emulator.loader.torch import Forkserver, SampleReader
+from emulator.loader.worker import SampleReader
+from emulator.loader.worker_server import Forkserver
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]
@@ -67,7 +68,7 @@ class TestTorch(LoaderContract):
 
     def test_workers_killed_while_they_look_whether_to_end_hold_nothing_up(self) -> None:
         context = Forkserver()
-        context.set_forkserver_preload(["emulator.loader.torch"])
+        context.set_forkserver_preload(["emulator.loader.worker"])
         for _ in range(10):  # with multiprocessing's own Event about every second one takes its lock along
             event, (mine, theirs) = context.Event(), context.Pipe()
             worker = context.Process(target=look, args=(event, theirs))

@@ -1,0 +1,218 @@
+"""The dataset that a worker process of `--loader torch` reads.
+
+A worker reads a sample through the library that a training uses (np.load, nibabel, h5py): through the page
+cache, in that library's requests. The random crop and default_collate follow, as in the reference 3D U-Net.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from emulator.errors import DatasetError, FeedrateError, StorageError
+from emulator.launch.watch import watch_worker
+from emulator.loader.base import Made
+from emulator.loader.crop import crop_of
+from emulator.loader.library import load_sample
+from emulator.loader.pytorch import torch
+from emulator.loader.reading import PartReader, WholeReader
+from emulator.order import Portion
+from emulator.record.books import Books, Page
+from emulator.storage.base import ReadCounts, Scanner, Storage
+from emulator.storage.posix import aligned_buffer
+
+Tensors = Sequence[torch.Tensor]
+"""A batch: images (float32) and labels (uint8), each of shape (samples, 1, depth, height, width). A batch of
+records is one tensor (uint8) with all their bytes."""
+
+
+class StepRequest(NamedTuple):
+    """One step that the DataLoader is asked for."""
+
+    epoch: int
+    portion: Portion
+
+
+class Loaded(NamedTuple):
+    """A step's samples, read and collated."""
+
+    batch: Tensors
+    bytes: int
+    """Bytes that were read."""
+    began: float
+    """Start of the first read, in seconds of time.monotonic; NaN if nothing had to be read."""
+
+
+class SampleReader:
+    """Reads whole volumes and crops them. Can be pickled for a worker process."""
+
+    def __init__(self, whole: WholeReader, crop: tuple[int, ...], seed: int) -> None:
+        self.whole = whole
+        self.crop = crop
+        self.seed = seed
+
+    def __call__(self, epoch: int, index: int) -> Tensors:
+        """Image and label of sample `index`, each (1, depth, height, width).
+
+        Raises DatasetError, StorageError.
+        """
+        # The crop depends on nothing else, so it is the same for any number of ranks.
+        key = np.array([self.seed, epoch], dtype=np.uint64)
+        random = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, index]))
+        arrays = load_sample(self.whole, index)
+        volumes = crop_of(arrays, self.crop, random, self.whole.samples.names[index])
+        kinds = (np.float32, np.uint8)
+        return [
+            torch.from_numpy(np.ascontiguousarray(volume, kind)[None])
+            for volume, kind in zip(volumes, kinds, strict=True)
+        ]
+
+    def load(self, request: StepRequest) -> Loaded:
+        """Read and collate a step's samples. Raises DatasetError, StorageError."""
+        began = time.monotonic()
+        files = [read.file for read in request.portion.reads]
+        samples = [self(request.epoch, file) for file in files]
+        shapes = {sample[0].shape for sample in samples}
+        if len(shapes) > 1:
+            raise DatasetError(
+                "samples of different shapes make no batch", "set loader.crop or a batch_size of 1"
+            )
+        return Loaded(torch.utils.data.default_collate(samples), sum(map(self.whole.size, files)), began)
+
+
+class RecordReader:
+    """Reads a step's records into one tensor and decodes nothing. Can be pickled for a worker process."""
+
+    def __init__(self, whole: PartReader, files: int) -> None:
+        """`files` is the most files to keep open until the next epoch."""
+        self.whole = whole
+        self.files = files
+        self._scanner: Scanner | None = None
+        self._epoch = 0
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RecordReader, (self.whole, self.files))
+
+    def load(self, request: StepRequest) -> Loaded:
+        """Read the records of a step. Raises DatasetError, StorageError."""
+        reads = request.portion.reads
+        began = time.monotonic() if reads else math.nan
+        if self._scanner is None:
+            self._scanner, self._epoch = self.whole.scanner(memoryview(b""), self.files, _none), request.epoch
+        if self._scanner is None:  # objects, shaped storage or checksums: read through a Blob
+            buffer = aligned_buffer(self.whole.room())
+            data = bytearray()
+            for read in reads:
+                for piece in self.whole.pieces(read, buffer, _never):
+                    data += piece
+            tensor = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+            return Loaded([tensor], len(data), began)
+        if self._epoch != request.epoch:
+            self._scanner.close()
+            self._epoch = request.epoch
+        wanted = [self.whole.wanted(read) for read in reads]
+        size = sum(one.bytes for one in wanted)
+        # Shared memory, where default_collate puts a worker's batch, too: the rank gets it without a copy.
+        tensor = torch.empty(size, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        self._scanner.scan(wanted, self.whole.form.check_head, _never, tensor.numpy().data)
+        return Loaded([tensor], size, began)
+
+
+def _never() -> bool:
+    """A worker finishes its step before it takes one of the next epoch: never cancelled."""
+    return False
+
+
+def _none() -> None:
+    """Do nothing: no other thread of a worker reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collated:
+    """One batch, as a worker sends it to its rank."""
+
+    loaded: Loaded
+    samples: int
+    ready: float
+    """End of collating, before the batch is sent, in seconds of time.monotonic."""
+    worker: int
+    """Process id of the worker."""
+    cpu_seconds: float
+    """User + system seconds of the worker so far."""
+    counts: ReadCounts
+    """The worker's read requests since its last batch."""
+    made: Made | None
+    """Where the worker's time went; None without schedstat."""
+
+
+class StepDataset(torch.utils.data.Dataset[Tensors]):
+    """A map-style dataset that reads whole steps.
+
+    It returns errors. A raised one would reach the rank as DataLoader's traceback of the worker.
+    """
+
+    def __init__(self, reader: SampleReader | RecordReader) -> None:
+        self.reader = reader
+        self._diary: _Diary | None = None
+
+    def __getitems__(self, requests: Sequence[StepRequest]) -> Collated | FeedrateError:
+        """Read the only one of `requests`."""
+        (request,) = requests
+        if self._diary is None:
+            self._diary = _Diary(self.reader.whole.storage)
+        before = self._diary.begin()
+        try:
+            loaded = self.reader.load(request)
+        except FeedrateError as error:
+            return error
+        ready, counts = time.monotonic(), self.reader.whole.storage.stats.drain()
+        made = self._diary.end(before)
+        samples, cpu = request.portion.samples, time.process_time()
+        return Collated(loaded, samples, ready, os.getpid(), cpu, counts, made)
+
+
+class _Diary:
+    """Where a worker's time goes, from its threads' schedstat, batch by batch."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._last: Page | None = None
+        info = torch.utils.data.get_worker_info()
+        workers = info.num_workers if info is not None and storage.turns else 1
+        self._books = Books(storage.stats.tallies, together=workers)
+
+    def begin(self) -> Page:
+        """Start a batch."""
+        return self._books.look()
+
+    def end(self, before: Page) -> Made | None:
+        """End the batch that `begin` started with `before`; None without schedstat."""
+        page, last = self._books.look(), self._last
+        self._last = page
+        if not self._books.kept:
+            return None
+        stretch, others = self._books.reading(before, page), self._books.others(last or before, page)
+        if last is None:
+            return Made(stretch, math.inf, others, sum(entry.ready for entry in before.entries.values()))
+        return Made(stretch, before.time - last.time, others)
+
+
+def as_it_is(collated: Any) -> Any:
+    """Return `collated`: the dataset has collated the batch already."""
+    return collated
+
+
+def watch_calls(tell: Connection, worker: int) -> None:
+    """Give this worker's calls into the storage the deadline of a rank's; an error goes through `tell`."""
+
+    def end(error: StorageError) -> None:
+        tell.send(error)
+        os._exit(error.exit_code)
+
+    watch_worker(end)
