@@ -48,7 +48,7 @@ def fork_server(
 ) -> Iterator[list[str]]:
     """Run a fork server for ranks of `feedrate WORDS` during the body.
 
-    Yields a stand-in's command line, without the rank's, which follows it. The server's socket is in `folder`.
+    Yields a stand-in's command line, to which the rank's is appended. The server's socket is in `folder`.
     """
     place, main = str(folder / "ranks"), preload.server
     modules = ",".join(module.__name__ for module in preload.modules)
@@ -123,11 +123,20 @@ def _fork_ranks(listener: socket.socket) -> None:
                 ranks[descriptor] = rank
                 waiting.register(descriptor, select.POLLIN)
             continue
-        for descriptor in _relay(ranks[ready], ready):
-            if descriptor in ranks:
+        rank = ranks[ready]
+        if ready == rank.ended:
+            _report(rank)
+            for descriptor in (rank.ended, rank.stand_in):
                 del ranks[descriptor]
-                waiting.unregister(descriptor)
+                with suppress(KeyError):
+                    waiting.unregister(descriptor)
                 os.close(descriptor)
+        elif told := os.read(ready, 1):
+            os.kill(rank.process, told[0])
+        else:  # the stand-in was killed
+            os.kill(rank.process, signal.SIGKILL)
+            # Its socket stays open until the rank has ended, so that no other stand-in gets its number.
+            waiting.unregister(ready)
 
 
 class _Asked(NamedTuple):
@@ -160,15 +169,8 @@ def _become_rank(asked: _Asked, of_server: Sequence[int]) -> None:
         os.environb[name] = value
 
 
-def _relay(rank: _Rank, ready: int) -> tuple[int, ...]:
-    """Pass a rank's exit status or its stand-in's signal on; the descriptors to close."""
-    if ready == rank.ended:
-        _, status = os.waitpid(rank.process, 0)
-        with suppress(OSError):
-            os.write(rank.stand_in, status.to_bytes(4, sys.byteorder))
-        return (rank.ended, rank.stand_in)
-    if told := os.read(ready, 1):
-        os.kill(rank.process, told[0])
-        return ()
-    os.kill(rank.process, signal.SIGKILL)  # the stand-in was killed; the pidfd will report the end
-    return (rank.stand_in,)
+def _report(rank: _Rank) -> None:
+    """Tell the stand-in with which status its rank has ended."""
+    _, status = os.waitpid(rank.process, 0)
+    with suppress(OSError):
+        os.write(rank.stand_in, status.to_bytes(4, sys.byteorder))

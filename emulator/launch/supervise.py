@@ -1,6 +1,6 @@
-"""A command is two processes: a child that works, and a parent that leaves it behind when it cannot end.
+"""A command runs as two processes: a child that works, and a supervisor that can leave it behind.
 
-A call into a dead mount may never return, and the kernel may refuse to end the process that made it.
+A call into a dead mount may never return, and the kernel may be unable to end the process that made it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from emulator.units import show_seconds
 
 _PR_SET_NAME = 15
 _SI_KERNEL = 0x80
-"""si_code of a signal that the terminal sent, to all processes in its foreground."""
+"""si_code of a signal from the terminal, which sends it to every process in its foreground."""
 _EXIT_SECONDS = 2.0
-"""How long a process that gives up is waited for: one in a dead mount stays for as long as that is dead."""
+"""Seconds to wait for a killed child: one that is blocked in a dead mount does not end."""
 _GIVE_UP = b"!"
 _STATUS = b"="
-"""Before a byte with the status of a command that is over."""
+"""Followed by one byte: the exit status of the finished command."""
 
 
 def supervised(timeout: float) -> None:
-    """Return in a child process, which does the work; this one ends as the child does, or when that hangs.
+    """Return in a child process, which does the work. This process ends as the child ends, or when it hangs.
 
-    Signals go on to the child. When this process ends, even by SIGKILL, so does the child.
+    Signals are passed on to the child. When this process ends, even by SIGKILL, so does the child.
     """
     handled = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
@@ -57,8 +57,10 @@ def supervised(timeout: float) -> None:
 
 
 def tell_status(status: int) -> None:
-    """Tell the supervisor, if there is one, that the command is over: its process may yet hang as it closes
-    files of a storage that does not answer."""
+    """Tell the supervisor, if there is one, that the command is over.
+
+    The process may still hang: it closes files of a storage that may not answer.
+    """
     for pipe in _to_supervisor:
         _tell(pipe, _STATUS + bytes([status & 0xFF]))
 
@@ -72,7 +74,7 @@ def _tell(pipe: int, word: bytes) -> None:
 
 
 def _interrupted_once() -> Callable[[int, FrameType | None], None]:
-    """A handler of SIGINT: a second one within a second is the same keystroke, sent on by the supervisor."""
+    """A handler of SIGINT. A second one within a second is the same keystroke, passed on by the supervisor."""
     last = -1.0
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -86,7 +88,7 @@ def _interrupted_once() -> Callable[[int, FrameType | None], None]:
 
 
 def _give_up(pipe: int, error: StorageError) -> None:
-    """End this process, which may not end: say why, and let the supervisor go."""
+    """Report `error` and end. The supervisor is told before: this process may be unable to end."""
     with suppress(OSError, ValueError):
         os.write(2, f"feedrate: error: {error}\n".encode(errors="replace"))
     let_go_of_output()
@@ -95,10 +97,9 @@ def _give_up(pipe: int, error: StorageError) -> None:
 
 
 def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: float) -> int:
-    """Wait for the `child`; its wait status, or -1 less the exit status to use when it is left behind."""
-    last = time.monotonic()
-    told_to_end = heard = False
-    over: int | None = None  # the command's status, once it has told
+    """Wait for the `child`; its wait status, or -1 - exit status where it is left behind."""
+    heard = _Heard(time.monotonic())
+    told_to_end = False
     while True:
         found = signal.sigtimedwait(handled, 0.25)
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -106,30 +107,21 @@ def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: fl
             return status
         now = time.monotonic()
         if found is not None and found.si_signo != signal.SIGCHLD:
-            if found.si_code != _SI_KERNEL:
+            if found.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
                 os.kill(child, found.si_signo)
             if not told_to_end:
-                told_to_end, last = True, now
-        word = b""
-        with suppress(BlockingIOError):
-            word = os.read(beats, 4096)
-        before, _, status_byte = word.partition(_STATUS)
-        if status_byte:
-            over, last = status_byte[0], now
-        if _GIVE_UP in before:
+                # The time to end counts from here; heartbeats prolong it no more.
+                told_to_end, heard.last = True, now
+        if heard.listen(beats, now, prolong=not told_to_end):
             _leave(child)
             return -1 - StorageError.exit_code
-        if word:
-            heard = True
-            if not told_to_end and over is None:
-                last = now
-        if over is not None and now - last > timeout:
+        silent = now - heard.last
+        if heard.status is not None and silent > timeout:
             _leave(child)
-            return -1 - over
-        if now - last > timeout + 3.0 and (told_to_end or heard):
-            state = process_state(child)
-            if state in "Tt":  # somebody stopped it on purpose
-                last = now
+            return -1 - heard.status
+        if silent > timeout + 3.0 and (told_to_end or heard.alive):
+            if process_state(child) in "Tt":  # stopped on purpose, by a debugger or job control
+                heard.last = now
                 continue
             why = "did not end when it was told to" if told_to_end else "does not run any more"
             say(f"feedrate: error: the command {why}, for {show_seconds(timeout)}: the storage hangs?")
@@ -137,9 +129,34 @@ def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: fl
             return -1 - StorageError.exit_code
 
 
+class _Heard:
+    """What the child has told through its pipe."""
+
+    def __init__(self, now: float) -> None:
+        self.last = now
+        """Its last sign of life, in seconds of time.monotonic."""
+        self.alive = False
+        """True after its first heartbeat."""
+        self.status: int | None = None
+        """Exit status of the command; None while it works."""
+
+    def listen(self, pipe: int, now: float, *, prolong: bool) -> bool:
+        """Read what has arrived; True if the child gives up. Heartbeats count as signs of life if `prolong`."""
+        word = b""
+        with suppress(BlockingIOError):
+            word = os.read(pipe, 4096)
+        before, _, status = word.partition(_STATUS)
+        self.alive = self.alive or bool(word)
+        if status:
+            self.status, self.last = status[0], now
+        elif word and prolong and self.status is None:
+            self.last = now
+        return _GIVE_UP in before
+
+
 def _leave(child: int) -> None:
-    """Kill the child and what it started, and say so when it stays."""
-    import psutil  # only now: every command starts here
+    """Kill the child and its descendants, and report a child that does not end."""
+    import psutil  # imported here: 15 ms that no other command pays
 
     family = []
     with suppress(psutil.Error):
@@ -158,7 +175,7 @@ def _leave(child: int) -> None:
 
 
 def _exit_as(status: int, child: int) -> None:
-    """End this process as the child ended."""
+    """End this process with the child's status or signal."""
     if status < 0:
         os._exit(-1 - status)
     if os.WIFSIGNALED(status):

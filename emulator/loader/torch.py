@@ -44,8 +44,8 @@ _GLANCE_SECONDS = 5.0
 _DEATH_SECONDS = 1.0
 """Longest time between a dying worker's closed connections and its readable sentinel, seconds."""
 _FILES = 64
-"""Files of many samples that a worker keeps open during an epoch. Closing one evicts its pages: this worker and
-others would lose what the kernel has read ahead."""
+"""Files of many samples that a worker keeps open during an epoch. Closing one evicts its pages, and workers
+would lose what the kernel has read ahead."""
 
 
 class TorchLoader:
