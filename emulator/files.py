@@ -78,7 +78,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 SCRATCH_VARIABLE = "FEEDRATE_SCRATCH"
 """Environment variable: the folder in memory that the launcher shares with its ranks, and removes."""
 PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
-"""Environment variable: how names of semaphores between a rank and its workers begin (loader.worker_server)."""
+"""Environment variable: prefix of the semaphores between a rank and its workers (loader.worker_server)."""
 
 
 def memory_folder() -> str | None:

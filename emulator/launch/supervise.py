@@ -74,7 +74,7 @@ def _tell(pipe: int, word: bytes) -> None:
 
 
 def _interrupted_once() -> Callable[[int, FrameType | None], None]:
-    """A handler of SIGINT. A second one within a second is the same keystroke, passed on by the supervisor."""
+    """A handler of SIGINT. A second one within 1 s is the same keystroke, passed on by the supervisor."""
     last = -1.0
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -141,7 +141,7 @@ class _Heard:
         """Exit status of the command; None while it works."""
 
     def listen(self, pipe: int, now: float, *, prolong: bool) -> bool:
-        """Read what has arrived; True if the child gives up. Heartbeats count as signs of life if `prolong`."""
+        """Read the pipe; True if the child gives up. With `prolong` a heartbeat is a sign of life."""
         word = b""
         with suppress(BlockingIOError):
             word = os.read(pipe, 4096)
