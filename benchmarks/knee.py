@@ -1,15 +1,15 @@
-"""How well the search finds a knee that is known, on curves and noises of many kinds.
+"""How well the search finds a knee that is known, on curves and run-to-run variation of many kinds.
 
     python benchmarks/knee.py                    # 100 searches per row; minutes on two cores
     python benchmarks/knee.py --searches 10 --only cliff --only drifting
-    python benchmarks/knee.py --first 1000       # other knees and noise than the method was tuned on
+    python benchmarks/knee.py --first 1000       # other knees and variation than the method was tuned on
     python benchmarks/knee.py --held-out         # families that nobody looked at while it was made
     python benchmarks/knee.py --cost step        # counts beyond the knee are dear (analysis.search.step_cost)
 
-Curves, noises and searches: tests/analysis/synthetic_curves.py. A sweep is told a maximum of 4096, and limits
-C / r are drawn between 20 and 1200, but where a row says otherwise. How many runs a precision takes depends
-on the slope s of ln efficiency at the knee: with all runs at the knee, (noise / s / 0.0125)^2 for 5 %. At 1 %
-noise that is 3 for soft p=6, 9 for p=3, 27 for usl, and for mva 49 at C / r = 20, 11 at 80, 2 at 320.
+Curves, variations and searches: tests/analysis/synthetic_curves.py. A sweep is told a maximum of 4096, and
+limits C / r are drawn between 20 and 1200, but where a row says otherwise. How many runs a precision takes
+depends on the slope s of ln efficiency at the knee: with all runs at the knee, (variation / s / 0.0125)^2 for
+5 %. At a variation of 1 % that is 3 for soft p=6, 9 for p=3, 27 for usl, and for mva 49 at C / r = 20, 11 at 80, 2 at 320.
 
 The answer is that of `analysis.knee.find_knee` on the runs: a knee with its interval, none up to the maximum,
 one below the smallest count, or "not identifiable". Columns: runs; error of N_AU90 where a number was given;
@@ -42,7 +42,7 @@ from synthetic_curves import (
     BROKEN,
     LIMITS,
     SMOOTH,
-    Noise,
+    Variation,
     drifting,
     heavy,
     jumping,
@@ -58,18 +58,18 @@ from emulator.analysis.knee import find_knee
 from emulator.analysis.search import KneeSearch, run_cost, step_cost
 
 HEAD = """\
-curve          noise          |   runs   |  error, %   | holds  inter- | not iden- |  ms
+curve          run to run     |   runs   |  error, %   | holds  inter- | not iden- |  ms
                               | med  p90 |  med   p90  | truth  val, % | tifiable  | /run
 ------------------------------|----------|-------------|---------------|-----------|-----"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One family: a curve under a noise."""
+    """One family: a curve under a kind of run-to-run variation."""
 
     curve: str
     kind: str
-    noise: Callable[[np.random.Generator, float], Noise]
+    variation: Callable[[np.random.Generator, float], Variation]
     sd: float = 0.01
     limits: tuple[float, float] = LIMITS
     maximum: int = 4096
@@ -133,7 +133,7 @@ def outcome(number: int, row: Row, cost: str) -> Outcome:
     truth, random = trial_random(row.curve, row.sd, number, row.limits)
     search = KneeSearch(maximum=row.maximum, cost=step_cost if cost == "step" else run_cost)
     begin = time.process_time()
-    found = searched(truth, row.noise(random, row.sd), search)
+    found = searched(truth, row.variation(random, row.sd), search)
     seconds = (time.process_time() - begin) / len(found.runs)
     knee, answer = truth.knee(), find_knee([point(run.ranks, run.efficiency) for run in found.runs])
     counts, kind = [run.ranks for run in found.runs], answer.kind or ""

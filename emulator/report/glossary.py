@@ -22,7 +22,7 @@ GLOSSARY = {
     "knee": "The largest number of processes that still get the threshold's share of their ideal "
     "throughput, 90 % unless the workload says otherwise; between the counts that were run it "
     "is read from a fitted curve.",
-    "interval": "The knee lies in it with a probability of 95 %, given the noise of the runs and curves "
+    "interval": "The knee lies in it with a probability of 95 %, given run-to-run variation and curves "
     "of the shape that storage has.",
     "onset": "Where throughput falls below 98 % of ideal: each process begins to slow.",
     "saturation": "The throughput that more processes no longer raise, where some count shows it.",

@@ -245,25 +245,25 @@ class Trial:
 
 
 def trial_random(
-    name: str, noise: float, number: int, limits: tuple[float, float] = LIMITS
+    name: str, variation: float, number: int, limits: tuple[float, float] = LIMITS
 ) -> tuple[Curve, np.random.Generator]:
-    """The curve of a trial and the generator of its noise: the same for every method that is compared."""
-    random = np.random.default_rng([crc32(name.encode()), round(noise * 1e4), number])
+    """The curve of a trial and the generator of its variation: the same for every method that is compared."""
+    random = np.random.default_rng([crc32(name.encode()), round(variation * 1e4), number])
     low, high = np.log(limits)
     return curve(name, float(np.exp(random.uniform(low, high)))), random
 
 
-Noise = Iterator[float]
+Variation = Iterator[float]
 """ln(measured / true) of run after run."""
 
 
-def white(random: np.random.Generator, sd: float) -> Noise:
+def white(random: np.random.Generator, sd: float) -> Variation:
     """Normal, each run by itself."""
     while True:
         yield random.normal(0, sd)
 
 
-def drifting(random: np.random.Generator, sd: float, kept: float = 0.9) -> Noise:
+def drifting(random: np.random.Generator, sd: float, kept: float = 0.9) -> Variation:
     """AR(1): a machine that drifts for minutes. `sd` of a run, `kept` of it left at the next one."""
     off = random.normal(0, sd)
     while True:
@@ -271,13 +271,13 @@ def drifting(random: np.random.Generator, sd: float, kept: float = 0.9) -> Noise
         off = kept * off + random.normal(0, sd * math.sqrt(1 - kept**2))
 
 
-def heavy(random: np.random.Generator, sd: float, share: float = 0.05, loss: float = 0.3) -> Noise:
+def heavy(random: np.random.Generator, sd: float, share: float = 0.05, loss: float = 0.3) -> Variation:
     """Normal, but a `share` of the runs loses `loss`: something else ran."""
     while True:
         yield random.normal(0, sd) + (math.log(1 - loss) if random.random() < share else 0.0)
 
 
-def walking(random: np.random.Generator, sd: float) -> Noise:
+def walking(random: np.random.Generator, sd: float) -> Variation:
     """Normal, about a random walk with steps of `sd`."""
     off = 0.0
     while True:
@@ -285,7 +285,7 @@ def walking(random: np.random.Generator, sd: float) -> Noise:
         off += random.normal(0, sd)
 
 
-def jumping(random: np.random.Generator, sd: float) -> Noise:
+def jumping(random: np.random.Generator, sd: float) -> Variation:
     """Normal; from the seventh run on 5 % are lost: a neighbour came."""
     run = 0
     while True:
@@ -293,29 +293,29 @@ def jumping(random: np.random.Generator, sd: float) -> Noise:
         run += 1
 
 
-def losing(random: np.random.Generator, sd: float) -> Noise:
+def losing(random: np.random.Generator, sd: float) -> Variation:
     """Only ever slower: exponential."""
     while True:
         yield -random.exponential(sd)
 
 
-def tailed(random: np.random.Generator, sd: float) -> Noise:
+def tailed(random: np.random.Generator, sd: float) -> Variation:
     """Student t with three degrees of freedom."""
     while True:
         yield sd * random.standard_t(3)
 
 
-def trial(truth: Curve, noise: float, random: np.random.Generator, search: KneeSearch) -> Trial:
-    """KneeSearch until it stops; each run is exp(normal) off the curve by `noise` (relative)."""
-    return searched(truth, white(random, noise), search)
+def trial(truth: Curve, variation: float, random: np.random.Generator, search: KneeSearch) -> Trial:
+    """KneeSearch until it stops; each run is exp(normal) off the curve by `variation` (relative)."""
+    return searched(truth, white(random, variation), search)
 
 
-def searched(truth: Curve, noise: Noise, search: KneeSearch) -> Trial:
-    """KneeSearch until it stops, where runs are off the curve by `noise`."""
+def searched(truth: Curve, variation: Variation, search: KneeSearch) -> Trial:
+    """KneeSearch until it stops, where runs are off the curve by `variation`."""
     runs: list[CountRun] = []
     while True:
         now = believe(runs, search)
         wish = next_count(runs, search, now)
         if isinstance(wish, Stop):
             return Trial(truth, now, wish, tuple(runs))
-        runs.append(CountRun(ranks=wish, efficiency=truth.at(wish) * math.exp(next(noise))))
+        runs.append(CountRun(ranks=wish, efficiency=truth.at(wish) * math.exp(next(variation))))

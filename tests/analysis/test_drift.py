@@ -14,7 +14,7 @@ def test_drift_of_a_straight_line():
     assert line.certain()
 
 
-def test_noise_is_no_drift():
+def test_variation_is_no_drift():
     random = np.random.default_rng(2)
     lines = [drift(random.normal(1, 0.1, 300)) for _ in range(400)]
     assert np.mean([line.certain() for line in lines if line]) <= 0.03
@@ -26,12 +26,12 @@ def test_noise_is_no_drift():
 
 def test_flag_needs_a_certain_and_large_drift():
     random = np.random.default_rng(3)
-    noise = random.normal(0, 0.02, 200)
-    flag = non_stationary(np.linspace(1.1, 0.9, 200) + noise)
+    varied = random.normal(0, 0.02, 200)
+    flag = non_stationary(np.linspace(1.1, 0.9, 200) + varied)
     assert flag is not None
     assert flag.name == "non-stationary"
     assert "fell by 1" in flag.sentence and "from 1." in flag.sentence and "to 0." in flag.sentence
-    assert non_stationary(np.linspace(1.01, 0.99, 200) + noise) is None
+    assert non_stationary(np.linspace(1.01, 0.99, 200) + varied) is None
     assert non_stationary(random.normal(1, 0.5, 20)) is None
 
 

@@ -64,9 +64,9 @@ def test_one_stalled_run_does_not_move_the_knee():
 
 def test_repeats_teach_the_deviation():
     random = np.random.default_rng(5)
-    for noise in (0.003, 0.03):
-        efficiency = np.exp(random.normal(0, noise, 30)) * 0.99
-        assert posterior([8] * 30, efficiency.tolist()).shown.deviation == pytest.approx(noise, rel=0.6)
+    for variation in (0.003, 0.03):
+        efficiency = np.exp(random.normal(0, variation, 30)) * 0.99
+        assert posterior([8] * 30, efficiency.tolist()).shown.deviation == pytest.approx(variation, rel=0.6)
 
 
 def test_without_runs_it_is_the_prior():

@@ -136,13 +136,13 @@ def test_names_of_hosts_do_not_matter():
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("hosts", [1, 7, 60])
 def test_the_simpy_oracle_says_the_same(sync, hosts):
-    table = np.random.default_rng(0).uniform(0.5, 1.5, (30, 120))  # compute times that differ
+    table = np.random.default_rng(0).uniform(0.5, 1.5, (20, 60))  # compute times that differ
     case = scene(
-        lognormal(30, 120, seed=hosts),
+        lognormal(20, 60, seed=hosts),
         compute=table,
         sync=sync,
-        system=1.1e10,
-        host=1.3e10 / hosts,
+        system=5.5e9,
+        host=6.5e9 / hosts,
         hosts=hosts,
         latency=0.01,
     )

@@ -10,7 +10,9 @@ from emulator.analysis.throughput import busy, durations, throughput
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.plugins.systems.fit import fit
+from emulator.plugins.systems.fit_results import fit_results
 from emulator.plugins.systems.held_out import held_out, median_errors
+from emulator.plugins.systems.lines import fit_lines
 from emulator.plugins.systems.next_run import further_run
 from emulator.plugins.systems.predict import (
     Simulation,
@@ -21,7 +23,7 @@ from emulator.plugins.systems.predict import (
     sample_sizes,
 )
 from emulator.plugins.systems.seen import Seen, described, seen_in
-from emulator.plugins.systems.simulate import sweep
+from emulator.plugins.systems.simulate import simulate, sweep
 from emulator.plugins.systems.sizing import utilisation
 from emulator.plugins.systems.system import (
     ClientSystem,
@@ -31,14 +33,13 @@ from emulator.plugins.systems.system import (
     refuse_existing,
     write_system,
 )
-from emulator.record.out import read_result
 from emulator.record.result import Bound, Starved, new_result
 
 TINY = load_workload("unet3d-tiny", ["access.refill=never"])  # 80 MB/s a rank
 
 
-def measured(system, counts, noise=0.0, seed=0):
-    """What a sweep on `system` would have seen, with relative noise."""
+def measured(system, counts, variation=0.0, seed=0):
+    """What a sweep on `system` would have seen, with relative variation."""
     random = np.random.default_rng(seed)
     found = []
     for number, ranks in enumerate(counts):
@@ -47,7 +48,7 @@ def measured(system, counts, noise=0.0, seed=0):
         )
         predicted = predict(simulation, ranks, number)
         point, first = predicted.point, predicted.steps["wait"][predicted.steps["step"] == 0]
-        factor = float(np.exp(noise * random.standard_normal()))
+        factor = float(np.exp(variation * random.standard_normal()))
         size = batch_bytes(rank_plan_of(simulation, ranks, number), simulation.sizes)
         compute = np.full(size.shape, TINY.accelerator.step_seconds)
         found.append(
@@ -78,21 +79,21 @@ def test_a_bandwidth_is_found_again():
 
 @pytest.mark.long
 def test_the_interval_holds_the_truth():
-    """Noise of 1 %, one count beyond saturation, 12 times: a 95 % interval misses at most 2 of them.
+    """Variation of 1 %, one count beyond saturation, 12 times: a 95 % interval misses at most 2 of them.
 
-    It is wide: a count at which nobody waits is no evidence of noise, so two of these three carry it.
+    It is wide: a count at which nobody waits is no evidence of variation, so two of these three carry it.
     """
     inside = 0
     for seed in range(12):
         system = System(storage=StorageSystem(bandwidth=400e6))
-        low, high = fitted(system, (2, 4, 8), noise=0.01, seed=seed).system.fit.bandwidth_interval
+        low, high = fitted(system, (2, 4, 8), variation=0.01, seed=seed).system.fit.bandwidth_interval
         inside += low <= 400e6 <= high
         assert high / low < 1.2
     assert inside >= 10
 
 
 def test_below_saturation_there_is_only_a_lower_bound():
-    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4), noise=0.003)
+    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4), variation=0.003)
     fit_ = found.system.fit
     assert not fit_.identified and fit_.bandwidth_interval == ()
     assert 300e6 < fit_.at_least <= 400e6
@@ -102,7 +103,7 @@ def test_below_saturation_there_is_only_a_lower_bound():
 
 
 def test_a_limit_whose_interval_has_no_end_is_not_seen():
-    """One count of four is a little off: that is noise as well as a limit."""
+    """One count of four is a little off: that is variation as well as a limit."""
     *others, last = measured(System(storage=StorageSystem(bandwidth=10e9)), (1, 2, 3, 4))
     last = replace(last, rate=0.963 * last.rate, efficiency=0.963 * last.efficiency)
     assert not fit(["OUT"], TINY, [*others, last]).fitted.identified
@@ -290,7 +291,7 @@ def test_a_limit_that_grows_with_the_hosts_is_theirs():
 
 
 def test_the_file_is_read_back(tmp_path):
-    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9), noise=0.01)
+    found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 4, 9), variation=0.01)
     write_system(tmp_path / "system.toml", found.system)
     system = load_system(str(tmp_path / "system.toml"))
     assert system.storage == found.system.storage and system.fit == found.system.fit
@@ -303,25 +304,8 @@ def test_the_file_is_read_back(tmp_path):
 def simulated(tmp_path_factory):
     """A sweep on 400 MB/s, simulated: 1, 2 and 4 ranks are below saturation, 9 is not."""
     folder = tmp_path_factory.mktemp("fit")
-    (folder / "truth.toml").write_text('[storage]\nbandwidth = "400MB/s"\n')
-    done = feedrate(
-        "simulate",
-        "-w",
-        "unet3d-tiny",
-        "-s",
-        folder / "truth.toml",
-        "--set",
-        "access.refill=never",
-        "--counts",
-        "1,2,4,9",
-        "--steps",
-        30,
-        "--files",
-        400,
-        "--out",
-        folder / "out",
-    )
-    assert done.status == 0, done.err
+    truth = System(storage=StorageSystem(bandwidth=400e6))
+    simulate(TINY, truth, (1, 2, 4, 9), folder / "out", files=400, steps=30)
     return folder
 
 
@@ -331,40 +315,21 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     assert "bandwidth: 400 MB/s, 95 % interval" in done.out
     assert "seen: counts 1, 2, 4, 9" in done.out
     assert "by the bandwidth cap alone to" in done.out
-    done = feedrate(
-        "simulate",
-        "-w",
-        "unet3d-tiny",
-        "-s",
-        simulated / "system.toml",
-        "--counts",
-        "5,40",
-        "--steps",
-        20,
-        "--files",
-        400,
-        "--out",
-        simulated / "predicted",
-    )
-    assert done.status == 0, done.err
-    near, far = read_result(simulated / "predicted").points
-    assert [flag.name for flag in near.flags] == []
-    assert [flag.name for flag in far.flags] == ["extrapolated"]
-    assert "fitted to counts from 1 to 9" in " ".join(done.out.split())
+    system = load_system(str(simulated / "system.toml"))
+    result, _ = simulate(TINY, system, (5, 40), simulated / "predicted", files=400, steps=20)
+    assert [[flag.name for flag in point.flags] for point in result.points] == [[], ["extrapolated"]]
 
 
-def test_the_command_says_when_the_limit_was_not_seen(simulated):
-    done = feedrate("fit", simulated / "out", "--counts", "1,2,4", "--out", simulated / "low.toml")
-    assert done.status == 0, done.err
-    assert (
-        "not identified. AU 100 % at 4 ranks: the storage was not at its limit; its bandwidth is at least"
-        in done.out
-    )
+def test_a_limit_that_was_not_seen_is_said(simulated):
+    found = fit_results([simulated / "out"], (1, 2, 4))
+    (line,) = [line for line in fit_lines(found.fit) if "not identified" in line]
+    assert "AU 100 % at 4 ranks: the storage was not at its limit; its bandwidth is at least" in line
+    found.write(simulated / "low.toml")
     assert load_system(str(simulated / "low.toml")).fit.identified is False
 
 
 def test_what_is_wrong_is_said_in_one_line(simulated, tmp_path):
     assert "no result" in feedrate("fit", tmp_path, "--out", tmp_path / "s.toml").one_line()
-    line = feedrate("fit", simulated / "out", "--counts", "77", "--out", tmp_path / "s.toml").one_line()
-    assert "77" in line
+    with pytest.raises(SpecError, match="77"):
+        fit_results([simulated / "out"], (77,))
     assert not (tmp_path / "s.toml").exists()

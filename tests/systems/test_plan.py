@@ -6,11 +6,13 @@ import pytest
 from command import feedrate
 
 from emulator.config.workload import load_workload
+from emulator.errors import SpecError
 from emulator.plugins.systems import cli
 from emulator.plugins.systems.limits import demand
+from emulator.plugins.systems.lines import plan_lines
 from emulator.plugins.systems.predict import on_paper, predict
 from emulator.plugins.systems.simulate import sweep
-from emulator.plugins.systems.sizing import around, feeds, needs, utilisation
+from emulator.plugins.systems.sizing import around, feeds, needs, plan, utilisation
 from emulator.plugins.systems.system import ClientSystem, Fitted, StorageSystem, System, load_system
 from emulator.record.out import read_result
 
@@ -125,17 +127,17 @@ def test_counts_around_a_knee():
 
 
 def test_the_command_says_how_many(tmp_path):
-    done = feedrate(
+    words = [
         "plan",
         "--system",
         "ai-2023-weka-6-nodes",
-        "--out",
-        tmp_path,
         "-w",
         "unet3d-a100",
         "--set",
         "training.sync=none",
-    )
+        "--out",
+    ]
+    done = feedrate(*words, tmp_path)
     assert done.status == 0, done.err
     row = next(line for line in done.out.splitlines() if line.startswith("unet3d-a100"))
     assert row.split()[3:5] == ["31", "27"] and "storage bandwidth, 45 GB/s" in row
@@ -143,28 +145,17 @@ def test_the_command_says_how_many(tmp_path):
     assert (tmp_path / "unet3d-a100.png").stat().st_size > 10_000
 
 
-def test_the_command_says_what_is_needed_and_what_falls_short():
-    done = feedrate(
-        "plan",
-        "--accelerators",
-        16,
-        "-w",
-        "unet3d-h100",
-        "--set",
-        "training.sync=none",
-        "--system",
-        "ai-2023-weka-6-nodes",
-    )
-    assert done.status == 0, done.err
-    assert "2 with 8 accelerators each" in done.out and "storage has 45 GB/s" in done.out
+def test_it_says_what_is_needed_and_what_falls_short():
+    job, system = load_workload("unet3d-h100", ["training.sync=none"]), load_system("ai-2023-weka-6-nodes")
+    found = plan([job], system, 16)
+    text = "\n".join(plan_lines(found, system, threshold=None, margin=0.1, per_host=8))
+    assert "2 with 8 accelerators each" in text and "storage has 45 GB/s" in text
 
 
 def test_what_is_wrong_is_said_in_one_line():
-    assert "needs a question" in feedrate("plan").one_line()
-
-
-def test_a_system_without_its_option_is_one_line():
     assert "takes no argument s.toml: see feedrate plan -h" in feedrate("plan", "s.toml").one_line()
+    with pytest.raises(SpecError, match="needs a question"):
+        plan([A100])
 
 
 def test_over_a_dataset_knee_and_points_are_of_the_same_run():

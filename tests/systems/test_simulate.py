@@ -2,6 +2,9 @@
 
 from command import feedrate
 
+from emulator.config.workload import load_workload
+from emulator.plugins.systems.simulate import simulate
+from emulator.plugins.systems.system import StorageSystem, System
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
@@ -16,31 +19,16 @@ nic = "200Gb/s"
 """
 
 
-def simulate(out, *words, counts="1,8,28,40", **more):
+def command(out, *words, counts="1,8,28,40"):
     path = out.parent / "system.toml"
     path.write_text(SYSTEM)
-    return feedrate(
-        "simulate",
-        "--workload",
-        "unet3d-a100",
-        "--system",
-        path,
-        "--counts",
-        counts,
-        "--steps",
-        20,
-        "--set",
-        "training.sync=none",
-        "--out",
-        out,
-        *words,
-        **more,
-    )
+    words = ("--steps", 20, "--set", "training.sync=none", "--out", out, *words)
+    return feedrate("simulate", "-w", "unet3d-a100", "-s", path, "--counts", counts, *words)
 
 
 def test_out_is_that_of_a_sweep(tmp_path):
     out = tmp_path / "out"
-    done = simulate(out)
+    done = command(out)
     assert done.status == 0, done.err
     result, steps = read_result(out), read_steps(out)
     assert result.kind == "simulated" and result.status == "complete"
@@ -53,12 +41,12 @@ def test_out_is_that_of_a_sweep(tmp_path):
     assert result.points[0].flags == ()
     shown = feedrate("report", out)
     assert shown.status == 0 and "Simulated" in shown.out
-    again = simulate(out)
+    again = command(out)
     assert again.status == 2 and "not empty" in again.one_line()
 
 
 def test_hosts_can_be_given(tmp_path):
-    done = simulate(tmp_path / "out", "--hosts", 1, counts="24")
+    done = command(tmp_path / "out", "--hosts", 1, counts="24")
     assert done.status == 0, done.err
     point = read_result(tmp_path / "out").points[0]
     assert len(point.hosts) == 1
@@ -66,19 +54,16 @@ def test_hosts_can_be_given(tmp_path):
 
 
 def test_the_step_log_of_many_ranks_holds_some_and_says_so(tmp_path):
-    one_sample = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
-    done = simulate(tmp_path / "out", *one_sample, "--steps", 3, counts="1500")
-    assert done.status == 0, done.err
-    result, steps = read_result(tmp_path / "out"), read_steps(tmp_path / "out")
+    one_sample = load_workload("unet3d-a100", ["loader.batch_size=1", "accelerator.step_batch_size=1"])
+    system = System(storage=StorageSystem(bandwidth=45e9))
+    result, steps = simulate(one_sample, system, (1500,), tmp_path / "out", steps=3)
     assert [flag.name for flag in result.flags] == ["step-log"]
     assert len(steps) == 3 * 1000
     assert result.points[0].samples == 3 * 1500
 
 
 def test_what_is_wrong_is_said_in_one_line(tmp_path):
-    out = tmp_path / "out"
-    assert "did you mean" in feedrate("simulate", "-w", "unet3d-a10", "-s", "x", "--counts", "1").one_line()
     line = feedrate("simulate", "-w", "unet3d-a100", "-s", "nowhere", "--counts", "1").one_line()
     assert "no system 'nowhere'" in line and "weka" in line
-    assert "1,2,4,8" in simulate(out, counts="one").one_line()
-    assert not out.exists()
+    assert "1,2,4,8" in command(tmp_path / "out", counts="one").one_line()
+    assert not (tmp_path / "out").exists()
