@@ -9,7 +9,8 @@
 Curves, variations and searches: tests/analysis/synthetic_curves.py. A sweep is told a maximum of 4096, and
 limits C / r are drawn between 20 and 1200, but where a row says otherwise. How many runs a precision takes
 depends on the slope s of ln efficiency at the knee: with all runs at the knee, (variation / s / 0.0125)^2 for
-5 %. At a variation of 1 % that is 3 for soft p=6, 9 for p=3, 27 for usl, and for mva 49 at C / r = 20, 11 at 80, 2 at 320.
+5 %. At a variation of 1 % that is 3 for soft p=6, 9 for p=3, 27 for usl,
+and for mva 49 at C / r = 20, 11 at 80, 2 at 320.
 
 The answer is that of `analysis.knee.find_knee` on the runs: a knee with its interval, none up to the maximum,
 one below the smallest count, or "not identifiable". Columns: runs; error of N_AU90 where a number was given;

@@ -215,8 +215,8 @@ class ForFit:
     """The few runs from which `feedrate fit` knows a system: the largest count, one below the limit that it
     shows, another above, and, where there are more hosts than one, one on half of them.
 
-    A count below tells what a rank loses by itself, two above tell the limit from run-to-run variation, and half
-    of the hosts tell a limit of the storage from one of the hosts.
+    A count below tells what a rank loses by itself, two above tell the limit from run-to-run variation, and
+    half of the hosts tell a limit of the storage from one of the hosts.
     """
 
     certain = True
