@@ -86,6 +86,7 @@ EXIT_STATUS = {
     MissingError.exit_code: "an optional package or tool is not installed",
     DeviceError.exit_code: "an accelerator is absent, out of memory or throttled",
     Inconclusive.exit_code: "the runs do not answer the question",
+    10: "--require N is not met",
     130: "interrupted (Ctrl-C); 128 + N: ended by signal N",
 }
 """Exit status of the command -> what it means."""

@@ -36,17 +36,22 @@ class EntryPoint(NamedTuple):
 def _entry_points() -> dict[str, dict[str, list[EntryPoint]]]:
     """Group -> name -> every entry point of that name, feedrate's own first."""
     found: dict[str, dict[str, list[EntryPoint]]] = {}
-    seen = set()
+    places: list[tuple[bool, str, str]] = []
     for folder in sys.path:
         with suppress(OSError):
-            for name in sorted(os.listdir(folder or ".")):  # noqa: PTH208 - a Path for each takes longer
-                package, kind = os.path.splitext(name)  # noqa: PTH122
-                package = package.partition("-")[0].lower()
-                if kind not in (".dist-info", ".egg-info") or package in seen:
-                    continue
-                seen.add(package)  # the first on the path is the one that is imported
-                with suppress(OSError, UnicodeDecodeError):
-                    _read(Path(folder, name, "entry_points.txt"), package, found)
+            for name in os.listdir(folder or "."):  # noqa: PTH208 - a Path for each takes longer
+                kind = os.path.splitext(name)[1]  # noqa: PTH122
+                if kind in (".dist-info", ".egg-info"):
+                    places.append((kind == ".egg-info", folder, name))
+    seen = set()
+    # A build leaves an .egg-info in the checkout, which may be older than what is installed. Beside that the
+    # first on the path is the one that is imported: the sort keeps their order.
+    for _, folder, name in sorted(places, key=lambda place: place[0]):
+        package = name.partition("-")[0].partition(".egg-info")[0].lower()
+        if package not in seen:
+            seen.add(package)
+            with suppress(OSError, UnicodeDecodeError):
+                _read(Path(folder, name, "entry_points.txt"), package, found)
     for names in found.values():
         for offers in names.values():
             offers.sort(key=lambda offer: not offer.own)

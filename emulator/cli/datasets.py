@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections import Counter
 from typing import Annotated
 
-import numpy as np
 import psutil
 import typer
 
 from emulator import live
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
-from emulator.dataset.manifest import MANIFEST, Dataset
-from emulator.dataset.progress import Tally, shown
 from emulator.dataset.sizes import needed_data
-from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
-from emulator.dataset.writer import repair, repair_was_cut_off
 from emulator.errors import DatasetError, SpecError
-from emulator.run.comm import Comm, agreed, world
-from emulator.run.shared import open_together
-from emulator.storage.base import Store
+from emulator.run.comm import world
+from emulator.run.verify import Checking
+from emulator.run.verify import verify as check
 from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
 
@@ -33,73 +26,35 @@ def verify(
     repair_: Annotated[bool, typer.Option("--repair", help="Make wrong files again.")] = False,
 ) -> None:
     """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any."""
-    comm = world()
-    first = comm.rank == 0
-    dataset = open_together(comm, agreed(comm, lambda: parse_place(folder)))
-    files = len(dataset.manifest.names)
-    indices = evenly_spread(files, sample)
-    mine = indices[comm.rank :: comm.size]
-    tally, size = Tally(), agreed(comm, lambda: dataset.manifest.bytes_of(mine))
-    with shown("verify", tally, len(mine), size):
-        found = agreed(comm, lambda: check_files(dataset, mine, threads or _cores(), tally.add))
-        found += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
-    said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
-    faults = [fault for fault in said if not fault.note]
-    repeated = repeats_of(comm, dataset.store)
-    if first:
-        for fault in said:
-            print(f"{fault.name}: {'note: ' if fault.note else ''}{fault.what}")
-        print(
-            f"{folder}: {len(indices)} of {counted(files, 'file')} checked, {counted(len(faults), 'fault')}"
+    how = Checking(sample=sample, threads=threads, repair=repair_)
+    checked = check(parse_place(folder), world(), how)
+    if checked is None:
+        return
+    for fault in checked.said:
+        print(f"{fault.name}: {'note: ' if fault.note else ''}{fault.what}")
+    print(
+        f"{folder}: {checked.checked} of {counted(checked.files, 'file')} checked, "
+        f"{counted(len(checked.found), 'fault')}"
+    )
+    if live.for_programs():
+        live.answer(
+            {
+                "folder": folder,
+                "checked": checked.checked,
+                "files": checked.files,
+                "faults": [{"file": fault.name, "what": fault.what} for fault in checked.found],
+                "notes": [{"file": fault.name, "what": fault.what} for fault in checked.said if fault.note],
+                "repeated": dict(checked.repeated),
+            }
         )
-        if not dataset.checked:
-            print(f"{folder}/{MANIFEST} has no checksum of its own: an older feedrate wrote it")
-        if live.for_programs():
-            live.answer(
-                {
-                    "folder": folder,
-                    "checked": len(indices),
-                    "files": files,
-                    "faults": [{"file": fault.name, "what": fault.what} for fault in faults],
-                    "notes": [{"file": fault.name, "what": fault.what} for fault in said if fault.note],
-                    "repeated": repeated,
-                }
-            )
-    if repair_ and comm.bcast(agreed(comm, lambda: first and (bool(faults) or repair_was_cut_off(dataset)))):
-        faults = comm.bcast(agreed(comm, lambda: _repaired(dataset, faults, threads) if first else []))
-    if faults:
+    if repair_ and checked.found:
+        print(f"{folder}: {counted(len(checked.found) - len(checked.left), 'file')} made again")
+    if checked.left:
+        few = "is" if len(checked.left) == 1 else "are"
         raise DatasetError(
-            f"{counted(len(faults), 'file')} of {folder} {'is' if len(faults) == 1 else 'are'} wrong",
+            f"{counted(len(checked.left), 'file')} of {folder} {few} wrong",
             "feedrate verify --repair makes them again, where feedrate made them",
         )
-
-
-def _repaired(dataset: Dataset, faults: list[Fault], threads: int | None) -> list[Fault]:
-    """Make the files of these faults again; the faults that are left. Raises DatasetError, StorageError."""
-    names = [fault.name for fault in faults]
-    repair(dataset, names, threads or _cores())
-    wanted = set(names)
-    known = {name: index for index, name in enumerate(dataset.manifest.names) if name in wanted}
-    indices = np.array([known[name] for name in names if name in known], np.int64)
-    checked = check_files(dataset, indices, threads or _cores(), lambda files, size: None)
-    left = [fault for fault in checked if not fault.note]
-    print(f"{dataset.store}: {counted(len(indices) - len(left), 'file')} made again")
-    return left + extra_files(dataset)
-
-
-def _cores() -> int:
-    return min(16, len(os.sched_getaffinity(0)))
-
-
-def repeats_of(comm: Comm, store: Store) -> dict[str, int]:
-    """Why requests were repeated -> how many, of all ranks together; rank 0 says so. Collective."""
-    counts: Counter[str] = Counter()
-    for part in comm.gather(store.stats.snapshot().retries):
-        counts.update(part)
-    if counts and comm.rank == 0:
-        kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items()))
-        print(f"{sum(counts.values()):,} requests had to be repeated ({kinds})")
-    return dict(counts)
 
 
 def datasize(

@@ -15,7 +15,7 @@ from emulator.run.comm import world
 _LAST_WORDS_SECONDS = 2.0
 """How long other ranks wait when MPI does not start: the launcher ends all ranks when one ends, and rank 0
 still has to print the error."""
-TOGETHER = ("run", "sweep")
+TOGETHER = ("ask", "run", "sweep")
 """Commands whose other ranks follow rank 0 (`sweep.ranks.follow`)."""
 ALONE = ("record",)
 """Commands that run a user's process have no watchdog: it may hang, and signals are meant for it."""

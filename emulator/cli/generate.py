@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from emulator import live
-from emulator.cli.datasets import repeats_of
 from emulator.config.catalog import names
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
 from emulator.dataset.like import Likeness, look_at
-from emulator.dataset.manifest import TRAINING, Manifest
-from emulator.dataset.owned import Holding, removable
+from emulator.dataset.manifest import TRAINING
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
-from emulator.dataset.progress import State, Tally, shown
-from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
-from emulator.errors import FeedrateError, SpecError
+from emulator.errors import SpecError
 from emulator.registry import FORMATS
-from emulator.run.comm import agreed, world
+from emulator.run.comm import world
+from emulator.run.generate import Filled, Filling, Interrupted
+from emulator.run.generate import generate as fill
 from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
-from emulator.storage.folder import FolderStore
 from emulator.text import masked
 from emulator.units import counted, parse_bytes, show_bytes, show_rate, show_seconds
-
-_SMALL = 8 << 20
 
 
 def generate(
@@ -106,11 +97,58 @@ def generate(
     force: Annotated[bool, typer.Option("--force", help="Replace the dataset in DIR.")] = False,
 ) -> None:
     """Make a dataset; the same command again resumes, and gives the same bytes however it was run."""
+    plan = _plan_of(
+        recipe=recipe, like=like, files=files, size=size, seed=seed, form=form, payload=payload,
+        seeded=seeds is not None, subfolders=subfolders, layout=layout, settings=settings or [],
+    )  # fmt: skip
+    store = open_store(parse_place(folder))
+    if dry_run:
+        _say_plan(store, plan)
+        return
+
+    how = Filling(
+        seeds=seeds,
+        threads=threads,
+        dask=dask or "",
+        write=WriteOptions(direct=direct, sync=fsync),
+        space_check=space_check,
+        paranoid=paranoid,
+        force=force,
+    )
+    try:
+        filled = fill(store, plan, world(), how)
+    except Interrupted as end:
+        again = shlex.join(["feedrate", *(masked(word) for word in sys.argv[1:])])
+        print(
+            f"feedrate: interrupted: {end.done} of {end.files} files ({show_bytes(end.bytes)}) were made and "
+            f"stay in {folder}; the same command goes on: {again}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+    if filled:
+        _say_done(filled)
+
+
+def _plan_of(
+    *,
+    recipe: str | None,
+    like: Path | None,
+    files: int | None,
+    size: str | None,
+    seed: int,
+    form: str | None,
+    payload: str | None,
+    seeded: bool,
+    subfolders: int | None,
+    layout: str,
+    settings: list[str],
+) -> DatasetPlan:
+    """The dataset that these options describe. Raises SpecError, DatasetError."""
     if files and size:
         raise SpecError("--files and --size were both given", "leave one of them out")
     tree = (subfolders or 0, 1)
     if like is not None:
-        if recipe or form or seeds or settings:
+        if recipe or form or seeded or settings:
             raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
         likeness = _likeness(like, payload)
         spec = likeness.recipe(_payload_like(payload, likeness))
@@ -124,9 +162,9 @@ def generate(
         )
     else:
         chosen = [f"{key}={value}" for key, value in (("format", form), ("payload", payload)) if value]
-        if seeds and not payload:
+        if seeded and not payload:
             chosen.append("payload=ct-realistic")
-        spec = load_recipe(recipe, [*(settings or []), *chosen])
+        spec = load_recipe(recipe, [*settings, *chosen])
     if layout not in ("flat", "dlio"):
         raise SpecError(f"--layout {layout!r} is not known", "use flat or dlio")
     plan = DatasetPlan(
@@ -137,69 +175,7 @@ def generate(
         depth=tree[1],
         folder=TRAINING if layout == "dlio" else "",
     )
-    if size:
-        plan = dataclasses.replace(plan, files=files_for(plan, parse_bytes(size)))
-    store = open_store(parse_place(folder))
-    if dry_run:
-        _say_plan(store, plan)
-        return
-
-    comm = world()
-    if dask and comm.size > 1:
-        raise SpecError("--dask under mpirun would make every file twice", "use one of them")
-    first = comm.rank == 0
-    with ExitStack() as stack:
-        nobody = nullcontext((Holding(store), None))
-        holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else nobody))
-        # Seeds are files: one rank of each host makes them where hosts do not share the folder.
-        makes_seeds = first if isinstance(store, FolderStore) else comm.node().rank == 0
-        if force:
-            agreed(comm, lambda: removable(holding) if first else None)
-        seeded = agreed(comm, lambda: with_seeds(plan, store, seeds) if makes_seeds else plan)
-        writer = DatasetWriter(store, comm.bcast(seeded), force)
-        old = agreed(comm, lambda: writer.check(holding) if first else None)
-        share = np.arange(comm.rank, plan.files, comm.size)
-        mine = agreed(comm, lambda: writer.unfinished(share, paranoid))
-        left = comm.allgather((len(mine), int(writer.plan.planned_bytes(mine).sum())))
-        files_left, bytes_left = (sum(counts) for counts in zip(*left, strict=True))
-
-        def begin() -> bool:
-            """True when there is something to be done; then the place is ready for it."""
-            if old is None or (not files_left and writer.finished()):
-                return False
-            if space_check:
-                writer.require_space(files_left, bytes_left, old.bytes)
-            writer.begin(holding, old, before)
-            return True
-
-        begun = comm.bcast(agreed(comm, begin))
-        tally = Tally(store, range(1, comm.size) if first else ())
-        options = WriteOptions(direct=direct, sync=fsync)
-        cores = len(os.sched_getaffinity(0))
-        with (
-            _kept_if_interrupted(folder, tally, files_left),
-            shown("generate", tally, files_left, bytes_left) as state,
-        ):
-            if dask:
-                from emulator.dataset.fill_dask import fill_dask  # here: it imports Dask
-
-                fill_dask(writer, mine, dask, threads or cores, options, tally.watch)
-            else:
-                # Most writers wait for the disk; those of small samples wait for fsync most of the time.
-                threads = threads or min(16, 4 * cores if spec.size.bytes_mean < _SMALL else cores + 2)
-                try:
-                    writer.fill(mine, comm.rank, threads, options, tally.add)
-                except FeedrateError as error:
-                    if comm.size == 1:
-                        raise
-                    print(f"feedrate: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
-                    comm.abort(error.exit_code)  # takes all down; the next run resumes
-            comm.barrier()
-            made = state()
-        manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
-    repeated = repeats_of(comm, store)
-    if manifest:
-        _say_done(store, manifest, made, begun, repeated)
+    return replace(plan, files=files_for(plan, parse_bytes(size))) if size else plan
 
 
 def _likeness(folder: Path, payload: str | None) -> Likeness:
@@ -225,27 +201,11 @@ def _payload_like(payload: str | None, likeness: Likeness) -> str:
     return payload or "incompressible"
 
 
-@contextmanager
-def _kept_if_interrupted(folder: str, tally: Tally, files: int) -> Iterator[None]:
-    """Ctrl-C says what there is and how to go on: files that are whole stay."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        done, size = tally.now()
-        again = shlex.join(["feedrate", *(masked(word) for word in sys.argv[1:])])
-        print(
-            f"feedrate: interrupted: {done} of {files} files ({show_bytes(size)}) were made and stay in "
-            f"{folder}; the same command goes on: {again}",
-            file=sys.stderr,
-        )
-        raise SystemExit(130) from None
-
-
 def _say_plan(store: Store, plan: DatasetPlan) -> None:
     expected = outlook(plan)
     free = store.free()
     if live.for_programs():
-        live.answer({"folder": str(store), "free": free, **dataclasses.asdict(expected)})
+        live.answer({"folder": str(store), "free": free, **asdict(expected)})
         return
     recipe = plan.recipe
     print(
@@ -259,10 +219,9 @@ def _say_plan(store: Store, plan: DatasetPlan) -> None:
         print(f"free:   {show_bytes(free)}" + ("" if free >= expected.total else ", NOT ENOUGH"))
 
 
-def _say_done(
-    store: Store, manifest: Manifest, made: State, begun: bool, repeated: Mapping[str, int]
-) -> None:
-    """What there is now, and what of it this command made; `begun`: it wrote the manifest, at least."""
+def _say_done(filled: Filled) -> None:
+    """Say what there is now, and what of it this command made."""
+    store, manifest, made = filled.store, filled.manifest, filled.made
     measured = manifest.measured
     if live.for_programs():
         done = {
@@ -274,7 +233,7 @@ def _say_done(
             "seconds": made.seconds,
             "cpu_seconds": made.cpu_seconds,
             "measured": dict(measured),
-            "repeated": dict(repeated),
+            "repeated": dict(filled.repeated),
         }
         live.answer(done)
         return
@@ -290,7 +249,7 @@ def _say_done(
     else:
         print(
             "all files were there: only the manifest was made"
-            if begun
+            if filled.begun
             else "complete already: nothing was made"
         )
     if measured:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from emulator import live
+from emulator.analysis.gate import gate, verdict
 from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
 from emulator.config.workload import Placement
@@ -91,6 +92,14 @@ Ranks = Annotated[
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the result, for people.")]
 
 
+Require = Annotated[
+    int | None,
+    typer.Option(
+        "--require", min=1, metavar="N", help="Exit with 10 if fewer than N are fed, 9 if nobody can tell."
+    ),
+]
+
+
 def default_out(name: str) -> Path:
     """The folder of a result for which no --out was given."""
     return Path("feedrate-results") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -122,6 +131,14 @@ def show_result(result: RunResult, out: Path) -> None:
     print_result(result)
     page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
     typer.echo(f"\nresult: {out}   ({page})")
+
+
+def required(result: RunResult, count: int) -> int:
+    """Say whether `count` accelerators are fed; the exit status that says the same."""
+    threshold = float(result.workload["training"]["au_threshold"])
+    status = gate(count, result.knee, result.points, threshold)
+    print(verdict(count, status))
+    return status
 
 
 def answer_of(result: RunResult, out: Path) -> dict[str, Any]:

@@ -71,6 +71,7 @@ def run(
     settings: options.Settings = None,
     verify_reads: options.VerifyReads = False,
     mismatched: options.Mismatched = False,
+    require: options.Require = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
     self_test: Annotated[
@@ -99,7 +100,7 @@ def run(
         command=options.command_line(),
         label=label,
     )
-    _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run, mismatched)
+    _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run, mismatched, require)
 
 
 def sweep(
@@ -141,6 +142,7 @@ def sweep(
     ] = None,
     verify_reads: options.VerifyReads = False,
     mismatched: options.Mismatched = False,
+    require: options.Require = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
@@ -183,10 +185,10 @@ def sweep(
             require_ranks(fixed.counts, size)
             return fixed
 
-        _start(job, ranks, max(fixed.counts), listed, dry_run, mismatched)
+        _start(job, ranks, max(fixed.counts), listed, dry_run, mismatched, require)
         return
     if purpose == "fit":
-        _start(job, ranks, DEFAULT_RANKS, ForFit, dry_run, mismatched)
+        _start(job, ranks, DEFAULT_RANKS, ForFit, dry_run, mismatched, require)
         return
     seconds = None if budget is None else parse_seconds(budget)
 
@@ -196,7 +198,7 @@ def sweep(
         )
         return Adaptive(search, MonotonicClock(), repeats=repeats, budget=seconds)
 
-    _start(job, ranks, DEFAULT_RANKS, adaptive, dry_run, mismatched)
+    _start(job, ranks, DEFAULT_RANKS, adaptive, dry_run, mismatched, require)
 
 
 def _start(
@@ -206,6 +208,7 @@ def _start(
     schedule: Callable[[int], Schedule],
     dry_run: bool,
     mismatched: bool,
+    require: int | None,
 ) -> None:
     """Measure under the mpirun that started this process, or start one here.
 
@@ -221,7 +224,7 @@ def _start(
         _show_plan(job, manifest, schedule(ranks or usual), ranks or usual)
         return
     if not started_by_mpi():
-        _launch(job, manifest, ranks or usual, schedule)
+        _launch(job, manifest, ranks or usual, schedule, require)
     comm = world(expected=ranks)
     asked = schedule(comm.size)
     leader = Leader(job, asked)
@@ -229,13 +232,15 @@ def _start(
         result = measure(comm.bcast(job), comm, leader)  # to the ranks in sweep.session.follow
     if result is not None:
         options.show_result(result, job.out)
+        if require is not None and not live.launched():
+            raise typer.Exit(options.required(result, require))
         wants_knee = job.kind == "sweep" and not isinstance(asked, ForFit)
         if wants_knee and result.knee is not None and result.knee.kind in INCONCLUSIVE:
             raise typer.Exit(Inconclusive.exit_code)
 
 
 def _launch(
-    job: TrainingJob, manifest: Manifest, ranks: int, schedule: Callable[[int], Schedule]
+    job: TrainingJob, manifest: Manifest, ranks: int, schedule: Callable[[int], Schedule], require: int | None
 ) -> NoReturn:
     """Look at what can be seen from here, then start the same command under mpirun, and end as it does."""
     schedule(ranks)
@@ -250,8 +255,9 @@ def _launch(
     words = sys.argv[1:] if job.resume else options.words_with(job.out)
     status = launch(ranks, words, job.out, Preload(rank_server, [sweep_ranks], job.loader))
     if status in (0, Inconclusive.exit_code):
-        options.show_result(read_result(job.out), job.out)
-        raise typer.Exit(status)
+        result = read_result(job.out)
+        options.show_result(result, job.out)
+        raise typer.Exit(status if require is None else options.required(result, require))
     kept: list[bool] = []
 
     def look() -> None:

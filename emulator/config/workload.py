@@ -42,6 +42,8 @@ class SampleSpec:
     """Mean bytes of a stored sample."""
     bytes_sd: Bytes = 0
     """Population standard deviation of the bytes of a stored sample."""
+    recipe: str = ""
+    """Recipe that generates such samples; empty: none does."""
     samples_per_file: int = 1
     """Samples in a file of the published dataset; the manifest says how many a generated one has."""
 

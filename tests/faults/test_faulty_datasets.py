@@ -228,16 +228,6 @@ def test_every_flipped_bit_that_changes_the_meaning_is_found(data: Path) -> None
                 open_dataset(data)
 
 
-def test_an_older_manifest_opens_and_verify_says_that_it_has_no_checksum(data: Path, tmp_path: Path) -> None:
-    head = json.loads((data / MANIFEST).read_bytes())
-    del head["checksum"], head["made"]
-    (data / MANIFEST).write_text(json.dumps(head))
-    done = run(tmp_path, "verify", data)
-    assert done.status == 0 and "no checksum of its own" in done.out
-    sample(data, 3).unlink()
-    assert "does not say how" in run(tmp_path, "verify", data, "--repair").one_line()
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -44,6 +44,7 @@ def report(
     svg: Svg = None,
     csv: Csv = False,
     markdown: Markdown = False,
+    require: options.Require = None,
 ) -> None:
     """Show a result: table, knee, what qualifies it; write it as a page or a picture."""
     _check(html, png, svg, csv, markdown)
@@ -67,6 +68,8 @@ def report(
         if path is not None:
             draw_result(result, path, kind)
             _said(f"picture: {path}")
+    if require is not None:
+        raise typer.Exit(options.required(result, require))
 
 
 def compare(

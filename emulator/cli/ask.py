@@ -1,0 +1,102 @@
+"""`feedrate ask`: from an empty folder to the answer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from emulator import live
+from emulator.cli import options
+from emulator.cli.entry import rank_server
+from emulator.config.reader import to_plain
+from emulator.config.storage import parse_place, parse_storage
+from emulator.config.workload import load_workload
+from emulator.errors import SpecError
+from emulator.launch.forkserver import Preload
+from emulator.launch.launched import started_by_mpi
+from emulator.launch.mpirun import launch
+from emulator.record.machine import cores
+from emulator.run.comm import world
+from emulator.sweep import ranks as sweep_ranks
+from emulator.sweep.answer import answer_lines
+from emulator.sweep.ask import STORAGE, Answer, Question, answer_in
+from emulator.sweep.ask import ask as find_answer
+from emulator.units import parse_seconds, show_seconds
+
+
+def ask(
+    place: Annotated[
+        str,
+        typer.Argument(metavar="PLACE", help="A folder on the storage, a dataset, or s3://BUCKET/PREFIX."),
+    ],
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", "-a", help="v100, a100, h100, b200 or mi355.")
+    ] = "a100",
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="unet3d, or the name of a workload.")
+    ] = "unet3d",
+    up_to: Annotated[int, typer.Option("--up-to", min=1, help="Accelerators that you think of.")] = 16,
+    within: Annotated[str, typer.Option("--within", help="Time for all of it.")] = "5min",
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the data that were made.")] = False,
+    require: options.Require = None,
+    out: options.Out = None,
+    storage: options.StorageText = "posix",
+    settings: options.Settings = None,
+    force: options.Force = False,
+) -> None:
+    """Say how many accelerators a storage feeds: make data, probe, sweep, and try PyTorch on this client."""
+    name = workload if workload.endswith(".toml") or "-" in workload else f"{workload}-{accelerator}"
+    spec = load_workload(name, settings or [])
+    question = Question(
+        place=parse_place(place),
+        workload=spec,
+        up_to=up_to,
+        seconds=parse_seconds(within),
+        storage=parse_storage(storage, "cold"),
+        out=out or options.default_out(f"ask-{spec.name}"),
+        keep=keep,
+        force=force,
+        command=options.command_line(),
+    )
+    if question.seconds < 20:
+        raise SpecError(f"--within {within} is too short to measure anything", "give it 1min or more")
+    begin = time.monotonic()
+    if started_by_mpi():
+        find_answer(question, world())
+        if live.launched():
+            return  # the launcher says it
+    else:
+        loader = "direct" if find_spec("torch") is None else "torch"
+        preload = Preload(rank_server, [sweep_ranks], loader)
+        status = launch(up_to, options.words_with(question.out), question.out, preload)
+        if status:
+            raise typer.Exit(status)
+    answer = answer_in(question.out)
+    _say(question, answer, time.monotonic() - begin)
+    if require is not None:
+        raise typer.Exit(options.required(answer.storage, require))
+
+
+def _say(question: Question, answer: Answer, seconds: float) -> None:
+    hosts = len(answer.storage.environment["hosts"])
+    lines = answer_lines(question, answer, cores() * hosts, hosts)
+    if live.for_programs():
+        live.answer(
+            {
+                "answer": [asdict(line) for line in lines],
+                "out": str(question.out),
+                "seconds": seconds,
+                "storage": to_plain(answer.storage),
+                "pytorch": to_plain(answer.pytorch) if answer.pytorch else None,
+            }
+        )
+        return
+    width = max(len(line.says) for line in lines)
+    print()
+    for line in lines:
+        print(f"{line.says:{width}}  limit: {line.limit}" if line.limit else line.says)
+    print(f"\n{show_seconds(seconds)}; feedrate report {question.out / STORAGE} --html page.html")

@@ -1,0 +1,136 @@
+"""Fill a place with a dataset: in one process, over many ranks, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.dataset.manifest import Manifest
+from emulator.dataset.owned import Holding, removable
+from emulator.dataset.plan import DatasetPlan
+from emulator.dataset.progress import State, Tally, shown
+from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
+from emulator.errors import FeedrateError, SpecError
+from emulator.run.comm import Comm, agreed
+from emulator.run.shared import repeats_of
+from emulator.storage.base import Store, WriteOptions
+from emulator.storage.folder import FolderStore
+
+_SMALL_BYTES = 8 << 20
+"""Writers of smaller samples wait for fsync most of the time: more of them keep the disk busy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """How `generate` works; nothing of it changes a byte of the dataset."""
+
+    seeds: Path | None = None
+    """Folder of KiTS19 as published, to grow ct-realistic samples from."""
+    threads: int | None = None
+    """Writers of a process; None: a few more than cores."""
+    dask: str = ""
+    """Address of a Dask scheduler, or `local`; empty: this process, or the ranks of `comm`."""
+    write: WriteOptions = field(default_factory=WriteOptions)
+    space_check: bool = True
+    """Refuse a plan that is larger than the free space."""
+    paranoid: bool = False
+    """Resuming, compare checksums of files that are there, too."""
+    force: bool = False
+    """Replace the dataset that is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """What `generate` did."""
+
+    store: Store
+    manifest: Manifest
+    made: State
+    """Files, bytes and time of this call."""
+    begun: bool
+    """True when it wrote at least the manifest; False when all was there."""
+    repeated: Mapping[str, int]
+    """Why requests to an object store were repeated -> how many."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during `generate`: whole files stay, and the same call goes on."""
+
+    def __init__(self, done: int, files: int, size: int) -> None:
+        self.done, self.files, self.bytes = done, files, size
+
+
+def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = None) -> Filled | None:
+    """Make the dataset `plan` in `store`, or what is missing of it; None on ranks after the first.
+
+    Collective over `comm`; ranks make shares of the files. The same plan gives the same bytes however it is
+    made. Raises SpecError, DatasetError, StorageError, Interrupted; Quiet where a rank has said the error.
+    """
+    how = how or Filling()
+    if how.dask and comm.size > 1:
+        raise SpecError("--dask under mpirun would make every file twice", "use one of them")
+    first = comm.rank == 0
+    with ExitStack() as stack:
+        nobody = nullcontext((Holding(store), None))
+        holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else nobody))
+        # Seeds are files: one rank of each host makes them where hosts do not share the folder.
+        makes_seeds = first if isinstance(store, FolderStore) else comm.node().rank == 0
+        if how.force:
+            agreed(comm, lambda: removable(holding) if first else None)
+        seeded = agreed(comm, lambda: with_seeds(plan, store, how.seeds) if makes_seeds else plan)
+        writer = DatasetWriter(store, comm.bcast(seeded), how.force)
+        old = agreed(comm, lambda: writer.check(holding) if first else None)
+        share = np.arange(comm.rank, plan.files, comm.size)
+        mine = agreed(comm, lambda: writer.unfinished(share, how.paranoid))
+        left = comm.allgather((len(mine), int(writer.plan.planned_bytes(mine).sum())))
+        files_left, bytes_left = (sum(counts) for counts in zip(*left, strict=True))
+
+        def begin() -> bool:
+            """True when there is something to be done; then the place is ready for it."""
+            if old is None or (not files_left and writer.finished()):
+                return False
+            if how.space_check:
+                writer.require_space(files_left, bytes_left, old.bytes)
+            writer.begin(holding, old, before)
+            return True
+
+        begun = comm.bcast(agreed(comm, begin))
+        tally = Tally(store, range(1, comm.size) if first else ())
+        with shown("generate", tally, files_left, bytes_left) as state:
+            try:
+                _fill(writer, mine, comm, how, tally)
+            except KeyboardInterrupt:
+                done, size = tally.now()
+                raise Interrupted(done, files_left, size) from None
+            comm.barrier()
+            made = state()
+        manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
+    repeated = repeats_of(comm, store)
+    if manifest is None:
+        return None
+    return Filled(store=store, manifest=manifest, made=made, begun=begun, repeated=repeated)
+
+
+def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filling, tally: Tally) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if how.dask:
+        from emulator.dataset.fill_dask import fill_dask  # here: it imports Dask
+
+        fill_dask(writer, mine, how.dask, how.threads or cores, how.write, tally.watch)
+        return
+    small = writer.plan.recipe.size.bytes_mean < _SMALL_BYTES
+    threads = how.threads or min(16, 4 * cores if small else cores + 2)
+    try:
+        writer.fill(mine, comm.rank, threads, how.write, tally.add)
+    except FeedrateError as error:
+        if comm.size == 1:
+            raise
+        print(f"feedrate: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
+        comm.abort(error.exit_code)  # takes all down; the next run resumes

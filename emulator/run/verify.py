@@ -1,0 +1,87 @@
+"""Compare a dataset with its manifest, in one process or over many ranks, and make wrong files again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emulator.config.storage import Place
+from emulator.dataset.manifest import Dataset
+from emulator.dataset.progress import Tally, shown
+from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
+from emulator.dataset.writer import repair, repair_was_cut_off
+from emulator.run.comm import Comm, agreed
+from emulator.run.shared import open_together, repeats_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checking:
+    """What `verify` looks at, and what it does about it."""
+
+    sample: int | None = None
+    """So many files, evenly spread; None: all."""
+    threads: int | None = None
+    """Readers of a process; None: as many as cores."""
+    repair: bool = False
+    """Make wrong files again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What `verify` found."""
+
+    files: int
+    """Files of the dataset."""
+    checked: int
+    """Files that were read."""
+    said: Sequence[Fault]
+    """Faults, and notes, which are none."""
+    left: Sequence[Fault]
+    """Faults that are still there: all that were found, less those that were repaired."""
+    repeated: Mapping[str, int]
+    """Why requests to an object store were repeated -> how many."""
+
+    @property
+    def found(self) -> list[Fault]:
+        """What is wrong, or was before the repair."""
+        return [fault for fault in self.said if not fault.note]
+
+
+def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | None:
+    """Read the files of the dataset at `place` and compare them with its manifest; None on later ranks.
+
+    Collective over `comm`; ranks read shares. Raises DatasetError for a dataset that is none, StorageError;
+    Quiet where a rank has said the error.
+    """
+    how = how or Checking()
+    first, threads = comm.rank == 0, how.threads or min(16, len(os.sched_getaffinity(0)))
+    dataset = open_together(comm, place)
+    files = len(dataset.manifest.names)
+    indices = evenly_spread(files, how.sample)
+    mine = indices[comm.rank :: comm.size]
+    tally, size = Tally(), agreed(comm, lambda: dataset.manifest.bytes_of(mine))
+    with shown("verify", tally, len(mine), size):
+        found = agreed(comm, lambda: check_files(dataset, mine, threads, tally.add))
+        found += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
+    said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
+    faults = left = [fault for fault in said if not fault.note]
+    repeated = repeats_of(comm, dataset.store)
+    if how.repair and comm.bcast(agreed(comm, lambda: first and bool(faults or repair_was_cut_off(dataset)))):
+        left = comm.bcast(agreed(comm, lambda: _repaired(dataset, faults, threads) if first else []))
+    if not first:
+        return None
+    return Checked(files=files, checked=len(indices), said=said, left=left, repeated=repeated)
+
+
+def _repaired(dataset: Dataset, faults: Sequence[Fault], threads: int) -> list[Fault]:
+    """Make the files of these faults again; the faults that are left. Raises DatasetError, StorageError."""
+    names = [fault.name for fault in faults]
+    repair(dataset, names, threads)
+    wanted = set(names)
+    known = {name: index for index, name in enumerate(dataset.manifest.names) if name in wanted}
+    indices = np.array([known[name] for name in names if name in known], np.int64)
+    checked = check_files(dataset, indices, threads, lambda files, size: None)
+    return [fault for fault in checked if not fault.note] + extra_files(dataset)

@@ -1,0 +1,103 @@
+"""The answer of `feedrate ask` in sentences: what the storage feeds, what PyTorch gets, what is missing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from emulator.record.result import Point, RunResult
+from emulator.sweep.ask import Answer, Question, demand_of, fed_between
+from emulator.units import counted, show_rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A sentence of the answer, and what limits it."""
+
+    says: str
+    limit: str = ""
+
+
+def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> list[Line]:
+    """The answer in at most three lines; `cores` and `hosts` are the client's."""
+    spec, name = question.workload, _plural(question.workload.accelerator.name)
+    lines = [Line(says=_storage_says(question, answer.storage, name), limit=_storage_limit(answer.storage))]
+    if answer.pytorch is not None:
+        fed, _ = fed_between(answer.pytorch.points, spec.training.au_threshold)
+        above = [point for point in answer.pytorch.points if point.ranks > fed]
+        above.sort(key=lambda point: -point.ranks)
+        starved = min((point.ranks for point in above), default=None)
+        many = f"{fed} of them" if fed else "none of them"
+        if starved is not None and starved > fed + 1:
+            many = f"{fed} to {starved - 1} of them" if fed else f"fewer than {starved} of them"
+        client = "this client" if hosts == 1 else f"these {hosts} clients"
+        limit = _client_limit(above[-1], cores) if above else ""
+        lines.append(Line(says=f"PyTorch on {client} feeds {many}.", limit=limit))
+    if missing := _missing(question, answer, cores, hosts):
+        lines.append(Line(says=f"To feed {question.up_to}: {missing}."))
+    return lines
+
+
+def _plural(name: str) -> str:
+    """The accelerators' name for two of them: "A100s", "accelerators in miniature"."""
+    article, _, rest = name.partition(" ")
+    if article in ("a", "an"):
+        noun, _, more = rest.partition(" ")
+        return f"{noun}s {more}".strip()
+    return name.removeprefix("NVIDIA ").removeprefix("AMD ") + "s"
+
+
+def _storage_says(question: Question, result: RunResult, name: str) -> str:
+    place, knee = question.place, result.knee
+    job = f"({question.workload.title.partition(',')[0]})"
+    threshold = question.workload.training.au_threshold
+    fed, _ = fed_between(result.points, threshold)
+    if knee is None or knee.kind == "beyond":
+        return f"{place} feeds at least {fed} {name} {job}: the largest count that was run."
+    if knee.kind == "knee" and knee.n_au and knee.interval:
+        low, high = (math.floor(end) for end in knee.interval)
+        sure = f"95 % sure of {low} to {high}" if high > low else f"95 % sure of {low}"
+        return f"{place} feeds {math.floor(knee.n_au)} {name} {job}, {sure}."
+    if knee.kind == "below":
+        smallest = min(point.ranks for point in result.points)
+        return f"{place} does not feed {smallest} of {name} {job}."
+    if knee.kind == "at-least":
+        return f"{place} feeds at least {knee.fed or 0} {name} {job}: the client was the limit beyond."
+    starved = f", fewer than {knee.starved}" if knee.starved else ""
+    return f"{place} feeds {knee.fed or 0} {name} {job} or more{starved}: the runs differ too much."
+
+
+def _storage_limit(result: RunResult) -> str:
+    full = [point for point in result.points if point.bound and point.bound.kind == "storage"]
+    return f"storage, {show_rate(max(point.bytes_per_second for point in full))}" if full else ""
+
+
+def _client_limit(point: Point, cores: int) -> str:
+    kind = point.bound.kind if point.bound else ""
+    words = {"client-cpu": f"its {counted(cores, 'core')}", "cpu-quota": "its CPU quota"}
+    return words.get(kind, kind.replace("-", " "))
+
+
+def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
+    """What the storage and the client lack for `up_to` accelerators, as numbers; empty: nothing known."""
+    spec, found = question.workload, []
+    threshold = spec.training.au_threshold
+    full = [point for point in answer.storage.points if point.bound and point.bound.kind == "storage"]
+    full = [point for point in full if point.x_ideal < threshold]
+    if full:
+        rate = max(point.bytes_per_second for point in full)
+        lacking = threshold * question.up_to * demand_of(spec) - rate
+        if lacking > 0:
+            found.append(f"{show_rate(lacking)} more")
+    if answer.pytorch is not None and answer.pytorch.points:
+        fed, _ = fed_between(answer.pytorch.points, threshold)
+        above = [point for point in answer.pytorch.points if point.ranks > fed and point.bound]
+        if fed < question.up_to and above and above[-1].bound and above[-1].bound.kind == "client-cpu":
+            of_cores = min(answer.pytorch.points, key=lambda point: point.ranks)
+            each = sum(host.cpu_seconds for host in of_cores.hosts) / of_cores.seconds / of_cores.ranks
+            each /= max(0.01, of_cores.x_ideal)  # a fed rank needs more CPU than a starved one
+            more = math.ceil(question.up_to * each) - cores
+            if more > 0:
+                like = f" (or {math.ceil(question.up_to * hosts / fed)} hosts like this)" if fed else ""
+                found.append(f"about {counted(more, 'core')} more for PyTorch{like}")
+    return ", and ".join(found)

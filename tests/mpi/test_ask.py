@@ -1,0 +1,50 @@
+"""`feedrate ask`: from an empty folder to an answer, nothing left behind; an existing dataset stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import feedrate
+
+pytestmark = pytest.mark.mpi
+WORDS = ("-w", "unet3d-tiny", "--storage", "shaped:400MB/s", "--up-to", 8)
+
+
+@pytest.mark.timeout(170)
+def test_an_empty_folder_gives_an_answer_and_is_left_empty(tmp_path: Path) -> None:
+    place, out = tmp_path / "place", tmp_path / "out"
+    place.mkdir()
+    (place / "theirs").write_text("stays")
+    done = feedrate("ask", place, *WORDS, "--within", "40s", "--out", out, "--require", 3, "--json")
+    assert done.status == 0, done.err
+    answer = json.loads(done.out.splitlines()[0])
+    assert answer["answer"][0]["says"].startswith(f"{place} feeds ")
+    knee = answer["storage"]["knee"]
+    assert knee["interval"][0] < 5.55 < knee["interval"][1], "400 MB/s feed 5.55 of 80 MB/s at 90 %"
+    assert answer["pytorch"]["loader"] == "torch"
+    assert [path.name for path in place.iterdir()] == ["theirs"]
+    assert "To feed 8: 176 MB/s more" in answer["answer"][-1]["says"]
+    shown = feedrate("report", out / "storage")
+    assert shown.status == 0, shown.err
+
+
+@pytest.mark.timeout(120)
+def test_an_existing_dataset_is_used_and_stays(tiny: Path, tmp_path: Path) -> None:
+    before = sorted(path.name for path in tiny.rglob("*"))
+    done = feedrate("ask", tiny, *WORDS, "--within", "25s", "--out", tmp_path / "out", "--require", 16)
+    assert done.status == 10, done.err
+    assert done.out.splitlines()[-1] == "--require 16: not met"
+    assert sorted(path.name for path in tiny.rglob("*")) == before
+
+
+def test_mistakes_are_one_line(tiny: Path, tmp_path: Path) -> None:
+    for words, says in (
+        ((tmp_path, "-w", "unet3d", "-a", "a99"), "there is no workload 'unet3d-a99'"),
+        ((tmp_path, "--within", "3s"), "--within 3s is too short"),
+        ((tmp_path, "--storage", "shaped:none"), "'none' is not a rate"),
+    ):
+        done = feedrate("ask", *words, "--out", tmp_path / "out")
+        assert done.status == 2 and says in done.err, done.err
+        assert len(done.err.splitlines()) == 1
