@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from emulator import live
-from emulator.analysis.search import Search
+from emulator.analysis.search import KneeSearch
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
@@ -283,7 +283,7 @@ def _job(question: Question, where: Place, name: str, loader: str, seconds: floa
 
 def _storage_knee(question: Question, where: Place, largest: int, seconds: float, comm: Comm) -> RunResult:
     job = _job(question, where, STORAGE, "direct", min(POINT_SECONDS, seconds / 6))
-    search = Search(
+    search = KneeSearch(
         maximum=largest, threshold=job.workload.training.au_threshold, precision=0.05, max_runs=20
     )
     live.say(f"storage: up to {counted(largest, 'rank')} of the direct loader, {show_seconds(seconds)}")
