@@ -16,7 +16,7 @@ from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless
 
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cycle import measure
-from emulator.plugins.checkpoint.files import ShardIO, read_file
+from emulator.plugins.checkpoint.files import ShardIO, read_shard
 from emulator.plugins.checkpoint.job import checkpoint_job
 from emulator.record.out import read_result
 from emulator.run.comm import Comm
@@ -37,9 +37,8 @@ def verified(root: Path) -> list[int]:
             marker = place.read_marker(root, number)
             assert len(marker.files) == marker.ranks
             for written in (one for files in marker.files for one in files):
-                read_file(
-                    PosixStorage(root, direct=False, cache="cold"), place.name_of(number), written, shard_io
-                )
+                storage = PosixStorage(root, direct=False, cache="cold")
+                read_shard(storage, place.folder_name(number), written, shard_io)
     return found
 
 
@@ -120,7 +119,7 @@ def rounds(begin, root: Path, count: int, luck: random.Random) -> None:
             assert place.unfinished(root) == []
             assert re.search(r"removed checkpoint-\S+, which was unfinished|complete", process.stderr.read())
         for number in found[:-2]:
-            place.remove(root / place.name_of(number))
+            place.remove(root / place.folder_name(number))
 
 
 def test_a_kill_at_any_moment_leaves_nothing_that_looks_complete(started, tmp_path):

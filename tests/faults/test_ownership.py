@@ -27,8 +27,8 @@ from emulator.dataset.progress import Journal
 from emulator.dataset.seeds import prepare_seeds
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Lock, Owner, temporary_name
-from emulator.plugins.baseline.fio import Files
-from emulator.plugins.checkpoint.files import Marker, Written, begin, clean, commit, remove
+from emulator.plugins.baseline.fio import FioFiles
+from emulator.plugins.checkpoint.files import Marker, WrittenFile, begin, clean, commit, remove
 from emulator.plugins.mlperf.tree import RunFolder, own_runs, write_run
 from emulator.record.out import LOCK, ResultFolder, read_result
 from emulator.record.result import new_result
@@ -443,7 +443,7 @@ def test_checkpoints_of_others_stay(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_with_a_file_of_another_size_stays(tmp_path: Path) -> None:
-    shard = Written(name="rank0", size=4, crc=0)
+    shard = WrittenFile(name="rank0", size=4, crc=0)
     part = begin(tmp_path, 3, "run")
     put(part / "rank0", "data")
     commit(part, 3, Marker(model="m", ranks=1, data=1, scale="1", seed=0, files=((shard,),)))
@@ -466,26 +466,26 @@ def test_fio_takes_no_file_of_others(tmp_path: Path) -> None:
     for name in ("job0.dat", "feedrate-files.json"):
         theirs = put(tmp_path / "h" / name)
         with pytest.raises(SpecError, match=name):
-            Files(tmp_path / "h", 2, 100)
+            FioFiles(tmp_path / "h", 2, 100)
         assert tree(tmp_path) == {"h": None, f"h/{name}": b"somebody's"}
         theirs.unlink()
 
 
 def test_fio_s_files_of_a_killed_run_go_and_kept_ones_are_known(tmp_path: Path) -> None:
-    held = Files(tmp_path / "f/h", 2, 100)
+    held = FioFiles(tmp_path / "f/h", 2, 100)
     with pytest.raises(SpecError, match=f"in use: process {os.getpid()}"):
-        Files(tmp_path / "f/h", 2, 100)
+        FioFiles(tmp_path / "f/h", 2, 100)
     for number in range(3):
         put(tmp_path / f"f/h/job{number}.dat")
     held.close(keep=True)
     theirs = put(tmp_path / "f/h/job1.dat", "x" * 101)  # larger than it can be
     with pytest.raises(SpecError, match="job1.dat"):
-        Files(tmp_path / "f/h", 2, 100)
+        FioFiles(tmp_path / "f/h", 2, 100)
     theirs.unlink()
-    Files(tmp_path / "f/h", 2, 100).close()
+    FioFiles(tmp_path / "f/h", 2, 100).close()
     assert tree(tmp_path) == {"f": None, "f/h": None, "f/h/job2.dat": b"somebody's"}
     put(tmp_path / "f/h/job2.dat").unlink()
-    Files(tmp_path / "f/h", 1, 1).close()
+    FioFiles(tmp_path / "f/h", 1, 1).close()
     assert tree(tmp_path) == {}
 
 

@@ -133,7 +133,7 @@ def _section(task: Task) -> list[str]:
     ]
 
 
-class Files:
+class FioFiles:
     """The files that fio reads and writes in a client's folder, which stays locked meanwhile.
 
     Own before you delete: a journal in the folder says which files fio was given, and how large they may be.

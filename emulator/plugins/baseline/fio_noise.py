@@ -12,7 +12,7 @@ from emulator.errors import SpecError, StorageError
 from emulator.launch.child import ChildProcess
 from emulator.plugins.baseline.fio import (
     FILE_NAME,
-    Files,
+    FioFiles,
     Setting,
     checked,
     job_file,
@@ -23,7 +23,7 @@ from emulator.plugins.baseline.fio import (
     side,
     start_fio,
 )
-from emulator.plugins.baseline.suites import Access, Task, neighbours
+from emulator.plugins.baseline.suites import Access, Task, neighbour_tasks
 from emulator.storage.posix import probe_direct
 from emulator.units import parse_bytes, parse_rate, show_rate
 
@@ -40,7 +40,7 @@ _HOW = "write it like writers, write:3x16KiB, or read:2x1MiB,depth=4,rate=50MB/s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noise:
+class FioNoise:
     """The fio jobs of each host."""
 
     tasks: tuple[Task, ...]
@@ -53,13 +53,13 @@ class Noise:
         return max(task.first_file + task.jobs for task in self.tasks)
 
 
-def parse_noise(text: str) -> Noise:
+def parse_noise(text: str) -> FioNoise:
     """Parse `writers` (the noisy-neighbour brief's), or `read|write:JOBSxBLOCK[,depth=D][,rate=R][,size=S]`.
 
     Jobs access their files at random; the rate is that of all jobs of a host together. Raises SpecError.
     """
     if text == "writers":
-        return Noise(tasks=neighbours(read=False, first_file=0), file_bytes=FILE_BYTES)
+        return FioNoise(tasks=neighbour_tasks(read=False, first_file=0), file_bytes=FILE_BYTES)
     match = _SPEC.fullmatch(text)
     if match is None or not int(match[2]):
         raise SpecError(f"--noise {text!r} is not understood", _HOW)
@@ -72,7 +72,7 @@ def parse_noise(text: str) -> Noise:
     access = Access(pattern="random", block_bytes=block, read_share=1.0 if match[1] == "read" else 0.0)
     rate = parse_rate(options["rate"]) if "rate" in options else None
     depth = max(1, int(options.get("depth", "8")))
-    return Noise(tasks=(Task(access=access, depth=depth, jobs=int(match[2]), rate=rate),), file_bytes=size)
+    return FioNoise(tasks=(Task(access=access, depth=depth, jobs=int(match[2]), rate=rate),), file_bytes=size)
 
 
 def require(text: str) -> None:
@@ -89,14 +89,14 @@ def begin(text: str, dataset: Path, host: str) -> RunningNoise:
 class RunningNoise:
     """fio on this host, from construction to `stop`. It dies with this process."""
 
-    def __init__(self, noise: Noise, dataset: Path, host: str) -> None:
+    def __init__(self, noise: FioNoise, dataset: Path, host: str) -> None:
         """Lay the files out and start. Raises MissingError, StorageError."""
         self._noise = noise
         self._folder = dataset / FOLDER / host
         self._fio: ChildProcess | None = None
         direct = probe_direct(dataset)
         setting = Setting(folder=self._folder, file_bytes=noise.file_bytes, direct=direct, seconds=_FOREVER)
-        self._files = Files(self._folder, noise.files, noise.file_bytes)
+        self._files = FioFiles(self._folder, noise.files, noise.file_bytes)
         try:
             parse(run_fio(layout_file(setting, noise.files)))
             self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)

@@ -15,7 +15,7 @@ from pathlib import Path
 from emulator.errors import SpecError, StorageError
 from emulator.plugins.baseline.clients import Plan, Say, Trial, run_trials
 from emulator.plugins.baseline.fio import (
-    Files,
+    FioFiles,
     Server,
     Setting,
     fio_version,
@@ -215,7 +215,7 @@ class _Clients:
     def lay_out(self, files: int, stack: ExitStack, keep: bool) -> None:
         """Write every file whole, so that the first pattern meets written blocks; `stack` removes them."""
         for name in self.names:
-            made = Files(self._setting(name).folder, files, self.setting.file_bytes)
+            made = FioFiles(self._setting(name).folder, files, self.setting.file_bytes)
             stack.callback(made.close, keep=keep)
         for output in self._fio([layout_file(self._setting(name), files) for name in self.names], None):
             parse(output)

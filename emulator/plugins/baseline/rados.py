@@ -32,7 +32,7 @@ Phase = Literal["write", "seq", "rand"]
 PHASES: tuple[Phase, ...] = ("write", "seq", "rand")
 QUICK_BYTES = 256 * 2**20
 """Bytes that a client writes with --quick."""
-DEPTHS = (16,)
+RADOS_DEPTHS = (16,)
 """Default numbers of requests in flight: rados bench's own."""
 
 
@@ -175,7 +175,7 @@ class RadosPlan(Plan):
     """rados bench on a pool, every client with objects of its own."""
 
     cluster: Cluster
-    depths: tuple[int, ...] = DEPTHS
+    depths: tuple[int, ...] = RADOS_DEPTHS
     seconds: float
     """Measured time of a phase, whole seconds."""
     most_bytes: int = 0
@@ -283,7 +283,7 @@ def rados_plan(
     effort = QUICK if quick else FULL
     return RadosPlan(
         cluster=Cluster(pool=pool, conf=conf, user=user),
-        depths=tuple(depths) or DEPTHS,
+        depths=tuple(depths) or RADOS_DEPTHS,
         seconds=max(1.0, effort.seconds if seconds is None else seconds),
         most_bytes=(QUICK_BYTES if quick else 0) if most_bytes is None else most_bytes,
         per_host=per_host,

@@ -32,12 +32,12 @@ def bytes_per_second(corner: Corner) -> float:
     return sum(side.bytes_per_second for side in sides(corner))
 
 
-def name_of(corner: Corner) -> str:
+def access_of(corner: Corner) -> str:
     """Return the access pattern's name: `4 KiB random 70 % read`."""
     return access_name(corner.pattern, corner.block_bytes, corner.read_share)
 
 
-def workloads(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
+def by_access(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
     """Return name of the access pattern -> its corners by clients and depth, in the order they were run.
 
     Corners of a noisy-neighbour suite are left out.
@@ -45,7 +45,7 @@ def workloads(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
     found: dict[str, list[Corner]] = {}
     for corner in corners:
         if not corner.beside:
-            found.setdefault(name_of(corner), []).append(corner)
+            found.setdefault(access_of(corner), []).append(corner)
     return {
         name: tuple(sorted(some, key=lambda corner: (corner.clients, corner.depth)))
         for name, some in found.items()
@@ -54,7 +54,7 @@ def workloads(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:
 
 def maxima(corners: Sequence[Corner]) -> dict[str, Corner]:
     """Return name of the access pattern -> the corner with the most requests per second."""
-    return {name: max(some, key=iops) for name, some in workloads(corners).items()}
+    return {name: max(some, key=iops) for name, some in by_access(corners).items()}
 
 
 def read_limit(corners: Sequence[Corner]) -> Corner | None:
@@ -94,7 +94,7 @@ def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Nei
         first = alone[corner.block_bytes]
         before, after = (first.read, corner.read) if read else (first.write, corner.write)
         if before and after:
-            found.append(Neighbour(name=name_of(corner), alone=before, together=after))
+            found.append(Neighbour(name=access_of(corner), alone=before, together=after))
     return tuple(found)
 
 
@@ -151,12 +151,12 @@ def answer(result: RunResult) -> str:
 
 def _where(corner: Corner) -> str:
     jobs = f"queue depth {corner.depth}, {corner.jobs} jobs"
-    return f"{name_of(corner)}, {jobs}, {_clients(corner.clients)}"
+    return f"{access_of(corner)}, {jobs}, {_clients(corner.clients)}"
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
     """Return the tables: maximum of each workload, every depth, noisy neighbours."""
-    every = [corner for corners in workloads(result.baseline).values() for corner in corners]
+    every = [corner for corners in by_access(result.baseline).values() for corner in corners]
     slowest = "" if tool(result) == "fio" else "; 99.99 %: the slowest request"
     found = [
         _corners("Maximum of each workload", list(maxima(result.baseline).values())),
@@ -187,7 +187,7 @@ def _corners(caption: str, corners: Sequence[Corner]) -> Table:
     )
     rows: list[tuple[Cell, ...]] = [
         (
-            name_of(corner),
+            access_of(corner),
             corner.depth,
             corner.clients,
             iops(corner) / 1e3,
@@ -280,7 +280,7 @@ def figures(result: RunResult) -> tuple[fig.Figure, ...]:
 
 def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corner, ...]]:
     """Return workload of these patterns -> its corners at the largest number of clients, by depth."""
-    found = workloads(result.baseline)
+    found = by_access(result.baseline)
     return {
         name: tuple(corner for corner in corners if corner.clients == corners[-1].clients)
         for pattern in patterns
@@ -329,7 +329,7 @@ def _over_depths(
 
 
 def sequential_figure(result: RunResult) -> fig.Figure | None:
-    """Return bytes/s of the sequential workloads against queue depth."""
+    """Return bytes/s of the sequential by_access against queue depth."""
     return _over_depths(
         result,
         "sequential",
@@ -341,7 +341,7 @@ def sequential_figure(result: RunResult) -> fig.Figure | None:
 
 
 def random_figure(result: RunResult) -> fig.Figure | None:
-    """Return IOPS of the random workloads against queue depth."""
+    """Return IOPS of the random by_access against queue depth."""
 
     def show(value: float) -> str:
         size, letter = (1e6, " M") if value >= 1e6 else (1e3, " k") if value >= 1e3 else (1, "")

@@ -186,7 +186,7 @@ def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
     )
 
 
-def neighbours(read: bool, first_file: int) -> tuple[Task, ...]:
+def neighbour_tasks(read: bool, first_file: int) -> tuple[Task, ...]:
     """Return three jobs of 4, 8 and 16 KiB: readers at queue depth 1, writers at 8."""
     return tuple(
         Task(
@@ -200,7 +200,7 @@ def neighbours(read: bool, first_file: int) -> tuple[Task, ...]:
 
 
 def _noisy(clients: int) -> tuple[Turn, ...]:
-    writers, readers = neighbours(read=False, first_file=0), neighbours(read=True, first_file=3)
+    writers, readers = neighbour_tasks(read=False, first_file=0), neighbour_tasks(read=True, first_file=3)
     alone = ("nothing",) * 3
     return (
         Turn(name=f"writers-alone-c{clients}", tasks=writers, clients=clients, beside=alone),

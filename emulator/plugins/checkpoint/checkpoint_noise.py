@@ -30,7 +30,7 @@ from emulator.errors import FeedrateError, SpecError, StorageError, storage_erro
 from emulator.files import sync_folder
 from emulator.launch.child import ChildProcess
 from emulator.plugins.checkpoint import files as place
-from emulator.plugins.checkpoint.files import Cancelled, ShardIO, Written, key_of, write_file
+from emulator.plugins.checkpoint.files import Cancelled, ShardIO, WrittenFile, key_of, write_shard
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
 FOLDER = ".feedrate-noise"
@@ -144,7 +144,7 @@ def _empty(root: Path) -> None:
         with place.locked(root):
             place.clean(root)
             for number in place.complete(root):
-                place.remove(root / place.name_of(number))
+                place.remove(root / place.folder_name(number))
         place.leave(root)
         root.parent.rmdir()  # OSError: another host's is in it
 
@@ -160,9 +160,9 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
         print(error, file=sys.stderr, flush=True)
         os._exit(error.exit_code)  # the storage hangs: no thread can be waited for
 
-    def write(rank: int, part: Path, number: int) -> tuple[Written, ...]:
+    def write(rank: int, part: Path, number: int) -> tuple[WrittenFile, ...]:
         return tuple(
-            write_file(
+            write_shard(
                 part, shard, key_of(seed, number, rank, shard.name), shard_io[rank], io.direct, stop.is_set
             )
             for shard in files[rank]
@@ -186,7 +186,7 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
                 )
                 place.commit(part, number, marker)
                 if number:
-                    place.remove(root / place.name_of(number - 1))
+                    place.remove(root / place.folder_name(number - 1))
                 done.append({"began": start - begin, "seconds": time.monotonic() - start})
             number += 1
             stop.wait(noise.pause)

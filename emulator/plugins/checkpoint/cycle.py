@@ -19,8 +19,8 @@ from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import sync_folder
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
-from emulator.plugins.checkpoint.files import ShardIO, Written, key_of, read_file, write_file
-from emulator.plugins.checkpoint.job import CheckpointJob, check, first_result
+from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
+from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result
 from emulator.record.machine import cpu_seconds
 from emulator.record.out import ResultFolder, claim_failure
 from emulator.record.result import Checkpoint, Flag, RunResult
@@ -53,7 +53,7 @@ def measure(
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
         def create() -> ResultFolder:
-            return ResultFolder.create(job.out, first_result(job, hosts, direct), force=force)
+            return ResultFolder.create(job.out, empty_result(job, hosts, direct), force=force)
 
         def give_up(error: StorageError) -> None:
             """End all ranks: this one's storage hangs, and no thread of it can be waited for."""
@@ -185,7 +185,7 @@ class _Session:
     def _take_turn(self, direction: Direction, number: int) -> None:
         """Note for `now` that the next write or read begins."""
         size = sum(shard.size for shard in self.job.shards(self.world.size, self.world.rank))
-        doing = f"{direction} {place.name_of(number)}, {show_bytes(self.job.total(self.world.size))}"
+        doing = f"{direction} {place.folder_name(number)}, {show_bytes(self.job.total(self.world.size))}"
         before = self.turn.place if self.turn else 0
         self.turn = _Turn(before + 1, doing, size, self.io.done, time.monotonic())
 
@@ -213,7 +213,7 @@ class _Session:
         finally:
             if not job.keep and self.record:
                 for number in self.written:
-                    place.remove(job.root / place.name_of(number))
+                    place.remove(job.root / place.folder_name(number))
                 place.leave(job.root)
 
     def _write(self, number: int) -> None:
@@ -222,9 +222,9 @@ class _Session:
         run = f"{self._seed:016x}"[-8:]
         part: Path = world.bcast(self._on_first(lambda: place.begin(job.root, number, run)))
 
-        def write(stats: ReadStats) -> tuple[Written, ...]:
+        def write(stats: ReadStats) -> tuple[WrittenFile, ...]:
             files = tuple(
-                write_file(
+                write_shard(
                     part, shard, key_of(self._seed, number, world.rank, shard.name), self.io, self.direct
                 )
                 for shard in job.shards(world.size, world.rank)
@@ -247,7 +247,7 @@ class _Session:
 
         try:
             files, report, began = self._timed(write)
-            gathered: list[tuple[tuple[Written, ...], Report]] = world.gather((files, report))
+            gathered: list[tuple[tuple[WrittenFile, ...], Report]] = world.gather((files, report))
             seconds = self._on_first(commit)
         except Quiet:  # all ranks have stopped: nothing stays of a checkpoint that could not be written
             if world.rank == 0:
@@ -264,11 +264,11 @@ class _Session:
         shift = self.hosts.count(self.hosts[0]) if job.shift else 0
         files = marker.files[(world.rank + shift) % world.size]
 
-        def read(stats: ReadStats) -> tuple[Written, ...]:
+        def read(stats: ReadStats) -> tuple[WrittenFile, ...]:
             direct = self.direct and job.cache == "cold"
             storage = PosixStorage(job.root, direct=direct, cache=job.cache, stats=stats)
             for written in files:
-                read_file(storage, place.name_of(number), written, self.io)
+                read_shard(storage, place.folder_name(number), written, self.io)
             return files
 
         _, report, began = self._timed(read)
@@ -280,22 +280,22 @@ class _Session:
         own = (job.model.name, ranks, job.data(ranks), str(job.scale), job.total(ranks))
         if own != (marker.model, marker.ranks, marker.data, marker.scale, marker.size):
             raise SpecError(
-                f"{place.name_of(number)} in {job.root} is of {marker.model} by {marker.ranks} ranks, "
+                f"{place.folder_name(number)} in {job.root} is of {marker.model} by {marker.ranks} ranks, "
                 f"{show_bytes(marker.size)}",
                 "read it with the options that it was written with",
             )
         if len(marker.files) != ranks:
-            raise DatasetError(f"{place.name_of(number)} lacks the files of a rank", "it is damaged")
+            raise DatasetError(f"{place.folder_name(number)} lacks the files of a rank", "it is damaged")
         return marker
 
     def _timed(
-        self, action: Callable[[ReadStats], tuple[Written, ...]]
-    ) -> tuple[tuple[Written, ...], Report, float]:
+        self, action: Callable[[ReadStats], tuple[WrittenFile, ...]]
+    ) -> tuple[tuple[WrittenFile, ...], Report, float]:
         """Run `action` on all ranks at once; return its files, its cost here, and when it began."""
         self.world.barrier(STEP_POLL)
         begin, cpu = time.monotonic(), cpu_seconds()
 
-        def timed() -> tuple[tuple[Written, ...], Report, float]:
+        def timed() -> tuple[tuple[WrittenFile, ...], Report, float]:
             stats = ReadStats()
             files = action(stats)
             seconds, pages = time.monotonic() - begin, stats.snapshot()
@@ -331,7 +331,7 @@ class _Session:
             )
         self.record.update(checkpoints=found, flags=tuple(flags))
         self.say(
-            f"{direction:5} {place.name_of(number)}: {show_bytes(checkpoint.bytes)} in "
+            f"{direction:5} {place.folder_name(number)}: {show_bytes(checkpoint.bytes)} in "
             f"{show_seconds(checkpoint.seconds)}, {show_rate(checkpoint.bytes_per_second)}"
         )
 

@@ -52,7 +52,7 @@ _OWNER = "owner.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenFile:
     """One file of a complete checkpoint, as its marker lists it."""
 
     name: str
@@ -76,7 +76,7 @@ class Marker:
     """Share of the real sizes, as a fraction."""
     seed: int
     """Seed of its bytes."""
-    files: tuple[tuple[Written, ...], ...]
+    files: tuple[tuple[WrittenFile, ...], ...]
     """The files of each rank."""
 
     @property
@@ -85,7 +85,7 @@ class Marker:
         return sum(file.size for files in self.files for file in files)
 
 
-def name_of(number: int) -> str:
+def folder_name(number: int) -> str:
     """Return `checkpoint-000007` for 7."""
     return f"checkpoint-{number:06d}"
 
@@ -129,7 +129,7 @@ def _names(root: Path) -> list[str]:
 
 def begin(root: Path, number: int, run: str) -> Path:
     """Make the empty folder that checkpoint `number` is written into. Raises StorageError."""
-    part = root / f"{name_of(number)}.{run}{PART}"
+    part = root / f"{folder_name(number)}.{run}{PART}"
     with storage_errors("cannot begin a checkpoint"):
         part.mkdir()
         (part / _OWNER).write_bytes(Owner.me().line())
@@ -145,13 +145,13 @@ def commit(part: Path, number: int, marker: Marker) -> None:
     write_whole(part / MARKER, json.dumps(to_plain(marker)) + "\n")
     with storage_errors("cannot complete the checkpoint"):
         (part / _OWNER).unlink(missing_ok=True)
-        part.rename(part.parent / name_of(number))
+        part.rename(part.parent / folder_name(number))
     sync_folder(part.parent)
 
 
 def read_marker(root: Path, number: int) -> Marker:
     """Read the marker of the complete checkpoint `number`. Raises DatasetError, StorageError."""
-    path = root / name_of(number) / MARKER
+    path = root / folder_name(number) / MARKER
     try:
         marker = build(Marker, read_json(path), Source(str(path)))
     except SpecError as error:
@@ -307,9 +307,9 @@ def key_of(seed: int, number: int, rank: int, name: str) -> bytes:
     return hashlib.sha256(f"feedrate checkpoint {seed} {number} {rank} {name}".encode()).digest()
 
 
-def write_file(
+def write_shard(
     folder: Path, shard: Shard, key: bytes, io: ShardIO, direct: bool, stopped: Callable[[], bool] = bool
-) -> Written:
+) -> WrittenFile:
     """Write one file and sync it before it gets its name.
 
     `stopped` is asked before each block. Raises StorageError, Cancelled.
@@ -334,7 +334,7 @@ def write_file(
     except OSError as error:
         error.filename = str(path)
         raise storage_error(error, "cannot write the checkpoint") from None
-    return Written(name=shard.name, size=shard.size, crc=crc)
+    return WrittenFile(name=shard.name, size=shard.size, crc=crc)
 
 
 def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
@@ -344,7 +344,7 @@ def _fill(buffer: memoryview, length: int, key: bytes, block: int) -> int:
     return source.crc
 
 
-def read_file(storage: PosixStorage, folder: str, written: Written, io: ShardIO) -> None:
+def read_shard(storage: PosixStorage, folder: str, written: WrittenFile, io: ShardIO) -> None:
     """Read one file whole and compare it with what was written.
 
     Raises DatasetError when a byte differs or is missing, StorageError when it cannot be read.

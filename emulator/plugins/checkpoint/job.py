@@ -144,7 +144,7 @@ def check(job: CheckpointJob, ranks: int, force: bool) -> None:
         )
 
 
-def first_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunResult:
+def empty_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunResult:
     """Return the result without checkpoints; `hosts` has the host of every rank. Raises SpecError."""
     departed = departures(job, len(hosts), len(set(hosts)))
     sentence = "Not by MLPerf Storage's rules: " + "; ".join(departed) + "."

@@ -16,7 +16,7 @@ from emulator.config.checkpoint import parameters
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config, workload_table
 from emulator.plugins.mlperf.from_yaml import checkpoint_model
-from emulator.plugins.mlperf.summary import GIB, Machines, Saved, read_metric, read_summary
+from emulator.plugins.mlperf.summary import GIB, CheckpointMetric, Machines, read_metric, read_summary
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.record.result import Checkpoint, RunResult, new_result
 
@@ -54,7 +54,8 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     config = Config(f"{run.name}/config.yaml", workload_table(table, f"{run.name}/config.yaml"))
     name = re.sub(r"^llama_", "llama3-", config.model("model"))
     model = checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name))
-    machines, size = read_summary(run, Machines), round(read_metric(run, Saved).checkpoint_size_GB * GIB)
+    machines, metric = read_summary(run, Machines), read_metric(run, CheckpointMetric)
+    size = round(metric.checkpoint_size_GB * GIB)
     ranks, hosts = machines.num_accelerators, machines.num_hosts
     start = _moment(machines.start, f"{run.name}/summary.json: start")
     spread = model.parallelism

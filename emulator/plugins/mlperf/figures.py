@@ -23,15 +23,15 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.summary import Files, Machines, Training, read_metric, read_summary
+from emulator.plugins.mlperf.summary import Machines, TrainedFiles, TrainingMetric, read_metric, read_summary
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.record.steps import STEP, Steps
 
-HIDDEN = 0.02
+HIDDEN_SHARE = 0.02
 """AU - X/X_ideal over all steps above which start-up is reported. A share of 1."""
 OVERSLEPT = 0.005
 """Published - recomputed AU above which oversleep is reported. A share of 1."""
@@ -44,11 +44,9 @@ _LONGEST_STEP = 1e7  # seconds
 _LONGEST_BLOCK = 1e10  # seconds
 _MOST_BLOCKS = 10_000
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class PublishedTraining:
     """The figures of a training as they were published."""
 
     machines: Machines
@@ -74,14 +72,14 @@ class Published:
         return min(steps, self.most_steps) if self.most_steps else steps
 
 
-def read_published(run: RunFolder, most_steps: int = 0) -> Published:
+def read_published(run: RunFolder, most_steps: int = 0) -> PublishedTraining:
     """The figures in the summary of `run`, whose configuration asks for `most_steps` an epoch.
 
     Raises SpecError naming the key that is missing or wrong.
     """
-    metric, files = read_metric(run, Training), read_summary(run, Files)
+    metric, files = read_metric(run, TrainingMetric), read_summary(run, TrainedFiles)
     expectation = metric.train_au_meet_expectation
-    return Published(
+    return PublishedTraining(
         machines=read_summary(run, Machines),
         au=tuple(value / 100 for value in metric.train_au_percentage),
         samples_per_second=metric.train_throughput_samples_per_second,
@@ -226,7 +224,7 @@ def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
     return total or None
 
 
-def check_logs(run: RunFolder, published: Published, blocks: Sequence[Block]) -> None:
+def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Block]) -> None:
     """Check that the summary's AU follows from the blocks. Raises SpecError."""
     if not blocks:
         return
@@ -283,14 +281,16 @@ class Figures:
             return f"{au}; X/X_ideal over all steps cannot be computed from what was published"
         hidden = self.au_published - max(self.overslept, 0.0) - self.x_ideal_first
         reasons = []
-        if hidden > HIDDEN:
+        if hidden > HIDDEN_SHARE:
             reasons.append(f"start-up and the excluded first step hide {hidden * 100:.0f} points")
         if self.overslept > OVERSLEPT:
             reasons.append(f"oversleep counted as compute adds {self.overslept * 100:.1f} points to AU")
         return f"{au}, X/X_ideal {self.x_ideal_first * 100:.1f} %: {'; '.join(reasons) or 'they agree'}"
 
 
-def recompute(run: RunFolder, published: Published, workload: Workload, blocks: Sequence[Block]) -> Figures:
+def recompute(
+    run: RunFolder, published: PublishedTraining, workload: Workload, blocks: Sequence[Block]
+) -> Figures:
     """Recompute AU and X/X_ideal of `run` from the blocks of its logs, or from the summary without logs.
 
     Without logs: v1.0's AU counts nominal compute, so it is X/X_ideal over the same steps, and the published

@@ -28,10 +28,10 @@ from emulator.errors import SpecError, storage_errors
 from emulator.plugins.mlperf.checkpoints import ImportedCheckpoints, checkpoint_result, read_checkpoints
 from emulator.plugins.mlperf.config import Config, parse_overrides, workload_table
 from emulator.plugins.mlperf.figures import (
-    HIDDEN,
+    HIDDEN_SHARE,
     OVERSLEPT,
     Figures,
-    Published,
+    PublishedTraining,
     check_logs,
     epoch_seconds,
     read_blocks,
@@ -56,7 +56,7 @@ class Imported:
     """A training run with its published and recomputed figures."""
 
     run: RunFolder
-    published: Published
+    published: PublishedTraining
     workload: Workload
     figures: Figures
     rows: Steps
@@ -194,7 +194,7 @@ def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
     return load_workload(name), 0
 
 
-def point_of(imported: Imported) -> Point:
+def imported_point(imported: Imported) -> Point:
     """Return the run as a point, with NaN where nothing was published."""
     published, spec = imported.published, imported.workload
     figures, rows = imported.figures, imported.rows
@@ -207,9 +207,11 @@ def point_of(imported: Imported) -> Point:
     every = figures.x_ideal_first if figures.x_ideal_first is not None else math.nan
     rate = same * ideal if math.isfinite(ideal) else sum(published.samples_per_second) / epochs
     flags = []
-    if figures.x_ideal_first is not None and figures.au_published - figures.x_ideal_first > HIDDEN:
+    if figures.x_ideal_first is not None and figures.au_published - figures.x_ideal_first > HIDDEN_SHARE:
         hidden = figures.au_published - figures.x_ideal_first
-        flags.append(Flag(name="hidden", value=hidden, threshold=HIDDEN, sentence=f"{figures.verdict}."))
+        flags.append(
+            Flag(name="hidden", value=hidden, threshold=HIDDEN_SHARE, sentence=f"{figures.verdict}.")
+        )
     if figures.overslept > OVERSLEPT:
         points = figures.overslept * 100
         sentence = f"Oversleep was counted as compute: AU was published {points:.1f} points too high."
@@ -288,7 +290,7 @@ def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], h
 def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
     """Join runs of one workload into a result, and their steps."""
     first = runs[0].workload
-    points = tuple(with_course(point_of(one), one.rows, first.training.sync) for one in runs)
+    points = tuple(with_course(imported_point(one), one.rows, first.training.sync) for one in runs)
     rows = [imported.rows.copy() for imported in runs]
     for number, part in enumerate(rows):
         part["point"] = number

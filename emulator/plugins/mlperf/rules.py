@@ -84,7 +84,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class RuleBook:
     """One version of the rules."""
 
     limits: Limits
@@ -94,7 +94,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Outcome:
     """The outcome of one rule."""
 
     number: str
@@ -119,7 +119,7 @@ class Check:
 
     version: str
     accelerators: int
-    rules: tuple[Finding, ...]
+    rules: tuple[Outcome, ...]
 
     @property
     def open(self) -> bool:
@@ -440,7 +440,7 @@ def _checkpointing(**numbers: str) -> tuple[Rule, ...]:
 
 
 VERSIONS = {
-    "v1.0": Version(
+    "v1.0": RuleBook(
         _V1,
         _training(
             workload="1",
@@ -462,7 +462,7 @@ VERSIONS = {
         ),
         (),
     ),
-    "v2.0": Version(
+    "v2.0": RuleBook(
         replace(_V1, subsets=_ALL_SUBSETS),
         _training(
             workload="2.1",
@@ -493,7 +493,7 @@ VERSIONS = {
             hosts="2.2.1",
         ),
     ),
-    "v3.0": Version(
+    "v3.0": RuleBook(
         replace(
             _V1,
             workloads=dict.fromkeys(("unet3d", "retinanet"), ("b200", "mi355")),
@@ -571,7 +571,7 @@ def _check(version: str, rules: Sequence[Rule], subject: TrainingRuns | Checkpoi
     for rule in rules:
         value, met = rule.check(subject, limits)
         findings.append(
-            Finding(
+            Outcome(
                 number=rule.number,
                 name=rule.name,
                 division=rule.division,

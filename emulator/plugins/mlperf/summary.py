@@ -60,7 +60,7 @@ class Machines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class TrainedFiles:
     """The dataset of a training."""
 
     num_files_train: int
@@ -71,7 +71,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingMetric:
     """The metric of a training, a number for each epoch."""
 
     train_au_percentage: tuple[float, ...]
@@ -88,7 +88,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class CheckpointMetric:
     """The metric of a run of checkpoints."""
 
     checkpoint_size_GB: float  # noqa: N815 - DLIO's name

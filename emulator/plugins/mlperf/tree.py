@@ -25,7 +25,7 @@ from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
 from emulator.plugins.mlperf.bounded import read_json, read_yaml, yaml_text
 
-Layout = Literal["v1.0", "v2.0"]
+RunLayout = Literal["v1.0", "v2.0"]
 """v1.0: also that of v0.5, and of DLIO 2.0 run by itself. v2.0: also that of v3.0."""
 Version = Literal["v1.0", "v2.0", "v3.0"]
 """Version whose formulas a run's figures follow."""
@@ -50,7 +50,7 @@ class RunFolder:
 
     name: str
     """Path below the imported folder, for people and for exports."""
-    layout: Layout
+    layout: RunLayout
     summary: Mapping[str, Any]
     epochs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Rank ("" where one file stands for all) -> epoch -> start, end, duration, block1 ..."""

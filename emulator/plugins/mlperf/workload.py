@@ -115,7 +115,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ParquetColumn:
     """A column of a Parquet dataset."""
 
     name: str
@@ -148,7 +148,7 @@ class Converted:
     left_out: tuple[LeftOut, ...]
     files: int
     """Files of the dataset; 0 where the configuration does not say."""
-    columns: tuple[Column, ...]
+    columns: tuple[ParquetColumn, ...]
     """Columns of a Parquet dataset; empty where the configuration does not say."""
     row_group: int
     """Rows of a row group; 0 where the configuration does not say."""
@@ -208,7 +208,7 @@ def _workers(config: Config) -> int:
 
 
 def _access(
-    config: Config, tf_data: bool, parquet: bool, columns: Sequence[Column], row_group: int
+    config: Config, tf_data: bool, parquet: bool, columns: Sequence[ParquetColumn], row_group: int
 ) -> dict[str, Any]:
     """Return the table `access` of the workload. Raises SpecError when no column is read."""
     if tf_data:  # files from their start, several at a time, through a shuffle buffer
@@ -263,7 +263,7 @@ def _accelerator(config: Config) -> dict[str, Any]:
     }
 
 
-def _columns(config: Config) -> tuple[Column, ...]:
+def _columns(config: Config) -> tuple[ParquetColumn, ...]:
     """Return the columns of a Parquet dataset. Those without `read: false` are read. Raises SpecError."""
     listed = config.at("dataset.parquet.columns")
     columns = []
@@ -276,7 +276,7 @@ def _columns(config: Config) -> tuple[Column, ...]:
             raise SpecError(f"{where}: dtype {str(dtype)[:40]!r} is not known", ", ".join(VALUE_BYTES))
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10**9:
             raise SpecError(f"{where}: size must be a whole number from 1, not {str(size)[:40]!r}")
-        columns.append(Column(item["name"], dtype, size, item.get("read") is not False))
+        columns.append(ParquetColumn(item["name"], dtype, size, item.get("read") is not False))
     return tuple(columns)
 
 
