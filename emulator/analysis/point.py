@@ -10,6 +10,7 @@ import numpy as np
 from emulator.analysis.parts import WHOLE, Floats, Whole
 from emulator.analysis.starved import last_at
 from emulator.analysis.throughput import (
+    later_steps,
     loop_seconds,
     overshoot_p99,
     rate_series,
@@ -86,11 +87,11 @@ def with_course(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> P
 
     `rows` may also be those of some ranks alone, as a simulated result keeps them.
     """
-    later = rows[(rows["epoch"] > 0) | (rows["step"] > 0)]
-    each = np.unique(later["rank"], return_counts=True)[1]
+    counted = rows[later_steps(rows)]
+    each = np.unique(counted["rank"], return_counts=True)[1]
     logged = over.sum(np.array([len(each)], np.float64))[0]
     fewest = -over.max(-each.min(keepdims=True, initial=2 * SPANS).astype(np.float64))[0]
-    series = rate_series(later, int(max(1, min(SPANS, fewest // 2))), over)
+    series = rate_series(counted, int(max(1, min(SPANS, fewest // 2))), over)
     course = None
     if len(series.rates) > 2 and logged and point.samples:
         scale = point.ranks / logged * point.bytes / point.samples

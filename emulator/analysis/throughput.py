@@ -70,7 +70,27 @@ def busy(steps: Steps, over: Whole = WHOLE) -> Steps:
     when they had the storage for themselves. A rank of which nothing would be left keeps its later steps, or
     its only one.
     """
-    return _chosen(steps, (steps["epoch"] > 0) | (steps["step"] > 0), over)
+    return _chosen(steps, later_steps(steps), over)
+
+
+def later_steps(steps: Steps) -> NDArray[np.bool_]:
+    """True for steps that are not the first of their rank."""
+    found: NDArray[np.bool_] = (steps["epoch"] > 0) | (steps["step"] > 0)
+    return found
+
+
+KINDS_OF_STEPS = 4
+
+
+def kind_of_step(
+    wanted: NDArray[np.bool_], later: NDArray[np.bool_], together: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Which of KINDS_OF_STEPS a step is; of each rank the steps of its lowest kind count.
+
+    0: wanted, while all ranks were busy (`together`). 1: not the first of its rank, while all were busy.
+    2: not the first. 3: the first. So a rank of which nothing would be left keeps its next best steps.
+    """
+    return np.where(wanted & together, 0, np.where(later & together, 1, np.where(later, 2, 3)))
 
 
 def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
@@ -80,12 +100,10 @@ def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
     last = np.zeros(len(ranks))
     np.maximum.at(last, rank, ends)
     together = ends <= least(over, last.min(keepdims=True, initial=np.inf))[0] + 1e-9
-    later = (steps["epoch"] > 0) | (steps["step"] > 0)
-    kept = wanted & together
-    for choice in (later & together, later, np.ones_like(later)):
-        missing = np.bincount(rank, weights=kept, minlength=len(ranks)) == 0
-        kept |= missing[rank] & choice
-    chosen: Steps = steps[kept]
+    kind = kind_of_step(wanted, later_steps(steps), together)
+    best = np.full(len(ranks), KINDS_OF_STEPS)
+    np.minimum.at(best, rank, kind)
+    chosen: Steps = steps[kind == best[rank]]
     return chosen
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.parts import Floats
+from emulator.analysis.throughput import kind_of_step
 from emulator.errors import MissingError
 from emulator.order import EpochPlan
 from emulator.record.steps import STEP, Steps
@@ -123,8 +124,7 @@ class Played:
         """A row for each rank, the sum of all its steps; of those that X, and of those that AU is taken over.
 
         `epoch` is its number of steps. The formulas of analysis.throughput give the same for them as for the
-        steps themselves. Steps are chosen as its `busy` and `steady` choose them; a test holds the two
-        together.
+        steps that its `busy` and `steady` choose.
         """
         ranks = self.scene.ranks
         every, lasting, utilised = (np.zeros(ranks, STEP) for _ in range(3))
@@ -132,15 +132,13 @@ class Played:
         first_end = self.end(slice(None), slice(-1, None)).min()
         for start in range(0, ranks, RANKS_AT_ONCE):
             part = slice(start, start + RANKS_AT_ONCE)
-            end = self.end(part)
-            all_steps, together = np.ones(end.shape, dtype=np.bool_), end <= first_end + 1e-9
-            later = all_steps & (number > 0)
-            columns = self.columns(part)
-            for rows, wanted in ((every, all_steps), (lasting, later), (utilised, number % epoch > 0)):
-                kept = wanted & together if rows is not every else all_steps
-                for choice in (later & together, later, all_steps):
-                    missing = ~kept.any(axis=0)
-                    kept[:, missing] = choice[:, missing]
+            together, columns = self.end(part) <= first_end + 1e-9, self.columns(part)
+            for rows, wanted in ((every, None), (lasting, number > 0), (utilised, number % epoch > 0)):
+                if wanted is None:
+                    kept = np.ones(together.shape, np.bool_)
+                else:
+                    kind = kind_of_step(wanted, number > 0, together)
+                    kept = kind == kind.min(axis=0)
                 rows["samples"][part] = batch_size * kept.sum(axis=0)
                 for name in ("bytes", "wait", "compute", "barrier"):
                     rows[name][part] = np.where(kept, columns[name], 0.0).sum(axis=0)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.analysis.evidence import held, usable
 from emulator.analysis.flags import invalid
 from emulator.analysis.parts import Floats
-from emulator.analysis.throughput import durations
+from emulator.analysis.throughput import KINDS_OF_STEPS, durations, kind_of_step, later_steps
 from emulator.config.workload import Workload, stored_workload
 from emulator.errors import SpecError
 from emulator.order import plan_for
@@ -149,11 +148,6 @@ class _Extent:
     """Second between then and the end of the first step that counts."""
 
 
-def _later(rows: Steps) -> NDArray[np.bool_]:
-    later: NDArray[np.bool_] = (rows["epoch"] > 0) | (rows["step"] > 0)
-    return later
-
-
 def _extent(blocks: Iterable[Steps], point: Point) -> _Extent | None:
     """None: these are not all steps of the point."""
     last, count, epoch, earliest = np.zeros(point.ranks), 0, 0, math.inf
@@ -163,7 +157,7 @@ def _extent(blocks: Iterable[Steps], point: Point) -> _Extent | None:
         ends = rows["begin"] + durations(rows)
         np.maximum.at(last, rows["rank"], ends)
         count, epoch = count + len(rows), max(epoch, 1 + int(rows["step"].max(initial=0)))
-        earliest = min(earliest, ends[_later(rows)].min(initial=math.inf))
+        earliest = min(earliest, ends[later_steps(rows)].min(initial=math.inf))
     if not count or count != point.ranks * point.steps:
         return None
     return _Extent(epoch, float(last.min()), float(earliest + last.min()) / 2)
@@ -174,22 +168,21 @@ class _Reduced:
 
     def __init__(self, point: Point, extent: _Extent, steps: int) -> None:
         self._extent, self._ranks = extent, point.ranks
-        # By column, half of the time, how well a step suits (as `throughput.busy` chooses: while all ranks
-        # were busy, else any later step, else the first), and rank.
-        self._sums = {name: np.zeros((2, 3, point.ranks)) for name in ("seconds", "samples", "bytes")}
+        # By column, half of the time, kind of the step, and rank.
+        self._shape = 2, KINDS_OF_STEPS, point.ranks
+        self._sums = {name: np.zeros(self._shape) for name in ("seconds", "samples", "bytes")}
         self.size, self.compute = np.ones((steps, point.ranks)), np.zeros((steps, point.ranks))
         self.first_wait = 0.0
         """Seconds, of all ranks."""
 
     def add(self, rows: Steps) -> None:
-        seconds, later = durations(rows), _later(rows)
-        ends = rows["begin"] + seconds
-        suits = np.where(later, np.where(ends <= self._extent.first_end + 1e-9, 0, 1), 2)
-        shape = 2, 3, self._ranks
-        into = np.ravel_multi_index(((ends > self._extent.middle).astype(int), suits, rows["rank"]), shape)
+        seconds, counts = durations(rows), later_steps(rows)
+        ends, shape = rows["begin"] + seconds, self._shape
+        kind = kind_of_step(counts, counts, ends <= self._extent.first_end + 1e-9)
+        into = np.ravel_multi_index(((ends > self._extent.middle).astype(int), kind, rows["rank"]), shape)
         for name, values in (("seconds", seconds), ("samples", rows["samples"]), ("bytes", rows["bytes"])):
             self._sums[name] += np.bincount(into, values, math.prod(shape)).reshape(shape)
-        self.first_wait += float(rows["wait"][~later].sum())
+        self.first_wait += float(rows["wait"][~counts].sum())
         at = rows["epoch"] * np.int64(self._extent.epoch) + rows["step"]
         rows, at = rows[at < len(self.size)], at[at < len(self.size)]
         # A step may draw from what was read before, and read nothing.

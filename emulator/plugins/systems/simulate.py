@@ -92,16 +92,6 @@ def sweep(
                 f"{point.bytes_per_second / 1e9:.4g} GB/s, {100 * point.x_ideal:.1f} % of ideal "
                 f"(95 % interval {low:.1f} to {high:.1f})"
             )
-    flags = []
-    if max(counts) > LOGGED_RANKS:
-        sentence = (
-            f"The step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
-            f"the points are over all ranks."
-        )
-        flags.append(Flag(name="step-log", value=LOGGED_RANKS, threshold=max(counts), sentence=sentence))
-    if system.fit and system.fit.no_better:
-        error, *nulls = system.fit.held_out
-        flags.append(Flag(name="no-better", value=error, threshold=min(nulls), sentence=system.fit.standing))
     samples = simulation.samples
     job = with_sample_sizes(workload, simulation.sizes) if dataset else workload
     facts = {"files": samples, "bytes": round(samples * float(simulation.sizes.mean()))}
@@ -121,7 +111,7 @@ def sweep(
         },
         points=tuple(points),
         knee=feeds(job, system, over=simulation if simulation.specified else None).knee,
-        flags=tuple(flags),
+        flags=tuple(_result_flags(max(counts), system.fit)),
     )
     kept = np.concatenate(steps)
     return ResultFolder.create(out, result, force=force).complete(kept), kept
@@ -145,6 +135,21 @@ def with_sample_sizes(workload: Workload, sizes: Floats) -> Workload:
     mean, deviation = float(sizes.mean()), float(sizes.std())
     sample = replace(workload.sample, bytes_mean=round(mean), bytes_sd=round(deviation))
     return replace(workload, sample=sample)
+
+
+def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
+    """What the result as a whole does not say, its largest count being `most`."""
+    flags = []
+    if most > LOGGED_RANKS:
+        sentence = (
+            f"The step log holds at most {LOGGED_RANKS:,} ranks of a point, evenly spread; the figures of "
+            f"the points are over all ranks."
+        )
+        flags.append(Flag(name="step-log", value=LOGGED_RANKS, threshold=most, sentence=sentence))
+    if fit and fit.no_better:
+        error, *nulls = fit.held_out
+        flags.append(Flag(name="no-better", value=error, threshold=min(nulls), sentence=fit.standing))
+    return flags
 
 
 def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> list[Flag]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -92,39 +91,18 @@ def feeds(
     or decides whether any is fed, where latency alone keeps one accelerator near the threshold.
     """
     wanted = workload.training.au_threshold if threshold is None else threshold
-    system, least_known = system.cautious, system.lower_bound
     if not workload.ideal_samples_per_second < math.inf:
-        return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=NO_KNEE)
-    found, full = constraints(system, workload), cap(system, workload, wanted)
+        return _everything(workload, NO_KNEE)
+    system = system.cautious
+    runs, full = _Runs(workload=workload, system=system, over=over), cap(system, workload, wanted)
     if math.isinf(full):
         sentence = "Nothing that the system states limits this workload."
-        knee = replace(NO_KNEE, sentence=sentence)
-        return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
-    most = min(MOST, over.samples // workload.loader.batch_size) if over else MOST
-
-    def fed(on: System) -> Callable[[int], float]:
-        return cache(partial(utilisation, workload, on, over=over))
-
-    def crossing_of(on: System, share: float = wanted, tolerance: float = _TOLERANCE) -> float:
-        efficiency = own if on is system else fed(on)
-        return _crossing(efficiency, share, cap(on, workload, share) / share, most, tolerance)
-
-    own = fed(system)
-    alone, crossing = own(1), crossing_of(system)
-    if over and crossing == most:
-        few = f"This system feeds {most:,} accelerators or more: the dataset has no batch for another one."
-        knee = replace(NO_KNEE, kind="beyond", sentence=few)
-        return Feeds(workload=workload, accelerators=most, interval=(most, math.inf), bound=None, knee=knee)
-    crossings = [crossing, *(crossing_of(other, tolerance=_ROUGH) for other in system.alternatives)]
-    if system.fit is None:
-        crossings.append(full / wanted)
-    error = math.exp(system.run_error)
-    low, high = min(crossings) / error, math.inf if least_known else max(crossings) * error
-    if wanted <= alone < wanted * error:  # run-to-run variation decides whether a single one is fed
-        low = 0.0
-    elif wanted / error <= alone < wanted:
-        high = max(high, crossing_of(system, wanted / error) * error)
-    bound = binding(found, math.floor(crossing) + 1, system.clients.hosts)
+        return _everything(workload, replace(NO_KNEE, sentence=sentence))
+    crossing = runs.crossing(wanted)
+    if over and crossing == runs.most:
+        return _all_samples(workload, runs.most)
+    low, high = _interval(runs, wanted, crossing, full)
+    bound = binding(constraints(system, workload), math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
     knee = Knee(
         kind="knee" if inside else "below",
@@ -138,6 +116,65 @@ def feeds(
     return Feeds(
         workload=workload, accelerators=math.floor(crossing), interval=(low, high), bound=bound, knee=knee
     )
+
+
+@dataclass
+class _Runs:
+    """Simulated runs of a workload on a system, each count once."""
+
+    workload: Workload
+    system: System
+    over: Simulation | None
+    known: dict[int, float] = field(default_factory=dict)
+    """Throughput / ideal by count."""
+
+    @property
+    def most(self) -> int:
+        """The largest count that is tried."""
+        return min(MOST, self.over.samples // self.workload.loader.batch_size) if self.over else MOST
+
+    def efficiency(self, ranks: int) -> float:
+        """Throughput / ideal at a count."""
+        if ranks not in self.known:
+            self.known[ranks] = utilisation(self.workload, self.system, ranks, self.over)
+        return self.known[ranks]
+
+    def crossing(self, share: float, tolerance: float = _TOLERANCE) -> float:
+        """The count at which throughput / ideal falls below `share` (`_crossing`)."""
+        guess = cap(self.system, self.workload, share) / share
+        return _crossing(self.efficiency, share, guess, self.most, tolerance)
+
+
+def _everything(workload: Workload, knee: Knee) -> Feeds:
+    """The answer where nothing limits the workload."""
+    return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
+
+
+def _all_samples(workload: Workload, most: int) -> Feeds:
+    """The answer where the dataset ends before the system does."""
+    few = f"This system feeds {most:,} accelerators or more: the dataset has no batch for another one."
+    knee = replace(NO_KNEE, kind="beyond", sentence=few)
+    return Feeds(workload=workload, accelerators=most, interval=(most, math.inf), bound=None, knee=knee)
+
+
+def _interval(runs: _Runs, wanted: float, crossing: float, full: float) -> tuple[float, float]:
+    """The 95 % interval about `crossing`; `full` is the count that the limits allow without simulation."""
+    system = runs.system
+    crossings = [
+        crossing,
+        *(replace(runs, system=other, known={}).crossing(wanted, _ROUGH) for other in system.alternatives),
+    ]
+    if system.fit is None:
+        crossings.append(full / wanted)
+    error = math.exp(system.run_error)
+    low, high = min(crossings) / error, math.inf if system.lower_bound else max(crossings) * error
+    # Near the threshold run-to-run variation decides whether a single accelerator is fed.
+    alone = runs.efficiency(1)
+    if wanted <= alone < wanted * error:
+        low = 0.0
+    elif wanted / error <= alone < wanted:
+        high = max(high, runs.crossing(wanted / error) * error)
+    return low, high
 
 
 def _sentence(
