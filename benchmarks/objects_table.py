@@ -23,7 +23,7 @@ from files import write_tables
 from processes import in_a_process
 
 from emulator.config.storage import parse_place
-from emulator.launch.mpirun import environment, find_launcher
+from emulator.launch.mpirun import find_launcher, rank_environment
 from emulator.order import EpochPlan, batches
 from emulator.run.comm import world
 from emulator.run.shared import open_together
@@ -53,7 +53,7 @@ def main() -> None:
                 subprocess.run(
                     find_launcher().command(given.ranks, command),
                     check=True,
-                    env={**environment(), **endpoint.environment()},
+                    env={**rank_environment(), **endpoint.environment()},
                 )
                 print("GETs:", dict(Counter(key for method, key, _ in endpoint.asked if method == "GET")))
                 endpoint.asked.clear()

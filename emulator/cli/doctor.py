@@ -21,7 +21,7 @@ from emulator import live
 from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import FeedrateError, LaunchError, MissingError, StorageError
 from emulator.launch.launched import mpi_library
-from emulator.launch.mpirun import Launcher, environment, find_launcher
+from emulator.launch.mpirun import Launcher, find_launcher, rank_environment
 from emulator.launch.scratch import scratch
 from emulator.record.machine import cores, describe_mount, memory_bytes
 from emulator.registry import GROUPS
@@ -108,7 +108,7 @@ def _ranks(launcher: Launcher) -> Finding:
                 text=True,
                 timeout=60,
                 check=False,
-                env={**environment(), **variables},
+                env={**rank_environment(), **variables},
                 stdin=subprocess.DEVNULL,
             )
     except (OSError, StorageError, subprocess.TimeoutExpired) as error:

@@ -77,7 +77,12 @@ def find_launcher() -> Launcher:
         )
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=20, check=False, env=environment()
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            env=rank_environment(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{path} does not run", str(error)) from None
@@ -92,7 +97,7 @@ def feedrate(words: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "emulator", *words]
 
 
-def environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+def rank_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """`base` with what ranks need; a variable that the user set already is left alone."""
     return {**_ENVIRONMENT, **base}
 
@@ -111,7 +116,7 @@ def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int
     timeout = storage_timeout(words)
     with (
         scratch() as (folder, variables),
-        _program(launcher, folder, preload, words, {**environment(), **variables}) as program,
+        _program(launcher, folder, preload, words, {**rank_environment(), **variables}) as program,
         # A process group of its own: Ctrl-C in a terminal reaches it through this process alone. Its session
         # is ours, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
         ChildProcess(
@@ -122,7 +127,7 @@ def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int
             restore_signals=True,
             stdin=subprocess.DEVNULL,
             stdout=None,
-            env={**environment(), **variables},
+            env={**rank_environment(), **variables},
         ) as mpirun,
     ):
         run = _Run(mpirun, folder, ranks)

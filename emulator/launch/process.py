@@ -23,7 +23,7 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
-def say(line: str) -> None:
+def write_stderr(line: str) -> None:
     """Write a line to stderr, as a process can that is about to end."""
     with suppress(OSError):
         os.write(2, (line + "\n").encode(errors="replace"))

@@ -14,8 +14,14 @@ from contextlib import suppress
 from types import FrameType
 
 from emulator.errors import StorageError
-from emulator.launch.process import die_with_parent, let_go_of_output, process_state, say, short_of_memory
-from emulator.launch.watch import Watch
+from emulator.launch.process import (
+    die_with_parent,
+    let_go_of_output,
+    process_state,
+    short_of_memory,
+    write_stderr,
+)
+from emulator.launch.watch import Watchdog
 from emulator.units import show_seconds
 
 _PR_SET_NAME = 15
@@ -50,7 +56,7 @@ def supervised(timeout: float) -> None:
             signal.signal(signal.SIGINT, _interrupted_once())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _to_supervisor.append(beat)
-        Watch(timeout, lambda error: _give_up(beat, error), lambda: _tell(beat, b"."))
+        Watchdog(timeout, lambda error: _give_up(beat, error), lambda: _tell(beat, b"."))
         return
     os.close(beat)
     _exit_as(_supervise(child, beats, handled, timeout), child)
@@ -124,7 +130,8 @@ def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: fl
                 heard.last = now
                 continue
             why = "did not end when it was told to" if told_to_end else "does not run any more"
-            say(f"feedrate: error: the command {why}, for {show_seconds(timeout)}: the storage hangs?")
+            silence = show_seconds(timeout)
+            write_stderr(f"feedrate: error: the command {why}, for {silence}: the storage hangs?")
             _leave(child)
             return -1 - StorageError.exit_code
 
@@ -171,7 +178,7 @@ def _leave(child: int) -> None:
         if os.waitpid(child, os.WNOHANG)[0]:
             return
         time.sleep(0.02)
-    say(f"feedrate: process {child} is left behind: it ends when the storage answers")
+    write_stderr(f"feedrate: process {child} is left behind: it ends when the storage answers")
 
 
 def _exit_as(status: int, child: int) -> None:
@@ -185,6 +192,6 @@ def _exit_as(status: int, child: int) -> None:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
             os.kill(os.getpid(), number)
         name = signal.Signals(number).name
-        say(f"feedrate: error: the command was killed by {name}{short_of_memory(number)}")
+        write_stderr(f"feedrate: error: the command was killed by {name}{short_of_memory(number)}")
         os._exit(128 + number)
     os._exit(os.waitstatus_to_exitcode(status))

@@ -25,7 +25,7 @@ from emulator.errors import FeedrateError, RankError, SpecError, StorageError
 from emulator.files import SCRATCH_VARIABLE
 from emulator.launch.blocked import Call, blocked_call, bytes_moved
 from emulator.launch.launched import end_launcher
-from emulator.launch.process import die_with_parent, let_go_of_output, say
+from emulator.launch.process import die_with_parent, let_go_of_output, write_stderr
 from emulator.units import parse_seconds, show_seconds
 
 OPTION = "--storage-timeout"
@@ -77,7 +77,7 @@ def storage_timeout(words: Sequence[str] = ()) -> float:
     return seconds
 
 
-class Watch:
+class Watchdog:
     """A thread that looks at all others, says when one hangs in storage, and shows that the process runs."""
 
     def __init__(
@@ -161,7 +161,7 @@ REASON = "reason"
 
 
 def watch_rank(rank: int, timeout: float) -> None:
-    """Watch this process, a rank, and show its launcher, if that is ours, that it runs.
+    """Watchdog this process, a rank, and show its launcher, if that is ours, that it runs.
 
     When the process that started it ends, so does the rank.
     """
@@ -177,11 +177,11 @@ def watch_rank(rank: int, timeout: float) -> None:
                 return os.pwrite(file, f"{os.getpid()} {time.monotonic():020.3f} {host}\n".encode(), 0)
 
             beat()
-    Watch(timeout, partial(end_rank, rank), beat)
+    Watchdog(timeout, partial(end_rank, rank), beat)
 
 
 def watch_worker(hung: Callable[[StorageError], object]) -> None:
-    """Watch this process, a worker of a rank's loader, whose command line it has; `hung` as in Watch.
+    """Watchdog this process, a worker of a rank's loader, whose command line it has; `hung` as in Watchdog.
 
     It ends when its rank does, whose child it is only by multiprocessing's books: for the kernel it is the
     forkserver's, which lives as long as one of its workers.
@@ -192,7 +192,7 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
         if rank is not None and not rank.is_alive():
             os._exit(RankError.exit_code)
 
-    Watch(storage_timeout(sys.argv[1:]), hung, end_with_rank)
+    Watchdog(storage_timeout(sys.argv[1:]), hung, end_with_rank)
 
 
 def end_rank(rank: int, error: FeedrateError) -> None:
@@ -210,7 +210,7 @@ def say_why(rank: int, error: FeedrateError) -> None:
     """Say why this process, rank `rank`, is about to end, unless another rank has ended the run before."""
     line = f"rank {rank} on {socket.gethostname()}: {error}"
     if end_with(line):
-        say(f"feedrate: error: {line}")
+        write_stderr(f"feedrate: error: {line}")
     for action in _before_end:
         briefly(partial(action, line), 1.0)
 

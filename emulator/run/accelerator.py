@@ -1,4 +1,4 @@
-"""The emulated accelerator: step times drawn from a profile, and the clock by which it waits for them."""
+"""The emulated accelerator: it draws step times from a profile and sleeps for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from emulator.config.workload import AcceleratorSpec
 
 
 class Clock(Protocol):
-    """Seconds on a monotonic axis. Tests pass a clock of their own."""
+    """A monotonic clock in seconds. Tests pass their own."""
 
     def now(self) -> float: ...
 
@@ -22,7 +22,7 @@ class Clock(Protocol):
 
 
 class MonotonicClock:
-    """CLOCK_MONOTONIC: one axis for all processes of a Linux machine. Sleeps; never spins."""
+    """CLOCK_MONOTONIC, which all processes of a Linux host share. Sleeps; never spins."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -34,29 +34,29 @@ class MonotonicClock:
 
 
 _DOMAIN = 0x5354455054494D45
-"""Keeps these numbers apart from the others that are drawn with a Philox of the same seed."""
+"""Counter word that separates these numbers from others of a Philox with the same seed."""
 _WORDS = 4
-"""Random words of one Philox counter."""
+"""Random words per Philox counter."""
 _AHEAD = 256
-"""Steps that are drawn at a time."""
+"""Steps drawn at once."""
 
 
 def uniforms(seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64]:
-    """A number in [0, 1) for each step from number `first` on, counted over all epochs; shape (steps,)."""
+    """Numbers in [0, 1) for `steps` steps from step `first` on, counted over all epochs; shape (steps,)."""
     block, skipped = divmod(first, _WORDS)
     key = np.array([seed, rank], dtype=np.uint64)
     philox = np.random.Philox(key=key, counter=np.array([block, _DOMAIN, 0, 0], dtype=np.uint64))
-    # Raw words: NumPy promises that these stay the same in all its versions.
+    # NumPy keeps raw words the same in all its versions, but not distributions.
     raw = philox.random_raw(skipped + steps)[skipped:]
     return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64]:
-    """Nominal seconds of compute of the steps `first`, `first` + 1, ... of a rank; shape (steps,).
+    """Nominal compute seconds of `steps` steps of a rank from step `first` on; shape (steps,).
 
-    Constant, or drawn from the measured times: each as likely as any other and independent, so that the mean
-    is the profile's. They depend on seed, step and, unless `spec` has them together, rank alone, not on the
-    number of ranks. The autocorrelation that the profile states is not reproduced.
+    They are constant, or drawn independently and uniformly from the profile's times. They depend on seed,
+    step and, unless `spec.together`, rank, but not on the number of ranks. The profile's autocorrelation is
+    not reproduced.
     """
     if spec.compute == "constant" or spec.quantiles is None:
         return np.full(steps, spec.step_seconds)
@@ -67,27 +67,27 @@ def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: i
 
 
 def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:
-    """The same times, step after step without end."""
+    """Yield the values of `step_times` from step 0 on, without end."""
     for block in count():
         yield from step_times(spec, seed, rank, block * _AHEAD, _AHEAD).tolist()
 
 
 class Accelerator:
-    """Computes by waiting, for one of `times` (seconds) after the other. Nothing spins."""
+    """Emulates compute by sleeping for each of `times`, in seconds."""
 
     def __init__(self, times: Iterator[float], clock: Clock) -> None:
         self._times = times
         self._clock = clock
 
     def compute(self, begin: float) -> tuple[float, float]:
-        """Return when the step that began at `begin` is computed; its nominal seconds and its end.
+        """Sleep until the end of the step that began at `begin`; return its nominal seconds and its end.
 
-        What the caller did since `begin` is hidden behind the step, as host work is hidden behind a real
-        accelerator. A step that would be over already ends now.
+        If the step should be over already, it ends now.
         """
         nominal = next(self._times)
-        # An absolute deadline: each sleep ends a little late, and relative sleeps add that up (500 sleeps of
-        # 5 ms drifted by 97 ms on an idle machine, by 2.1 s on a busy one).
+        # An absolute deadline: work since `begin` is hidden behind the step, as host work is behind a real
+        # accelerator. And each sleep ends a little late: 500 relative sleeps of 5 ms
+        # drifted by 97 ms on an idle machine, by 2.1 s on a busy one.
         end = max(begin + nominal, self._clock.now())
         self._clock.sleep_until(end)
         return nominal, end

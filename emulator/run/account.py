@@ -1,4 +1,4 @@
-"""What a rank's waits for batches went into: its loader, with the kernel's books beside it."""
+"""Accounts for a rank's waits for batches, from schedstat: storage, cores, quota, work or loader."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ from emulator.order import Portion
 from emulator.record.books import Books, Page, Stretch
 
 _PERIOD = 0.1
-"""Seconds between two waits that the books are opened for; those between are taken to be like them."""
+"""Seconds between two waits for which schedstat is read; the waits between are taken to be like them."""
 _OFTEN = 0.05
-"""The same, at the beginning, as a share of the time since then: a short run has its waits looked up, too."""
+"""The interval early in a run, as a share of the time so far: short runs are sampled, too."""
 _LONG = 0.02
-"""Seconds from which a wait between them is looked up all the same, from the last look on."""
+"""A wait between them that is longer than this, in seconds, is accounted for since the last reading."""
 
 
 class Account(NamedTuple):
-    """What a rank's time went into where its accelerator had none of it, in seconds."""
+    """Where a rank's time went while its accelerator waited, in seconds."""
 
     reading: Stretch
-    """While it waited until a batch had been read, the first batch left out."""
+    """Waits until a batch had been read, without the first batch."""
     process: Stretch
-    """What its threads that do not read did, and those of its workers, from the first batch to the last."""
+    """Time of the threads that do not read, workers' included, from the first batch to the last."""
     readers: Stretch = Stretch()
-    """What those did that read: its own in all this time, those of worker processes while they had a batch to
-    make."""
+    """Time of the threads that read. Those of worker processes count while they make a batch."""
 
 
 class Accounted:
-    """A Loader whose waits are looked up in the books. Used by one thread, that which made the books."""
+    """A Loader that accounts for its waits. Only the thread that made `books` may use it."""
 
     def __init__(self, loader: Loader, books: Books) -> None:
         self._loader = loader
@@ -44,7 +43,7 @@ class Accounted:
         self._taken, self._takings = 0.0, 0
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """As Loader.read."""
+        """See Loader.read."""
         batches = iter(self._loader.read(portions))
         while True:
             asked = time.monotonic()
@@ -70,7 +69,7 @@ class Accounted:
         return now - self._last.time >= min(_PERIOD, _OFTEN * (now - self._first.time))
 
     def _add_made(self, batch: Batch, made: Made, asked: float, waited: float) -> None:
-        """A wait for a worker process, which knows itself what it did meanwhile."""
+        """Account for a wait for a worker process, which has accounted for its own time."""
         idle = min(waited, made.idle, max(0.0, batch.began - asked))
         busy = made.stretch.lasting(waited - idle)
         starting = min(idle, made.starting)
@@ -79,10 +78,12 @@ class Accounted:
         self._making = self._making.plus(made.stretch)
 
     def _look_up(self, waited: float, taken: float | None) -> None:
-        """A wait for threads of this process; `taken` is how long it took to notice that it was over."""
+        """Account for a wait for threads of this process; `taken` s passed until it noticed."""
         assert self._last is not None
         before, self._last = self._last, self._books.look()
         if taken is not None:
+            # A reader takes Python's lock at the end of each request, which looks like sleep within it. The
+            # time to notice a batch, less the own wait for a core, estimates that and is deducted.
             own = self._books.others(before, self._last)
             self._taken += max(0.0, taken - own.cores - own.quota - own.work)
             self._takings += 1
@@ -90,7 +91,7 @@ class Accounted:
         self._reading = self._reading.plus(self._books.reading(before, self._last, lock).lasting(waited))
 
     def account(self) -> Account | None:
-        """Of the batches so far; None where the kernel keeps no books, or there was only one batch."""
+        """The account of the batches so far; None without schedstat or after one batch only."""
         if not self._books.kept or self._first is None or self._first is self._last:
             return None
         end = self._books.look()
@@ -98,10 +99,10 @@ class Accounted:
         return Account(self._reading, process, self._making.plus(self._books.readers(self._first, end)))
 
     def helper_cpu_seconds(self) -> float:
-        """As Loader.helper_cpu_seconds."""
+        """See Loader.helper_cpu_seconds."""
         return self._loader.helper_cpu_seconds()
 
     def close(self) -> None:
-        """As Loader.close."""
+        """See Loader.close."""
         self._loader.close()
         self._books.close()

@@ -1,13 +1,13 @@
-"""The barrier of a training step: asleep in the kernel, woken within microseconds.
+"""The barrier of a training step. Ranks sleep in the kernel and wake within microseconds.
 
-A polled MPI barrier polls in each of its log2(ranks) rounds: with 64 ranks on a node and a millisecond of
-sleep between polls it took 30 ms a step. Here the ranks of a node sleep until a pipe can be read, and only
-the first rank of each node talks to the other nodes, through sockets (run/links.py). Where those could not
-be joined, it polls an MPI barrier: what that costs is measured (`cost`) and stands in the result.
+A polled MPI barrier polls in each of its log2(ranks) rounds: with 64 ranks on a node and 1 ms of sleep
+between polls it took 30 ms a step. Here the ranks of a node sleep until a pipe is readable. The first rank of
+each node meets the other nodes through sockets (run.links), or polls an MPI barrier where those could not be
+connected. `cost` measures either; the result has it.
 
-On busy cores each wake-up of a rank is a wait for a core, so no rank waits for another's. The first rank is
-woken once, by the last of the others to arrive. The others sleep in poll(2), where one write wakes all of
-them at once; if they slept in read(2), each would wake the next one only after it got a core itself.
+On busy cores each wake-up waits for a core, so wake-ups must not form a chain. The last of the other ranks to
+arrive wakes the first rank, once. The others sleep in poll(2), where one write wakes all of them; in read(2)
+each would wake the next only after it got a core itself.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from emulator.storage.base import Closing
 
 _PIPES = ("arrive", "full", "leave-0", "leave-1")
 _MOMENT = struct.Struct("=d")
-"""What goes through a pipe: seconds of CLOCK_MONOTONIC, which all processes of a machine share."""
+"""A message in a pipe: seconds of CLOCK_MONOTONIC, which all processes of a host share."""
 _COST_ROUNDS = 15
 
 
 class StepBarrier(Closing):
-    """Makes all ranks of `comm` wait for each other. Made and closed by all of them.
+    """The barrier of all ranks of `comm`. All of them make and close it.
 
-    Each of the other ranks of a node writes the end of its step into `arrive`. One that then finds as many
-    ends in there as there are others wakes the first rank through `full`. Two ranks may both find that, so
-    the first rank reads `full` only as a wake-up and counts the ends itself. It answers with the last end,
-    once for each of the others, in one of two `leave` pipes that take turns: a fast rank that is in the
-    next barrier already must not read the answer meant for a slow one.
+    Each rank but the first writes the end of its step to `arrive`. If `arrive` then holds the ends of all
+    others, the rank wakes the first rank through `full`. Two ranks may both see that, so to the first rank
+    `full` is only a wake-up, and it counts the ends itself. It writes the last end, once per other rank, to
+    one of two `leave` pipes in turn: a fast rank in the next barrier must not read the answer meant for a
+    slow one.
     """
 
     def __init__(self, comm: Comm, node: Comm, links: HostLinks | None = None) -> None:
-        """`node` is the group of those ranks of `comm` that are on this host, `links` this host's to others.
+        """`node` is the group of `comm`'s ranks on this host; `links` are this host's, if hosts are joined.
 
-        The hosts of `comm` are the first of those that are joined. Raises StorageError.
+        The hosts of `comm` must be the first of the joined ones. Raises StorageError.
         """
         self._others = node.size - 1
         self._first = node.rank == 0
@@ -60,7 +60,7 @@ class StepBarrier(Closing):
         self._links = None
         if self._leaders and all(self._leaders.allgather(links is not None and links.number == leaders.rank)):
             self._links = links
-        # A polled barrier that all entered at once takes up to so long: a look in each of its rounds.
+        # The longest that a polled barrier takes if all enter at once: one poll in each round.
         self._polled = 2 * STEP_POLL * math.ceil(math.log2(max(2, leaders.size)))
         self._pipes = _open_pipes(node) if self._others else []
         self._answers = []
@@ -71,18 +71,18 @@ class StepBarrier(Closing):
         self._turn = 0
 
     def wait(self, end: float) -> float:
-        """Return when every rank of the group has called this.
+        """Wait until every rank has called this; return the latest `end` of all.
 
-        `end` is that of this rank's step, in seconds of time.monotonic; the last of all ranks' is returned,
-        on this host's clock. Where MPI is polled, hosts' clocks cannot be compared: if another node held this
-        one up, it is the moment when that was over. Raises RankError when another host is gone.
+        `end` is the end of this rank's step. Both are seconds of this host's time.monotonic. Polled MPI
+        cannot compare hosts' clocks: if this node waited for another, the result is the end of that wait.
+        Raises RankError if another host is lost.
         """
         last = end
         if not self._others:
             last = self._other_nodes(end)
         elif self._first:
             arrive, full = self._pipes[:2]
-            os.read(full, self._others)  # all that is there: a second wake-up of an older step may be
+            os.read(full, self._others)  # drains `full`: it may hold a second wake-up of an older step
             ends = b""
             missing = self._others * _MOMENT.size
             while len(ends) < missing:
@@ -102,11 +102,11 @@ class StepBarrier(Closing):
 
     @property
     def polled(self) -> bool:
-        """True when what it takes shows in the columns of a step: hosts look for each other through MPI."""
+        """True if hosts poll MPI: the barrier's own time is then part of a step's columns."""
         return self._leaders is not None and self._links is None
 
     def _other_nodes(self, last: float) -> float:
-        """Wait for them: the last end of all, or the moment when they no longer held this node up."""
+        """Wait for the other nodes; the latest end of all, or the end of the wait for them."""
         if self._leaders is None:
             return last
         if self._links is not None:
@@ -117,7 +117,7 @@ class StepBarrier(Closing):
         return now if now - begin > self._polled else last
 
     def cost(self) -> float:
-        """Seconds that this barrier takes when all ranks come at once: a median, as this rank saw it.
+        """Measure this barrier with all ranks arriving at once: median seconds on this rank.
 
         Collective. Raises RankError.
         """
@@ -128,13 +128,13 @@ class StepBarrier(Closing):
         return median(after - before for before, after in pairwise(moments[2:]))
 
     def close(self) -> None:
-        """Let go of the pipes; a second call does nothing."""
+        """Close the pipes; a second call does nothing."""
         while self._pipes:
             os.close(self._pipes.pop())
 
 
 def _open_pipes(node: Comm) -> list[int]:
-    """The pipes of this node, open in every rank, their names gone again. Raises StorageError."""
+    """Open the pipes of this node in every rank, and remove their names. Raises StorageError."""
     folder = None
     try:
         with storage_errors("cannot make the pipes of the step barrier"):
@@ -143,7 +143,7 @@ def _open_pipes(node: Comm) -> list[int]:
                 for name in _PIPES:
                     os.mkfifo(Path(folder) / name, 0o600)
             place = Path(node.bcast(folder))
-            # Open for both directions: nobody waits for a peer to open, and nobody sees an end of file.
+            # O_RDWR: opening does not wait for the other end, and no reader sees an end of file.
             pipes = [os.open(place / name, os.O_RDWR | os.O_CLOEXEC) for name in _PIPES]
             node.barrier()
     finally:

@@ -1,10 +1,10 @@
-"""Ranks together: MPI behind a few verbs, and what happens to all of them when one fails.
+"""The communicator of ranks, and how all ranks end when one fails.
 
-MPI's own barriers and collectives spin, and take the CPU from readers when there are more ranks than cores.
-So every collective here first waits in a barrier that polls and sleeps.
+MPI's own barriers and collectives spin, which takes the CPU from readers when there are more ranks than
+cores. So every collective here first waits in a barrier that polls and sleeps.
 
-An error that ranks meet before they measure is agreed upon and said once (`agreed`). Later, the first rank
-that fails says why and takes all others down (`guarded`); what was measured is kept.
+Before measuring, ranks agree on an error and report it once (`agreed`). Later, the first rank that fails
+reports why and ends all others (`guarded`); what was measured is kept.
 """
 
 from __future__ import annotations
@@ -39,40 +39,39 @@ IDLE_POLL = 0.025
 """Longest sleep between two polls of a rank that has nothing to do, seconds."""
 
 _PR_SET_TIMERSLACK = 29
-"""Of prctl: by how many nanoseconds sleeps of this thread may be longer; 0: as many as usual."""
+"""prctl option: the timer slack of this thread in nanoseconds; 0 restores the default."""
 
 
 class Comm(Whole):
-    """A group of ranks. This one is a rank alone, without MPI; `MpiComm` is one of many.
+    """A group of ranks. This class is a group of one, without MPI; `MpiComm` is the general one.
 
-    The rows of a point that each rank has are parts of it, so that figures are computed over a group. Every
-    verb but `abort` is collective: all ranks of the group call it.
+    Every method but `abort` is collective. As a Whole it sums up the rows of all ranks of a point.
     """
 
     rank: int = 0
     size: int = 1
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
-        """Wait for all ranks: poll at least every `poll` seconds, and sleep in between."""
+        """Wait for all ranks; poll at least every `poll` seconds, and sleep in between."""
 
     def bcast(self, value: Any) -> Any:
-        """Rank 0's `value`, on every rank."""
+        """Return rank 0's `value` on every rank."""
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's value on rank 0, in rank order; an empty list elsewhere."""
+        """Return every rank's value on rank 0, in rank order; an empty list elsewhere."""
         return [value]
 
     def allgather(self, value: Any) -> list[Any]:
-        """Every rank's value, in rank order."""
+        """Return every rank's value, in rank order."""
         return [value]
 
     def split(self, color: int) -> Comm:
-        """The group of the ranks that gave the same `color`, in rank order."""
+        """Return the group of the ranks that gave the same `color`, in rank order."""
         return self
 
     def node(self) -> Comm:
-        """The group of the ranks on this rank's host."""
+        """Return the group of the ranks on this rank's host."""
         return self
 
     def abort(self, code: int) -> None:
@@ -176,18 +175,18 @@ Value = TypeVar("Value")
 
 
 class Quiet(SystemExit):
-    """The end of a rank after an error that has been reported already."""
+    """Ends a rank after an error that has been reported already."""
 
 
 class Stopped(BaseException):
-    """SIGTERM or SIGINT arrived: mpirun takes the run down, or the user does."""
+    """SIGTERM or SIGINT arrived: mpirun or the user ends the run."""
 
 
 def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> Value:
-    """`action()` on every rank; when any rank's raises a FeedrateError, every rank ends.
+    """Return `action()` on every rank; if any rank's raises a FeedrateError, every rank ends.
 
-    The first rank that failed says why, in OUT/failure.txt too where `out` is given, and all end with its
-    exit status. Collective over `comm`.
+    The first rank that failed reports why, with `out` also in OUT/failure.txt. All end with its exit status.
+    Collective over `comm`.
     """
     failed: FeedrateError | None = None
     value: Value | None = None
@@ -208,9 +207,9 @@ def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> 
 
 @contextmanager
 def entered(comm: Comm, enter: Callable[[], AbstractContextManager[Value]] | None) -> Iterator[Value | None]:
-    """Hold what `enter()` returns open during the body, on the ranks that have an `enter`; None on others.
+    """Enter the context of `enter()` on the ranks that have an `enter`; yield its value, None on others.
 
-    Every rank ends when one of them cannot enter, as with `agreed`. Collective over `comm`.
+    If one cannot be entered, every rank ends, as with `agreed`. Collective over `comm`.
     """
     with ExitStack() as stack:
         yield agreed(comm, lambda: stack.enter_context(enter()) if enter else None)
@@ -218,18 +217,18 @@ def entered(comm: Comm, enter: Callable[[], AbstractContextManager[Value]] | Non
 
 @contextmanager
 def guarded(comm: Comm, out: Path) -> Iterator[None]:
-    """Take the whole world down when this rank raises; the first rank to fail says why.
+    """End all ranks if the body raises; the first rank to fail reports why.
 
-    The line goes to stderr and into OUT/failure.txt, which `feedrate report` shows as the reason of an
-    incomplete result.
+    The line goes to stderr and OUT/failure.txt; `feedrate report` shows it as the reason of an incomplete
+    result.
     """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # once is enough; a second one must not break the flush
+        signal.signal(number, signal.SIG_IGN)  # a second one must not interrupt the flush
         raise Stopped(f"ended by {signal.Signals(number).name}")
 
     before_end(partial(claim_failure, out))
-    with signals_to(stop):  # raised, so that spools are flushed on the way out
+    with signals_to(stop):  # Stopped is raised, so that spools are flushed on the way out
         try:
             yield
         except Quiet:
@@ -237,7 +236,7 @@ def guarded(comm: Comm, out: Path) -> Iterator[None]:
         except FeedrateError as error:
             _down(comm, out, str(error), error.exit_code)
         except Stopped as stopped:
-            # Whoever is ended is not to blame: a launcher of ours says who is.
+            # This rank is not the cause; our launcher, if there is one, names the rank that is.
             claim_failure(out, f"{stopped}, by somebody or because another rank was killed")
             _end(comm, RankError.exit_code)
         except Exception as error:  # noqa: BLE001  a bug: no rank may hang

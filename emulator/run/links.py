@@ -1,15 +1,15 @@
-"""Hosts joined by sockets: a tree of their first ranks, in which waiting is asleep in the kernel.
+"""A tree of sockets between the first ranks of hosts. A rank that waits in it sleeps in the kernel.
 
-MPI's own barrier spins, or is polled, and each of its log2(hosts) rounds then waits for somebody's next look:
-0.5 ms on one host, 12.5 ms on 32. Here a message wakes whoever waits for it. Host i of the tree has host
-(i - 1) // FAN above it, so the first n hosts are a tree of their own: that is how points on fewer hosts meet.
+MPI's own barrier spins. A polled one waits for the next poll in each of its log2(hosts) rounds: AU at steps
+of 3.5 ms fell from 95 % on one host to 37 % on eight. Here a message wakes its receiver. Host i has host (i -
+1) // FAN above it, so the first n hosts form a tree, too: points on fewer hosts use that.
 
-Addresses and a token go through MPI, once. A host listens only until those below it have called, on its own
-addresses, and both ends of a connection prove that they have the token.
+MPI carries addresses and a token, once. A host listens on its own addresses, only until the hosts below it
+have connected, and both ends of a connection prove that they have the token.
 
-Clocks of hosts have nothing to do with each other. A host learns what the clock above it shows from round
-trips when they meet, and from the time that each later message carries: the largest of a second's readings
-is the one that was under way for the shortest time, which follows clocks that drift.
+Clocks of hosts differ. A host estimates the clock above it from round trips when they connect, and from the
+time in each later message. Of the readings in a second the largest had the shortest delay; it is used, so the
+estimate follows drift.
 """
 
 from __future__ import annotations
@@ -34,40 +34,39 @@ from emulator.run.comm import Comm, Quiet
 from emulator.storage.base import Closing
 
 FAN = 8
-"""Hosts below a host: 9 hosts meet in one exchange, 73 in two, 585 in three."""
+"""Hosts directly below a host. A meeting of 9 hosts takes one level, of 73 two, of 585 three."""
 
 _JOIN_SECONDS = 10.0
-"""How long hosts look for each other."""
+"""Longest time to connect all hosts, seconds."""
 _CALL_SECONDS = 2.0
-"""How long one address may take to answer."""
+"""Longest time for one address to answer, seconds."""
 _ROUND_TRIPS = 50
 _SILENCE_SECONDS = 4
-"""How long a host may not answer at all."""
+"""Longest time that a host may be unreachable, seconds."""
 _GRACE_SECONDS = 1.5
-"""How long MPI may take to end this rank when a peer has ended, before it does so itself; when one is silent,
-nobody else would."""
+"""Seconds for MPI to end this rank after a peer has ended. After them, this rank ends itself."""
 
 _UP = struct.Struct("=d")
-"""To the host above: the last end of a step below, in its clock."""
+"""Message to the host above: end of the last step below, in that host's clock."""
 _DOWN = struct.Struct("=dd")
-"""To a host below: the last end of all, and the moment of sending, both in the sender's clock."""
+"""Message to a host below: end of the last step of all, and time of sending, both in the sender's clock."""
 
 
-class Clock:
-    """What the clock of the host above shows, from messages that carry it. Seconds of time.monotonic."""
+class RemoteClock:
+    """An estimate of another host's time.monotonic, in seconds."""
 
     def __init__(self, trips: Sequence[tuple[float, float, float]]) -> None:
-        """`trips` are round trips: our time before, the other one's time, our time after."""
+        """`trips` are round trips: our time before, the other host's time, our time after."""
         before, other, after = min(trips, key=lambda trip: trip[2] - trip[0])
         self.delay = (after - before) / 2
-        """Seconds that a message takes: half of the shortest round trip. `ahead` may be wrong by as much."""
+        """Delay of a message in seconds: half the shortest round trip, and the largest error of `ahead`."""
         self.ahead = other - (before + after) / 2
-        """Seconds that the other clock is ahead of ours."""
+        """Seconds by which the other clock is ahead of ours."""
         self._earlier = self._current = self.ahead
         self._since = after
 
     def hear(self, sent: float, now: float) -> None:
-        """A message that left when the other clock showed `sent` is here when ours shows `now`."""
+        """Use a message that was sent at `sent` of the other clock and arrived at `now` of ours."""
         if now - self._since > 1.0:
             self._earlier, self._current, self._since = self._current, sent - now + self.delay, now
         self._current = max(self._current, sent - now + self.delay)
@@ -89,7 +88,7 @@ class _Peer:
             raise LostHost(self.name, error) from None
 
     def receive(self, size: int) -> bytes:
-        """Sleeps until `size` bytes are there. Raises RankError when they never will be."""
+        """Wait for `size` bytes. Raises LostHost."""
         data = b""
         try:
             while len(data) < size:
@@ -104,20 +103,22 @@ def _nothing() -> bytes:
 
 
 class LostHost(RankError):
-    """A host of the tree is gone."""
+    """The connection to a host of the tree is lost."""
 
     def __init__(self, host: str, error: OSError) -> None:
         self.silent = error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
-        """True when the network or the host is gone; else a process ended there, and may have said why."""
+        """True if host or network do not answer; False if a process ended there, which may have said why."""
         said = error.strerror or str(error)
         hint = "the network between hosts, or the host" if self.silent else "its first rank has ended"
         super().__init__(f"lost the connection to {host} ({said})", hint)
 
 
 class HostLinks(Closing):
-    """This host's place in the tree of hosts; only the first rank of a host has one."""
+    """This host's connections in the tree. Only the first rank of a host has them."""
 
-    def __init__(self, number: int, above: _Peer | None, clock: Clock | None, below: Sequence[_Peer]) -> None:
+    def __init__(
+        self, number: int, above: _Peer | None, clock: RemoteClock | None, below: Sequence[_Peer]
+    ) -> None:
         self.number = number
         """This host's number in the tree."""
         self._above = above
@@ -127,14 +128,13 @@ class HostLinks(Closing):
 
     @property
     def delay(self) -> float:
-        """Seconds that a message to the host above takes; 0 on the first host."""
+        """Delay of a message to the host above, in seconds; 0 on the first host."""
         return self._clock.delay if self._clock else 0.0
 
     def meet(self, last: float, hosts: int) -> float:
-        """Return when the first `hosts` hosts have called this, with the last of all their moments.
+        """Wait until the first `hosts` hosts have called this; return the latest `last` of all.
 
-        Moments are seconds of time.monotonic of each host, translated on the way. Raises RankError when a
-        host is gone.
+        Times are seconds of this host's time.monotonic. Raises LostHost.
         """
         try:
             return self._meet(last, hosts)
@@ -147,7 +147,7 @@ class HostLinks(Closing):
 
     def _meet(self, last: float, hosts: int) -> float:
         below = [peer for peer in self._below if peer.number < hosts]
-        for peer in below:  # in any order: all are waited for
+        for peer in below:  # their order does not matter: all must arrive
             last = max(last, *_UP.unpack(peer.receive(_UP.size)))
         if self._above is not None and self._clock is not None:
             self._above.send(_UP.pack(last + self._clock.ahead))
@@ -159,12 +159,12 @@ class HostLinks(Closing):
         return last
 
     def guard(self, rank: int) -> None:
-        """From now on, end this rank, number `rank` of the world, when a host next to it in the tree ends."""
+        """From now on, end this rank, number `rank` of the world, when a neighbour in the tree is lost."""
         peers = [peer for peer in (self._above, *self._below) if peer is not None]
         self._guard = _Guard(rank, peers)
 
     def close(self) -> None:
-        """Let go of the sockets; a second call does nothing."""
+        """Close the sockets; a second call does nothing."""
         if self._guard:
             self._guard.stop()
         for peer in (self._above, *self._below):
@@ -173,7 +173,7 @@ class HostLinks(Closing):
 
 
 class _Guard:
-    """A thread that sleeps until a peer is gone: its rank may be reading for minutes, and not look itself."""
+    """A thread that ends its rank when a peer is lost: the rank may be in a read for minutes."""
 
     def __init__(self, rank: int, peers: Sequence[_Peer]) -> None:
         self._rank = rank
@@ -197,7 +197,7 @@ class _Guard:
             end_rank(self._rank, error)
 
     def stop(self) -> None:
-        """Watch no longer; a second call does nothing."""
+        """Stop watching; a second call does nothing."""
         self._stop.close()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -206,11 +206,10 @@ class _Guard:
 
 @contextmanager
 def hosts_joined(world: Comm, hosts: Sequence[str]) -> Iterator[tuple[HostLinks | None, str]]:
-    """Join the hosts of `world`, whose ranks are on `hosts`: this rank's links, and why there are none.
+    """Join the hosts of `world`, whose ranks are on `hosts`; yield this rank's links and a problem.
 
-    Only the first rank of a host has links, and none has when some hosts could not be joined, which the
-    second value, the same on all ranks, then says. Empty: all are joined, or there is only one.
-    Collective over `world`. A rank that fails keeps its sockets open until it has said why.
+    Only the first rank of a host has links. If hosts could not be joined, no rank has any, and the problem,
+    the same on all ranks, says why; else it is empty. Collective over `world`.
     """
     names = list(dict.fromkeys(hosts))
     if len(names) == 1:
@@ -231,17 +230,18 @@ def hosts_joined(world: Comm, hosts: Sequence[str]) -> Iterator[tuple[HostLinks 
         if links:
             links.close()
         raise
+    # Not closed after any other error: peers would take that for the end of this rank before it says why.
     if links:
         links.close()
 
 
 def _join(leaders: Comm, names: Sequence[str]) -> tuple[HostLinks | None, str]:
+    """Join this host to the tree: its links, or the reason why it has none. Collective over `leaders`."""
     token = leaders.bcast(secrets.token_bytes(32))
-    listeners: list[socket.socket] = []
-    above, clock = None, None
-    peers: list[_Peer] = []
     number = leaders.rank
     below = [child for child in range(FAN * number + 1, FAN * number + FAN + 1) if child < len(names)]
+    listeners: list[socket.socket] = []
+    own: list[IPv4Interface | IPv6Interface] = []
     failed = ""
     try:
         own = own_addresses()
@@ -249,6 +249,8 @@ def _join(leaders: Comm, names: Sequence[str]) -> tuple[HostLinks | None, str]:
     except (OSError, ImportError) as error:
         failed = f"{names[number]} cannot listen: {error}"
     ports = leaders.allgather([listener.getsockname()[:2] for listener in listeners])
+    above, clock = None, None
+    peers: list[_Peer] = []
     try:
         if failed:
             return None, failed
@@ -258,14 +260,11 @@ def _join(leaders: Comm, names: Sequence[str]) -> tuple[HostLinks | None, str]:
             link = _call(ports[parent], own, _Proof(token, number, parent), deadline)
             above = _Peer(parent, names[parent], link)
             peers.append(above)
-            clock = Clock([_trip(above) for _ in range(_ROUND_TRIPS)])
-        children = _answer(listeners, {child: _Proof(token, child, number) for child in below}, deadline)
-        for child, link in children.items():
-            peers.append(_Peer(child, names[child], link))
-        for peer in peers[1 if number else 0 :]:
-            for _ in range(_ROUND_TRIPS):
-                peer.receive(1)
-                peer.send(_UP.pack(time.monotonic()))
+            clock = RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)])
+        found = _answer(listeners, {child: _Proof(token, child, number) for child in below}, deadline)
+        children = [_Peer(child, names[child], link) for child, link in found.items()]
+        peers += children
+        _show_clock(children)
         for peer in peers:
             _prepare(peer.link)
     except (OSError, FeedrateError) as error:
@@ -275,7 +274,15 @@ def _join(leaders: Comm, names: Sequence[str]) -> tuple[HostLinks | None, str]:
     finally:
         for listener in listeners:
             listener.close()
-    return HostLinks(number, above, clock, [peer for peer in peers if peer is not above]), ""
+    return HostLinks(number, above, clock, children), ""
+
+
+def _show_clock(children: Sequence[_Peer]) -> None:
+    """Answer the round trips of the hosts below."""
+    for child in children:
+        for _ in range(_ROUND_TRIPS):
+            child.receive(1)
+            child.send(_UP.pack(time.monotonic()))
 
 
 def _trip(above: _Peer) -> tuple[float, float, float]:
@@ -286,7 +293,7 @@ def _trip(above: _Peer) -> tuple[float, float, float]:
 
 
 class _Proof:
-    """What the two ends of one connection say to each other: only who has the token can."""
+    """The messages by which both ends of one connection prove that they have the token."""
 
     size = 4 + hashlib.sha256().digest_size
 
@@ -298,9 +305,9 @@ class _Proof:
 
 
 def own_addresses() -> list[IPv4Interface | IPv6Interface]:
-    """This host's addresses and their networks; loopback only where there is nothing else.
+    """This host's addresses and their networks; loopback only if there is no other.
 
-    Link-local ones are left out: they mean nothing without the name of an interface.
+    Link-local ones are left out: they need the name of an interface.
     """
     import psutil  # 15 ms of CPU, which only the first rank of each of several hosts pays
 
@@ -316,7 +323,7 @@ def own_addresses() -> list[IPv4Interface | IPv6Interface]:
 
 
 def _prefix(netmask: str | None) -> str:
-    """A netmask as ipaddress takes it: IPv6's as a number of bits."""
+    """A netmask as ipaddress takes it: for IPv6 the number of bits."""
     if netmask and ":" in netmask:
         return str(int(ip_address(netmask)).bit_count())
     return netmask or "32"
@@ -340,9 +347,9 @@ def _listen(address: IPv4Interface | IPv6Interface) -> socket.socket:
 def likely_first(
     there: Sequence[tuple[str, int]], own: Sequence[IPv4Interface | IPv6Interface]
 ) -> list[tuple[str, int]]:
-    """Another host's addresses and ports: those in a network of ours first, those that are ours too last.
+    """Sort another host's addresses and ports: those in a network of ours first, those equal to ours last.
 
-    Hosts have the same address where each has a bridge for its containers.
+    Hosts share an address where each has a bridge for its containers.
     """
 
     def order(candidate: tuple[str, int]) -> int:
@@ -360,7 +367,7 @@ def _call(
     proof: _Proof,
     deadline: float,
 ) -> socket.socket:
-    """A connection to the host that listens at one of the addresses `there`. Raises OSError."""
+    """Connect to the host that listens on one of the addresses `there`. Raises OSError."""
     said: OSError = OSError("it has no address")
     for address, port in likely_first(there, own):
         if time.monotonic() > deadline:
@@ -371,7 +378,8 @@ def _call(
             link.connect((address, port))
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link.sendall(proof.of_child)
-            link.settimeout(max(_CALL_SECONDS, deadline - time.monotonic()))  # it may itself be calling
+            # The other host answers after it has connected to the host above it.
+            link.settimeout(max(_CALL_SECONDS, deadline - time.monotonic()))
             if not hmac.compare_digest(_exactly(link, proof.size), proof.of_parent):
                 raise ConnectionRefusedError(0, "somebody else answered")
             return link
@@ -384,7 +392,7 @@ def _call(
 def _answer(
     listeners: Sequence[socket.socket], expected: dict[int, _Proof], deadline: float
 ) -> dict[int, socket.socket]:
-    """Connections of the `expected` hosts, by number; strangers are sent away. Raises OSError."""
+    """Accept the `expected` hosts, by number; others are refused. Raises OSError."""
     found: dict[int, socket.socket] = {}
     try:
         while len(found) < len(expected):
@@ -419,7 +427,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
 
 
 def _prepare(link: socket.socket) -> None:
-    """Wait for ever for messages, but not for a host that no longer answers."""
+    """Wait forever for messages, but have the kernel probe that the host is there."""
     link.settimeout(None)
     for option, value in (
         (socket.TCP_KEEPIDLE, 1),

@@ -136,7 +136,7 @@ def mismatch(workload: Workload, manifest: Manifest) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reads:
+class ReadTotals:
     """What a rank's requests were, or those of all ranks of a host, or of all hosts."""
 
     buffered: int
@@ -153,7 +153,7 @@ class Reads:
     """Why requests to an object store were repeated -> how many of them."""
 
     @classmethod
-    def summed(cls, parts: Sequence[Reads]) -> Reads:
+    def summed(cls, parts: Sequence[ReadTotals]) -> ReadTotals:
         """All of them together."""
         latency: Counter[int] = Counter()
         retries: Counter[str] = Counter()
@@ -176,7 +176,7 @@ class Measured:
 
     point: Point
     """With its hosts, without flags."""
-    reads: Reads
+    reads: ReadTotals
     rates: Floats
     """Samples/s of all ranks over the time in which they were busy (`analysis.throughput.rate_series`)."""
     barrier_polled: bool
@@ -249,7 +249,7 @@ def run_point(
         comm.barrier()
         activity = probe.stop() if probe else None
     counts, rows = storage.stats.snapshot(), log.rows()
-    own = Reads(
+    own = ReadTotals(
         buffered=not (direct or isinstance(job.dataset, ObjectURL)),
         latency=counts.latencies,
         slowest=counts.slowest,
@@ -275,13 +275,13 @@ def run_point(
     if share is not None:
         share = replace(share, starved=by_host.get(share.host))
     of_node = node.gather(own)
-    gathered = comm.gather((share, Reads.summed(of_node)) if of_node else None)
+    gathered = comm.gather((share, ReadTotals.summed(of_node)) if of_node else None)
     if not gathered:
         return None
     hosts, reads = zip(*filter(None, gathered), strict=True)
     return Measured(
         point=replace(point, hosts=hosts),
-        reads=Reads.summed(reads),
+        reads=ReadTotals.summed(reads),
         rates=rates,
         barrier_polled=barrier.polled,
     )

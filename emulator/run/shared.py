@@ -1,4 +1,4 @@
-"""A dataset that ranks open together: the first one of each host reads manifest and table for all."""
+"""Opens a dataset on all ranks: the first rank of each host reads manifest and table for the others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from emulator.storage.base import Store
 
 
 def open_together(comm: Comm, place: Place) -> Dataset:
-    """The dataset at `place` on every rank; where one cannot, all end. Collective.
-
-    The others look at nothing but what they ask for: a file of the dataset, or one that the first rank of
-    the host holds in memory.
-    """
+    """Open the dataset at `place` on every rank; if one cannot, all end. Collective."""
+    # Not a mapped table: its pages counted as each rank's memory, 1.3 MB a look, and a storage that failed
+    # ended the rank by SIGBUS.
     node = comm.node()
     own = agreed(comm, lambda: open_dataset(place) if node.rank == 0 else None)
     manifest, rows, table, checked = node.bcast(own and (own.manifest, own.rows, own.table, own.checked))

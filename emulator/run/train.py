@@ -6,11 +6,11 @@
         barrier, where asked for      barrier    the others were
 
 The columns are the accelerator's time, not its process's. A step begins when its batch has arrived and the
-accelerator is free, that is, when its previous step was over, or after a barrier, when everybody's was. The
-process that emulates it may notice later: of 100 ranks on two cores some always run late. That is no fault of
-the storage's, so the moments at which the process was there are logged beside the columns, and
-`analysis.here` makes of them what a training on this very client would feel. Only a process that is so late
-that the step should be over already has held its accelerator up: that is overshoot.
+accelerator is free: at the end of its previous step or, after a barrier, of everybody's. The process may
+notice later: of 100 ranks on two cores some always run late, and AU was 81 to 87 % while data arrived in
+time. The storage is not to blame for that, so the columns leave it out. The log also has the times at which
+the process ran, from which `analysis.here` computes what a training on this client would get. Only a process
+that is late by more than the step delays its accelerator: that is overshoot. No step is made up for.
 """
 
 from __future__ import annotations
@@ -36,19 +36,18 @@ def train(
     barrier: Callable[[float], float] = lambda end: end,
     meanwhile: Callable[[float], None] = lambda now: None,
 ) -> float:
-    """Train along `plan`, one row of `log` per step; the seconds until the end of the last step.
+    """Train along `plan`, adding one row per step to `log`; return the seconds to the end of the last.
 
-    `compute(begin)` is Accelerator's, or that of a real one. `rank` is this rank's number among the active
-    ones. `barrier(end)` returns when all of them have called it, each with the end of its step, and returns
-    the last of these; one barrier opens the loop, and `sync` says when others follow. `meanwhile(now)` is
-    called once a step while the accelerator computes: the place for bookkeeping. Every second is in one
-    column of one row. Raises what the loader raises.
+    `compute(begin)` is Accelerator.compute, or a real accelerator's. `rank` is this rank's number among the
+    active ones. `barrier(end)` waits for all active ranks and returns the latest `end`; one barrier opens the
+    loop, and `sync` says when others follow. `meanwhile(now)` is called once a step for bookkeeping. Every
+    second is in one column of one row. Raises the loader's errors.
     """
     start = free = barrier(clock.now())  # one start for all ranks
     batches = (batch for portions in plan.stretches(rank) for batch in loader.read(portions))
     for number, batch in enumerate(batches):
         got = clock.now()
-        meanwhile(got)
+        meanwhile(got)  # while the accelerator computes, as host work happens in a training
         begin = max(free, batch.ready)
         nominal, computed = compute(begin)
         woke = clock.now()

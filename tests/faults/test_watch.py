@@ -11,7 +11,7 @@ import pytest
 
 from emulator.errors import SpecError
 from emulator.launch.blocked import Call, blocked_call, bytes_moved
-from emulator.launch.watch import Watch, storage_timeout
+from emulator.launch.watch import Watchdog, storage_timeout
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_slow_fsync_is_no_hang_while_data_moves(tmp_path):
     file = tmp_path / "large"
     if not bytes_moved(str(file))[1]:
         pytest.skip("no disk below the folder for temporary files")
-    watcher = Watch(3600, lambda error: None)
+    watcher = Watchdog(3600, lambda error: None)
     watcher._timeout = 1.0
     call, begin = Call("fsync", str(file)), time.monotonic()
     seen = []

@@ -14,7 +14,7 @@ from threads import Group, ThreadComm
 from emulator.errors import RankError
 from emulator.run import links as links_module
 from emulator.run.comm import Quiet
-from emulator.run.links import FAN, Clock, _listen, _Proof, hosts_joined, likely_first, own_addresses
+from emulator.run.links import FAN, RemoteClock, _listen, _Proof, hosts_joined, likely_first, own_addresses
 
 
 def on_hosts(hosts, work):
@@ -149,7 +149,7 @@ def test_a_clock_that_drifts_is_followed(ahead, drift, delays):
     def other(ours):
         return ours + ahead + drift * ours
 
-    clock = Clock([(0.0, other(shortest), 2 * shortest)])
+    clock = RemoteClock([(0.0, other(shortest), 2 * shortest)])
     for number, delay in enumerate(delays):
         now = 0.05 * (number + 1)
         clock.hear(other(now - delay), now)
