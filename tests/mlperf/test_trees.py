@@ -91,7 +91,7 @@ def test_a_tree_of_three_versions(tree, tmp_path):
     left = [line for line in lines if line.startswith("left out of")]
     assert any("0_output.json and 1 more: a placeholder" in line for line in left)
     assert any("20260101_010000: 0_output.json: not valid JSON" in line for line in left)
-    assert any("20260101_020000: its logs: the logs are not this run's" in line for line in left)
+    assert any("20260101_020000: its logs: the logs belong to another run" in line for line in left)
     assert len(left) == 3
     strict = feedrate("import", tree, "--out", tmp_path / "strict", "--strict")
     assert strict.status == 2 and strict.one_line() and not (tmp_path / "strict").exists()

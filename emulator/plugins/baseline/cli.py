@@ -23,11 +23,11 @@ Folder = Annotated[
 SuiteName = Annotated[
     str, typer.Option("--suite", help="four-corners, mixed, sequential, weka2023 or noisy-neighbour.")
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="A minute's look: small files, few depths.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Small files, few depths: takes a minute.")]
 Depths = Annotated[str | None, typer.Option(help="Queue depths: 1,8,32.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="fio jobs of a client.")]
 ClientCounts = Annotated[
-    str | None, typer.Option(help="Numbers of clients to sweep over: 1,2,4. Default: all at once.")
+    str | None, typer.Option(help="Client counts to sweep over: 1,2,4. Default: all clients.")
 ]
 Servers = Annotated[
     str | None,

@@ -29,11 +29,13 @@ GIB = 2**30
 Folder = Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder on the storage.")]
 ModelName = Annotated[str, typer.Option("--model", "-m", help="Name or TOML file; see --models.")]
 Models = Annotated[bool, typer.Option("--models", help="List the models with their sizes.")]
-Subset = Annotated[bool, typer.Option("--subset", help="One host: the first 8 ranks write what is theirs.")]
-ScaleText = Annotated[str, typer.Option("--scale", help="Share of the real sizes: 1/1000.")]
+Subset = Annotated[
+    bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")
+]
+ScaleText = Annotated[str, typer.Option("--scale", help="Scale of the sizes: 1/1000.")]
 Writes = Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")]
 Reads = Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")]
-Pause = Annotated[str | None, typer.Option(help="Between two of them; default 5s.")]
+Pause = Annotated[str | None, typer.Option(help="Time between two checkpoints; default 5s.")]
 Shift = Annotated[bool, typer.Option("--shift", help="Read back on another host than the one that wrote.")]
 Keep = Annotated[bool, typer.Option("--keep", help="Leave the checkpoints in DIR.")]
 

@@ -241,7 +241,7 @@ def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Bl
         shares = " and ".join(
             f"{100 * sum(au) / len(au):.2f} % in {len(au)} epochs" for au in (logged, published.au)
         )
-        raise SpecError(f"{run.name}: the logs are not this run's: AU of logs and summary is {shares}")
+        raise SpecError(f"{run.name}: the logs belong to another run: AU by logs and by summary is {shares}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

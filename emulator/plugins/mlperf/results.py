@@ -373,7 +373,7 @@ def write_imports(
         check_out(path, force)
         earlier[name] = own_runs(path / ORIGINALS) if force else []
         if earlier[name] and read_result(path).kind not in ("imported", "checkpoint"):
-            raise SpecError(f"{path / ORIGINALS} is not of an import", "choose another --out")
+            raise SpecError(f"{path / ORIGINALS} was not written by feedrate import", "choose another --out")
     for name, (result, steps) in results.items():
         originals = folders[name] / ORIGINALS
         folder = ResultFolder.create(folders[name], replace(result, label=label or result.label), force=force)

@@ -211,7 +211,7 @@ def _saved(runs: TrainingRuns, limits: Limits) -> Answer:
 def _bytes_read(runs: TrainingRuns, limits: Limits) -> Answer:
     """The mean sample that was read, within 1 % and three standard errors of the published one."""
     if runs.published is None:
-        return f"{runs.workload.name} is none of its workloads", False
+        return f"{runs.workload.name} is not one of its workloads", False
     expected, sd = runs.published.sample_read.bytes_mean, runs.published.sample_read.bytes_sd
     means = [point.bytes / point.samples for point in runs.points if point.samples]
     if not means:
@@ -223,14 +223,14 @@ def _bytes_read(runs: TrainingRuns, limits: Limits) -> Answer:
 
 def _format(runs: TrainingRuns, limits: Limits) -> Answer:
     if runs.published is None:
-        return f"{runs.workload.name} is none of its workloads", False
+        return f"{runs.workload.name} is not one of its workloads", False
     form, wanted = str(runs.result.dataset.get("format", "")), runs.published.sample.format
     return f"{form or 'not recorded'}, published: {wanted}", form == wanted if form else None
 
 
 def _samples_per_file(runs: TrainingRuns, limits: Limits) -> Answer:
     if runs.published is None:
-        return f"{runs.workload.name} is none of its workloads", False
+        return f"{runs.workload.name} is not one of its workloads", False
     each, wanted = runs.result.dataset.get("samples_per_file"), runs.published.sample.samples_per_file
     return f"{each or 'not recorded'}, published: {wanted:,}", each == wanted if each else None
 
@@ -297,7 +297,7 @@ def _storage_as_it_is(runs: TrainingRuns, limits: Limits) -> Answer:
 def _parameters(runs: TrainingRuns, limits: Limits) -> Answer:
     """OPEN may change format, samples a file and data loader, too; `limits.fixed` nobody may."""
     if runs.published is None:
-        return f"{runs.workload.name} is none of its workloads", False
+        return f"{runs.workload.name} is not one of its workloads", False
     own, published = asdict(runs.workload), asdict(runs.published)
     keys = [(section, key) for section, keys in limits.fixed.items() for key in keys]
     differ = [f"{section}.{key}" for section, key in keys if own[section][key] != published[section][key]]
@@ -324,7 +324,7 @@ def _whole_sizes(run: CheckpointRun, limits: Limits) -> Answer:
     if str(run.result.workload["scale"]) != "1":
         return f"scaled to {run.result.workload['scale']}", False
     if run.name not in names("workloads/checkpoints"):
-        return f"{run.name} is none of its models", False
+        return f"{run.name} is not one of its models", False
     model = load_checkpoint_model(run.name)
     try:
         data = data_parallel(model, run.ranks, run.subset)

@@ -51,39 +51,38 @@ USED = {
 UNUSED = {
     key: why
     for why, keys in {
-        "of a network, only the time of its step is emulated": "model",
-        "feedrate generate": "workflow.generate_data",
-        "feedrate run and sweep train": "workflow.train",
-        "feedrate run and sweep --steps": "train.total_training_steps",
-        "feedrate run and sweep --storage": "storage",
-        "feedrate run and sweep --out": "output",
-        "feedrate run --cache cold reads past the page cache": "reader.odirect",
-        "feedrate's loaders are its own": "framework reader.data_loader reader.data_loader_classname "
+        "feedrate emulates only the time of the model's step": "model",
+        "use feedrate generate": "workflow.generate_data",
+        "feedrate run and sweep always train": "workflow.train",
+        "use feedrate run and sweep --steps": "train.total_training_steps",
+        "use feedrate run and sweep --storage": "storage",
+        "use feedrate run and sweep --out": "output",
+        "feedrate run --cache cold bypasses the page cache": "reader.odirect",
+        "feedrate has its own loaders": "framework reader.data_loader reader.data_loader_classname "
         "reader.data_loader_sampler reader.reader_classname reader.multiprocessing_context "
         "reader.dont_use_mmap reader.file_access reader.read_type reader.pin_memory",
-        "feedrate shuffles files and samples by seed, anew in every epoch": "reader.file_shuffle "
+        "feedrate reshuffles files and samples by seed in every epoch": "reader.file_shuffle "
         "reader.sample_shuffle train.seed_change_epoch",
-        "of tf.data: where it reads TFRecords it is access.shuffle_buffer": "reader.shuffle_size",
-        "of the generator: feedrate generate has its own": "dataset.file_prefix "
+        "tf.data's buffer; for TFRecord it becomes access.shuffle_buffer": "reader.shuffle_size",
+        "an option of DLIO's generator; feedrate generate has its own": "dataset.file_prefix "
         "dataset.generation_buffer_size dataset.enable_chunking dataset.chunk_size dataset.chunking "
         "dataset.compression dataset.compression_level dataset.keep_files",
-        "the folder is given to feedrate generate, run and sweep": "dataset.data_folder",
-        "the dataset has its number of files: feedrate generate DIR --files": "dataset.num_files_train",
-        "the dataset has its sub-folders: feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
-        "the recipe's (feedrate import --recipe)": "dataset.parquet.row_group_size",
-        "row groups are read in order, whole column chunks": "dataset.parquet.read_mode",
-        "of Parquet, only columns and row groups are used": "dataset.parquet",
-        "DLIO drops what it reads and returns a constant of this size": "dataset.record_length_resize "
+        "feedrate generate, run and sweep take the folder as an argument": "dataset.data_folder",
+        "use feedrate generate DIR --files": "dataset.num_files_train",
+        "use feedrate generate DIR --subfolders": "dataset.num_subfolders_train",
+        "part of the recipe (feedrate import --recipe)": "dataset.parquet.row_group_size",
+        "feedrate reads row groups in order, and whole column chunks": "dataset.parquet.read_mode",
+        "feedrate uses only columns and row groups": "dataset.parquet",
+        "DLIO discards the sample and returns a constant of this size": "dataset.record_length_resize "
         "dataset.record_length_bytes_resize",
-        "DLIO's own preprocessing": "reader.computation_threads reader.preprocess_time "
+        "preprocessing is not emulated": "reader.computation_threads reader.preprocess_time "
         "reader.preprocess_time_stdev",
         "every step takes the same time": "train.computation_time_stdev",
         "evaluation is not emulated": "evaluation workflow.evaluation workflow.do_eval "
         "dataset.num_files_eval dataset.num_subfolders_eval dataset.eval_num_samples_per_file "
         "reader.batch_size_eval train.total_eval_steps",
-        "checkpoints are no part of a training workload: feedrate checkpoint": "checkpoint "
-        "workflow.checkpoint",
-        "profiling is DLIO's own": "profiling workflow.debug workflow.profiling workflow.profile",
+        "use feedrate checkpoint": "checkpoint workflow.checkpoint",
+        "an option of DLIO's profiler": "profiling workflow.debug workflow.profiling workflow.profile",
     }.items()
     for key in keys.split()
 }
@@ -326,12 +325,12 @@ def _left_out(config: Config, workload: Workload) -> Iterator[LeftOut]:
             unknown = "unknown: no key of DLIO 2.0 or of MLPerf Storage v0.5 to v3.0"
             yield LeftOut(key, value, next((UNUSED[table] for table in tables if table in UNUSED), unknown))
         elif isinstance(value, str) and "${" in value:
-            yield LeftOut(key, value, "an interpolation of Hydra: it is not evaluated")
+            yield LeftOut(key, value, "interpolations of Hydra are not evaluated")
     transfer, block = config.whole("reader.transfer_size"), workload.loader.block_bytes
     if transfer and transfer != block:
         yield LeftOut("reader.transfer_size", transfer, f"requests are whole pages: {block} is used")
     for text in config.others:
-        yield LeftOut(text.partition("=")[0], text, "of Hydra, not of the workload")
+        yield LeftOut(text.partition("=")[0], text, "an override of Hydra, not of the workload")
 
 
 def workload_text(converted: Converted, origin: str) -> str:
