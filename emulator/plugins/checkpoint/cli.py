@@ -29,9 +29,7 @@ GIB = 2**30
 Folder = Annotated[Path | None, typer.Argument(metavar="DIR", help="Folder on the storage.")]
 ModelName = Annotated[str, typer.Option("--model", "-m", help="Name or TOML file; see --models.")]
 Models = Annotated[bool, typer.Option("--models", help="List the models with their sizes.")]
-Subset = Annotated[
-    bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")
-]
+Subset = Annotated[bool, typer.Option("--subset", help="Write the shards of the first 8 ranks (one host).")]
 ScaleText = Annotated[str, typer.Option("--scale", help="Scale of the sizes: 1/1000.")]
 Writes = Annotated[int | None, typer.Option(min=0, help="Checkpoints to write; default 10.")]
 Reads = Annotated[int | None, typer.Option(min=0, help="Checkpoints to read back; default 10.")]
