@@ -1,7 +1,8 @@
 """feedrate: how many accelerators can this storage feed?
 
-For notebooks and scripts: `read`, `find_knee`, `figures`, `simulate` (emulator/api.py), imported when they
-are used, so that a rank imports nothing of them.
+For notebooks and scripts: `generate`, `verify`, `simulate`, `read`, `find_knee`, `figures`, imported when
+they are used, so that a rank imports nothing of them. `emulator.api` has `run` and `sweep`, too: here packages
+have these names.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from emulator.api import Picture, Result, figures, find_knee, read, simulate
+    from emulator.api import Picture, Result, figures, find_knee, generate, read, simulate, verify
 
 __version__ = "0.2.0"
-__all__ = ["Picture", "Result", "__version__", "figures", "find_knee", "read", "simulate"]
+__all__ = [
+    "Picture", "Result", "__version__", "figures", "find_knee", "generate", "read", "simulate", "verify",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

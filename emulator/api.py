@@ -1,4 +1,4 @@
-"""feedrate in Python: results as tables and figures, the knee of points, and sweeps in virtual time.
+"""feedrate in Python: datasets, runs and sweeps by MPI ranks or in virtual time, tables and figures.
 
 >>> import emulator
 >>> made = emulator.simulate("unet3d-a100", "weka-performance", [8, 64, 256, 512], steps=40)
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,8 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.knee import find_knee
+from emulator.cli.entry import rank_server
+from emulator.config.recipe import load_recipe
+from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
-from emulator.errors import MissingError
+from emulator.dataset.manifest import read_manifest
+from emulator.dataset.plan import DatasetPlan
+from emulator.errors import Inconclusive, MissingError, RankError
+from emulator.launch.forkserver import Preload
+from emulator.launch.mpirun import launch
+from emulator.record.out import read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.report import training
@@ -34,9 +42,19 @@ from emulator.report.figure import Figure
 from emulator.report.table import markdown
 from emulator.report.training_figures import hero
 from emulator.report.view import kind_of, title
+from emulator.run.comm import Comm
+from emulator.run.generate import Filled, Filling
+from emulator.run.generate import generate as fill
+from emulator.run.verify import Checked, Checking
+from emulator.run.verify import verify as check
+from emulator.storage import open_store
+from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.summary import recovered
 
-__all__ = ["Picture", "Result", "figures", "find_knee", "read", "simulate"]
+__all__ = [
+    "Picture", "Result", "figures", "find_knee", "generate", "read", "run", "simulate", "sweep", "verify",
+]  # fmt: skip
+
 
 COLUMNS = (
     ("ranks", "<i8"),
@@ -144,6 +162,92 @@ def figures(result: Result | RunResult) -> list[Picture]:
     first = hero(made.run) if kind_of(made.run) is training else None
     found = [*([first] if first else []), *kind_of(made.run).figures(made.run)]
     return [Picture(figure) for figure in found]
+
+
+def generate(
+    place: str | os.PathLike[str],
+    recipe: str,
+    *,
+    files: int | None = None,
+    seed: int = 0,
+    settings: Sequence[str] = (),
+    how: Filling | None = None,
+) -> Filled:
+    """Make a dataset, or what is missing of it, in a folder or at an s3:// URL, from this process.
+
+    `recipe` is a name or a file, `files` the recipe's number unless given, `settings` words like those of
+    --set. Raises SpecError, DatasetError, StorageError.
+    """
+    spec = load_recipe(recipe, list(settings))
+    plan = DatasetPlan(recipe=spec, seed=seed, files=files or spec.files)
+    filled = fill(open_store(parse_place(os.fspath(place))), plan, Comm(), how)
+    assert filled is not None  # this process is rank 0 of its own world
+    return filled
+
+
+def verify(place: str | os.PathLike[str], how: Checking | None = None) -> Checked:
+    """Compare a dataset with its manifest. Raises DatasetError when there is none, StorageError."""
+    checked = check(parse_place(os.fspath(place)), Comm(), how)
+    assert checked is not None
+    return checked
+
+
+def run(
+    dataset: str | os.PathLike[str],
+    workload: str,
+    ranks: int,
+    *,
+    out: str | os.PathLike[str],
+    **options: object,
+) -> Result:
+    """Emulate training with `ranks` ranks, which mpirun starts on this machine.
+
+    `options` are those of `feedrate run` with underscores: loader="direct", steps=100,
+    storage="shaped:1GB/s", set=["loader.workers=8"], force=True. Call it in the main thread. Raises
+    FeedrateError.
+    """
+    return _measured("run", ranks, dataset, workload, out, options)
+
+
+def sweep(
+    dataset: str | os.PathLike[str],
+    workload: str,
+    *,
+    ranks: int = 16,
+    out: str | os.PathLike[str],
+    **options: object,
+) -> Result:
+    """Look for the knee up to `ranks` ranks, which mpirun starts on this machine.
+
+    `options` are those of `feedrate sweep`, as in `run`: counts="1,2,4", budget="10min", precision=0.1. A
+    sweep whose knee is not identifiable is a result, too: see `Result.knee`. Raises FeedrateError.
+    """
+    return _measured("sweep", ranks, dataset, workload, out, options)
+
+
+def _measured(
+    verb: str,
+    ranks: int,
+    dataset: str | os.PathLike[str],
+    workload: str,
+    out: str | os.PathLike[str],
+    options: Mapping[str, object],
+) -> Result:
+    """Start `feedrate VERB` as ranks, and read what they kept."""
+    read_manifest(parse_place(os.fspath(dataset)))  # what can be seen from here is an exception
+    words = [verb, os.fspath(dataset), "--workload", workload, "--out", os.fspath(out)]
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            if one is True:
+                words.append(option)
+            elif one is not None and one is not False:
+                words += [option, str(one)]
+    loader = str(options.get("loader", "torch"))
+    status = launch(ranks, words, Path(out), Preload(rank_server, [sweep_ranks], loader))
+    if status not in (0, Inconclusive.exit_code):
+        raise RankError(f"feedrate {verb} ended with status {status}", read_failure(Path(out)))
+    return read(out)
 
 
 def simulate(

@@ -1,16 +1,22 @@
 """The Python surface: its doctest runs, and importing the package costs a rank nothing."""
 
 import doctest
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from command import feedrate
 from synthetic_results import plain_sweep, steps_of
 
 import emulator
 from emulator import api
-from emulator.record.out import write_result
+from emulator.errors import FeedrateError
+from emulator.record.out import read_result, write_result
 from emulator.record.steps import write_steps
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "docs" / "scripts.md"
 
 
 @pytest.mark.long
@@ -42,6 +48,24 @@ def test_a_result_is_a_table_figures_and_a_sentence(tmp_path):
 
 
 def test_the_surface_is_what_it_says():
-    assert set(api.__all__) < set(dir(emulator))
+    assert set(api.__all__) - set(dir(emulator)) == {"run", "sweep"}, "packages have these names"
     with pytest.raises(AttributeError):
         emulator.nothing  # noqa: B018
+
+
+@pytest.mark.mpi
+def test_a_study_in_python_is_that_of_the_commands(tmp_path, monkeypatch):
+    """docs/scripts.md's, as it stands there; the sweep's run.json is the command's but for time and place."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```python\n(from emulator import api.*?)```", SCRIPTS.read_text(), re.DOTALL)
+    subprocess.run([sys.executable, "-c", block], check=True, capture_output=True)
+    assert (tmp_path / "knee.svg").is_file()
+    words = ("sweep", "data", "--workload", "unet3d-tiny", "--out", "again", "-n", 8, "--counts", "1,4,6,8")
+    done = feedrate(*words, "--loader", "direct", "--storage", "shaped:400MB/s", cwd=tmp_path)
+    assert done.status == 0, done.err
+    first, second = (read_result(tmp_path / out) for out in ("sweep", "again"))
+    for name in ("kind", "workload", "dataset", "storage", "loader"):
+        assert getattr(first, name) == getattr(second, name)
+    assert [point.ranks for point in first.points] == [point.ranks for point in second.points]
+    with pytest.raises(FeedrateError, match="nowhere"):
+        api.run("nowhere", "unet3d-tiny", 2, out="out", loader="direct")
