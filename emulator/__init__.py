@@ -1,8 +1,8 @@
 """feedrate: how many accelerators can this storage feed?
 
 For notebooks and scripts: `generate`, `verify`, `simulate`, `read`, `find_knee`, `figures`, imported when
-they are used, so that a rank imports nothing of them. `emulator.api` has `run` and `sweep`, too: here packages
-have these names.
+they are used, so that a rank imports nothing of them. `emulator.api` also has `run` and `sweep`: here these
+are packages.
 """
 
 from __future__ import annotations
