@@ -20,6 +20,7 @@ from hypothesis.extra.numpy import arrays
 from synthetic_results import point
 
 from emulator.errors import FeedrateError, SpecError, StorageError
+from emulator.files import temporary_name
 from emulator.record.out import ResultFolder, claim_failure, prepare_out, read_result, write_result
 from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult, new_result
 from emulator.record.rows import AT_ONCE
@@ -329,6 +330,16 @@ def test_a_result_folder_shows_what_there_is_after_every_addition(tmp_path: Path
     assert left == ["out/fio/000-a/host.json", "out/run.json", "out/steps.parquet"]
 
 
+def test_a_result_folder_that_is_left_early_is_incomplete_and_lets_others_in(tmp_path: Path) -> None:
+    with pytest.raises(StorageError), ResultFolder.create(tmp_path, begun(), force=False) as folder:
+        temporary_name(tmp_path / "run.json").write_bytes(b"half")
+        raise StorageError("the storage hangs")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert read_result(tmp_path) == folder.result and folder.result.status == "incomplete"
+    with ResultFolder.resume(tmp_path, folder.result) as again:
+        assert again.complete().status == "complete"
+
+
 def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     kept = ResultFolder.create(tmp_path, begun(), force=False).result
     rows = np.zeros(3, dtype=STEP)
@@ -426,7 +437,7 @@ def flag_table(**changes: object) -> dict[str, object]:
         (lambda table: table.pop("loader"), "the key 'loader' is missing"),
         (lambda table: table.update(points=[{"ranks": 1}]), "the key 'points[0].hosts' is missing"),
         (lambda table: table.update(points=3), "points must be a list, not 3"),
-        (lambda table: table.update(kind="guess"), "not 'guess'"),
+        (lambda table: table.update(status="guess"), "not 'guess'"),
         (lambda table: table.update(version=1), "version must be text, not 1"),
         (lambda table: table.update(extra=1), "unknown key 'extra'"),
         (lambda table: table.update(knee={"n_au": "many"}), "knee"),
