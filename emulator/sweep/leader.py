@@ -1,4 +1,4 @@
-"""What rank 0 does besides its own steps: it chooses the counts, sums up, says so, and keeps the result."""
+"""Lead a run or a sweep on rank 0: choose the counts, sum up each point, print it and keep the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from emulator.units import counted, show_rate, show_seconds
 
 
 class Leader:
-    """Rank 0's part of a run or a sweep; OUT/run.json is whole after every point."""
+    """Rank 0's part of a run or a sweep. It rewrites OUT/run.json after every point."""
 
     def __init__(self, job: TrainingJob, schedule: Schedule) -> None:
         self._job = job
@@ -38,10 +38,10 @@ class Leader:
         self._spools: Spools | None = None
 
     def open(self, dataset: Dataset, hosts: Sequence[str], unjoined: str = "") -> ResultFolder:
-        """Make OUT, or take up the one to resume; `hosts` has the host of every rank of the world.
+        """Make OUT, or open the one to resume. `hosts` has the host of every rank of the world.
 
-        `unjoined` says why hosts could not be joined by sockets; empty: they are, or there is only one.
-        Raises SpecError, StorageError.
+        `unjoined` says why the hosts could not be joined by sockets; it is empty when they were, or when
+        there is only one. Raises SpecError, StorageError.
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest = manifest
@@ -61,20 +61,20 @@ class Leader:
         if len(environment["hosts"]) > 1:
             environment["hosts_meet"] = f"through MPI, polled: {unjoined}" if unjoined else "through sockets"
         if unjoined:
-            live.say(f"note: hosts meet through MPI, which is polled, since sockets failed: {unjoined}")
+            live.say(f"note: hosts synchronise through MPI, which polls, because sockets failed: {unjoined}")
         result = first_result(job, manifest, environment)
         if job.resume:
-            result = replace(result, **conclusions(job, result, points))
+            result = replace(result, **conclusions(job, points))
             self._folder = ResultFolder.resume(job.out, result)
         else:
             self._folder = ResultFolder.create(job.out, result, force=job.force)
         return self._folder
 
     def keep_rows_on(self, apart: Collection[str]) -> None:
-        """These hosts do not see OUT: each keeps its part of the step log in a folder of its own."""
+        """Record which hosts do not see OUT: each keeps its part of the step log in its own folder."""
         if apart:
             where = ", ".join(sorted(apart))
-            live.say(f"note: {self._job.out} is another folder on {where}: their steps stay there")
+            live.say(f"note: {self._job.out} is not shared with {where}: their steps stay there")
             environment = {**self._folder.result.environment, "steps_left_on": sorted(apart)}
             self._folder.update(environment=environment)
 
@@ -84,11 +84,11 @@ class Leader:
 
     @property
     def number(self) -> int:
-        """Number of the next point."""
+        """Return the number of the next point."""
         return len(self._points)
 
     def next_count(self) -> int | None:
-        """Process count of the next point; None: enough."""
+        """Return the process count of the next point; None when the sweep is done."""
         count = self._schedule.next_count(self._points)
         if count is not None:
             live.say(f"{self._schedule.outlook(self._points)}: {counted(count, 'rank')}")
@@ -99,20 +99,20 @@ class Leader:
         return count
 
     def run_by(self, spools: Sequence[tuple[Path, int, int]]) -> None:
-        """The next point is run by ranks whose rows lie there (`session.spool_shares`)."""
+        """Take the rates of the next point from these spools (`ranks.spool_shares`)."""
         self._spools = Spools(self.number, spools)
 
     @property
     def on_half(self) -> bool:
-        """Whether the next point is measured on half of the hosts."""
+        """True when the next point is measured on half of the hosts."""
         return isinstance(self._schedule, ForFit) and self._schedule.on_half(self._points)
 
     def progress(self, steps: int) -> None:
-        """Rank 0 has done `steps` steps of the point."""
+        """Note that rank 0 has done `steps` steps of the point."""
         self._step = steps
 
     def now(self) -> Now:
-        """How far the sweep is. For a thread beside it."""
+        """Return how far the sweep is. Another thread calls this."""
         seconds = time.monotonic() - self._begin
         if not self._ranks:
             return Now(verb=self._job.kind, doing="starting", seconds=seconds)
@@ -120,11 +120,10 @@ class Leader:
         rates = self._spools.now() if self._spools else None
         left = self._seconds_left(points)
         bound = points[-1].bound if points else None
-        limit = (
-            f"{bound.kind.replace('-', ' ').replace('cpu', 'CPU')} at {counted(points[-1].ranks, 'rank')}"
-            if bound
-            else ""
-        )
+        limit = ""
+        if bound:
+            kind = bound.kind.replace("-", " ").replace("cpu", "CPU")
+            limit = f"{kind} at {counted(points[-1].ranks, 'rank')}"
         interval = knee.interval if knee else None
         middle = knee.n_au if knee else None
         return Now(
@@ -145,7 +144,7 @@ class Leader:
         )
 
     def _seconds_left(self, points: Sequence[Point]) -> float:
-        """Of this point as long as its steps so far say, of later ones as the points so far say."""
+        """Estimate the seconds left: this point from its steps so far, later points from the earlier ones."""
         workload, job = self._job.workload, self._job
         here = time.monotonic() - self._point_begin
         size = self._manifest.total / self._manifest.samples * workload.loader.batch_size
@@ -163,32 +162,28 @@ class Leader:
         return rest + (self._left - 1) * mean
 
     def add(self, measured: Measured) -> None:
-        """Keep the point that was measured. Raises StorageError."""
+        """Sum up the measured point, store it and print it. Raises StorageError."""
         point = summarise(self._job, measured)
-        self._folder.update(**conclusions(self._job, self._folder.result, (*self._points, point)))
+        self._folder.update(**conclusions(self._job, (*self._points, point)))
         live.say(
             f"  {counted(point.ranks, 'rank')}: {point.samples_per_second:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, AU {100 * point.au:.1f} %, {show_seconds(point.seconds)}"
         )
 
     def complete(self) -> RunResult:
-        """The complete result; its step log is there. Raises StorageError."""
+        """Mark the result complete and return it; its step log is written. Raises StorageError."""
         if verdict := self._schedule.verdict(self._points):
             live.say(f"done: {verdict}")
         return self._folder.complete()
 
 
 def _ideal(point: Point) -> float:
-    """Bytes/s of the point's processes if they never waited; infinite when they do not compute."""
+    """Return the bytes/s at which the processes would never wait; infinite when they do not compute."""
     return point.ideal_samples_per_second * point.bytes / point.samples if point.samples else math.inf
 
 
 def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[Point, ...]:
-    """The complete points in OUT.
-
-    Fields that an older version did not write have their default values. Raises SpecError when OUT is no
-    sweep, or not of this job.
-    """
+    """Return the points in OUT. Raises SpecError when OUT holds no sweep, or one of another job."""
     result = read_result(job.out)
     if result.kind != "sweep":
         raise SpecError(
@@ -197,7 +192,7 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[Point, ...]:
     facts = to_plain(dataset_facts(job, manifest))
     same = {
         "workload": stored_workload(result.workload) == job.workload,
-        "dataset": all(name in facts and facts[name] == value for name, value in result.dataset.items()),
+        "dataset": result.dataset == facts,
         "storage": build(StorageSpec, result.storage, path=("storage",)) == job.storage,
         "loader": result.loader == job.loader,
     }

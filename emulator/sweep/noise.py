@@ -1,4 +1,4 @@
-"""Noise beside a sweep: other work on the same storage, run by the first rank of each host."""
+"""Run noise beside a sweep: other work on the same storage, started by the first rank of each host."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ class Noise(Protocol):
     """
 
     def require(self, text: str) -> None:
-        """Raise SpecError or MissingError when there cannot be such noise."""
+        """Raise SpecError or MissingError when this noise cannot run."""
         ...
 
     def begin(self, text: str, dataset: Path, host: str) -> Running:
-        """Start it beside the dataset on this host, and return when it has begun. Raises StorageError."""
+        """Start it beside the dataset on this host; return once it runs. Raises StorageError."""
         ...
 
     def line(self, output: str) -> str:
-        """What it did on one host, as a line for people; `output` is what `stop` returned."""
+        """Return a line for people that says what it did on one host; `output` is what `stop` returned."""
         ...
 
 
 def noise_named(text: str) -> Noise:
-    """The kind of noise that `text`, the value of `--noise`, begins with. Raises SpecError, MissingError."""
+    """Load the kind of noise that `text`, the value of `--noise`, names. Raises SpecError, MissingError."""
     name = re.split("[:,]", text, maxsplit=1)[0]
     if name not in NOISE:
         raise SpecError(f"--noise {text!r} is not known", f"it begins with one of {NOISE}")
@@ -62,13 +62,13 @@ def noise_named(text: str) -> Noise:
 def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     """Run the job's noise, if it has any, while the body runs. Collective; errors end every rank.
 
-    OUT/noise/HOST.json keeps what it did.
+    OUT/noise/HOST.json records what it did.
     """
     folder, text = job.dataset, job.storage.noise
     if not text or not isinstance(folder, Path):
         yield
         return
-    kind = agreed(world, lambda: noise_named(text))  # a host may lack its package
+    kind = agreed(world, lambda: noise_named(text))  # a host may lack the package
     host, first = socket.gethostname(), world.node().rank == 0
     running: list[Running] = []
     try:

@@ -1,4 +1,4 @@
-"""How far a sweep is: what the ranks read just now, from their spools, and how long the rest will take."""
+"""Estimate how far a sweep is: the ranks' present rate, from their spools, and the time left."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from emulator.record.result import Point
 from emulator.record.steps import last_steps
 
 MOST_RANKS = 16
-"""Ranks whose rows are looked at; the others are taken to be like them."""
+"""Ranks whose rows are read; the others are assumed to do the same."""
 RECENT_STEPS = 8
-"""Steps of a rank that count as now."""
+"""Last steps of a rank over which the present rate is taken."""
 
 
 class Spools:
-    """The last steps of a point that runs."""
+    """Reads the last steps of a point while it runs."""
 
     def __init__(self, number: int, spools: Sequence[tuple[Path, int, int]]) -> None:
-        """`spools` has, of each rank that runs point `number`, where its rows lie (`last_steps`)."""
+        """`spools` says for each rank of point `number` where its rows are: the arguments of `last_steps`."""
         places = np.unique(np.linspace(0, len(spools) - 1, min(MOST_RANKS, len(spools))).astype(int))
         self._spools = [spools[place] for place in places]
         self._number = number
         self._ranks = len(spools)
 
     def now(self) -> Throughput | None:
-        """What all ranks get now, the first step left out; None until some of them have shown it."""
+        """Return the present rate of all ranks; None until one of them has done its second step."""
         parts = []
         for spool in self._spools:
             with suppress(OSError):
@@ -49,10 +49,10 @@ class Spools:
 
 
 def step_seconds(ranks: int, points: Sequence[Point], nominal: float, least: float = 0.0) -> float:
-    """Seconds that a step of `ranks` ranks may take, from the points so far; else `nominal` or `least`.
+    """Estimate the seconds of a step of `ranks` ranks from the points so far.
 
-    Between counts that were run it is a straight line; beyond the largest it grows with the ranks where that
-    one starved, and does not where it did not.
+    Interpolates linearly between measured counts. Beyond the largest one the time grows with the ranks if
+    that one starved, and is constant otherwise. Without points it is the larger of `nominal` and `least`.
     """
     known: dict[int, float] = {point.ranks: point.seconds / point.steps for point in points if point.steps}
     if not known:
@@ -66,7 +66,7 @@ def step_seconds(ranks: int, points: Sequence[Point], nominal: float, least: flo
 
 
 def share_done(seconds: float, left: float | None) -> float | None:
-    """Share of the whole time that is over (0 to 1); None where what is left is not known."""
+    """Return the share of the whole time that has passed (0 to 1); None when `left` is not known."""
     if left is None or not math.isfinite(left) or seconds + left <= 0:
         return None
     return seconds / (seconds + left)

@@ -1,8 +1,8 @@
-"""One MPI world, many points: ranks start once, and every process count runs on a part of them.
+"""Measure many points in one MPI world: ranks start once, and each process count runs on some of them.
 
-Reading the command line and the workload costs a rank as much CPU as all the rest of its start; sixty-four of
-them on two cores notice. So rank 0 alone reads it and broadcasts the job, which the others `follow`. Rank 0
-alone has a `Leader`, and imports what that needs to choose counts and to sum up.
+Reading the command line and the workload costs a rank as much CPU as the rest of its start, which 64 ranks on
+two cores feel. So only rank 0 reads it and broadcasts the job; the others `follow`. Only rank 0 has a
+`Leader` and imports what it needs to choose counts and to sum up.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from emulator.run.shared import open_together
 from emulator.sweep.noise import noise_beside
 
 if TYPE_CHECKING:
-    from emulator.sweep.leader import Leader  # a twentieth of a second of CPU in every rank
+    from emulator.sweep.leader import Leader  # importing it costs each rank 50 ms of CPU
 
 
 def follow(world: Comm) -> int:
-    """On a rank after the first: run what rank 0 broadcasts, until that is the exit status to return."""
+    """Run the jobs that rank 0 broadcasts, on another rank; return the exit status that it ends with."""
     while not isinstance(job := world.bcast(None), int):
-        with suppress(Quiet):  # all ranks failed together: rank 0 has said why, and ends as well
+        with suppress(Quiet):  # all ranks failed together, and rank 0 has said why
             measure(job, world, None)
     return job
 
 
 def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult | None:
-    """Run the points that the `leader` of rank 0 chooses; the result on rank 0, None elsewhere.
+    """Run the points that rank 0's `leader` chooses; return the result on rank 0, None elsewhere.
 
-    Collective over `world`: when a rank fails, every rank ends and the first one that failed says why.
+    Collective over `world`: when a rank fails, all ranks end and the first one that failed says why.
     """
     with noise_beside(job, world), guarded(world, job.out):
         hosts = world.allgather(socket.gethostname())
-        checks = world.node().rank == 0  # the first rank of each host, for all of them
+        checks = world.node().rank == 0  # one rank a host looks at OUT and makes the spool
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
         with (
@@ -72,16 +72,17 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                         if leader and measured:
                             leader.add(measured)
                     number += 1
-                    world.barrier()  # ranks that are not active sleep here
+                    world.barrier()  # idle ranks wait here
             agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
             agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
             return leader.complete() if leader else None
 
 
 def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:
-    """Of each world rank its host's spool, its place among the ranks that share it, and how many they are.
+    """Return for each world rank its host's spool, its place among the ranks of the host, and their number.
 
-    `hosts` has each world rank's host, `made` the spool that it made: the first rank of each host has.
+    `hosts` has the host of each world rank, `made` the spool that it made; only the first rank of a host
+    makes one.
     """
     files = {host: file for host, file in zip(hosts, made, strict=True) if file}
     places, seen = Counter(hosts), Counter[str]()
@@ -93,11 +94,11 @@ def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tupl
 
 
 def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> list[int]:
-    """World ranks in the order in which they become active, given each world rank's host.
+    """Return the world ranks in the order in which they become active. `hosts` has the host of each rank.
 
-    spread: the first rank of every host, then the second of every host, and so on: n active ranks are
-    spread over the hosts as evenly as their slots allow. pack: all ranks of the first host, then all of the
-    second. World rank 0 always comes first.
+    spread: the first rank of every host, then the second of every host, and so on, so that active ranks are
+    spread as evenly as the hosts' slots allow. pack: all ranks of the first host, then all of the second.
+    World rank 0 always comes first.
     """
     names = list(dict.fromkeys(hosts))
     seen: Counter[str] = Counter()
@@ -109,7 +110,7 @@ def activation_order(hosts: Sequence[str], placement: Placement = "spread") -> l
 
 
 def half_of(hosts: Sequence[str], order: Sequence[int]) -> list[int]:
-    """The part of `order` on the first half of the hosts; world rank 0 is always in it."""
+    """Return the ranks of `order` that are on the first half of the hosts; world rank 0 always is."""
     names = list(dict.fromkeys(hosts))
     kept = names[: (len(names) + 1) // 2]
     return [rank for rank in order if hosts[rank] in kept]

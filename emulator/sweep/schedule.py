@@ -1,4 +1,4 @@
-"""Which process count to run next: from a list, or wherever the next run tells the most about the knee."""
+"""Choose the next process count: from a list, where it narrows the knee the most, or for a fit."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from emulator.units import counted, show_seconds
 
 
 class Schedule(Protocol):
-    """Decides on rank 0, from what was measured so far."""
+    """Chooses process counts on rank 0 from the points so far."""
 
     @property
     def certain(self) -> bool:
-        """Whether `left` cannot change with what is measured."""
+        """True when no measurement can change `left`."""
         ...
 
     def left(self, points: Sequence[Point]) -> int:
-        """How many runs there will be after `points`, the next one included."""
+        """Return how many runs remain after `points`."""
         ...
 
     def later(self, points: Sequence[Point]) -> Sequence[int] | None:
-        """The counts after the next one; None: they are not known yet."""
+        """Return the counts after the next one; None when they are not known yet."""
         ...
 
     def next_count(self, points: Sequence[Point]) -> int | None:
-        """Process count of the next point; None: enough."""
+        """Return the process count of the next point; None when no more are needed."""
         ...
 
     def outlook(self, points: Sequence[Point]) -> str:
-        """What is believed and what is left, in a few words."""
+        """Return the present estimate and what is left, in a few words."""
         ...
 
     def verdict(self, points: Sequence[Point]) -> str:
-        """Why it ended, for people; empty when there is nothing to say."""
+        """Return why the sweep ended, for people; may be empty."""
         ...
 
     def planned(self, limit: float) -> Sequence[int]:
-        """The counts for a dry run, if the storage feeds `limit` processes; infinite: nobody knows."""
+        """Return the counts to run if the storage feeds `limit` processes (infinite: not known)."""
         ...
 
     @property
     def assumption(self) -> str:
-        """What `planned` takes for granted; empty when it is certain."""
+        """The assumption that `planned` rests on; empty when there is none."""
         ...
 
 
@@ -82,7 +82,7 @@ class FixedCounts:
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Process counts from `1,2,4,8` or `1-4,8`. Raises SpecError."""
+    """Parse process counts such as `1,2,4,8` or `1-4,8`. Raises SpecError."""
     counts: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -98,7 +98,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
 
 
 def require_ranks(counts: Sequence[int], world: int) -> None:
-    """Raises SpecError when a count asks for more ranks than were started."""
+    """Raise SpecError when a count needs more ranks than were started."""
     if max(counts) > world:
         raise SpecError(
             f"--counts asks for {max(counts)} processes, but only {world} ranks were started",
@@ -107,13 +107,13 @@ def require_ranks(counts: Sequence[int], world: int) -> None:
 
 
 class Adaptive:
-    """Chooses the count that narrows the interval of the knee the most (analysis.search)."""
+    """Chooses the count that should narrow the interval of the knee the most (analysis.search)."""
 
     certain = False
     assumption = ""
 
     def __init__(self, search: KneeSearch, clock: Clock, *, repeats: int, budget: float | None) -> None:
-        """`repeats` runs of each count that is chosen; `budget` seconds for all of them, None: no limit."""
+        """Run each count `repeats` times, for at most `budget` seconds in all; None sets no limit."""
         self._search = search
         self._clock = clock
         self._repeats = repeats
@@ -122,16 +122,16 @@ class Adaptive:
         self._started: int | None = None
 
     def next_count(self, points: Sequence[Point]) -> int | None:
-        """The next count; None when sure enough, or when a limit is reached."""
+        """Return the next count; None when the knee is precise enough or a limit is reached."""
         if self._started is None:
-            self._started = len(points)  # a resumed sweep has points that took no time of this budget
+            self._started = len(points)  # points of a resumed sweep do not count against this budget
         if self._unfinished(points):
             return points[-1].ranks
         choice = self._choice(points)
         return None if isinstance(choice, Stop) else choice
 
     def left(self, points: Sequence[Point]) -> int:
-        """As many as it would take if each run helped as much as the next one is expected to."""
+        """Assume that every run will narrow the interval as much as the next one is expected to."""
         runs = self._search.min_runs
         if points:
             history = self._history(points)
@@ -142,12 +142,12 @@ class Adaptive:
         return None
 
     def verdict(self, points: Sequence[Point]) -> str:
-        """Why no further run is worth it; empty while one is."""
+        """Return why the sweep stops; empty while it goes on."""
         choice = None if self._unfinished(points) else self._choice(points)
         return choice.reason if isinstance(choice, Stop) else ""
 
     def outlook(self, points: Sequence[Point]) -> str:
-        """What is believed so far, and about how long it will take."""
+        """Return the knee believed so far, and about how long the rest will take."""
         if not points:
             return "looking for the knee"
         now, left = believe(self._history(points), self._search), self.left(points)
@@ -158,7 +158,7 @@ class Adaptive:
         return f"{where}, about {counted(left, 'run')} and {show_seconds(left * self._per_run(points))} left"
 
     def planned(self, limit: float) -> Sequence[int]:
-        """The search played on storage with that limit, or with one at half of the largest count."""
+        """Play the search with that limit, or with one at half the largest count when it is not known."""
         known = math.isfinite(limit)
         knee = limit if known else self._search.maximum / 2
         self.assumption = f"here with a limit at {knee:.3g} processes" + (
@@ -186,48 +186,49 @@ class Adaptive:
 
     @staticmethod
     def _history(points: Sequence[Point]) -> list[CountRun]:
-        """What counts are chosen by: the runs of a count that the client did not limit, else all of it.
+        """Return the runs that counts are chosen by: without those that the client limited, if others exist.
 
-        Where the client always is the limit, its own knee is looked for, and is the least that storage feeds.
+        When the client limits every run of a count, they are kept: the client's own knee is then a lower
+        bound of the storage's.
         """
         clean = {point.ranks for point in points if not held(point)}
         kept = [point for point in points if point.ranks not in clean or not held(point)]
         return [observe(point) for point in kept]
 
     def _unfinished(self, points: Sequence[Point]) -> bool:
-        """True while the last count has not been run as often as asked for."""
+        """True while the last count has been run fewer times than asked."""
         same = takewhile(lambda point: point.ranks == points[-1].ranks, reversed(points))
         return len(list(same)) % self._repeats != 0
 
     def _per_run(self, points: Sequence[Point]) -> float:
-        """Seconds that a run takes, start-up of its loaders included."""
+        """Return the mean seconds of a run, with the start of its loaders."""
         here = len(points) - (self._started or 0)
         return (self._clock.now() - self._begin) / here if here else points[-1].seconds
 
 
 def _disturbed(points: Sequence[Point]) -> bool:
-    """Whether the client limited the last run, and its count was run only once: it may have been a storm."""
+    """True when the client limited the last run and its count has one run: the cause may have passed."""
     runs = [point for point in points if point.ranks == points[-1].ranks]
     return len(runs) == 1 and held(runs[0])
 
 
 class ForFit:
-    """The few runs from which `feedrate fit` knows a system: the largest count, one below the limit that it
-    shows, another above, and, where there are more hosts than one, one on half of them.
+    """Chooses three or four runs for `feedrate fit`: the largest count, one below the limit that it shows,
+    one above, and with several hosts one on half of them.
 
-    A count below tells what a rank loses by itself, two above tell the limit from run-to-run variation, and
-    half of the hosts tell a limit of the storage from one of the hosts.
+    The count below shows what a rank loses by itself. The two above separate the limit from run-to-run
+    variation. Half of the hosts separate a limit of the storage from one of the hosts.
     """
 
     certain = True
     assumption = ""
     BELOW, ABOVE = 0.6, 1.3
-    """Counts as shares of the one whose demand is the limit."""
+    """The two counts as shares of the count whose demand equals the limit."""
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
         self.hosts = 1
-        """Hosts of the world; whoever knows them says so before the first count."""
+        """Hosts of the world; the leader sets it before the first count."""
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         counts = self._counts(points)
@@ -240,7 +241,7 @@ class ForFit:
         return self._counts(points)[len(points) + 1 :] if points else None
 
     def on_half(self, points: Sequence[Point]) -> bool:
-        """Whether the run after `points` is the one on half of the hosts."""
+        """True when the run after `points` is the one on half of the hosts."""
         return self.hosts > 1 and bool(points) and len(points) == len(self._counts(points)) - 1
 
     def outlook(self, points: Sequence[Point]) -> str:
@@ -251,7 +252,7 @@ class ForFit:
         if self.next_count(points) is not None:
             return ""
         if self._full(points) >= self._maximum:
-            return f"no limit up to {self._maximum} processes: a fit will know only a least bandwidth"
+            return f"no limit up to {self._maximum} processes: a fit gives only a lower bound of bandwidth"
         return "feedrate fit has what it needs"
 
     def planned(self, limit: float) -> Sequence[int]:
@@ -260,7 +261,7 @@ class ForFit:
         return self._around(full)
 
     def _full(self, points: Sequence[Point]) -> float:
-        """Processes whose demand is what the largest count got."""
+        """Return the number of processes whose demand equals what the largest count got."""
         return observe(points[0]).efficiency * points[0].ranks
 
     def _counts(self, points: Sequence[Point]) -> tuple[int, ...]:
@@ -269,7 +270,7 @@ class ForFit:
         return self._around(self._full(points))
 
     def _around(self, full: float) -> tuple[int, ...]:
-        """The counts where `full` processes get all that there is."""
+        """Return the counts to run when `full` processes use all of the bandwidth."""
         most = self._maximum
         below, above = (min(most, max(1, round(share * full))) for share in (self.BELOW, self.ABOVE))
         return (most, below, above, *((max(1, min(above, most // 2)),) if self.hosts > 1 else ()))

@@ -14,7 +14,6 @@ from emulator.record.out import write_result
 from emulator.record.result import SCHEMA
 from emulator.record.steps import Spool, make_spool, write_steps
 from emulator.report.terminal import as_markdown, result_blocks
-from emulator.report.view import kind_of
 from emulator.sweep.summary import recovered
 
 
@@ -62,23 +61,6 @@ def test_report_takes_a_run_json_and_a_killed_runs_spools(out: Path, tmp_path: P
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("ranks, some", [(100, False), (13_000, True)])
-def test_what_is_drawn_from_some_ranks_of_an_older_result_says_so(
-    ranks: int, some: bool, tmp_path: Path
-) -> None:
-    made = result([point(ranks, 1e15)])
-    write_result(tmp_path, made)
-    write_steps(tmp_path, steps_of(made, ranks))
-    shown = recovered(tmp_path)
-    sentence = "drawn from the rows of 12,500 of 13,000 ranks, by lot"
-    captions = {figure.name: figure.caption for figure in kind_of(shown).figures(shown)}
-    assert {name for name, caption in captions.items() if sentence in caption} == (
-        {"step-time", "over-time"} if some else set()
-    )
-    assert (sentence in as_markdown(result_blocks(shown))) is some
-    assert shown.points[0].course is not None
-
-
 def test_a_point_that_was_cut_off_is_of_each_ranks_first_steps_where_they_are_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,9 +80,12 @@ def test_a_point_that_was_cut_off_is_of_each_ranks_first_steps_where_they_are_ma
 def test_what_is_wrong_is_one_line(out: Path, tmp_path: Path) -> None:
     assert "there is no result in" in refused(feedrate("report", tmp_path / "nowhere"), 4)
     assert "cannot write" in refused(feedrate("report", out, "--html", tmp_path / "no" / "a.html"), 4)
-    (out / "steps.parquet").write_bytes(b"PAR1")
-    assert "not valid Parquet" in refused(feedrate("report", out, "--html", tmp_path / "a.html"), 2)
     text = (out / "run.json").read_text()
+    (out / "steps.parquet").write_bytes(b"PAR1")
+    (out / "run.json").write_text(text.replace('"status": "complete"', '"status": "incomplete"'))
+    assert "not valid Parquet" in refused(
+        feedrate("report", out), 2
+    )  # a run that was cut off: its log is read
     (out / "run.json").write_text(text.replace(f'"schema": {SCHEMA}', '"schema": 99'))
     assert "newer feedrate" in refused(feedrate("report", out), 2)
     (out / "run.json").write_text(text[:-20])
