@@ -1,4 +1,4 @@
-"""Every error that feedrate raises on purpose, as one tree.
+"""The errors that feedrate raises on purpose, and the exit status of each.
 
     FeedrateError
     ├── SpecError       a workload, recipe, option or system file is wrong       exit 2
@@ -10,8 +10,8 @@
     ├── DeviceError     an accelerator is absent, out of memory or throttled     exit 8
     └── Inconclusive    the client was the limit: nothing is known of storage    exit 9
 
-A sweep whose knee is at least something, or not identifiable, is no error: it keeps and shows what it found,
-and ends with 9 as well, so that a script does not take it for an answer.
+A sweep that finds only a lower bound of the knee, or none, is no error: its result is kept and shown. It
+exits with 9 too, so that a script does not take the result for an answer.
 
 A message says what is wrong and where; the hint says what to do. Together they are one line.
 """
@@ -29,7 +29,7 @@ from emulator.text import masked, printable
 
 
 class FeedrateError(Exception):
-    """An error that is the user's to read: one line, no traceback."""
+    """An error for the user to read: one line, no traceback."""
 
     exit_code = 1
 
@@ -77,7 +77,7 @@ class Inconclusive(FeedrateError):
 
 EXIT_STATUS = {
     0: "done",
-    1: "an error that nobody foresaw, doctor misses something, or nobody reads the output any more",
+    1: "an internal error, something that doctor needs is missing, or the reader of the output has gone",
     SpecError.exit_code: "an option, workload, recipe or system file is wrong",
     DatasetError.exit_code: "a dataset is missing, truncated or corrupt, or verify found faults",
     StorageError.exit_code: "storage refused: full, read-only, hung, not there",
@@ -89,15 +89,15 @@ EXIT_STATUS = {
     10: "--require N is not met",
     130: "interrupted (Ctrl-C); 128 + N: ended by signal N",
 }
-"""Exit status of the command -> what it means."""
+"""Exit status of the command -> its meaning."""
 
 
 DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
-"""What a value in a file ends in that no check foresaw. Readers check; this is for what is left."""
+"""Errors that a damaged file can raise past the checks of its reader."""
 
 
 def damaged(name: str, error: BaseException) -> DatasetError:
-    """`error`, one of DAMAGE, as one line about the file `name`."""
+    """Return `error`, one of DAMAGE, as a one-line error about the file `name`."""
     return DatasetError(
         f"{name} cannot be used: {type(error).__name__}: {str(error)[:200]}",
         "it is damaged, or this is a bug of feedrate; FEEDRATE_TRACEBACK=1 shows where",
@@ -105,7 +105,7 @@ def damaged(name: str, error: BaseException) -> DatasetError:
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
-    """`error` as one line: what was being done, what the system said, what to do about it."""
+    """Return `error` as one line: what was being done, what the system said, what to do about it."""
     hints = {
         errno.ENOSPC: "free some space or choose another folder",
         errno.EDQUOT: "the quota is used up; free some space or choose another folder",
@@ -122,7 +122,7 @@ def storage_error(error: OSError, doing: str) -> StorageError:
 
 @contextmanager
 def storage_errors(doing: str) -> Iterator[None]:
-    """Every OSError within becomes the StorageError of `storage_error`."""
+    """Turn an OSError of the body into the StorageError of `storage_error`."""
     try:
         yield
     except OSError as error:
@@ -130,7 +130,7 @@ def storage_errors(doing: str) -> Iterator[None]:
 
 
 def unexpected(error: BaseException) -> str:
-    """One line on an error that nobody foresaw, a bug; its traceback too where FEEDRATE_TRACEBACK is set."""
+    """Return one line about a bug; print its traceback too if FEEDRATE_TRACEBACK is set."""
     if os.environ.get("FEEDRATE_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)

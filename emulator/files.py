@@ -1,8 +1,8 @@
 """Files that appear whole or not at all: written under a temporary name, synced, renamed.
 
-The temporary file lies in the same folder. Its name has a random part, and it is opened with O_EXCL: nobody
-can put a link in its place beforehand, and two writers, on one host or on two, never share it. It is removed
-when anything fails; only a killed process leaves one behind, and its name says which process that was.
+The temporary file is in the same folder. Its name has a random part and it is opened with O_EXCL, so that
+nobody can put a link in its place and two writers never share it, on one host or on two. It is removed on any
+error; only a killed process leaves one, and its name says which process that was.
 
 A `Lock` keeps other processes out of a folder.
 """
@@ -25,7 +25,7 @@ from typing import BinaryIO, Self
 from emulator.errors import storage_errors
 
 TEMPORARY = ".part"
-"""End of the name of a file that is being written."""
+"""Suffix of a file that is being written."""
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of `os.open` for a temporary file. The mode is 0o666 less the umask."""
@@ -35,24 +35,24 @@ _APPENDED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXE
 _TEMPORARY = re.compile(rf"(.+)\.([\w.-]*)-(\d+)-[0-9a-f]{{16}}{re.escape(TEMPORARY)}", re.DOTALL)
 
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
-"""What network file systems answer that cannot sync a folder."""
+"""Errors of network file systems that cannot sync a folder."""
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside `path` that nobody else uses: `NAME.HOST-PID-RANDOM.part`, at most 255 bytes."""
+    """Return a unique name beside `path`: `NAME.HOST-PID-RANDOM.part`, at most 255 bytes."""
     writer = f"{socket.gethostname()[:32]}-{os.getpid()}-{os.urandom(8).hex()}"
     return path.with_name(f"{path.name[:40]}.{writer}{TEMPORARY}")
 
 
 def written_by(name: str) -> tuple[str, str, int] | None:
-    """Of a name that `temporary_name` gives: the file's name (40 characters), host and process; else None."""
+    """Split a name of `temporary_name` into file name, host and process; None for other names."""
     match = _TEMPORARY.fullmatch(name)
     return (match[1], match[2], int(match[3])) if match else None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A new file, open for writing, that takes the place of `path` when the body ends without an error.
+    """Open a new file that replaces `path` when the body ends without an error.
 
     Raises StorageError, also for an OSError of the body.
     """
@@ -76,28 +76,29 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 SCRATCH_VARIABLE = "FEEDRATE_SCRATCH"
-"""Environment variable: the folder in memory that the launcher shares with its ranks, and removes."""
+"""Environment variable: a folder in memory that the launcher shares with its ranks and removes."""
 PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
 """Environment variable: prefix of the semaphores between a rank and its workers (loader.worker_server)."""
 
 
 def memory_folder() -> str | None:
-    """A folder whose files lie in memory; None, which tempfile takes for its own, where there is none."""
+    """Return a folder whose files are in memory; None, which is tempfile's default, when there is none."""
     shared = os.environ.get(SCRATCH_VARIABLE)
     return shared or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """`content`, text as UTF-8, in place of what was in the file `path`. Raises StorageError.
+    """Replace the file `path` by `content`; text is written as UTF-8. Raises StorageError.
 
-    Bytes of a name that are no UTF-8 are escaped as JSON has it, which reads them back as they were.
+    Surrogates, which stand for the bytes of a file name that is not UTF-8, are escaped as in JSON: reading
+    the JSON gives them back.
     """
     with replacing(path) as file:
         file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """The file `path`, open for reading. A pipe, on which one would wait for ever, is an OSError."""
+    """Open the regular file `path` for reading. Raises OSError for a pipe, which could block for ever."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -107,7 +108,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def require_writable(path: Path) -> None:
-    """Try whether the file `path` can be written, before work is put into it. Raises StorageError."""
+    """Raise StorageError unless the file `path` can be written: it is better known before the work."""
     probe = temporary_name(path)
     with storage_errors(f"cannot write {path}"):
         try:
@@ -121,12 +122,12 @@ def require_writable(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """The names in `folder` on the disk, where the file system can do that. Raises StorageError."""
+    """Sync the names in `folder` to the disk, if the file system can. Raises StorageError."""
     with storage_errors("cannot sync the folder"):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except PermissionError:
-            return  # one may write into a folder that one may not read
+            return  # a folder may be writable but not readable
         try:
             os.fsync(descriptor)
         except OSError as error:
@@ -138,24 +139,24 @@ def sync_folder(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The process that holds a lock, as the lock tells it."""
+    """The process that holds a lock, as recorded in the lock."""
 
     host: str
     pid: int
     started: int = 0
-    """When the process started, in ticks since its host did: numbers of processes are used again."""
+    """Start of the process in clock ticks since boot: process numbers are reused."""
     nonce: str = ""
-    """Random: no two holders are the same."""
+    """Random, so that no two holders are equal."""
 
     @classmethod
     def me(cls) -> Owner:
-        """This process."""
+        """Return this process."""
         pid = os.getpid()
         return cls(host=socket.gethostname(), pid=pid, started=_start(pid), nonce=os.urandom(8).hex())
 
     @classmethod
     def read(cls, data: bytes) -> Owner | None:
-        """The holder that `data` names; None when it is no lock of ours."""
+        """Parse the content of a lock; None when it is not one of feedrate's."""
         try:
             found = json.loads(data)
             known = {name: found[name] for name in ("host", "pid", "started", "nonce")}
@@ -167,12 +168,12 @@ class Owner:
         return cls(**known)
 
     def line(self) -> bytes:
-        """What a lock says."""
+        """Return the content of a lock."""
         return json.dumps({"feedrate": "lock", **asdict(self)}).encode() + b"\n"
 
     @property
     def gone(self) -> bool:
-        """True when it is a process of this host that has ended; of other hosts nobody knows."""
+        """True when it was a process of this host and has ended; False for processes of other hosts."""
         return self.host == socket.gethostname() and _start(self.pid) != self.started
 
     def __str__(self) -> str:
@@ -180,7 +181,7 @@ class Owner:
 
 
 def _start(pid: int) -> int:
-    """When a process started, in ticks since the host did; 0: there is none."""
+    """Return the start of a process in clock ticks since boot; 0 when there is no such process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
@@ -188,10 +189,7 @@ def _start(pid: int) -> int:
 
 
 def in_use(path: Path) -> str:
-    """Who holds the lock in the file `path`, in words; empty: nobody, as far as that can be seen.
-
-    Raises OSError.
-    """
+    """Say who holds the lock in the file `path`; empty when nobody is seen to. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -200,7 +198,7 @@ def in_use(path: Path) -> str:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return f"{Owner.read(os.pread(descriptor, BLOCK, 0)) or 'another process'} is at work"
-    except OSError:  # no locks here
+    except OSError:  # the file system has no locks
         pass
     finally:
         os.close(descriptor)
@@ -208,21 +206,21 @@ def in_use(path: Path) -> str:
 
 
 class Lock:
-    """A file that says who is at work, locked until `release`; one that a killed process left is taken over.
+    """A file that names its holder and is locked until `release`. A lock left by a killed process is taken
+    over.
 
-    Where the file system has no locks, what the file says decides: then a process of another host that was
-    killed leaves a lock that the user has to remove.
+    On a file system without locks the content decides: then the user has to remove a lock that a killed
+    process of another host left.
     """
 
     def __init__(self, path: Path) -> None:
-        """Makes the file, and the folder that it is in.
+        """Make the file and its folder, and lock it.
 
-        Raises BlockingIOError saying who holds it, FileExistsError when a file of somebody else is in its
-        place, OSError.
+        Raises BlockingIOError saying who holds it, FileExistsError when the file is not a lock, OSError.
         """
         self.path = path
         self.before: Owner | None = None
-        """Who left the lock behind."""
+        """The process that left the lock behind."""
         while True:
             path.parent.mkdir(exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -232,7 +230,7 @@ class Lock:
             os.close(self._descriptor)
 
     def _taken(self) -> bool:
-        """False when its last holder removed the file since it was opened. Raises as __init__ does."""
+        """Lock the open file; False when its last holder has removed it. Raises as __init__ does."""
         try:
             locks = True
             try:
@@ -256,7 +254,7 @@ class Lock:
             line = Owner.me().line()
             os.pwrite(self._descriptor, line, 0)
             os.ftruncate(self._descriptor, len(line))
-            os.fsync(self._descriptor)  # whose temporary files may be removed is known after a power cut, too
+            os.fsync(self._descriptor)  # after a power cut it still says whose temporary files may go
         except BaseException:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -265,11 +263,11 @@ class Lock:
 
     @property
     def held(self) -> bool:
-        """True until it is released."""
+        """True until release."""
         return self._descriptor >= 0
 
     def release(self, *, remove: bool = False) -> None:
-        """Let others in; with `remove` the file goes. A second call does nothing. Never raises."""
+        """Unlock the file, or remove it. A second call does nothing. Never raises."""
         if self._descriptor >= 0:
             with suppress(OSError):
                 if remove:
@@ -284,7 +282,7 @@ class Lock:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:  # given up without a word: what it says stays true
+        if getattr(self, "_descriptor", -1) >= 0:  # not released: keep the content, which names this process
             self._close()
 
     def __enter__(self) -> Self:
@@ -295,31 +293,31 @@ class Lock:
 
 
 BLOCK = 4096
-"""Bytes of a lock that are read, at most."""
+"""Largest number of bytes of a lock to read."""
 
 
 class RecordFile:
-    """Records of `unit` bytes at the end of a file. Each is one write, so that threads may share it."""
+    """Appends records of `unit` bytes to a file. Each append is one write, so that threads may share it."""
 
     def __init__(self, path: Path, unit: int) -> None:
-        """Open the file, make it if need be, and cut off a torn last record. Raises OSError."""
+        """Open or make the file and cut off a torn last record. Raises OSError."""
         self._descriptor = os.open(path, _APPENDED, 0o666)
         size = os.fstat(self._descriptor).st_size
         if size % unit:
             os.ftruncate(self._descriptor, size - size % unit)
 
     def append(self, records: bytes) -> None:
-        """Hand records to the system: they outlive this process, not a power cut. Raises OSError."""
+        """Write records to the page cache: they outlive this process but not a power cut. Raises OSError."""
         left = memoryview(records)
-        while left:  # twice only when the disk is full: then the second write says so
+        while left:  # a short write means a full disk; the next write says so
             left = left[os.write(self._descriptor, left) :]
 
     def sync(self) -> None:
-        """Put what was appended on the disk. Raises OSError."""
+        """Sync the file to the disk. Raises OSError."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing. Raises OSError: some file systems fail only here."""
+        """Close the file. A second call does nothing. Raises OSError, on some file systems only here."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

@@ -1,9 +1,9 @@
-"""What a command says while it works: the lines of its story, and once in a while how far it is.
+"""Messages and progress of a command while it works, and its answer for programs.
 
-One process of a command speaks, in one of four ways: a view on a terminal that is drawn over and over, lines
-every few seconds elsewhere, a JSON object a second for programs, or nothing. A rank 0 that feedrate launched
-itself hands all of it to its launcher, through a file in the scratch folder that they share: the launcher has
-the terminal, and what it costs to draw is not paid by a rank.
+One process of a command prints: on a terminal a view that is redrawn, elsewhere a line every few seconds, for
+programs a JSON object a second, or nothing. Rank 0 of feedrate's own launcher writes messages and progress to
+a file in the scratch folder instead, and the launcher shows them: it has the terminal, and drawing costs no
+rank any CPU.
 """
 
 from __future__ import annotations
@@ -24,54 +24,54 @@ from emulator.errors import SpecError, storage_errors
 from emulator.files import SCRATCH_VARIABLE
 from emulator.units import show_rate, show_seconds
 
-LINES_SECONDS = 5.0
-"""Between two lines where there is no terminal."""
+_LINE_SECONDS = 5.0
+"""Seconds between two lines of progress when there is no terminal."""
 SHARED = "live"
-"""Name of the file in the scratch folder by which a rank 0 speaks to its launcher."""
+"""Name of the file in the scratch folder that rank 0 writes for its launcher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """How far a command is. None: not known, or not a thing that this command has."""
+    """Progress of a command. Fields are None when they are not known or do not apply."""
 
     verb: str
     """The command: `sweep`."""
     doing: str
-    """What runs now, in a few words: `8 processes, step 12 of 40`."""
+    """Present activity: `8 processes, step 12 of 40`."""
     unit: str = "run"
-    """What is counted: `run`, `test`, `file`."""
+    """Unit of `part` and `parts`: `run`, `test`, `file`."""
     part: int | None = None
-    """Number of the one that runs, from 1 on; of files, how many are done."""
+    """Number of the present part, from 1 on; for files, the number done."""
     parts: int | None = None
-    """How many there are in all."""
+    """Number of parts in all."""
     about: bool = False
-    """Whether `parts` and `eta_seconds` are estimates that the next measurement may change."""
+    """True when the next measurement may change `parts` and `eta_seconds`."""
     share: float | None = None
-    """How much of the whole is done (0 to 1)."""
+    """Share of the whole that is done (0 to 1)."""
     seconds: float = 0.0
-    """Since the command began to work."""
+    """Seconds since the command began to work."""
     eta_seconds: float | None = None
-    """Until the whole is done."""
+    """Estimated seconds until the whole is done."""
     bytes_per_second: float | None = None
-    """Now; of many ranks taken from some of them."""
+    """Present rate of all ranks; with many ranks scaled up from some of them."""
     au: float | None = None
-    """Accelerator utilisation now (0 to 1), of the same ranks."""
+    """Present accelerator utilisation (0 to 1) of the same ranks."""
     limit: str = ""
-    """What limits the last finished run, and which: `storage, at 8 processes`."""
+    """Limit of the last finished run: `storage at 8 ranks`."""
     knee: tuple[float, float, float] | None = None
-    """2.5 %, 50 % and 97.5 % quantile of the knee so far."""
+    """Quantiles of the present knee: 2.5 %, 50 %, 97.5 %."""
     curve: tuple[tuple[int, float, float], ...] = ()
-    """Finished runs: processes, bytes/s, and bytes/s if none of them ever waited."""
+    """Finished runs: processes, bytes/s, and the bytes/s at which none of them would wait."""
 
     @property
     def counted(self) -> str:
-        """`run 3 of about 12`; empty: nothing is counted."""
+        """`run 3 of about 12`; empty when nothing is counted."""
         if self.part is None or not self.parts:
             return ""
         return f"{self.unit} {self.part:,} of {'about ' if self.about else ''}{self.parts:,}"
 
     def facts(self) -> list[str]:
-        """What is done and measured now, a few words each."""
+        """Return the activity and the measurements, a few words each."""
         found = [self.doing]
         if self.bytes_per_second is not None:
             found.append(show_rate(self.bytes_per_second))
@@ -85,19 +85,19 @@ class Now:
         return found
 
     def line(self) -> str:
-        """All of it in a line."""
+        """Return progress as one line."""
         found = [self.counted, *self.facts()] if self.counted else self.facts()
         if self.eta_seconds is not None and math.isfinite(self.eta_seconds):
             found.append(f"{'about ' if self.about else ''}{show_seconds(self.eta_seconds)} left")
         return ", ".join(found)
 
     def as_json(self) -> str:
-        """One line of JSON with the names of the fields."""
+        """Return one line of JSON, keyed by field name."""
         return json.dumps(_finite(asdict(self)), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
-    """A tree of plain values in which what is not finite is null."""
+    """Return a tree of plain values with null in place of numbers that are not finite."""
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -106,7 +106,7 @@ def _finite(value: Any) -> Any:
 
 
 def from_json(table: dict[str, Any]) -> Now:
-    """The Now that `as_json` wrote."""
+    """Return the Now of a table of its fields."""
     known = {field.name: table[field.name] for field in fields(Now) if field.name in table}
     for name in ("knee", "curve"):
         if known.get(name) is not None:
@@ -115,25 +115,25 @@ def from_json(table: dict[str, Any]) -> Now:
 
 
 class View(Protocol):
-    """A way to show it."""
+    """Shows messages and progress."""
 
     every: float
     """Seconds between two calls of `show`."""
 
     def say(self, line: str) -> None:
-        """A line of the story: it stays."""
+        """Print a message that stays."""
 
     def show(self, now: Now) -> None:
-        """How far it is."""
+        """Show progress, in place of what was shown before."""
 
     def close(self) -> None:
-        """Nothing more will be shown; a second call does nothing."""
+        """End the view. A second call does nothing."""
 
 
 class Lines:
-    """Lines, for files and logs."""
+    """Prints lines, for files and logs."""
 
-    every = LINES_SECONDS
+    every = _LINE_SECONDS
 
     def say(self, line: str) -> None:
         print(line, file=_people(), flush=True)
@@ -146,9 +146,9 @@ class Lines:
 
 
 class Nothing:
-    """Only the answer is wanted."""
+    """Shows nothing, for --quiet and for ranks after the first."""
 
-    every = LINES_SECONDS
+    every = _LINE_SECONDS
 
     def say(self, line: str) -> None:
         pass
@@ -161,7 +161,7 @@ class Nothing:
 
 
 class Json:
-    """A JSON object a second; the story is on stderr."""
+    """Prints progress as a JSON object a second, and messages on stderr."""
 
     every = 1.0
 
@@ -181,7 +181,7 @@ class Json:
 
 
 class Shared:
-    """What a launched rank 0 says, for its launcher."""
+    """Writes messages and progress of rank 0 to a file that its launcher follows."""
 
     every = 1.0
 
@@ -203,7 +203,7 @@ class Shared:
 
 
 class Follower:
-    """The launcher's end of `Shared`: `follow` shows what has come since the last call."""
+    """Shows in the launcher what rank 0 wrote through `Shared`."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SHARED
@@ -213,7 +213,7 @@ class Follower:
         self._at = self._due = 0.0
 
     def follow(self) -> None:
-        """Never waits. What rank 0 does not say in time is shown again, so that time goes on."""
+        """Show what came since the last call, or the last progress with its times advanced. Never waits."""
         view = current()
         for line in self._lines():
             what = json.loads(line)
@@ -239,7 +239,7 @@ class Follower:
 
 
 def later(now: Now, seconds: float) -> Now:
-    """`now` some seconds later, as far as it is known."""
+    """Return `now` with its times advanced by `seconds`."""
     left = now.eta_seconds
     return replace(
         now, seconds=now.seconds + seconds, eta_seconds=None if left is None else max(0.0, left - seconds)
@@ -247,21 +247,21 @@ def later(now: Now, seconds: float) -> Now:
 
 
 @dataclass
-class _Manner:
-    """How this process speaks."""
+class _Output:
+    """Where and how this process prints; `speak` sets it."""
 
     view: View | None = None
     terminal: Callable[[], View] | None = None
-    """Makes the view on a terminal."""
+    """Makes the view on a terminal, when it is first needed."""
     answers: TextIO | None = None
-    """stdout, where only programs read it."""
+    """The real stdout, when it is reserved for programs."""
     json: bool = False
-    """Whether the answer is wanted as JSON."""
+    """True when the answer is printed as JSON."""
     quiet: bool = False
     verbose: bool = False
 
 
-_manner = _Manner()
+_output = _Output()
 
 
 def speak(
@@ -273,40 +273,40 @@ def speak(
     rank: int | None = None,
     terminal: Callable[[], View] | None = None,
 ) -> None:
-    """How this process speaks from now on. `live` is `auto`, `lines`, `json`, `json:FILE` or `off`.
+    """Choose how this process prints from now on. `live` is `auto`, `lines`, `json`, `json:FILE` or `off`.
 
-    `rank` is None outside of MPI; ranks after the first are silent. `terminal` makes the view that `auto` has
-    on a terminal; without it, and elsewhere, there are lines. Where programs read stdout, everything
-    for people goes to stderr. Raises SpecError, StorageError.
+    `rank` is None outside MPI; ranks after the first are silent. `terminal` makes the view that `auto` uses
+    on a terminal; otherwise it prints lines. When programs read stdout, everything for people goes to stderr.
+    Raises SpecError, StorageError.
     """
     kind, _, name = live.partition(":")
     if kind not in ("auto", "lines", "json", "off") or (name and kind != "json"):
         raise SpecError(f"--live {live!r} is not known", "use auto, lines, json, json:FILE or off")
-    _manner.json, _manner.quiet, _manner.verbose = answer_json, quiet, verbose
+    _output.json, _output.quiet, _output.verbose = answer_json, quiet, verbose
     own = sys.stdout
-    if (answer_json or (kind == "json" and not name)) and _manner.answers is None:
-        _manner.answers = own
+    if (answer_json or (kind == "json" and not name)) and _output.answers is None:
+        _output.answers = own
         sys.stdout = sys.stderr
     scratch = os.environ.get(SCRATCH_VARIABLE)
     if rank:
-        _manner.view = Nothing()
+        _output.view = Nothing()
     elif scratch and rank == 0:
-        _manner.view = Shared(Path(scratch) / SHARED)
+        _output.view = Shared(Path(scratch) / SHARED)
     elif kind == "json" and name:
         with storage_errors("cannot write --live"):
-            _manner.view = Json(Path(name).open("w", encoding="utf-8"), quiet)  # noqa: SIM115  until the end
+            _output.view = Json(Path(name).open("w", encoding="utf-8"), quiet)  # noqa: SIM115  until the end
     elif kind == "json":
-        _manner.view = Json(_manner.answers or own, quiet)
+        _output.view = Json(_output.answers or own, quiet)
     elif kind == "off" or quiet:
-        _manner.view = Nothing() if quiet else _Story()
+        _output.view = Nothing() if quiet else _Messages()
     elif kind == "auto" and sys.stderr.isatty() and rank is None:
-        _manner.view, _manner.terminal = None, terminal
+        _output.view, _output.terminal = None, terminal
     else:
-        _manner.view = Lines()
+        _output.view = Lines()
 
 
-class _Story(Lines):
-    """The story without how far it is."""
+class _Messages(Lines):
+    """Prints messages without progress."""
 
     def show(self, now: Now) -> None:
         pass
@@ -317,47 +317,47 @@ def _people() -> TextIO:
 
 
 def current() -> View:
-    """The view of this process."""
-    if _manner.view is None:  # made when it is needed: it imports rich
-        _manner.view = _manner.terminal() if _manner.terminal else Lines()
-    return _manner.view
+    """Return the view of this process."""
+    if _output.view is None:  # made late, because it imports rich
+        _output.view = _output.terminal() if _output.terminal else Lines()
+    return _output.view
 
 
 def for_programs() -> bool:
-    """Whether a program reads the answer."""
-    return _manner.json
+    """True when the answer is printed as JSON."""
+    return _output.json
 
 
 def quiet() -> bool:
-    """Whether only the answer is wanted."""
-    return _manner.quiet
+    """True when only the answer is printed."""
+    return _output.quiet
 
 
 def launched() -> bool:
-    """Whether this is a rank of feedrate's own launcher, which shows the result."""
-    return isinstance(_manner.view, Shared)
+    """True in a rank of feedrate's own launcher, which prints the result itself."""
+    return isinstance(_output.view, Shared)
 
 
 def say(line: str) -> None:
-    """A line of the story."""
+    """Print a message."""
     current().say(line)
 
 
 def detail(line: str) -> None:
-    """What only --verbose wants to know: on stderr."""
-    if _manner.verbose:
+    """Print a line on stderr if --verbose is given."""
+    if _output.verbose:
         print(f"feedrate: {line}", file=sys.stderr, flush=True)
 
 
 def answer(value: Any) -> None:
-    """The answer for programs: one line of JSON on stdout, what is not finite as null."""
-    stream = _manner.answers or sys.stdout
+    """Print the answer for programs: one line of JSON on stdout, with null for what is not finite."""
+    stream = _output.answers or sys.stdout
     print(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), file=stream, flush=True)
 
 
 @contextmanager
 def telling(now: Callable[[], Now]) -> Iterator[None]:
-    """While the body runs, a thread shows `now()` once in a while. `now` must not raise or wait."""
+    """Show `now()` from a thread while the body runs. `now` must not raise or wait."""
     view, over = current(), threading.Event()
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""Text from elsewhere as a terminal, a page or a picture may show it: no control characters, no keys."""
+"""Make text from elsewhere safe to show: escape control characters, hide passwords and keys."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _KEY = re.compile(r"(?i)([?&][^=&\s]*(?:key|secret|token|passw|credential|signat
 
 
 def printable(text: str) -> str:
-    r"""`text` with what a terminal would obey as escapes (`\x1b`). Tabs and line feeds stay."""
+    r"""Return `text` with control characters shown as escapes (`\x1b`). Tabs and line feeds stay."""
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def masked(text: str) -> str:
-    """`text` with `***` in place of passwords and keys in URLs."""
+    """Return `text` with `***` in place of passwords and keys in URLs."""
     return _KEY.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
 
 
 class PrintableStream:
-    """A text stream that shows control characters as escapes and keys as `***`, whoever writes to it."""
+    """Wraps a text stream: control characters are written as escapes and keys as `***`."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        """Where text goes unchanged: for colours that are ours."""
+        """The wrapped stream, for text with our own colours."""
 
     def write(self, text: str) -> int:
-        """Returns the characters of `text`."""
+        """Write `text`; return its length, not the number of characters written."""
         self.stream.write(masked(printable(text)))
         return len(text)
 

@@ -1,7 +1,7 @@
-"""Sizes, rates and durations between text and numbers.
+"""Parse and show sizes, rates and durations.
 
-Inside, everything is bytes, bytes per second and seconds. Outside, GB = 10^9 bytes and GiB = 2^30;
-a `b` is a bit, a `B` is a byte.
+Numbers are bytes, bytes per second and seconds. In text GB is 10^9 bytes and GiB 2^30; `b` is a bit, `B` a
+byte.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from emulator.errors import SpecError
 
 BLOCK_BYTES = 4096
-"""A page of memory, and what O_DIRECT asks of offsets, lengths and addresses."""
+"""Size of a memory page, and the alignment of offsets, lengths and addresses that O_DIRECT needs."""
 
 _PREFIX = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([kKMGTPE]?)(i?)([bB]?)\s*")
@@ -21,7 +21,7 @@ _DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|min|h|d)\s*")
 
 
 def _size(text: str, allow_bits: bool) -> float | None:
-    """Bytes in `text`, or None when it is no size."""
+    """Return the bytes that `text` says, or None when it is no size."""
     match = _SIZE.fullmatch(text)
     if match is None:
         return None
@@ -33,7 +33,7 @@ def _size(text: str, allow_bits: bool) -> float | None:
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from `"4MiB"`, `"2TB"`, `"512"` or a number. Raises SpecError."""
+    """Return bytes for `"4MiB"`, `"2TB"`, `"512"` or a number. Raises SpecError."""
     if isinstance(text, int):
         return text
     size = _size(text, allow_bits=False)
@@ -43,7 +43,7 @@ def parse_bytes(text: str | int) -> int:
 
 
 def parse_rate(text: str | float) -> float:
-    """Bytes per second from `"400MB/s"`, `"200Gb/s"` or a number. Raises SpecError."""
+    """Return bytes per second for `"400MB/s"`, `"200Gb/s"` or a number. Raises SpecError."""
     if not isinstance(text, str):
         return float(text)
     size = _size(text.removesuffix("/s"), allow_bits=True)
@@ -53,7 +53,7 @@ def parse_rate(text: str | float) -> float:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds from `"2ms"`, `"90s"`, `"2h"` or a number. Raises SpecError."""
+    """Return seconds for `"2ms"`, `"90s"`, `"2h"` or a number. Raises SpecError."""
     if not isinstance(text, str):
         return float(text)
     match = _DURATION.fullmatch(text)
@@ -63,7 +63,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def parse_list(option: str, text: str, what: str = "numbers above 0") -> tuple[int, ...]:
-    """Whole numbers above 0 from `"1,8,32"`. Raises SpecError naming the option."""
+    """Return the whole numbers above 0 in `"1,8,32"`. Raises SpecError naming the option."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise SpecError(f"{option} {text!r} is not a list of {what}", "write it like 1,8,32")
@@ -78,24 +78,24 @@ def _scaled(value: float, unit: str) -> str:
 
 
 def counted(count: float, what: str) -> str:
-    """`1 file`, `4 files`; a count that is not whole has three digits."""
+    """Format a count with its noun: `1 file`, `4 files`. A float has three digits."""
     return (
         f"1 {what}" if count == 1 else f"{count if isinstance(count, int) else format(count, '.3g')} {what}s"
     )
 
 
 def show_bytes(value: float) -> str:
-    """`1.5 GB` for 1_500_000_000 (decimal prefixes, three digits)."""
+    """Format bytes with a decimal prefix and three digits: `1.5 GB`."""
     return _scaled(value, "B")
 
 
 def show_rate(value: float) -> str:
-    """`400 MB/s` for 4e8."""
+    """Format bytes per second: `400 MB/s`."""
     return _scaled(value, "B/s")
 
 
 def show_seconds(value: float) -> str:
-    """`12 ms`, `3.2 s`, `4 min 10 s`, `2 h 05 min`."""
+    """Format a duration: `12 ms`, `3.2 s`, `4 min 10 s`, `2 h 05 min`."""
     if not math.isfinite(value):
         return "unknown time"
     if value < 1:

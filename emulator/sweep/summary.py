@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.bound import Shape, classify
+from emulator.analysis.bound import StorageShape, classify
 from emulator.analysis.flags import (
     another_dataset,
     below_shape,
@@ -86,7 +86,7 @@ def conclusions(job: TrainingJob, points: Sequence[Point]) -> dict[str, Any]:
     if job.storage.shaped_rate is not None:
         rate = job.storage.shaped_rate
         alone = job.storage.shaped_latency + job.workload.request_bytes / rate
-        shape = Shape(rate=rate, request_seconds=alone)
+        shape = StorageShape(rate=rate, request_seconds=alone)
     bound = tuple(replace(point, bound=classify(point, points, shape)) for point in points)
     if shape is not None:
         bound = tuple(_against_shape(point, shape.rate) for point in bound)
