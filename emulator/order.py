@@ -1,4 +1,4 @@
-"""Which samples each rank reads, in which order, and in which step. All of it is pure arithmetic.
+"""The samples that each rank reads, their order and their steps. All of it is pure arithmetic.
 
 Random access: an epoch is a permutation of all samples that depends on (seed, epoch) and never on the number
 of ranks. Rank r takes batch number s x ranks + r of it in its step s. Whatever the number of ranks, the
@@ -29,7 +29,7 @@ from emulator.errors import DatasetError
 from emulator.units import counted
 
 How = Literal["alone", "start", "on"]
-"""Which bytes a read takes beside those of its samples.
+"""The bytes that a read takes beside those of its samples.
 
 alone: none. start and on: a stream goes through the file in whole blocks (or row groups). It takes those that
 begin within the samples, and at its start also the block that the first sample lies in.
@@ -48,17 +48,17 @@ class Read(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """What a step of one rank takes."""
+    """The samples and reads of a step of one rank."""
 
     samples: int
     """Samples that the accelerator gets."""
     reads: tuple[Read, ...]
-    """What has to be read for them and has not been read for an earlier step."""
+    """Reads for them that no earlier step has made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPlan:
-    """How one epoch over `samples` samples is divided among `ranks` ranks."""
+    """The division of one epoch over `samples` samples among `ranks` ranks."""
 
     samples: int
     """Samples in the dataset."""
@@ -93,7 +93,7 @@ class EpochPlan:
 
 
 def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int = 1) -> EpochPlan:
-    """How `ranks` ranks share an epoch of `workload` over `samples` samples."""
+    """The plan of `ranks` ranks for an epoch of `workload` over `samples` samples."""
     return EpochPlan(
         samples=samples,
         ranks=ranks,
@@ -122,7 +122,7 @@ class EpochOrder:
         self._keys = philox.random_raw(_ROUNDS)
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What stands at these places of the order; the same shape."""
+        """The numbers at these places of the order, in the same shape."""
         if self._table is not None:
             return self._table[places]
         found = self._permuted(places.astype(np.uint64).ravel())
@@ -215,7 +215,7 @@ def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Port
 
 
 def _in_order(order: EpochOrder, begin: int, end: int) -> Iterator[int]:
-    """What stands at the places from `begin` on, one after the other."""
+    """The numbers at the places from `begin` on."""
     for first in range(begin, end, _AHEAD):
         yield from order.at(np.arange(first, min(end, first + _AHEAD))).tolist()
 
@@ -257,7 +257,7 @@ def buffered_order(length: int, buffer: int, seed: int, epoch: int, rank: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """How long the ranks train, and in which order each reads. At least one of the two bounds is given."""
+    """The length of a training and the order in which each rank reads; at least one bound is given."""
 
     plan: EpochPlan
     seed: int

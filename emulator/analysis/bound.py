@@ -1,4 +1,4 @@
-"""What limits a point: the storage, this client's CPU, quota, link or loader, or nothing: compute.
+"""The limit of a point: the storage, this client's CPU, quota, link or loader, or compute (nothing).
 
 It follows from what starved the accelerators (`Point.starved`, from schedstat). Where the kernel has no
 schedstat, `from_load` answers from the load of the hosts.
@@ -42,7 +42,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageShape:
-    """What emulated storage was configured to."""
+    """The configuration of emulated storage."""
 
     rate: float
     """Bytes per second that the ranks of a host share."""
@@ -51,7 +51,7 @@ class StorageShape:
 
 
 def limited_by_client(point: Point) -> bool:
-    """Whether the client was the limit of a point, so that the storage delivers at least what was measured.
+    """True where the client was the limit of a point: the storage delivers at least what was measured.
 
     False where the storage fed all accelerators and only the client's processes were late.
     """
@@ -59,7 +59,7 @@ def limited_by_client(point: Point) -> bool:
 
 
 def classify(point: Point, references: Sequence[Point] = (), shape: StorageShape | None = None) -> Bound:
-    """What limits a point; `references` are other points of the sweep, better with than without.
+    """The limit of a point; `references` are other points of the sweep, better with than without.
 
     1. compute: throughput >= 95 % of ideal, and AU here >= 90 %.
     2. storage: it is emulated, and delivered what it is shaped to.
@@ -129,7 +129,7 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
 
 
 def _crowded(point: Point, host: HostShare) -> bool:
-    """Whether no core was left over on a host."""
+    """True when no core was left over on a host."""
     lost = host.starved
     # Busy cores prove nothing: work of a lower priority gives way. Idle ones do: a thread that was ready
     # to run waited only until the kernel had moved it to one.

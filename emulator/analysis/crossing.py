@@ -1,4 +1,4 @@
-"""Where efficiency falls through a threshold, without a curve: fed counts below, starved ones above.
+"""The count at which efficiency falls through a threshold, without a curve: fed below, starved above.
 
 The only claim is that there is one crossing. With the level at a count unknown, its runs say how likely it is
 to be fed (level above the threshold) or starved; a knee between two counts is as likely as all counts below
@@ -52,7 +52,7 @@ class Crossings:
         return np.asarray(np.where(log_counts[:, None] <= self.log_knee, fed, starved))
 
     def log_crossing(self, threshold: float) -> Floats:
-        """Where the steps of each row fall through another threshold."""
+        """ln of the count at which the steps of each row fall through another threshold."""
         above = np.flatnonzero(self.level >= math.log(threshold))
         last = self.log_counts[above[-1]] if len(above) else math.log(0.5)
         if threshold >= self.threshold:
@@ -91,7 +91,7 @@ def crossings(
     bounds: tuple[float, float],
     drift: float = 0.0,
 ) -> Crossings:
-    """What these runs leave of the knee between `bounds` (ln N), all equally likely along ln N before.
+    """The knees that these runs allow between `bounds` (ln N), all equally likely along ln N before.
 
     `loose` is the variance of each run beyond run-to-run variation, `drift` the relative standard deviation
     that all runs of a count may share. There must be a run. Deterministic.

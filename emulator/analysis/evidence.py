@@ -1,4 +1,4 @@
-"""Which points say something about the storage: a knee, its curve and a fitted system are made from these."""
+"""The points that say something about the storage: knees, curves and fitted systems use them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from emulator.record.result import Point
 
 
 def held(point: Point) -> bool:
-    """Whether the client kept the storage from showing what it delivers.
-
-    Not where accelerators were fed all the same: then the storage delivered what was asked for, however late
-    the client's processes were.
-    """
+    """True where the client kept the storage from showing what it delivers."""
+    # Where accelerators were fed all the same, the storage delivered what was asked for, however late the
+    # client's processes were.
     return limited_by_client(point) and point.x_ideal < FED
 
 
@@ -25,12 +23,13 @@ def usable(points: Sequence[Point]) -> list[Point]:
     which a flag says that memory answered (`flags.invalid`), as long as those leave two process counts.
     """
     served = [point for point in points if not held(point)]
+    # A knee, its curve, the lines of figures and `fit` leave the same points out.
     valid = [point for point in served if not invalid(point)]
     return valid if len({point.ranks for point in valid}) > 1 else served
 
 
 def left_out(points: Sequence[Point]) -> list[str]:
-    """What was left out and why, for people: `2 of 8 runs (limited by the client)`; [] where nothing was."""
+    """Sentences on what was left out and why: `2 of 8 runs (limited by the client)`; [] where nothing was."""
     used, behind = usable(points), [point for point in points if held(point)]
     memory = [point for point in points if point not in used and point not in behind]
     reasons = ((behind, "limited by the client"), (memory, "page-cache"))

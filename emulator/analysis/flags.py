@@ -32,11 +32,9 @@ FROM_MEMORY = 0.05
 
 
 def invalid(point: Point) -> bool:
-    """Whether a flag says that the throughput is not the storage's: more than 5 % of it came from memory.
-
-    All other flags inform: points at a device's cap stay there while 6 % of the CPU is stolen, and a knee
-    without them is worse.
-    """
+    """True where more than 5 % of the throughput came from memory, so that it is not the storage's."""
+    # All other flags inform: points at a device's cap stay there while 6 % of the CPU is stolen, and a knee
+    # without them is worse.
     return any(flag.name == "page-cache" and flag.value > FROM_MEMORY for flag in point.flags)
 
 
@@ -245,7 +243,7 @@ def read_ahead(workload: Workload) -> int:
 
 
 def costly_barrier(point: Point, workload: Workload, *, polled: bool) -> Flag | None:
-    """What the emulator's own barriers take / the point's time > 1 %: hosts far apart, or too few cores.
+    """Time of the emulator's own barriers / the point's time > 1 %: hosts far apart, or too few cores.
 
     Moments go through sockets with the barrier, so that only what it takes beyond a step holds anybody up;
     where MPI is `polled` between hosts, all of it does.

@@ -50,7 +50,7 @@ def means(ranks: Sequence[float], values: Sequence[float]) -> tuple[Floats, Floa
 
 
 def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: float) -> bool:
-    """Whether some pair of counts shows a limit: throughput rises by less than a quarter of the rise of N.
+    """True when some pair of counts shows a limit: throughput rises by less than a quarter of the rise of N.
 
     In logarithms, where N rises by more than four times the relative standard `deviation` of one
     run, so that variation from run to run does not hide a proportional rise.
@@ -66,11 +66,11 @@ def peak(ranks: Sequence[float], throughput: Sequence[float], deviation: float) 
     """Maximum mean throughput, only when it measurably falls at a larger count; otherwise None.
 
     Falls: a larger count's mean is lower by 2 % and by three standard errors of the difference,
-    3 x deviation x sqrt(1/n_a + 1/n_b). Three, not two: the maximum of several equal means
-    is itself picked for its luck. `deviation` is the relative standard deviation of one run.
+    3 x deviation x sqrt(1/n_a + 1/n_b). `deviation` is the relative standard deviation of one run.
     """
     _, mean, runs = means(ranks, throughput)
     top = int(np.argmax(mean))
+    # Three standard errors, not two: the maximum of several equal means is itself picked for its luck.
     fall = 1 - mean[top + 1 :] / mean[top]
     needed = np.maximum(0.02, 3 * deviation * np.sqrt(1 / runs[top] + 1 / runs[top + 1 :]))
     return float(mean[top]) if bool((fall > needed).any()) else None
@@ -137,7 +137,7 @@ def _most(runs: Sequence[CountRun], deviation: float) -> float:
 def _kind(
     now: Belief, ranks: Sequence[int], behind: Sequence[Point], threshold: float
 ) -> tuple[KneeKind, int | None, int | None]:
-    """Which kind of answer the runs carry, and the counts between which they show the knee to be.
+    """The kind of answer that the runs carry, and the counts between which they show the knee to be.
 
     `behind` are the points that the client held back: what they were fed, the storage feeds; that they
     starved says nothing. The fit is held against the counts that were run: where it denies what they show
@@ -179,7 +179,7 @@ def _kind(
 
 
 def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: str) -> str:
-    """What `knee` says of `subject`, and which of `points` were flagged or left out."""
+    """The sentence of `knee` about `subject`, with the `points` that were flagged or left out."""
     used = usable(points)
     fed, starved = knee.fed, knee.starved
     inner = subject[0].lower() + subject[1:]
@@ -211,7 +211,7 @@ def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: st
 
 
 def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str) -> str:
-    """What is known where the client was the limit."""
+    """The sentence where the client was the limit."""
     starving = [point for point in points if held(point) and _share(point) < threshold]
     where = ", ".join(map(str, sorted({point.ranks for point in starving or points})))
     why = " and ".join(sorted({point.bound.kind for point in starving if point.bound is not None}))

@@ -1,8 +1,8 @@
-"""Figures of a point from rows that nobody holds together: each rank has its own, and keeps them.
+"""Reductions for figures of a point whose rows are spread over ranks.
 
-What is computed from rows is written as for all of a point's, and where it needs the other ranks it asks for
-it: a sum, a maximum, a few numbers of each rank. Alone (`Whole`) these are what they are given; among ranks
-they are MPI's reductions (`run.comm`), of a size that does not grow with the rows.
+Figures are written as if all rows of a point were here, and ask for what they need of other ranks: a sum, a
+maximum, a few numbers of each. In one process (`Whole`) a reduction returns its argument; among ranks it is
+MPI's (`run.comm`), of a size that does not grow with the rows.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ Floats = NDArray[np.float64]
 
 
 class Whole:
-    """All rows of a point are here. A part of them has the same verbs, each of which all parts call."""
+    """The reductions where all rows of a point are here. Where they are not, all ranks call each together."""
 
     def sum(self, values: Floats) -> Floats:
-        """Element by element, over all parts."""
+        """Sum over all parts, element by element."""
         return values
 
     def max(self, values: Floats) -> Floats:
-        """Element by element, over all parts."""
+        """Maximum over all parts, element by element."""
         return values
 
     def all(self, values: NDArray[Any]) -> NDArray[Any]:
-        """One after the other, in the order of the ranks: for what is small."""
+        """Arrays of all parts, concatenated in the order of the ranks. For small ones."""
         return values
 
 
@@ -35,24 +35,25 @@ WHOLE = Whole()
 
 
 def least(over: Whole, values: Floats) -> Floats:
-    """Element by element, over all parts."""
+    """Minimum over all parts, element by element."""
     return -over.max(-values)
 
 
 _DIGIT = 12
-"""Bits of a value that are looked at together: five times, up to 60 of 64."""
+"""Bits of a radix digit; five passes cover 60 of 64 bits."""
 
 
 def quantile(values: Floats, share: float, over: Whole = WHOLE) -> float:
-    """As np.percentile has it, of values of at least 0 in all parts; 0 without any.
+    """np.percentile(values, 100 * share) over all parts, for values of at least 0; 0 without any.
 
-    The order of such numbers is that of their bits, so that counting how often each digit comes, the highest
-    first, finds the one at a given place.
+    A radix selection: each pass counts the next digit of the bits over all parts, so that the messages are of
+    one size however many values there are.
     """
     count = int(over.sum(np.array([float(len(values))]))[0])
     if not count:
         return 0.0
     place = share * (count - 1)
+    # Numbers of at least 0 have the order of their bits; + 0.0 makes -0.0 one of them.
     bits = np.ascontiguousarray(values + 0.0).view(np.uint64)
     wanted = [int(place), min(int(place) + 1, count - 1)]
     heads = [0, 0]

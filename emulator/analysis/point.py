@@ -27,7 +27,7 @@ from emulator.record.steps import Steps
 Sync = Literal["step", "epoch", "none"]
 
 PARTS = ("compute", "wait", "barrier", "overshoot")
-"""What a step is divided into."""
+"""The parts of a step."""
 
 SPANS = 40
 """Spans of a course, at most."""
@@ -118,7 +118,7 @@ def mean_step(rows: Steps, sync: Sync, over: Whole = WHOLE) -> Floats:
 
 
 def over_barriers(rows: Steps, sync: Sync, over: Whole) -> Floats:
-    """By how many seconds PARTS change where time at barriers counts as what the last rank did."""
+    """Change of the sums of PARTS, in seconds, when time at barriers counts as what the last rank did."""
     ranks, rank = np.unique(rows["rank"], return_inverse=True)
     stretch = rows["epoch"].astype(np.int64)
     if sync == "step":  # the number of the step, counted over all epochs

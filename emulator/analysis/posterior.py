@@ -1,4 +1,4 @@
-"""What runs say about the knee: a posterior over families of curves that saturate, on a grid.
+"""The posterior of the knee after some runs, over families of curves that saturate, on a grid.
 
 The families, as efficiency against ln(N / K); K is the scale in processes:
 
@@ -20,8 +20,9 @@ far away, so far runs count less (model discrepancy, Kennedy and O'Hagan 2001).
 
 Where no family describes the runs (a cliff, a limit that is met twice), their best fit is wrong and narrow.
 `emulator.analysis.crossing` therefore stands beside them, whose only claim is that efficiency crosses the
-threshold once. Either is weighted by how well it foretold the runs (its evidence): curves where they fit,
-since they need fewer runs; the bare crossing where runs contradict all of them.
+threshold once. Each is weighted by its evidence: curves where they fit, since they need
+fewer runs; the bare crossing where runs contradict all of them. With curves alone a cliff at 50 was said to
+be at 44.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ SCALES = 96
 KEEP = 9.0
 """Hypotheses whose rough log posterior is lower than the best by more are dropped (e^-9 = 10^-4)."""
 CLIP = 0.15
-"""How far a run may be off, in logarithms, to count in what decides on that."""
+"""Error of a run, in logarithms, beyond which it does not count in that rough posterior."""
 CURVELESS = 0.05
 """Probability, before any run, that no family describes the system."""
 
@@ -172,12 +173,12 @@ def saturation_ratios() -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HypothesisWeights:
-    """How likely each row of a posterior is, and how far runs vary and drift; arrays of rows."""
+    """Weight of each row of a posterior, and how far runs vary and drift; arrays of rows."""
 
     weight: Floats
     """Sums to 1."""
     ahead: Floats
-    """How far the next run will be off by drift, in logarithms, if the row holds; mean over deviations."""
+    """Expected drift of the next run, in logarithms, if the row is true; mean over deviations."""
     loose: Floats
     """Variance of that."""
     deviation: float
@@ -210,7 +211,7 @@ class Posterior:
 
     @property
     def curved(self) -> bool:
-        """Whether curves foretold the runs better than a bare crossing, which no count between shows."""
+        """True when curves predicted the runs better than a bare crossing did."""
         return float(self.shown.weight[: len(self.shape)].sum()) > 0.5
 
     @property
@@ -330,7 +331,7 @@ def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Fl
 def _roughly(
     log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
 ) -> tuple[Posterior, float]:
-    """Where the posterior will be, on scales x shapes; without deviation and evidence."""
+    """A rough posterior on scales x shapes, to refine the grid by; without deviation and evidence."""
     log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
     prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
     rough = _rough(*_misfit(log_n, log_y, loose, threshold, scales, which), prior)

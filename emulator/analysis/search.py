@@ -1,4 +1,4 @@
-"""Which process count to run next, and when to stop: a posterior search for N_AU."""
+"""A search for N_AU: the process count to run next, and when to stop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CountRun:
     efficiency: float
     """throughput / (ranks x ideal rate of one process)."""
     slack: float = 0.0
-    """How much more it may have been without what the client lost: at most this."""
+    """Upper bound of what the client lost: efficiency may have been higher by up to this."""
 
 
 Cost = Callable[[int, float], float]
@@ -73,7 +73,7 @@ BUT_DRIFT = "and wider by the drift that may be there unseen"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KneeSearch:
-    """What to look for and how far to go."""
+    """The target of a search and its limits."""
 
     maximum: int
     """Largest count that can be run."""
@@ -98,7 +98,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What the runs so far say."""
+    """The posterior after the runs so far, with its intervals."""
 
     n_au: tuple[float, float, float]
     """The CAUTIOUS_INTERVAL of N_AU; below 1 where even one process is under the threshold."""
@@ -117,10 +117,8 @@ class Belief:
 
     @property
     def width(self) -> float:
-        """Width of the 95 % interval of N_AU as a share of its median, as far as more runs narrow it.
-
-        Without the drift that runs do not show: only time does.
-        """
+        """Width of the 95 % interval of N_AU / its median, without drift that the runs do not show."""
+        # More runs in the same minutes cannot narrow that drift, so it must not keep the search going.
         found = self.posterior
         low, middle, high = np.exp(weighted_quantiles(found.log_n_au, found.shown.weight, INTERVAL))
         return float((high - low) / middle)
@@ -173,7 +171,7 @@ def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | No
     stop = _stop(history, search, now)
     if stop is not None:
         return stop
-    if now.beyond >= CERTAIN:  # so far by extrapolation: see for yourself
+    if now.beyond >= CERTAIN:  # so far by extrapolation: run it
         return search.maximum
     if now.below >= CERTAIN:
         return 1
@@ -183,7 +181,7 @@ def next_count(history: Sequence[CountRun], search: KneeSearch, now: Belief | No
 
 
 def runs_left(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> int:
-    """How many more runs `next_count` may ask for, if each shrinks the variance as the best one now would."""
+    """Number of runs that `next_count` may still ask for, if each shrinks the variance as the next does."""
     if isinstance(_stop(history, search, now), Stop):
         return 0
     _, _, shrink = _gains(search, now, now.posterior.shown)
@@ -215,13 +213,13 @@ def _stop(history: Sequence[CountRun], search: KneeSearch, now: Belief) -> Stop 
 def _gains(search: KneeSearch, now: Belief, weights: HypothesisWeights) -> tuple[Indices, Floats, float]:
     """Candidate counts, their gain per cost, and what the best leaves of the variance of ln N_AU (0 to 1)."""
     found = now.posterior
-    # each hypothesis as often as its weight says: systematic resampling without chance
+    # Systematic resampling without chance: each hypothesis as often as its weight says.
     wanted = (np.arange(DRAWS) + 0.5) / DRAWS
     keep = np.searchsorted(np.cumsum(weights.weight), wanted).clip(max=len(weights.weight) - 1)
-    # beyond the maximum or below one process it does not matter where the knee is
+    # Beyond the maximum, or below one process, it does not matter where the knee is.
     knee = np.clip(found.log_n_au[keep], math.log(0.8), math.log(1.1 * search.maximum))
 
-    # counts spread evenly along ln N from a third of the lowest knee to three times the highest
+    # Counts spread evenly along ln N from a third of the lowest knee to three times the highest
     low, high = np.exp(weighted_quantiles(knee, np.full(len(knee), 1 / len(knee)), (0.001, 0.999)))
     begin, end = min(max(1.0, low / 3), float(search.maximum)), min(float(search.maximum), high * 3)
     spread = np.geomspace(begin, max(begin, end), CANDIDATES)

@@ -1,4 +1,4 @@
-"""What starved the accelerators of a point, as shares: from each rank's account and the step log.
+"""Shares of what starved the accelerators of a point, from each rank's account and the step log.
 
 A rank's account says what its waits for batches went into; the log says how long these were, how late its
 process was beyond them, and for whom it waited at barriers. All are the processes' time (`analysis.here`):
@@ -29,16 +29,15 @@ _NOTHING = Stretch()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankAccount:
-    """What one rank knows of its lost time, in seconds."""
+    """The lost time of one rank by its own account, in seconds."""
 
     host: str
     reading: Stretch
-    """While it waited until batches had been read: shares count, their sum does not."""
+    """While it waited until batches had been read. Only proportions matter; rescaled later."""
     process: Stretch
-    """What the threads that do not read did in the whole loop: they notice batches and hand them over."""
+    """Threads that do not read, over the whole loop: they notice batches and hand them over."""
     readers: Stretch = _NOTHING
-    """What the threads that read did, here or in processes of their own: a batch is handed over between two
-    of their holds of Python's lock."""
+    """Threads that read, here or in workers: a batch is handed over between two of their holds of the GIL."""
     stolen: float = 0.0
     """Share of the time on a core that a hypervisor took away (0 to 1): it looks like sleep."""
 
@@ -98,8 +97,8 @@ def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:
     ready = min(late, process.cores + process.quota)
     quota = ready * process.quota / max(1e-9, process.cores + process.quota)
     work = min(late - ready, process.work)
-    # Asleep, until the barrier itself let go, or for Python's lock: whoever holds that runs, or has no core
-    # to run on and keeps it all the same.
+    # The rest is sleep: at the barrier until it lets go, or for the GIL, whose holder runs, or has lost its
+    # core and keeps the GIL all the same.
     barrier = min(late - ready - work, woken)
     asleep = late - ready - work - barrier
     holding = asleep / max(1e-9, rank.readers.cores + rank.readers.quota + rank.readers.work)
@@ -151,7 +150,7 @@ def _barriers(own: Floats, mine: NDArray[np.intp], lost: Floats, barrier: Floats
 def last_at(
     barrier: Floats, mine: NDArray[np.intp], columns: Floats, over: Whole = WHOLE
 ) -> tuple[NDArray[np.intp], Floats]:
-    """Which rank came last to each barrier, and its row of each of `columns`, shape (columns, barriers).
+    """The rank that came last to each barrier, and its row of each of `columns`, shape (columns, barriers).
 
     It is the first of those that waited least: `barrier` has a column for each of the ranks `mine`, infinite
     where it was not there.

@@ -85,7 +85,7 @@ KINDS_OF_STEPS = 4
 def kind_of_step(
     wanted: NDArray[np.bool_], later: NDArray[np.bool_], together: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Which of KINDS_OF_STEPS a step is; of each rank the steps of its lowest kind count.
+    """The kind of each step, of KINDS_OF_STEPS; of each rank the steps of its lowest kind count.
 
     0: wanted, while all ranks were busy (`together`). 1: not the first of its rank, while all were busy.
     2: not the first. 3: the first. So a rank of which nothing would be left keeps its next best steps.
@@ -119,7 +119,7 @@ def throughput(steps: Steps, over: Whole = WHOLE) -> Throughput:
 
 
 def arrived(steps: Steps, over: Whole = WHOLE) -> Rates | None:
-    """What arrived from the moment that all ranks were reading until one of them had read everything.
+    """The rate at which bytes arrived, from when all ranks were reading until one had read everything.
 
     Of a batch whose reading, from `requested` to `arrived`, reaches out of that time, a share counts: as if
     ranks that read at the same time had got equal parts, since each gets more where fewer read. Where ranks
@@ -239,16 +239,14 @@ class Drift:
     """Degrees of freedom of t."""
 
     def certain(self, level: float = 0.99) -> bool:
-        """Whether the slope differs from zero at this two-sided level (Student t)."""
+        """True when the slope differs from zero at this two-sided level (Student t)."""
         return abs(self.t) > student_t(level, self.freedom)
 
 
 def drift(values: Sequence[float] | Floats) -> Drift | None:
-    """Least-squares slope of the means of up to WINDOWS windows against time; None below 8 observations.
-
-    Windows instead of single steps, because neighbouring steps are correlated and would make any slope look
-    certain (method of batch means, Law 2015, chapter 9).
-    """
+    """Least-squares slope of the means of up to WINDOWS windows against time; None below 8 observations."""
+    # Windows instead of single steps, because neighbouring steps are correlated and would make any slope look
+    # certain (method of batch means, Law 2015, chapter 9).
     series = np.asarray(values, dtype=np.float64)
     if len(series) < 8:
         return None

@@ -73,7 +73,7 @@ def _stalled(squares: Floats | Singles) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likelihood:
-    """How likely the runs are under each hypothesis: arrays of shape (deviations, hypotheses)."""
+    """Likelihood of the runs under each hypothesis: arrays of shape (deviations, hypotheses)."""
 
     log: Floats
     """Log likelihood plus log prior of the deviation."""
@@ -86,7 +86,7 @@ class Likelihood:
 
 
 def likelihood(off: Singles, far: Singles) -> Likelihood:
-    """How likely the runs are under each deviation x hypothesis.
+    """Likelihood of the runs under each deviation x hypothesis.
 
     `off` is the error of each run against each hypothesis, in logarithms, `far` the variance that the
     hypothesis adds to that of a run; both of shape (runs, hypotheses), in the order of the runs.

@@ -27,7 +27,7 @@ SYSTEM = typer.Option("--system", "-s", help="System file (fit writes one), or a
 Hosts = Annotated[int | None, typer.Option(min=1, help="Client hosts, instead of the system file's.")]
 
 DEFAULT_WORKLOADS = ("unet3d-v100", "unet3d-a100", "unet3d-h100", "unet3d-b200")
-"""What `plan` is asked about when nobody says."""
+"""The workloads of `plan` without --workload."""
 
 
 def simulate(

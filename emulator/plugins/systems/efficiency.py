@@ -1,4 +1,4 @@
-"""What a system delivers per terabyte, per watt and per unit of money, and what it takes to match another.
+"""Deliveries of a system per terabyte, watt and price, and the nodes that it takes to match another.
 
 Pure. TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that the system file does not hold is None.
 """
@@ -154,7 +154,7 @@ def matches(system: System, other: System) -> dict[str, int]:
 
 
 def lacks(system: System) -> tuple[str, ...]:
-    """Which keys the system file lacks, and what cannot be said without each, as sentences."""
+    """Sentences on the keys that the system file lacks, and what cannot be said without each."""
     storage, hardware = system.storage, system.hardware
     needed = {
         "storage.bandwidth": (storage.bandwidth, "reads per TB, watt or price"),
@@ -198,7 +198,7 @@ def efficiency_table(
 
 
 def match_table(systems: Sequence[System], other: System) -> Table:
-    """How many nodes of each system match `other`."""
+    """A table of the nodes of each system that match `other`."""
     found = [matches(system, other) for system in systems]
     kinds = dict.fromkeys(what for nodes in found for what in nodes)
     rows = tuple((what, *(nodes.get(what) for nodes in found)) for what in kinds)
@@ -213,7 +213,7 @@ class EfficiencyAnswer:
     tables: tuple[Table, ...]
     """The figures, and where another system was named, the nodes that match it."""
     missing: tuple[str, ...]
-    """What the system files lack, as sentences."""
+    """Sentences on what the system files lack."""
 
 
 def compare_systems(

@@ -24,17 +24,17 @@ class HeldOut:
     measured: float
     simulated: float
     least: bool
-    """Whether no limit was visible without this count: `simulated` is what is known to be there."""
+    """True when no limit was visible without this count: `simulated` is then a lower bound."""
     interval: tuple[float, float]
     """95 % interval of a run about `simulated`."""
     constant: float
     """The mean efficiency of the other counts."""
     cap: float
-    """What the largest throughput of the others leaves each rank; at most 1."""
+    """The largest throughput of the others, divided among the ranks; at most 1."""
 
     @property
     def errors(self) -> tuple[float, float, float]:
-        """Of throughput, relative: simulated, constant, cap."""
+        """Relative errors of throughput: simulated, constant, cap."""
         simulated, constant, cap = (
             guess / self.measured - 1 for guess in (self.simulated, self.constant, self.cap)
         )

@@ -1,4 +1,4 @@
-"""What a system allows a job to read: every constraint with its name, and the tightest of each scope. Pure.
+"""The constraints that a system puts on a job's reads, and the tightest of each scope. Pure.
 
 A rank's reads are one stream: its readers work on its batches in order, so that what the rank gets is
 shared among them. Streams share the storage max-min fairly, within what their host can take:
@@ -28,7 +28,7 @@ class Constraint:
     """One thing that can limit reading."""
 
     name: str
-    """What it is, for people."""
+    """Its name, for people."""
     scope: Scope
     """Whose bytes it limits: those of all ranks, of the ranks of one host, or of one rank."""
     rate: float
@@ -107,7 +107,7 @@ def tightest_limits(system: System, workload: Workload) -> SystemLimits:
 
 
 def soft_share(ranks: float, full: float, softness: float | None) -> float:
-    """What a soft limit that `full` ranks fill leaves of the rates of a hard one, at `ranks` (0 to 1)."""
+    """Rate under a soft limit that `full` ranks fill / rate under a hard one, at `ranks` (0 to 1)."""
     if softness is None or not 0 < full < math.inf:
         return 1.0
     ratio = min(ranks / full, full / ranks)

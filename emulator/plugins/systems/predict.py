@@ -38,7 +38,7 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: an evenly spread sequence, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What is simulated at every process count."""
+    """A workload, a system and a dataset, to be simulated at any process count."""
 
     workload: Workload
     system: System
@@ -50,7 +50,7 @@ class Simulation:
     steps: int | None = None
     """Steps of a rank, at most; at least one of epochs and steps is given."""
     specified: bool = True
-    """False: nobody said how many samples there are, and as many are drawn as are read, without borders."""
+    """False: nobody said how many samples there are; as many are drawn as are read, so that no epoch ends."""
     prefetch: int | None = None
     """Batches read ahead; None: the workload's. 0, which no real loader has, is for comparing with theory."""
 
@@ -131,7 +131,7 @@ def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
 
 
 def rank_plan_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
-    """What emulated ranks would read at point `number`. Raises DatasetError: too few samples."""
+    """The plan of emulated ranks at point `number`. Raises DatasetError: too few samples."""
     batch_size = simulation.workload.loader.batch_size
     plan = EpochPlan(samples=simulation.samples, ranks=ranks, batch_size=batch_size)
     plan.require_a_step()
@@ -208,7 +208,7 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
 
 
 def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:
-    """What the ranks of each host did, where the system says how many hosts there are."""
+    """The share of each host, where the system says how many hosts there are."""
     clients = simulation.system.clients
     if clients.hosts is None or clients.hosts > LISTED_HOSTS:
         return ()

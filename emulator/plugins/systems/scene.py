@@ -65,7 +65,7 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What happened in a scene."""
+    """The times of a scene that was played."""
 
     scene: Scene
     ready: Floats

@@ -1,4 +1,4 @@
-"""What a fit takes from a measured count: how fast it was, over all of its steps, and batches to play it on.
+"""Measured counts for a fit: the rate over all of its steps, and batches to play it on.
 
 The rows of a point are never held together. They are gone through twice, in any order, into sums of each
 rank: first when the first rank ended, then what was consumed until then. The batches that are played again
@@ -65,11 +65,12 @@ def workload_of(result: RunResult) -> Workload:
 
 
 def described(points: Sequence[Point]) -> list[Point]:
-    """The points that a system describes, in their order: those that a knee is made from, and those of which
-    the client is called the limit although its ranks waited for requests: for a latency with few readers, or
-    for the link of their hosts. A knee leaves these out, a system has both. No system describes what ranks
-    lost that waited for a core.
+    """The points that a system describes, in their order.
+
+    Those of a knee, and those that starved for a latency with few readers, or for the links of all hosts.
     """
+    # These two are the client's limit to a knee, and parameters of a system. Waiting for a core is not: the
+    # engine does not play it. Points are left out by what schedstat says, never by how far they are off.
     used = usable(points)
 
     def waited(point: Point) -> bool:
@@ -138,7 +139,7 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """How far the rows of a point reach."""
+    """The extent of a point's rows."""
 
     epoch: int
     """Steps of the longest epoch."""

@@ -138,7 +138,7 @@ def with_sample_sizes(workload: Workload, sizes: Floats) -> Workload:
 
 
 def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
-    """What the result as a whole does not say, its largest count being `most`."""
+    """Flags of the result as a whole, whose largest count is `most`."""
     flags = []
     if most > LOGGED_RANKS:
         sentence = (
@@ -153,7 +153,7 @@ def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
 
 
 def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> list[Flag]:
-    """What a fit does not cover: counts outside of those seen, a limit that was not reached."""
+    """Flags of a point that the fit does not cover: counts outside of those seen, a limit not reached."""
     flags = []
     low, high = fit.counts[0], fit.counts[-1]
     if not low <= ranks <= high:

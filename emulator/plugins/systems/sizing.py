@@ -37,7 +37,7 @@ _TOLERANCE, _ROUGH = 0.002, 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeds:
-    """How many accelerators a system feeds."""
+    """The number of accelerators that a system feeds."""
 
     workload: Workload
     accelerators: int
@@ -52,7 +52,7 @@ class Feeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a number of accelerators needs."""
+    """Storage and hosts that a number of accelerators needs."""
 
     workload: Workload
     accelerators: int
@@ -82,7 +82,7 @@ def utilisation(workload: Workload, system: System, ranks: int, over: Simulation
 def feeds(
     workload: Workload, system: System, threshold: float | None = None, over: Simulation | None = None
 ) -> Feeds:
-    """How many accelerators of `workload` the system feeds at the AU `threshold`; None: the workload's.
+    """The number of accelerators that the system feeds at the AU `threshold`; None: the workload's.
 
     This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
     Where a dataset is specified, it is of runs as `over`, whose epochs have borders at which readers wait.
@@ -247,7 +247,7 @@ def needs(
     margin: float = 0.1,
     cpu_seconds_per_gb: float | None = None,
 ) -> Needs:
-    """What storage and hosts `accelerators` of `workload` need at the AU `threshold`."""
+    """The storage and hosts that `accelerators` of `workload` need at the AU `threshold`."""
     wanted = workload.training.au_threshold if threshold is None else threshold
     hosts = -(-accelerators // per_host)
     each = demand(workload)
@@ -295,7 +295,7 @@ class Planned:
     feeds: Feeds | None = None
     """What the system feeds, where no number of accelerators was given."""
     verdict: str = ""
-    """Whether the system has what is needed, as a sentence; empty without a system."""
+    """A sentence on whether the system has what is needed; empty without a system."""
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -322,7 +322,7 @@ def plan(
     threshold: float | None = None,
     margin: float = 0.1,
 ) -> tuple[Planned, ...]:
-    """What `accelerators` of each workload need, or how many of them `system` feeds; one answer a workload.
+    """The needs of `accelerators` of each workload, or the number that `system` feeds; one answer a workload.
 
     `threshold` is the AU that is wanted (0 to 1); None: the workload's. `margin` is the share to keep in
     reserve. Raises SpecError: neither a system nor accelerators; MissingError without numba.
@@ -345,7 +345,7 @@ def plan(
 
 
 def verdict(found: Needs, system: System, margin: float) -> str:
-    """Whether the system has what is needed, and what falls short first, as a sentence."""
+    """A sentence on whether the system has what is needed, and what falls short first."""
     bound, name = tightest_limits(system, found.workload), system.name or system.title
     nic = found.nic / (1 - margin)
     have = {"storage": bound.system, "client hosts": bound.host, "one rank": bound.rank}

@@ -53,7 +53,7 @@ Watts = Annotated[float, parse_watts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSystem:
-    """What the storage can deliver."""
+    """Limits of the storage."""
 
     bandwidth: Rate | None = None
     """Bytes/s that all clients together can read. None: no limit of its own."""
@@ -93,7 +93,7 @@ class StorageSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """How stored bytes are protected."""
+    """Protection of stored bytes."""
 
     data: int
     """Nodes that hold the data of a stripe: k, or 1 with copies."""
@@ -141,7 +141,7 @@ class ClientSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What the storage is made of and what it costs."""
+    """Hardware of the storage and its price."""
 
     drives_per_node: int | None = None
     drive_capacity: Bytes | None = None
@@ -179,7 +179,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """What `feedrate fit` knows of a system: the measurements behind it, and how sure it is."""
+    """The measurements behind a fitted system, and how sure it is."""
 
     results: tuple[str, ...]
     """OUT folders that it was fitted to."""
@@ -209,7 +209,7 @@ class Fitted:
     """Median relative errors of throughput at counts that were held out of the fit, each by itself: of the
     simulation, of a constant efficiency, of the bandwidth cap alone; empty where too few were seen."""
     alternative: tuple[Alternative, ...] = ()
-    """What else explains the measurements: predictions span all of them."""
+    """Other parameters that explain the measurements: predictions span all of them."""
 
     def __post_init__(self) -> None:
         if len(self.held_out) not in (0, 3):
@@ -217,7 +217,7 @@ class Fitted:
 
     @property
     def no_better(self) -> bool:
-        """Whether a guess that simulates nothing predicts held-out counts as well."""
+        """True when a guess that simulates nothing predicts held-out counts as well."""
         return bool(self.held_out) and self.held_out[0] >= min(self.held_out[1:])
 
     @property
