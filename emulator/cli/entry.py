@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import time
 from contextlib import suppress
@@ -21,8 +23,26 @@ ALONE = ("record",)
 """Commands that run a user's process have no watchdog: it may hang, and signals are meant for it."""
 
 
+def open_streams() -> None:
+    """Make stdin, stdout and stderr usable: closed, in any encoding, whatever the locale is.
+
+    The number of a closed one would go to the next file that is opened, and what is printed into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a middle dot in an ASCII locale
+
+
 def entry() -> None:
     """Run the command, or follow rank 0 as one of the other ranks. Never returns."""
+    open_streams()
     together = len(sys.argv) > 1 and sys.argv[1] in TOGETHER and started_by_mpi()
     try:
         timeout = storage_timeout(sys.argv[1:])
