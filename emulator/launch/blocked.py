@@ -1,7 +1,7 @@
-"""The system call that a thread of this process is blocked in, and the file that it is about.
+"""Finds the system call that a thread of this process is blocked in, and its file.
 
-The kernel tells both: /proc/self/task/TID/syscall has the call's number and arguments, a descriptor is a link
-in /proc/self/fd, and a path lies in this process's own memory. No library has to announce what it does.
+/proc/self/task/TID/syscall has the call's number and arguments, a descriptor is a link
+in /proc/self/fd, and a path lies in this process's own memory. So calls of libraries are found, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OF_DESCRIPTORS = {
     },
 }
 # fmt: on
-"""Machine -> number of a call whose first argument is a descriptor -> its name."""
+"""Machine -> number -> name of calls whose first argument is a descriptor."""
 
 _OF_PATHS = {
     "x86_64": {
@@ -64,13 +64,13 @@ _OF_PATHS = {
         **{88: ("utime", 1), 8: ("getxattr", 0), 11: ("listxattr", 0)},
     },
 }
-"""Machine -> number of a call -> its name, and which of its arguments is a path."""
+"""Machine -> number -> name of calls with a path, and the index of that argument."""
 
 _OTHERS = {
     "x86_64": {11: "munmap", 26: "msync", 27: "mincore", 28: "madvise", 162: "sync"},
     "aarch64": {215: "munmap", 227: "msync", 232: "mincore", 233: "madvise", 81: "sync"},
 }
-"""Machine -> number of a call that may wait for a file system, but names no file -> its name."""
+"""Machine -> number -> name of calls that may wait for a file system but name no file."""
 
 _PATH_BYTES = 4096
 
@@ -81,21 +81,21 @@ class Call:
 
     name: str
     path: str = ""
-    """Path of the file; empty: not known."""
+    """Path of the file; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.name} of {self.path}" if self.path else self.name
 
 
 def blocked_call(thread: int) -> Call | None:
-    """The call into a file system that a thread of this process is blocked in; None: in none.
+    """The call into a file system that a thread of this process is blocked in, or None.
 
-    Pipes, sockets and terminals are no file systems: whoever waits there waits for a process.
+    Pipes, sockets and terminals do not count: a thread that waits there waits for a process.
     """
     machine = os.uname().machine
     try:
         number, *values = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
-        if number == "-1":  # no system call: a page of a mapped file is read, or the thread has work to do
+        if number == "-1":  # no system call: a page fault, or the thread runs
             return Call("a read of a mapped file") if _state(thread) == "D" else None
         arguments = [int(value, 16) for value in values[:6]]
         if name := _OF_DESCRIPTORS.get(machine, {}).get(int(number)):
@@ -107,7 +107,7 @@ def blocked_call(thread: int) -> Call | None:
             return Call(found[0], _text_at(arguments[found[1]]))
         name = _OTHERS.get(machine, {}).get(int(number))
         return Call(name) if name else None
-    except (OSError, ValueError, IndexError):  # it runs, or the kernel does not tell
+    except (OSError, ValueError, IndexError):  # the thread runs or has ended, or the kernel does not say
         return None
 
 
@@ -116,7 +116,7 @@ def _state(thread: int) -> str:
 
 
 def _text_at(address: int) -> str:
-    """The C string at an address of this process, read through the kernel: it may have been freed by now."""
+    """The C string at `address`. Read through the kernel: it may have been freed meanwhile."""
     memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         page = _PATH_BYTES - address % _PATH_BYTES
@@ -130,9 +130,9 @@ def _text_at(address: int) -> str:
 
 
 def bytes_moved(path: str) -> tuple[str, int]:
-    """Where `path` is mounted, and how many bytes the kernel has seen moved there; 0: it does not count.
+    """The mount point of `path`, and the bytes moved there so far; 0 if the kernel does not count them.
 
-    It counts for local disks and NFS. Nothing of the storage itself is touched.
+    It counts them for local disks and NFS. The storage itself is not touched.
     """
     place, device, kind, source = "", "", "", ""
     with suppress(OSError, ValueError, IndexError):
@@ -144,7 +144,8 @@ def bytes_moved(path: str) -> tuple[str, int]:
         if kind.startswith("nfs"):
             told = Path("/proc/self/mountstats").read_text().partition(f" mounted on {place} ")[2]
             return place, sum(map(int, told.partition("bytes:")[2].split()[4:6]))  # from and to the server
-        if not Path(f"/sys/dev/block/{device}").exists() and source.startswith("/dev/"):  # as btrfs has it
+        # btrfs reports an anonymous device: ask the block device that is its source.
+        if not Path(f"/sys/dev/block/{device}").exists() and source.startswith("/dev/"):
             number = Path(source).stat().st_rdev
             device = f"{os.major(number)}:{os.minor(number)}"
         counters = Path(f"/sys/dev/block/{device}/stat").read_text().split()

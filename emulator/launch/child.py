@@ -1,4 +1,4 @@
-"""Programs that work for this process, and end when it ends: fio, rados, mpirun, a checkpointing job."""
+"""Child programs that end with this process: fio, rados, mpirun, a checkpointing job."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from emulator.units import show_seconds
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
-"""How long a killed process is waited for: one that is blocked in a hung mount cannot be ended."""
+"""Seconds to wait for a killed process: one that is blocked in a hung mount does not end."""
 
 
 class ChildProcess(subprocess.Popen[str]):
     """A Popen with text in and out that ends when this process ends, even by SIGKILL.
 
-    The kernel sends it `on_death` when the thread that started it ends: start it in the main thread. It has a
-    session of its own, so that Ctrl-C in a terminal reaches it only through this process. SIGPIPE stays
-    ignored, as Python ignores it: a program that is told to end can tidy up although nobody listens any more.
+    The kernel sends it `on_death` when the thread that started it ends, so start it in the main thread. It
+    has its own session: Ctrl-C in a terminal reaches it only through this process. SIGPIPE stays ignored, so
+    that a program can clean up when its reader is gone.
     """
 
     def __init__(
         self, name: str, command: Sequence[str], *, on_death: int = signal.SIGKILL, **options: Any
     ) -> None:
-        """`name` is what error messages call it; `options` are Popen's."""
+        """`name` is its name in error messages; `options` are Popen's."""
         self.name = name
         live.detail(shlex.join(command))
         parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
         def die_with_parent() -> None:
             prctl(_PR_SET_PDEATHSIG, on_death)
-            if os.getppid() != parent:  # it ended before the kernel was asked
+            if os.getppid() != parent:  # the parent ended before prctl
                 os._exit(1)
 
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -54,7 +54,7 @@ class ChildProcess(subprocess.Popen[str]):
         )
 
     def send(self, text: str, *, last: bool) -> None:
-        """Write `text` to its stdin, and close that after the `last`. A child that has ended is no error."""
+        """Write `text` to its stdin; with `last` close it. A child that has ended is no error."""
         assert self.stdin is not None
         with suppress(BrokenPipeError):
             self.stdin.write(text)
@@ -65,7 +65,7 @@ class ChildProcess(subprocess.Popen[str]):
             self.stdin = None  # communicate() must not close it again
 
     def wait_for(self, begun: Callable[[], bool], seconds: float) -> bool:
-        """Wait until `begun()`; False when the child ended before. Raises StorageError after `seconds`."""
+        """Wait until `begun()`; False if the child ends first. Raises StorageError after `seconds`."""
         deadline = time.monotonic() + seconds
         while not begun():
             if self.poll() is not None:
@@ -81,9 +81,9 @@ class ChildProcess(subprocess.Popen[str]):
         seconds: float | None = None,
         hint: str = "the storage hangs; see the system log",
     ) -> tuple[str, str]:
-        """Write `text`, close stdin, and return its stdout and stderr when it has ended.
+        """Write `text`, close stdin, wait for the end, and return stdout and stderr.
 
-        Raises StorageError, with `hint`, when that takes more than `seconds`. It does not run any more then.
+        After `seconds` the child is killed and StorageError raised, with `hint`.
         """
         try:
             return self.communicate(text, timeout=seconds)
@@ -94,7 +94,7 @@ class ChildProcess(subprocess.Popen[str]):
             self.end()
 
     def end(self) -> None:
-        """Kill it if it runs, and hear no more of it. Never raises."""
+        """Kill it if it runs, and close its pipes. Never raises."""
         if self.poll() is None:
             self.kill()
             with suppress(subprocess.TimeoutExpired):
@@ -107,7 +107,7 @@ class ChildProcess(subprocess.Popen[str]):
 
 @contextmanager
 def signals_to(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM, SIGINT and SIGHUP call `handler` while the body runs; an ignored one stays so (nohup)."""
+    """Handle SIGTERM, SIGINT and SIGHUP by `handler` during the body; ignored ones stay ignored (nohup)."""
     heeded = [
         number
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

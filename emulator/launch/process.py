@@ -1,4 +1,4 @@
-"""Processes as the kernel sees them: their state, how they die, and whether memory was short."""
+"""Process states, death signals and OOM kills, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _PR_SET_PDEATHSIG = 1
 
 
 def let_go_of_output() -> None:
-    """Close stdin, stdout and stderr for whoever reads them: this process may never quite end."""
+    """Point stdin, stdout and stderr to /dev/null: readers see an end even if this process cannot exit."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nothing, descriptor)
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the kernel send signal `number` to this process when the one that started it ends."""
+    """Have the kernel send signal `number` to this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def write_stderr(line: str) -> None:
-    """Write a line to stderr, as a process can that is about to end."""
+    """Write a line to stderr without buffers: the process may be about to end."""
     with suppress(OSError):
         os.write(2, (line + "\n").encode(errors="replace"))
 
 
 def process_state(pid: int) -> str:
-    """The state of process `pid` as a letter of /proc/PID/stat; empty when there is none."""
+    """The state of process `pid`, a letter of /proc/PID/stat; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -38,7 +38,7 @@ def process_state(pid: int) -> str:
 
 
 def oom_kills() -> int:
-    """The OOM killer's count of this cgroup, else of the machine."""
+    """Number of OOM kills in this cgroup, else on this host."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, place = line.split(":", 2)
@@ -61,7 +61,7 @@ _OOM_BEFORE = oom_kills()
 
 
 def short_of_memory(number: int) -> str:
-    """Words to put after "killed by SIGKILL" when memory was the reason, or may have been."""
+    """Words to append to "killed by SIGKILL" if memory was, or may have been, the reason."""
     if number != signal.SIGKILL:
         return ""
     if oom_kills() > _OOM_BEFORE:

@@ -1,9 +1,9 @@
-"""What a run has in memory: one folder, gone with its launcher, or at the next start when that was killed.
+"""The scratch folder of a run, in /dev/shm. Its launcher removes it, or the next start if that was killed.
 
-MPI's shared memory, the step barrier's pipes, the shaped storage's clock, sockets and semaphores of
-DataLoader workers all lie there or carry its name. It is the user's alone (0700); its name has the boot, the
-launcher's process and 64 random bits. The launcher holds a lock on it: whoever gets the lock has found a
-dead one.
+MPI's shared memory, the step barrier's pipes, the shaped storage's clock, and sockets and semaphores of
+DataLoader workers are in it or have its name as a prefix. Its mode is 0700. Its name has the boot, the
+launcher's process id and 64 random bits. The launcher holds a lock on it: a folder that can be locked is
+dead.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
 
 @contextmanager
 def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
-    """A folder of this process, and the environment by which ranks use it. Removes dead ones before."""
-    parent = _parents()[0]  # a short path where there is one: those of sockets have a limit
+    """Make a folder of this process and the environment by which ranks use it. Removes dead folders first."""
+    parent = _parents()[0]  # /dev/shm if possible: a socket's path must be short
     remove_dead()
     folder = parent / f"feedrate-{_boot()}-{os.getpid()}-{secrets.token_hex(8)}"
     with storage_errors("cannot make a folder for temporary files"):
@@ -53,16 +53,16 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 class RankFile(NamedTuple):
-    """What a rank of this machine writes of itself (launch.watch)."""
+    """The file by which a rank shows its launcher that it runs (launch.watch)."""
 
     pid: int
     beat: float
-    """When it last showed that it runs, in seconds of time.monotonic."""
+    """Its last heartbeat, in seconds of time.monotonic."""
     host: str
 
 
 def ranks_in(folder: Path) -> dict[int, RankFile]:
-    """The ranks of this machine that have begun, by number."""
+    """The ranks of this host that have started, by number."""
     found = {}
     for file in folder.glob("rank-*"):
         with suppress(OSError, ValueError):
@@ -72,7 +72,7 @@ def ranks_in(folder: Path) -> dict[int, RankFile]:
 
 
 def remove_dead() -> None:
-    """Remove the folders that killed processes of this user have left. Never raises."""
+    """Remove this user's folders whose launcher was killed. Never raises."""
     with suppress(OSError):
         for parent in _parents():
             for folder in parent.glob("feedrate-*-*-*"):
@@ -89,8 +89,8 @@ def _is_dead(folder: Path) -> bool:
     try:
         if name[1] != _boot():
             return True
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its owner lives, wherever it is
-        # A living owner may not have taken its lock yet. A zombie has ended.
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError, an OSError: the owner is alive
+        # The owner may not have locked it yet.
         return process_state(int(name[2])) in ("", "Z")
     finally:
         os.close(held)

@@ -1,7 +1,7 @@
-"""One point: the active ranks read and compute, and sum up what they measured.
+"""One point: the active ranks train, and sum up what they measured.
 
-Each rank keeps its rows. Figures that need all of them are computed together (`analysis.parts`), the rest is
-summed by host: rank 0 gets as much of a million steps as of ten.
+Each rank keeps its rows. Figures over all rows are reductions (`analysis.parts`); other totals are summed by
+host. So rank 0 receives as much after a million steps as after ten.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from emulator.storage.shaped import NodeLimiter, ShapedStorage
 from emulator.units import show_bytes
 
 SPOOL_SECONDS = 1.0
-"""Rows reach the spool at least this often, so that a killed run keeps what it measured."""
+"""Longest time between two writes to the spool: what a killed run loses, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob:
-    """What a run or a sweep is asked to do, decided before any rank starts: the same on every rank."""
+    """A run or sweep as the user asked for it. The same on every rank."""
 
     kind: Kind
     dataset: Place
-    """Its folder, or its objects."""
+    """Its folder or object URL."""
     workload: Workload
     loader: str
     """An entry point of `feedrate.loaders`."""
     storage: StorageSpec
     epochs: int | None
-    """Epochs of a point, at most; None: as many as `steps` take."""
+    """Most epochs of a point; None: as many as `steps` need."""
     steps: int | None
-    """Steps of a rank in a point, at most; None: whole epochs. Without either: `enough_steps`."""
+    """Most steps of a rank in a point; None: whole epochs. With neither, `enough_steps`."""
     precision: float = 0.05
-    """Width of a knee's interval that is asked for: how well a point has to be known."""
+    """Requested width of the knee's interval, as a share."""
     placement: Placement = "spread"
-    """`spread`: over all hosts, evenly. `pack`: one host after the other."""
+    """`spread`: evenly over all hosts. `pack`: fill one host after the other."""
     verify_reads: bool = False
-    """Compare every sample with the manifest's checksum while it is read."""
+    """Compare every sample that is read with the manifest's checksum."""
     out: Path
     force: bool = False
-    """Overwrite the result in `out`."""
+    """Overwrite a result in `out`."""
     resume: bool = False
-    """Go on with the sweep in `out`."""
+    """Continue the sweep in `out`."""
     command: tuple[str, ...]
     """The command line that repeats it."""
     label: str = ""
@@ -78,14 +78,15 @@ class TrainingJob:
 
     @property
     def direct(self) -> bool:
-        """Whether files are read with O_DIRECT where the file system can."""
+        """True if files are read with O_DIRECT where the file system supports it."""
         return self.loader == "direct" and self.storage.cache == "cold" and not self.workload.access.buffered
 
     def rank_plan(self, manifest: Manifest, number: int, ranks: int) -> RankPlan:
         """The plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""
         plan = plan_for(self.workload, manifest.samples, ranks, manifest.samples_per_file)
         plan.require_a_step()
-        # A seed of its own for every point: caches behind the mount must not profit from the last point.
+        # Each point has its own order: the head of one order, read at every count, would come from caches
+        # behind the mount.
         seed = self.workload.training.shuffle_seed + number
         epochs, steps = self.epochs, self.steps
         if epochs is None and steps is None:
@@ -94,14 +95,15 @@ class TrainingJob:
 
 
 POINT_SECONDS = 30.0
-"""Seconds of a point whose accelerators never wait, at least: a drift of the storage shows in them."""
+"""Shortest point, in seconds of compute: long enough for the storage's drift to show."""
 
 
 def enough_steps(workload: Workload, ranks: int, precision: float) -> int:
-    """Steps of a rank that make a point of `ranks` ranks long enough: fewer than the workload's epochs have.
+    """Steps of a rank that make a point of `ranks` ranks long enough.
 
-    POINT_SECONDS; as many as no read-ahead shows in (the flag `short`); and so many samples that their mean
-    size, by the deviation that the workload states, is known to half of `precision`, with 95 % certainty.
+    The largest of: steps that compute for POINT_SECONDS; steps after which read-ahead no longer matters (the
+    flag `short`); and steps whose mean sample size is known to half of `precision` with 95 % confidence, by
+    the workload's standard deviation.
     """
     sample = workload.sample_read
     samples = (2 * 1.96 / precision * sample.bytes_sd / sample.bytes_mean) ** 2
@@ -111,14 +113,14 @@ def enough_steps(workload: Workload, ranks: int, precision: float) -> int:
 
 
 MEAN_DIFFERENCE = 0.2
-"""Share by which a dataset's mean sample may differ from the workload's, beyond the spread of few samples."""
+"""Largest relative difference between a dataset's mean sample and the workload's, beyond sampling error."""
 
 
 def mismatch(workload: Workload, manifest: Manifest) -> str:
-    """What makes this dataset another one than the workload's; empty when it is like it.
+    """Say how the dataset differs from the workload's; empty if it does not.
 
-    Compared are the format, whether files hold many samples, and the mean bytes of a sample: those may differ
-    by 20 % and by three standard errors, since a dataset of few samples need not meet the mean.
+    Compares the format, one or many samples a file, and the mean bytes of a sample, which may differ by
+    MEAN_DIFFERENCE and three standard errors.
     """
     sample, mean = workload.sample, manifest.total / max(1, manifest.samples)
     spread = 3 * sample.bytes_sd / math.sqrt(max(1, manifest.samples))
@@ -137,24 +139,24 @@ def mismatch(workload: Workload, manifest: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTotals:
-    """What a rank's requests were, or those of all ranks of a host, or of all hosts."""
+    """The read requests of a rank, of a host's ranks, or of all ranks."""
 
     buffered: int
-    """Ranks whose reads went through the page cache."""
+    """Number of ranks that read through the page cache."""
     latency: Mapping[int, int]
-    """Upper edge in microseconds -> read requests."""
+    """Histogram: upper edge in microseconds -> read requests."""
     slowest: float
     """Seconds of the longest read request."""
     pages_sampled: int
-    """Pages looked at just before they were read."""
+    """Pages whose residency was checked just before they were read."""
     pages_resident: int
-    """Those of them that were in the page cache."""
+    """Pages among those that were in the page cache."""
     retries: Mapping[str, int]
-    """Why requests to an object store were repeated -> how many of them."""
+    """Reason -> number of repeated requests to an object store."""
 
     @classmethod
     def summed(cls, parts: Sequence[ReadTotals]) -> ReadTotals:
-        """All of them together."""
+        """Sum up `parts`; at least one."""
         latency: Counter[int] = Counter()
         retries: Counter[str] = Counter()
         for part in parts:
@@ -172,15 +174,15 @@ class ReadTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What all ranks of a point measured, as rank 0 has it."""
+    """The measurement of a point by all its ranks, on rank 0."""
 
     point: Point
-    """With its hosts, without flags."""
+    """The point with its hosts, without flags."""
     reads: ReadTotals
     rates: Floats
-    """Samples/s of all ranks over the time in which they were busy (`analysis.throughput.rate_series`)."""
+    """Samples/s of all ranks while all were busy (`analysis.throughput.rate_series`)."""
     barrier_polled: bool
-    """True when what the barrier takes is in the columns of each step that ends in one."""
+    """True if the barrier's own time is part of a step's columns."""
 
 
 def run_point(
@@ -192,10 +194,10 @@ def run_point(
     progress: Callable[[int], None],
     links: HostLinks | None = None,
 ) -> Measured | None:
-    """Run point `number` on the ranks of `comm`; what they measured on rank 0, None elsewhere.
+    """Run point `number` on the ranks of `comm`; return the measurement on rank 0, None elsewhere.
 
-    `links` join this host to the others; the first rank of each host has them.
-    `progress(steps)` is called once a step. Raises DatasetError, StorageError.
+    `links` are this host's connections, on its first rank. `progress(steps)` is called once a step. Raises
+    DatasetError, StorageError.
     """
     workload = job.workload
     plan = job.rank_plan(dataset.manifest, number, comm.size)
@@ -290,9 +292,9 @@ def run_point(
 def _starved(
     rows: Steps, played: Steps | None, comm: Comm, account: Account | None, activity: HostActivity
 ) -> tuple[Starved, dict[str, Starved]] | None:
-    """What starved the accelerators, all together and by host; None where a kernel keeps no books.
+    """Compute what starved the accelerators, in total and by host; None if a host has no schedstat.
 
-    Collective over `comm`. `activity` is what this rank's host did.
+    Collective over `comm`. `activity` is that of this rank's host.
     """
     if comm.max(np.array([float(account is None)]))[0] or account is None:
         return None
@@ -309,7 +311,7 @@ def _starved(
 
 
 def _host_share(rows: Steps, cpu: float, activity: HostActivity | None, node: Comm) -> HostShare | None:
-    """What the ranks of this host did, on the first of them; None on the others. Collective over `node`."""
+    """Sum up this host's ranks, on the first of them; None on the others. Collective over `node`."""
     own = (rows["bytes"].sum(), rows["samples"].sum(), rows["wait"].sum(), cpu)
     size, samples, waited, used = node.sum(np.array(own, np.float64)).tolist()
     if activity is None:
@@ -327,7 +329,7 @@ def _host_share(rows: Steps, cpu: float, activity: HostActivity | None, node: Co
 
 
 class SpoolWriter:
-    """Hands the new rows of `log` to `spool`."""
+    """Appends the new rows of `log` to `spool`."""
 
     def __init__(self, log: StepLog, spool: Spool) -> None:
         self._log = log
@@ -336,13 +338,13 @@ class SpoolWriter:
         self._due = 0.0
 
     def write_if_due(self, now: float) -> None:
-        """Write them once in SPOOL_SECONDS. Raises StorageError."""
+        """Write new rows if SPOOL_SECONDS have passed. Raises StorageError."""
         if now >= self._due:
             self._due = now + SPOOL_SECONDS
             self.write()
 
     def write(self) -> None:
-        """Raises StorageError."""
+        """Write new rows. Raises StorageError."""
         rows = self._log.rows(self._written)
         if len(rows):
             self._spool.append(rows)
@@ -351,9 +353,9 @@ class SpoolWriter:
 
 @contextmanager
 def open_storage(store: Store, spec: StorageSpec, node: Comm, *, direct: bool) -> Iterator[TimedStorage]:
-    """What ranks read `store` through: timed, shaped where `spec` says so, with O_DIRECT where `direct`.
+    """Open what ranks read `store` through: timed, shaped if `spec` says so, with O_DIRECT if `direct`.
 
-    Collective over `node`, the ranks of a host, which share one shaped device. Raises StorageError.
+    Collective over `node`: the ranks of a host share one shaped device. Raises StorageError.
     """
     plain = store.for_ranks(direct=direct, cache=spec.cache)
     if spec.shaped_rate is None:
@@ -366,6 +368,6 @@ def open_storage(store: Store, spec: StorageSpec, node: Comm, *, direct: bool) -
         limiter = NodeLimiter.join(path, *shape)
     node.barrier()
     if node.rank == 0:
-        limiter.unlink()  # everybody has it open: nothing is left behind, whatever happens next
+        limiter.unlink()  # every rank has it open: a killed run leaves nothing behind
     with limiter:
         yield TimedStorage(ShapedStorage(plain, limiter))

@@ -1,7 +1,8 @@
-"""What the emulator itself costs, measured with files in memory. Nothing of it is subtracted from any result.
+"""Measures the emulator's own cost. No result has it subtracted.
 
-An empty loader and no compute leave the loop; files in memory and no compute leave loop and loader. The files
-hold samples of the workload's kind, read in its pattern: small requests cost more than large ones.
+Without compute, an empty loader leaves the cost of the loop, and files in memory that of loop and loader. The
+files hold samples of the workload's kind and are read in its pattern: small requests cost more than large
+ones.
 """
 
 from __future__ import annotations
@@ -37,28 +38,28 @@ from emulator.storage.folder import REQUEST, FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer
 
 FILES = 16
-"""At least."""
+"""Fewest files."""
 EDGE = 92
-"""Voxels per axis of a volume: 3.9 MB."""
+"""Voxels per axis of a volume of 3.9 MB."""
 FILE_BYTES = 5 * EDGE**3
-"""About so many bytes of a file are read."""
+"""Bytes of a file, about."""
 _ROW_GROUP = 6144
-"""Rows of a row group of narrow rows, as DLRM has them."""
+"""Rows per row group, as in DLRM."""
 LOOP_STEPS = 2000
 READ_SECONDS = 0.3
-"""Reading goes on for about this long."""
+"""Shortest time of reading, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What one rank costs where storage and compute cost nothing."""
+    """One rank's cost with free storage and compute."""
 
     step_seconds: float
-    """Wall seconds of the loop per step, with a loader that reads nothing."""
+    """Wall seconds per step with a loader that reads nothing."""
     cpu_seconds_per_gb: float
-    """User + system seconds per 10^9 bytes, reading files in memory."""
+    """User + system seconds per 10^9 bytes read from files in memory."""
     samples_per_second: float
-    """Samples of `sample_bytes` that one rank reads a second from memory."""
+    """Samples/s of `sample_bytes` that one rank reads from memory."""
     sample_bytes: int
 
 
@@ -68,14 +69,14 @@ def self_test(kind: str, workload: Workload) -> Overhead:
         with storage_errors(f"cannot write the self-test's files to {folder}"):
             files = ram_files(Path(folder), workload)
         spec = workload.loader
-        small = replace(  # a step as small as a file
+        small = replace(  # a step takes one file
             spec,
             batch_size=max(1, min(spec.batch_size, files.samples // FILES)),
             prefetch=max(spec.prefetch, spec.workers),
             crop=(64, 64, 64) if files.format == "npz" else (),
         )
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))
-        # Workers stay: to start them anew costs once an epoch, and a pass is much shorter than one.
+        # Workers persist: starting them costs once an epoch, and a pass is much shorter than an epoch.
         loader = make_loader(
             kind, small, storage, files, access=replace(workload.access, refill="persistent")
         )
@@ -88,7 +89,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
         )
         one_pass = RankPlan(plan=plan, seed=0, epochs=1)
         try:
-            _loop(loader, one_pass)  # imports, threads and buffers are there from here on
+            _loop(loader, one_pass)  # a first pass pays for imports, threads and buffers
             spent, seconds, samples, size = 0.0, 0.0, 0, 0
             while seconds < READ_SECONDS:
                 before = cpu_seconds() + loader.helper_cpu_seconds()
@@ -108,8 +109,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
 
 
 def ram_files(folder: Path, workload: Workload) -> Manifest:
-    """Write FILES files with samples of the workload's kind and size, up to FILES batches where they are
-    smaller than FILE_BYTES. Raises OSError."""
+    """Write files with samples of the workload's kind and size for FILES steps. Raises OSError."""
     name, sample = workload.sample.format, workload.sample_read
     form = format_named(name)
     if workload.sample.samples_per_file == 1 and not form.records:
@@ -121,11 +121,11 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
         shape = (count, 1, 1, max(1, size // 5))
     if name == "parquet":
         names = workload.access.columns or ("x",)
-        values = max(1, sample.bytes_mean // len(names) // 4)  # columns as wide as those read, on the average
+        values = max(1, sample.bytes_mean // len(names) // 4)  # as wide as the mean column that is read
         width = values if values > 1 else 0
         columns = tuple(ColumnSpec(name=column, dtype="float32", size=width) for column in names)
         form = FORMATS.load(name)(columns, _ROW_GROUP)
-    # As many small ones as a step of the workload takes: a pass has FILES steps.
+    # Of files smaller than FILE_BYTES a step takes several.
     many = FILES * max(1, min(workload.loader.batch_size, FILE_BYTES // (5 * math.prod(shape))))
     files = tuple(f"ram_{number}{form.suffix}" for number in range(many))
     zeros: Sources = {"x": _Zeros(), "y": _Zeros()}
@@ -141,7 +141,7 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
 
 
 class _Zeros:
-    """The bytes of an array of zeros. A Source."""
+    """A Source of zeros."""
 
     crc = 0
 
@@ -164,7 +164,7 @@ class _Empty:
 
 
 def _loop(loader: Loader, plan: RankPlan) -> tuple[float, Steps]:
-    """Wall seconds of THE loop without compute, and its steps."""
+    """Run THE loop without compute; its wall seconds and steps."""
     clock, log = MonotonicClock(), StepLog(0, 0)
     begin = time.perf_counter()
     train(plan, loader, Accelerator(repeat(0.0), clock).compute, log, clock)
