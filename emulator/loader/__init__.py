@@ -14,7 +14,7 @@ from emulator.registry import LOADERS
 from emulator.storage.base import Storage
 
 ALL = AccessSpec()
-"""Whole samples in random order."""
+"""Reads whole samples in random order."""
 
 
 def _torch() -> Any:
@@ -50,12 +50,12 @@ def make_loader(
     """Make the loader `kind`, an entry point of `feedrate.loaders`, for one rank.
 
     It reads `samples` from `storage`. `seed` draws the random crops. With `checksums` it compares the CRC-32
-    of every sample that it reads, and raises DatasetError where one differs. `access` gives the columns or
-    pieces to read, and what workers do between two calls of `read`. Raises DatasetError for a format that is
-    unknown or does not fit the workload, MissingError without PyTorch.
+    of every sample. `access` gives the columns or pieces to read, and whether workers persist between two
+    calls of `read`. Raises DatasetError for a format that is unknown or does not fit the workload,
+    MissingError without PyTorch.
     """
     form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS.load(kind)
-    # Arrays in adopted files have shapes of their own and cannot be stacked to a batch: keep their bytes.
+    # Arrays in adopted files differ in shape and cannot be stacked into a batch: keep their bytes.
     foreign = getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
     crops = owner.tensors and bool(spec.crop) and not foreign
     many = samples.samples_per_file > 1 or bool(columns) or form.partial

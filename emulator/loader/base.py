@@ -1,4 +1,4 @@
-"""What a loader can do, what a rank gets from it, and the threads that it reads with."""
+"""The interface of loaders, their batches, and their reader threads."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from emulator.record.books import Stretch
 from emulator.units import show_seconds
 
 _CLOSE_SECONDS = 1.0
-"""How long `DaemonThreads.close` waits for work that is under way; what hangs longer is left to the exit."""
+"""Seconds that `DaemonThreads.close` waits for running reads; those that hang end with the process."""
 
 
 class Made(NamedTuple):
-    """How a worker process came by a batch."""
+    """A worker process's account of making one batch."""
 
     stretch: Stretch
-    """What the time went into from its begin until it was ready."""
+    """Where the time went from the start of the batch until it was ready."""
     idle: float
-    """Seconds before its begin in which the worker had nothing to do."""
+    """Seconds before the start in which the worker was idle."""
     others: Stretch
-    """What threads of the worker that do not read did since its last batch: they hand batches over."""
+    """Time of the worker's other threads, which send batches, since its last batch."""
     starting: float = 0.0
-    """Of a worker's first batch: seconds of `idle` in which the worker, just born, had no core."""
+    """Seconds of `idle` in which a new worker waited for a core; 0 after its first batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch, read whole and ready for the accelerator."""
+    """One batch, read completely."""
 
     samples: int
-    """Samples in it."""
+    """Number of samples."""
     bytes: int
-    """Bytes that were read for it."""
+    """Bytes read for it."""
     ready: float = field(compare=False)
-    """When the last of them had arrived, in seconds of time.monotonic: maybe long before anybody looked."""
+    """Arrival of its last byte, in seconds of time.monotonic. May be long before the rank takes the batch."""
     began: float = field(default=math.nan, compare=False)
-    """When reading for it began, in seconds of time.monotonic; NaN: nothing was read, or nobody noted it."""
+    """Start of its first read, in seconds of time.monotonic; NaN if nothing was read, or it is unknown."""
     made: Made | None = field(default=None, compare=False)
-    """None: threads of this process have read it."""
+    """None if threads of this process read it."""
 
 
 class Numbers(Protocol):
-    """Whole numbers by index: an array, or a column that is read when it is asked for."""
+    """Integers by index: an array, or a column that is read on demand."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
 
 
 class SampleList(Protocol):
-    """The files of a dataset, as its manifest lists them."""
+    """The files of a dataset by index, as in its manifest."""
 
     @property
     def format(self) -> str:
@@ -66,12 +66,12 @@ class SampleList(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Names by file index; of a sample in two files, the first."""
+        """Names; for a sample in several files, of the first."""
         ...
 
     @property
     def sizes(self) -> Numbers:
-        """Bytes of each file; of a sample in two files, both together."""
+        """Bytes; for a sample in several files, of all together."""
         ...
 
     @property
@@ -85,20 +85,20 @@ class Loader(Protocol):
     """Reads batches ahead of the accelerator. Used by one thread at a time."""
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """The batches, in order, each when all that its portion and those before ask for has been read.
+        """Yield the batches of `portions`, in order, each when it has been read completely.
 
-        An iterator that is left early is closed by the next call, or by `close`. Raises DatasetError
-        for a sample that is missing, truncated or corrupt, StorageError for one that cannot be read
-        and when nothing arrives for `stall_timeout` seconds.
+        The next call, or `close`, closes an unfinished iterator. Raises DatasetError for a missing, truncated
+        or corrupt sample, StorageError for one that cannot be read and after `stall_timeout` seconds without
+        data.
         """
         ...
 
     def helper_cpu_seconds(self) -> float:
-        """User + system seconds of worker processes so far (threads count for the rank itself)."""
+        """User + system seconds of worker processes so far. Threads count for the rank itself."""
         ...
 
     def close(self) -> None:
-        """Stop reading and let go of memory and workers. Never hangs, even when the storage does."""
+        """Stop reading and release memory and workers. Never hangs, even if the storage does."""
         ...
 
 
@@ -107,16 +107,16 @@ class LoaderPlugin:
     """A loader that `--loader` may name. Its module is imported for `--help`: keep it light."""
 
     get: Callable[[], Callable[[LoaderSpec, Any, int, Refill], Loader]]
-    """Imports the loader and returns its class, which is called with the workload's LoaderSpec, a reader of
-    `loader.reading`, the seed of the crops, and what becomes of workers between two reads."""
+    """Imports the loader and returns its class. Its arguments: the workload's LoaderSpec, a reader of
+    `loader.reading`, the seed of random crops, and whether workers persist between two reads."""
     summary: str
-    """What `--help` says of it."""
+    """Its line in `--help`."""
     tensors: bool = False
-    """True when worker processes make tensors of samples and crop them: it needs PyTorch."""
+    """True if it needs PyTorch: worker processes make tensors of samples and crop them."""
 
 
 def stalled(timeout: float) -> StorageError:
-    """What a consumer raises that has waited for `timeout` seconds."""
+    """The error of a consumer that has waited for `timeout` seconds."""
     return StorageError(
         f"no batch for {show_seconds(timeout)}",
         "the storage hangs, or it is too slow for loader.stall_timeout",
@@ -124,10 +124,9 @@ def stalled(timeout: float) -> StorageError:
 
 
 class DaemonThreads:
-    """Threads that take their work from one queue, in order, until a None comes.
+    """Threads that take tasks from one queue, in order, until they get None.
 
-    A read may hang for ever. These threads never keep a process alive: `concurrent.futures` joins its own
-    when the interpreter exits, however long that takes.
+    A read may hang forever, so they are daemons. `concurrent.futures` would join its threads at exit.
     """
 
     def __init__(self, count: int, name: str, work: Callable[[SimpleQueue[Any]], None]) -> None:
@@ -141,7 +140,7 @@ class DaemonThreads:
             thread.start()
 
     def close(self) -> None:
-        """End the threads that are idle, and wait a little for the others."""
+        """End idle threads, and wait _CLOSE_SECONDS for the others."""
         for _ in self._threads:
             self.tasks.put(None)
         deadline = time.monotonic() + _CLOSE_SECONDS

@@ -1,9 +1,9 @@
-"""Reader threads that read every byte and keep none: the client that costs next to nothing.
+"""`--loader direct`: the storage's side. Reader threads read every byte and keep none.
 
-What the plan asks for is read in order by `workers` threads, each in requests of `block_bytes` into a
-buffer of its own, which is overwritten by its next request: memory is workers x block_bytes, whatever the
-samples' size. The queue depth that the storage sees is `workers`. Threads are handed some reads at a time,
-and a storage of files reads these in one loop (storage.posix.PosixScanner).
+`workers` threads read the plan in order, each in requests of `block_bytes` into its own buffer, which the
+next request overwrites. So memory is workers x block_bytes for any size of samples, and the queue depth that
+the storage sees is `workers`. A thread gets several reads at once; files are read in one loop
+(storage.posix.PosixScanner).
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from emulator.storage.base import Closing, Scanner
 from emulator.storage.posix import aligned_buffer
 
 _FILES = 64
-"""Files that a thread keeps open, at most; all threads a quarter of what a process may."""
+"""Most files that a thread keeps open. All threads use at most a quarter of RLIMIT_NOFILE."""
 _TOGETHER = 4 * 2**20
-"""Bytes of samples that a thread takes at once, of those of a step."""
+"""Bytes of a step's samples in one task."""
 
 
 class _Slot:
-    """One batch of an epoch on its way, of which `left` tasks are still to come.
+    """One batch of which `left` tasks are unfinished.
 
-    The reader that brings the last one notes the time and releases `complete`, for which the consumer waits.
-    A bare lock is the cheapest thing that a thread can wait for with a timeout: an Event or a Future builds a
-    condition variable for every batch.
+    The reader that finishes the last one sets `ready` and releases `complete`, for which the consumer waits.
     """
 
     __slots__ = ("began", "bytes", "cancelled", "complete", "epoch", "error", "left", "ready", "samples")
@@ -50,8 +48,10 @@ class _Slot:
         self.ready = time.monotonic()
         self.error: BaseException | None = None
         self.cancelled = False
-        """Nobody waits for it any more."""
-        self.complete = threading.Lock()  # held until the batch is complete or has failed
+        """The consumer no longer waits for it."""
+        # Held until the batch is complete or has failed. A lock is the cheapest object to wait for with a
+        # timeout: an Event or a Future would make a condition variable for every batch.
+        self.complete = threading.Lock()
         if tasks:
             self.complete.acquire()
 
@@ -60,24 +60,24 @@ class _Slot:
 
 
 class _Lead(Closing):
-    """The right to take the next task. One thread has it, and keeps it until it has to wait for the storage.
+    """The right to take the next task. One thread has it until it has to wait for the storage.
 
-    So as many threads read as are needed to keep the storage busy: what is in memory is read by one, since
-    more would only fight for Python's lock.
+    So one thread reads what is in the page cache, where more would compete for Python's lock, and as many as
+    needed read from the storage.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
-        """`lock` is that of all threads, this object one thread's."""
+        """`lock` is shared by all threads; each has its own _Lead."""
         self._lock = lock
         self._mine = False
 
     def take(self) -> bool:
-        """Wait for it; True."""
+        """Wait for the lead, and return True."""
         self._mine = self._mine or self._lock.acquire()
         return self._mine
 
     def give_way(self) -> None:
-        """Let another thread have it."""
+        """Give up the lead, if this thread has it."""
         if self._mine:
             self._mine = False
             self._lock.release()
@@ -86,13 +86,14 @@ class _Lead(Closing):
 
 
 class DirectLoader:
-    """See the module's docstring. Data are discarded as soon as they have arrived."""
+    """Reads one rank's batches by threads and discards the data."""
 
     def __init__(
         self, spec: LoaderSpec, reader: WholeReader, seed: int = 0, refill: Refill = "never"
     ) -> None:
-        """`seed` has no meaning here: nothing is cropped. Where files are evicted when they are closed, those
-        of many samples stay open until `read` is called again; with `refill` = never it is called once."""
+        """`seed` is unused: nothing is cropped. Files of many samples stay open until the next `read` if
+        closing evicts their pages, and are not kept open with `refill` = never, where there is no next
+        `read`."""
         self._spec = spec
         self._reader = reader
         self._evicts = reader.storage.evicts_on_close
@@ -106,7 +107,7 @@ class DirectLoader:
         self._readers = DaemonThreads(spec.workers, "reader", self._read_tasks)
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """As Loader.read; at most `prefetch` batches are read ahead of the consumer."""
+        """See Loader.read. At most `prefetch` batches are read ahead."""
         self._abandon()
         self._epoch += 1
         return self._deliver(iter(portions))
@@ -123,7 +124,7 @@ class DirectLoader:
                 if slot.error is not None:
                     raise slot.error
                 window.popleft()
-                # Before the batch is handed over: the readers must not idle while the rank computes on it.
+                # Before the batch is yielded: readers must not idle while the rank computes.
                 for portion in islice(portions, 1):
                     window.append(self._admit(portion))
                 yield Batch(slot.samples, slot.bytes, slot.ready, slot.began)
@@ -140,8 +141,8 @@ class DirectLoader:
         return slot
 
     def _read_tasks(self, tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None]) -> None:
-        """Life of a reader thread."""
-        buffer = aligned_buffer(self._reader.room())  # pages that are never touched take no memory
+        """The loop of a reader thread."""
+        buffer = aligned_buffer(self._reader.room())  # untouched pages take no memory
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
         lead, epoch = _Lead(self._leading), 0
@@ -168,7 +169,7 @@ class DirectLoader:
                 size = scanner.scan(wanted, self._reader.form.check_head, slot.is_cancelled)
             else:
                 size = sum(self._reader.fetch(read, buffer, slot.is_cancelled) for read in reads)
-        except BaseException as error:  # noqa: BLE001  the consumer raises it, once, and does not wait for ever
+        except BaseException as error:  # noqa: BLE001  the consumer raises it; else it would wait forever
             self._fail(slot, error)
         else:
             with self._lock:
@@ -189,7 +190,7 @@ class DirectLoader:
             slot.cancelled = True
 
     def helper_cpu_seconds(self) -> float:
-        """0: there are no helper processes."""
+        """Return 0: there are no worker processes."""
         return 0.0
 
     def close(self) -> None:

@@ -1,8 +1,9 @@
-"""A sample's arrays through the library that a training reads its format with: np.load, nibabel, h5py.
+"""Loads a sample's arrays by the library that a training uses: np.load, nibabel or h5py.
 
-The library opens a file of a mounted file system itself, by its path: the same system calls, of the same
-sizes, at the same offsets, through the page cache and the kernel's read-ahead. Objects and shaped storage
-have no path; there the library reads a buffered file, as it does through s3fs.
+The library opens a mounted file by its path. So the storage sees the same system calls as from a training,
+through the page cache and the kernel's read-ahead: on a device of 12 ms np.load gave a training an AU of 20
+%, where requests of 1 to 4 MiB gave 80 %. Objects and shaped storage have no path; the library reads a
+buffered file, as through s3fs.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from emulator.storage.base import Blob, Storage, wrong_size
 from emulator.storage.posix import aligned_buffer
 
 _DAMAGE = (*DAMAGE, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""How libraries say that a file is not what it should be."""
+"""Errors that libraries raise for a damaged file."""
 
 
 def load_sample(whole: WholeReader, index: int) -> dict[str, Array]:
-    """The arrays "x" and "y" of sample `index`. Raises DatasetError, StorageError.
+    """Load the arrays "x" and "y" of sample `index`. Raises DatasetError, StorageError.
 
-    With checksums its bytes are read in blocks and compared, and the arrays are taken from them.
+    With checksums, its bytes are read in blocks and compared first.
     """
     parts = whole.form.parts(whole.samples.names[index])
     if whole.checksums is not None:
@@ -50,7 +51,7 @@ class _File(NamedTuple):
     name: str
     size: int
     opened: Any
-    """Its path, or the open file."""
+    """Its path, or an open file."""
 
 
 def _opened(whole: WholeReader, index: int, part: str, parts: Sequence[str], stack: ExitStack) -> _File:
@@ -75,7 +76,7 @@ def _load(whole: WholeReader, part: str, file: _File) -> dict[str, Array]:
     except _DAMAGE as error:
         raise damaged(file.name, error) from None
     except OSError as error:
-        if error.errno is None:  # how gzip and h5py say that the file is none of theirs
+        if error.errno is None:  # gzip and h5py: not a file of that format
             raise damaged(file.name, error) from None
         error.filename = file.name
         raise storage_error(error, "cannot read") from None
@@ -83,7 +84,7 @@ def _load(whole: WholeReader, part: str, file: _File) -> dict[str, Array]:
 
 @contextmanager
 def _timed(storage: Storage, size: int) -> Iterator[None]:
-    """Count the library's call as one request of `size` bytes: its system calls are not seen singly."""
+    """Count the library's call as one request of `size` bytes: its system calls cannot be seen."""
     tally = storage.stats.mine()
     tally.begin = begin = time.monotonic()
     worked = time.thread_time()
@@ -92,7 +93,7 @@ def _timed(storage: Storage, size: int) -> Iterator[None]:
         tally.add(size, time.monotonic() - begin)
     finally:
         tally.begin = 0.0
-        tally.on_core += time.thread_time() - worked  # CRC-32 and copies are no waiting for the storage
+        tally.on_core += time.thread_time() - worked  # CRC-32 and copies: not a wait for the storage
 
 
 def _checked(whole: WholeReader, index: int, parts: tuple[str, ...]) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Reading what the plan asks for, in requests of a block: whole files, or the bytes of some samples."""
+"""Reads the plan's files, or single samples in files, in requests of a block."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from emulator.storage.posix import aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
 _INDICES_KEPT = 64
-"""Indices of files that are kept: that of a Parquet file takes as much memory as its footer."""
+"""Most file indices in memory: a Parquet file's index is as large as its footer."""
 
 
 def request(blob: Blob, offset: int, length: int, buffer: memoryview, cancelled: Cancelled) -> memoryview:
-    """`length` bytes from `offset` on, read in one request, as a view of `buffer`.
+    """Read `length` bytes at `offset` in one request; a view of `buffer`.
 
-    `buffer` has room for the rest of the blocks of `blob.alignment` bytes that its ends lie in. Raises
-    DatasetError when the file ends before, StorageError also when `cancelled` says so.
+    `buffer` must have room for the whole blocks of `blob.alignment` bytes around them. Raises DatasetError if
+    the file ends before, StorageError for a failed read and if `cancelled()`.
     """
     _go_on(cancelled)
     before = offset % blob.alignment
@@ -53,10 +53,10 @@ def _go_on(cancelled: Cancelled) -> None:
 
 
 class WholeReader:
-    """Reads every byte of files of one sample, whatever their format.
+    """Reads every byte of files with one sample each, in any format.
 
-    Its methods raise DatasetError when a file is missing, truncated or corrupt, StorageError when it cannot
-    be read and when `cancelled` says so.
+    Its methods raise DatasetError for a missing, truncated or corrupt file, StorageError for a failed read
+    and if `cancelled()`.
     """
 
     def __init__(
@@ -71,41 +71,40 @@ class WholeReader:
         self.samples = samples
         self.form = form
         self.block = block
-        """Bytes of a request, a multiple of BLOCK_BYTES."""
+        """Bytes per request, a multiple of BLOCK_BYTES."""
         self.checksums = checksums
 
     def room(self) -> int:
-        """Bytes of a buffer that any block can be read or skimmed through, beside the head of its file and
-        the pages that its ends lie in."""
+        """Bytes of a buffer for a block, the head of its file, and the pages around its ends."""
         return self.block + 3 * HEAD
 
     def size(self, index: int) -> int:
-        """Bytes of file `index`; of a sample in several, of all of them."""
+        """Bytes of sample `index`, in all its files."""
         return int(self.samples.sizes[index])
 
     def largest(self) -> int:
-        """Bytes of the largest file; of a sample in several, of all of them."""
+        """Bytes of the largest sample, in all its files."""
         sizes = self.samples.sizes
         return max(int(np.max(sizes[at : at + ROWS_AT_ONCE])) for at in range(0, len(sizes), ROWS_AT_ONCE))
 
     def sample_bytes(self) -> int:
-        """Bytes of a sample, about: as those of the first files."""
+        """Mean bytes of a sample, estimated from the first 64 files; at least 1."""
         return max(1, int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        """As Storage.scanner; None also where bytes are looked at, or the manifest does not know how many
-        lie in each of a sample's files."""
+        """See Storage.scanner. None also with checksums, or if the manifest does not have the size of each of
+        a sample's files."""
         if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
             return None
         return self.storage.scanner(buffer, files, give_way)
 
     def wanted(self, read: Read) -> Wanted:
-        """What `read` asks for, as requests of a block."""
+        """Divide `read` into requests of a block."""
         size = self.size(read.file)
         return Wanted(self.samples.names[read.file], size, self.requests([(0, size)]), whole=True)
 
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Offset and bytes of each request for `extents`."""
+        """Divide `extents`, (offset, bytes) each, into requests of a block at most."""
         block = self.block
         for _, size in extents:
             if size > block:
@@ -119,7 +118,7 @@ class WholeReader:
         ]
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
-        """Read what `read` asks for through `buffer`, which is `room()` long, and keep none; its bytes."""
+        """Read `read` through `buffer` of `room()` bytes and keep nothing; the number of bytes."""
         for _ in self.pieces(read, buffer, cancelled, keep=False):
             pass
         return self.size(read.file)
@@ -127,9 +126,9 @@ class WholeReader:
     def pieces(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
-        """The bytes that `read` asks for, request by request, each in `buffer` until the next.
+        """Yield the bytes of `read`, request by request. Each is a view of `buffer`, valid until the next.
 
-        Without `keep`, those that need not be seen are left out.
+        Without `keep`, requests whose bytes nobody checks are read but not yielded.
         """
         index = read.file
         parts = self.form.parts(self.samples.names[index])
@@ -151,13 +150,13 @@ class WholeReader:
         self.check_sum(index, crc)
 
     def open(self, index: int, part: str, parts: Sequence[str]) -> Blob:
-        """The file `part` of sample `index`. Of several, the manifest knows the size of all together only."""
+        """Open the file `part` of sample `index`. Of several files the manifest has the total size only."""
         return self.storage.open(part, self.size(index) if len(parts) == 1 else None)
 
     def read_block(
         self, part: str, blob: Blob, offset: int, length: int, buffer: memoryview, cancelled: Cancelled
     ) -> memoryview:
-        """`length` bytes of the file `part` from `offset` on, as a view of `buffer`."""
+        """Read `length` bytes of the file `part` at `offset`; a view of `buffer`."""
         data = request(blob, offset, length, buffer, cancelled)
         if offset == 0:
             self.form.check_head(data, blob.size, part)
@@ -166,7 +165,7 @@ class WholeReader:
     def skim_block(
         self, part: str, blob: Blob, offset: int, length: int, buffer: memoryview, cancelled: Cancelled
     ) -> None:
-        """Read as `read_block` does, in one request, but keep nothing."""
+        """Read in one request as `read_block` does, but keep nothing."""
         _go_on(cancelled)
         done = blob.skim(offset, length, buffer[: HEAD + SKIM])
         if done < length:
@@ -175,20 +174,17 @@ class WholeReader:
             self.form.check_head(buffer[: min(length, HEAD)], blob.size, part)
 
     def can_skim(self, blob: Blob) -> bool:
-        """True when bytes that nobody wants need no room of their own.
-
-        Not with O_DIRECT: a device writes a request in any order, and not every driver takes the same
-        page twice.
-        """
+        """True if unwanted bytes may all be read into the same pages."""
+        # Not with O_DIRECT: a device writes a request in any order, and not every driver takes a page twice.
         return self.checksums is None and blob.alignment == 1
 
     def check_size(self, index: int, total: int, last: Blob) -> None:
-        """Raises DatasetError unless `total`, the bytes of all files of sample `index`, is its size."""
+        """Raise DatasetError unless the files of sample `index` have `total` bytes."""
         if total != self.size(index):
             raise wrong_size(last.name, total, self.size(index))
 
     def check_sum(self, index: int, crc: int) -> None:
-        """Raises DatasetError when the checksum of sample `index` is known and is not `crc`."""
+        """Raise DatasetError if sample `index` has a checksum other than `crc`."""
         if self.checksums is not None and crc != int(self.checksums[index]):
             raise DatasetError(
                 f"the sample {self.samples.names[index]} has the CRC-32 {crc:08x}, but the manifest says "
@@ -198,18 +194,18 @@ class WholeReader:
 
 
 class _Known(NamedTuple):
-    """A file whose index has been read."""
+    """A file and its index."""
 
     name: str
     size: int
     where: Index
-    """Where its samples lie."""
+    """The extents of its samples."""
 
 
 class PartReader(WholeReader):
-    """Reads samples out of files that hold many: the bytes that the file's index names, and no others.
+    """Reads single samples in files of many: only the bytes that the file's index names.
 
-    Safe to use from many threads.
+    Thread-safe.
     """
 
     def __init__(
@@ -224,9 +220,9 @@ class PartReader(WholeReader):
         super().__init__(storage, samples, form, block, checksums)
         self.columns = columns
         self._whole = samples.samples_per_file == 1 and not columns and not form.partial
-        self._files: dict[int, _Known] = {}  # the one that was read last comes last
+        self._files: dict[int, _Known] = {}  # in the order in which they were read
         self._lock = threading.Lock()
-        self._making = [threading.Lock() for _ in range(64)]  # no footer is read by two at the same time
+        self._making = [threading.Lock() for _ in range(64)]  # no two threads read the same footer
 
     def __reduce__(self) -> tuple[object, ...]:
         given = (self.storage, self.samples, self.form, self.block, self.checksums, self.columns)
@@ -254,7 +250,7 @@ class PartReader(WholeReader):
             return
         known = self._files.get(read.file)
         if known is not None and self.checksums is None and not known.where.extents(read, self.block):
-            return  # a stream whose next block has not been reached: nothing is opened
+            return  # a stream that has not reached its next block reads nothing
         name = self.samples.names[read.file]
         with self.storage.open(name, self.size(read.file)) as blob:
             self.check_size(read.file, blob.size, blob)
@@ -280,11 +276,9 @@ class PartReader(WholeReader):
             yield request(blob, offset, length, buffer, cancelled)
 
     def _known(self, file: int, blob: Blob, name: str) -> _Known:
-        """An open file: its index is read from it once, and again when many others have been read since.
+        """The index of an open file, read once, and again after _INDICES_KEPT other files."""
 
-        Cancelled or not: h5py leaks a file that breaks off while it is opened, and ends by signal at exit.
-        """
-
+        # Never cancelled: h5py leaks a file whose reads fail while it opens it, and then crashes at exit.
         def peek(offset: int, length: int) -> memoryview:
             buffer = aligned_buffer(padded(length) + 2 * BLOCK_BYTES)
             return request(blob, offset, length, buffer, lambda: False)
