@@ -181,7 +181,7 @@ def watch_rank(rank: int, timeout: float) -> None:
 
 def watch_worker(hung: Callable[[StorageError], object]) -> None:
     """Watch this process, a worker of a rank's loader; `hung` as in Watchdog. It ends when its rank does."""
-    # The kernel's death signal does not help: the worker's parent is the fork server, which outlives the rank.
+    # The kernel's death signal does not help: a worker's parent is the fork server, which outlives its rank.
     rank = multiprocessing.parent_process()
 
     def end_with_rank() -> None:
