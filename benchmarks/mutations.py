@@ -1,0 +1,174 @@
+"""Share of random single mutations of the core that the tests notice.
+
+    pip install pytest-cov
+    python benchmarks/mutations.py [--mutants 200] [--seed 1]
+
+One operator, constant, condition or return value is changed at a time, in a copy of the tree; then the tests
+run that executed the line (by coverage, in process), and the mutant is killed when one of them fails. Lines
+that no test executes in process are not drawn: `tests/mpi` runs them in ranks, which coverage does not see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 120
+"""A mutant whose tests take longer is killed: it loops."""
+OPERATORS = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*",
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
+    ast.And: "or", ast.Or: "and", ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in",
+}  # fmt: skip
+
+
+def source_of(node: ast.expr) -> str:
+    return f"({ast.unparse(node)})"
+
+
+def mutant_of(node: ast.AST) -> tuple[ast.expr, str, str] | None:
+    """The expression that is replaced, its new source, and the kind of the mutation."""
+    match node:
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            return node, f"({source_of(left)} {OPERATORS[type(op)]} {source_of(right)})", "operator"
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in OPERATORS:
+            return node, f"({source_of(left)} {OPERATORS[type(op)]} {source_of(right)})", "operator"
+        case ast.BoolOp(op=op, values=values):
+            return node, "(" + f" {OPERATORS[type(op)]} ".join(map(source_of, values)) + ")", "operator"
+        case ast.Constant(value=bool(value)):
+            return node, str(not value), "constant"
+        case ast.Constant(value=int(value) | float(value)):
+            return node, f"({value!r} + 1)", "constant"
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            return test, f"(not {source_of(test)})", "condition"
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
+            return value, "None", "return"
+    return None
+
+
+def mutants(path: Path) -> list[tuple[int, str, str, ast.expr]]:
+    """Line, kind, new source and replaced expression of all mutations of a file, but for annotations."""
+    tree = ast.parse(path.read_text())
+    skipped = set()
+    for node in ast.walk(tree):
+        for name in ("annotation", "returns"):
+            part = getattr(node, name, None)
+            if isinstance(part, ast.AST):
+                skipped |= set(map(id, ast.walk(part)))
+        if isinstance(node, ast.JoinedStr):
+            skipped |= set(map(id, ast.walk(node)))
+    found = []
+    for node in ast.walk(tree):
+        if id(node) not in skipped and (mutant := mutant_of(node)):
+            replaced, new, kind = mutant
+            found.append((replaced.lineno, kind, new, replaced))
+    return found
+
+
+def replaced_source(text: str, node: ast.expr, new: str) -> str:
+    lines = text.encode().split(b"\n")
+    assert node.end_lineno and node.end_col_offset is not None
+    head = [*lines[: node.lineno - 1], lines[node.lineno - 1][: node.col_offset]]
+    tail = [lines[node.end_lineno - 1][node.end_col_offset :], *lines[node.end_lineno :]]
+    return (b"\n".join(head) + new.encode() + b"\n".join(tail)).decode()
+
+
+def covered(tree: Path, tests: list[str]) -> dict[tuple[str, int], list[str]]:
+    """Tests by (file, line) that they execute."""
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not alone and not long and not mpi",
+        "--timeout=600",
+    ]
+    words += ["--cov=emulator", "--cov-context=test", "--cov-report=", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "COVERAGE_FILE": str(tree / "coverage")}
+    subprocess.run([sys.executable, *words], cwd=tree, env=environment, check=False, stdout=sys.stderr)
+    from coverage import CoverageData
+
+    data = CoverageData(str(tree / "coverage"))
+    data.read()
+    found: dict[tuple[str, int], list[str]] = {}
+    for file in data.measured_files():
+        name = str(Path(file).relative_to(tree))
+        for line, contexts in data.contexts_by_lineno(file).items():
+            ran = sorted({context.split("|")[0] for context in contexts if context.endswith("|run")})
+            if ran:
+                found[name, line] = ran
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mutants", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most-tests", type=int, default=60, help="tests run for a mutant, spread evenly")
+    given = parser.parse_args()
+    rooms = sorted(
+        path.name for path in (ROOT / "tests").iterdir() if (ROOT / "emulator" / path.name).is_dir()
+    )
+    rooms += [name for name in ("order", "house") if (ROOT / "tests" / name).is_dir()]
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout  # noqa: S607
+        for name in filter(None, tracked.decode().split("\0")):
+            if (ROOT / name).is_file():
+                (tree / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, tree / name)
+        lines = covered(tree, [f"tests/{room}" for room in sorted(set(rooms))])
+        core = [
+            p
+            for p in sorted((tree / "emulator").rglob("*.py"))
+            if not {"plugins"} & set(p.parts)
+        ]
+        sites = [
+            (path, *mutant)
+            for path in core
+            for mutant in mutants(path)
+            if (str(path.relative_to(tree)), mutant[0]) in lines
+        ]
+        drawn = random.Random(given.seed).sample(sites, given.mutants)  # noqa: S311
+        killed: Counter[str] = Counter()
+        drawn_of: Counter[str] = Counter()
+        environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+        for path, line, kind, new, node in drawn:
+            name = str(path.relative_to(tree))
+            tests = lines[name, line]
+            step = max(1, len(tests) // given.most_tests)
+            before = path.read_text()
+            path.write_text(replaced_source(before, node, new))
+            words = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests[::step]]
+            try:
+                ended = subprocess.run(
+                    words, cwd=tree, env=environment, capture_output=True, timeout=SECONDS, check=False
+                )
+                dead = ended.returncode != 0
+            except subprocess.TimeoutExpired:
+                dead = True
+            path.write_text(before)
+            drawn_of[kind] += 1
+            killed[kind] += dead
+            if not dead:
+                print(f"survived: {name}:{line}: {ast.unparse(node)} -> {new}", flush=True)
+    for kind, count in sorted(drawn_of.items()):
+        print(f"{kind}: {killed[kind]} of {count} killed")
+    print(f"all: {killed.total()} of {drawn_of.total()} killed, {len(sites)} sites, seed {given.seed}")
+
+
+if __name__ == "__main__":
+    main()
