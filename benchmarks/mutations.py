@@ -131,11 +131,7 @@ def main() -> None:
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, tree / name)
         lines = covered(tree, [f"tests/{room}" for room in sorted(set(rooms))])
-        core = [
-            p
-            for p in sorted((tree / "emulator").rglob("*.py"))
-            if not {"plugins"} & set(p.parts)
-        ]
+        core = [p for p in sorted((tree / "emulator").rglob("*.py")) if not {"plugins"} & set(p.parts)]
         sites = [
             (path, *mutant)
             for path in core
