@@ -1,4 +1,4 @@
-"""`feedrate config`: which defaults hold, and which file said so."""
+"""`feedrate config`: show the defaults and the files that set them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def config(
     ] = None,
 ) -> None:
     """Show the defaults of feedrate.toml, beside DIR and in the home folder, and which of them wins."""
-    from emulator.cli.main import verb_command  # here: it imports the verbs, of which this is one
+    from emulator.cli.main import verb_command  # late: main imports this module
 
     files = files_for(dataset)
     chosen: list[tuple[str, Default]] = [

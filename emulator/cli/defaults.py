@@ -1,15 +1,16 @@
-"""Words that nobody typed: defaults from feedrate.toml, and the options of a sweep that is resumed.
+"""Add to the command line: defaults from feedrate.toml, and the options of a resumed sweep.
 
-A feedrate.toml lies beside the dataset (in the folder that holds DIR) or in the home folder. Its keys are
-options without their dashes; those of a [COMMAND] are of that command alone:
+A feedrate.toml is beside the dataset (in the folder that holds DIR) or in the home folder. Its keys are
+options without their dashes; those under [COMMAND] hold for that command alone:
 
     loader = "direct"
 
     [sweep]
     max-runs = 12
 
-They become words in front of what was typed, so that the command line wins, and results keep all of them. A
-file beside a dataset may be anybody's: it may say how is measured, and nothing that writes or removes files.
+They are put in front of the typed words, so that the command line wins and results record all of them. A
+file beside a dataset may belong to anybody, so it may set how to measure, but nothing that writes or removes
+files.
 """
 
 from __future__ import annotations
@@ -34,40 +35,31 @@ from emulator.run.comm import agreed, world
 FILE = "feedrate.toml"
 BESIDE = frozenset(
     (
-        *("batch", "budget", "cache", "counts", "depths", "engine", "epochs", "jobs", "label", "loader"),
-        *(
-            "max-runs",
-            "mismatched-dataset",
-            "payload",
-            "placement",
-            "precision",
-            "quick",
-            "ranks",
-            "recipe",
-            "repeats",
-        ),
-        *("runtime", "set", "size", "steps", "storage", "suite", "threads", "verify-reads", "workload"),
+        "batch", "budget", "cache", "counts", "depths", "engine", "epochs", "jobs", "label", "loader",
+        "max-runs", "mismatched-dataset", "payload", "placement", "precision", "quick", "ranks",
+        "recipe", "repeats", "runtime", "set", "size", "steps", "storage", "suite", "threads",
+        "verify-reads", "workload",
     )
-)
-"""What a file beside a dataset may say."""
+)  # fmt: skip
+"""Options that a file beside a dataset may set."""
 TOGETHER = ("run", "sweep")
-"""Verbs whose command line rank 0 alone reads."""
+"""Verbs whose command line only rank 0 reads."""
 GetVerb = Callable[[str], Any]
-"""Name of a verb -> its click command; None when there is none."""
+"""Maps the name of a verb to its click command; None when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """One option of a verb, and where its value is from."""
+    """One option of a verb and the file that sets it."""
 
     option: str
     value: Any
     source: str
-    """The file."""
+    """Path of the file."""
 
     @property
     def words(self) -> list[str]:
-        """How it is typed."""
+        """The words to put on the command line."""
         values = self.value if isinstance(self.value, list) else [self.value]
         if self.value is True:
             return [f"--{self.option}"]
@@ -75,17 +67,17 @@ class Default:
 
 
 def with_defaults(words: Sequence[str], get_verb: GetVerb) -> list[str]:
-    """`words` of a command line with what nobody typed. Raises SpecError, StorageError."""
+    """Return the `words` of a command line with the defaults. Raises SpecError, StorageError."""
     words = list(words)
     verb = next((word for word in words if not word.startswith("-")), "")
     if verb not in VERBS or words[0] != verb or "FEEDRATE_SCRATCH" in os.environ or _asks_for_help(words):
-        return words  # a rank of feedrate's own launcher has all the words already
+        return words  # a rank of feedrate's own launcher got them from it
     alone = not started_by_mpi()
     if not alone and verb in TOGETHER and rank_hint():
         return words
     if alone or verb in TOGETHER:
         return _found(words, verb, get_verb)
-    comm = world()  # all ranks read the command line: they agree on one, since home folders may differ
+    comm = world()  # all ranks read the command line, and their home folders may differ
     found: list[str] = agreed(comm, lambda: _found(words, verb, get_verb) if comm.rank == 0 else [])
     shared: list[str] = comm.bcast(found)
     return shared
@@ -112,14 +104,14 @@ def _found(words: list[str], verb: str, get_verb: GetVerb) -> list[str]:
 
 
 def typed(command: Any, words: Sequence[str]) -> dict[str, Any]:
-    """Option or argument -> its value as far as it was typed. What is wrong the real parser will say."""
+    """Return what was typed: option or argument -> value. Errors are left to the real parser."""
     with suppress(Exception), command.make_context(command.name, list(words), resilient_parsing=True) as ctx:
         return dict(ctx.params)
     return {}
 
 
 def files_for(place: str | None) -> list[tuple[Path, bool]]:
-    """The files that may hold defaults, the stronger last, and whether one lies beside the dataset."""
+    """Return the files that may hold defaults, the stronger last; True marks the one beside the dataset."""
     found = [(Path.home() / FILE, False)]
     if place is not None and "://" not in place:
         beside = Path(place).absolute().parent / FILE
@@ -129,7 +121,7 @@ def files_for(place: str | None) -> list[tuple[Path, bool]]:
 
 
 def defaults_of(verb: str, command: Any, place: str | None) -> list[Default]:
-    """What the files say of this verb, a later one over an earlier one. Raises SpecError, StorageError."""
+    """Return the defaults of a verb; later files win. Raises SpecError, StorageError."""
     known = options_of(command)
     chosen: dict[str, Default] = {}
     for path, beside in files_for(place):
@@ -149,21 +141,25 @@ def defaults_of(verb: str, command: Any, place: str | None) -> list[Default]:
                 continue
             if beside and option not in BESIDE:
                 raise SpecError(
-                    f"{path} may not say --{option}: a file beside a dataset says only how is measured",
+                    f"{path} may not say --{option}: a file beside a dataset only sets how to measure",
                     f"put it into {Path.home() / FILE}",
                 )
-            plain = isinstance(value, str | int | float) or (
-                isinstance(value, list) and all(isinstance(item, str | int | float) for item in value)
-            )
-            if not plain or (known[option] and not isinstance(value, bool)):
-                wanted = "true or false" if known[option] else "text, a number or a list of them"
-                raise SpecError(f"{path}: {name} is not {wanted}")
+            _require_plain(value, known[option], f"{path}: {name}")
             chosen[option] = Default(option, value, str(path))
     return list(chosen.values())
 
 
+def _require_plain(value: Any, flag: bool, where: str) -> None:
+    """Raise SpecError unless an option can have this value; a `flag` is true or false."""
+    items = value if isinstance(value, list) else [value]
+    if flag and not isinstance(value, bool):
+        raise SpecError(f"{where} is not true or false")
+    if not all(isinstance(item, str | int | float) for item in items):
+        raise SpecError(f"{where} is not text, a number or a list of them")
+
+
 def options_of(command: Any) -> dict[str, bool]:
-    """Long options of a verb without their dashes -> whether they take no value."""
+    """Return the long options of a verb, without dashes; True marks those that take no value."""
     found = {}
     for parameter in command.params:
         for name in parameter.opts:
@@ -178,7 +174,7 @@ def _nearest(name: str, known: Any) -> str:
 
 
 def resumed(words: Sequence[str], out: Path) -> list[str]:
-    """The words of the sweep in `out` before those of `words`, which say --resume; in the folder it began in.
+    """Return the words of the sweep in `out`, then `words`, which say --resume; go to the folder it began in.
 
     Raises SpecError, StorageError.
     """

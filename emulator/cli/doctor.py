@@ -66,7 +66,7 @@ class Finding:
     good: bool
     found: str
     advice: str = ""
-    """What to do where `good` is False."""
+    """What to do when `good` is False."""
     required: bool = False
     """True when no run works without it."""
 
@@ -192,7 +192,7 @@ def who_else_writes(folder: Path) -> str:
 
 
 _ENTRIES = 10_000
-"""Entries of a folder that are looked at, at most."""
+"""Largest number of entries of a folder to look at."""
 
 
 def _objects(place: ObjectURL) -> Finding:

@@ -1,4 +1,4 @@
-"""`feedrate workloads`: the list, or one with every number's source."""
+"""`feedrate workloads`: list the workloads, or show one with the source of every number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SILENT = (
     ("access", "bytes_read", 0),
     ("access", "chunk_bytes", 0),
 )
-"""(section, key, value) that says nothing."""
+"""(section, key, value) of defaults that are not shown."""
 
 
 def workloads(
