@@ -1,8 +1,8 @@
 """feedrate: how many accelerators can this storage feed?
 
-For notebooks and scripts: `generate`, `verify`, `simulate`, `read`, `find_knee`, `figures`, imported when
-they are used, so that a rank imports nothing of them. `emulator.api` also has `run` and `sweep`: here these
-are packages.
+For notebooks and scripts: `generate`, `verify`, `baseline`, `checkpoint`, `simulate`, `read`, `find_knee`,
+`figures`, imported when they are used, so that a rank imports nothing of them. `emulator.api` also has `run`
+and `sweep`: here these are packages.
 """
 
 from __future__ import annotations
@@ -10,11 +10,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from emulator.api import Picture, Result, figures, find_knee, generate, read, simulate, verify
+    from emulator.api import (
+        Picture,
+        Result,
+        baseline,
+        checkpoint,
+        figures,
+        find_knee,
+        generate,
+        read,
+        simulate,
+        verify,
+    )
 
 __version__ = "0.2.0"
 __all__ = [
-    "Picture", "Result", "__version__", "figures", "find_knee", "generate", "read", "simulate", "verify",
+    "Picture", "Result", "__version__", "baseline", "checkpoint", "figures", "find_knee", "generate", "read",
+    "simulate", "verify",
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from emulator.analysis.knee import find_knee
 from emulator.cli.entry import rank_server
+from emulator.config.checkpoint import parse_scale
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
@@ -33,7 +34,7 @@ from emulator.dataset.plan import DatasetPlan
 from emulator.errors import Inconclusive, MissingError, RankError
 from emulator.launch.forkserver import Preload
 from emulator.launch.mpirun import launch
-from emulator.record.out import read_failure
+from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.report import training
@@ -42,7 +43,7 @@ from emulator.report.figure import Figure
 from emulator.report.table import markdown
 from emulator.report.training_figures import hero
 from emulator.report.view import kind_of, title
-from emulator.run.comm import Comm
+from emulator.run.comm import Comm, Quiet
 from emulator.run.generate import Filled, Filling
 from emulator.run.generate import generate as fill
 from emulator.run.verify import Checked, Checking
@@ -52,7 +53,8 @@ from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.summary import recovered
 
 __all__ = [
-    "Picture", "Result", "figures", "find_knee", "generate", "read", "run", "simulate", "sweep", "verify",
+    "Picture", "Result", "baseline", "checkpoint", "figures", "find_knee", "generate", "read", "run",
+    "simulate", "sweep", "verify",
 ]  # fmt: skip
 
 
@@ -235,7 +237,17 @@ def _measured(
 ) -> Result:
     """Start `feedrate VERB` as ranks, and read what they kept."""
     read_manifest(parse_place(os.fspath(dataset)))  # what can be seen from here is an exception
-    words = [verb, os.fspath(dataset), "--workload", workload, "--out", os.fspath(out)]
+    words = [verb, os.fspath(dataset), "--workload", workload, "--out", os.fspath(out), *_words(options)]
+    loader = str(options.get("loader", "torch"))
+    status = launch(ranks, words, Path(out), Preload(rank_server, [sweep_ranks], loader))
+    if status not in (0, Inconclusive.exit_code):
+        raise RankError(f"feedrate {verb} ended with status {status}", read_failure(Path(out)))
+    return read(out)
+
+
+def _words(options: Mapping[str, object]) -> list[str]:
+    """Options with underscores as words of a command line."""
+    words = []
     for name, value in options.items():
         option = "--" + name.replace("_", "-")
         for one in value if isinstance(value, (list, tuple)) else [value]:
@@ -243,10 +255,58 @@ def _measured(
                 words.append(option)
             elif one is not None and one is not False:
                 words += [option, str(one)]
-    loader = str(options.get("loader", "torch"))
-    status = launch(ranks, words, Path(out), Preload(rank_server, [sweep_ranks], loader))
-    if status not in (0, Inconclusive.exit_code):
-        raise RankError(f"feedrate {verb} ended with status {status}", read_failure(Path(out)))
+    return words
+
+
+def baseline(
+    folder: str | os.PathLike[str], *, out: str | os.PathLike[str], force: bool = False, **options: Any
+) -> Result:
+    """Measure the storage's own limits below `folder` by fio, on this host.
+
+    `options` are those of `plugins.baseline.fio_plan.fio_plan`: suite="mixed", quick=True, depths=(1, 32),
+    seconds=5.0. Call it in the main thread. Raises FeedrateError.
+    """
+    from emulator.plugins.baseline.clients import measure
+    from emulator.plugins.baseline.fio_plan import fio_plan
+
+    plan = fio_plan(Path(folder), Path(out), **options)
+    plan.check(1)  # what can be seen from here is an exception
+    check_out(plan.out, force)
+    try:
+        measure(plan, Comm(), force=force)
+    except Quiet as end:
+        raise RankError(f"the baseline ended with status {end.code}", read_failure(plan.out)) from None
+    return read(out)
+
+
+def checkpoint(
+    folder: str | os.PathLike[str],
+    model: str = "llama3-8b",
+    *,
+    out: str | os.PathLike[str],
+    ranks: int | None = None,
+    scale: str = "1",
+    settings: Sequence[str] = (),
+    force: bool = False,
+    **options: Any,
+) -> Result:
+    """Write and restore checkpoints of a large model with `ranks` ranks, which mpirun starts here.
+
+    `options` are those of `plugins.checkpoint.job.checkpoint_job`: writes=2, reads=2, pause="0s",
+    subset=True, keep=True. Call it in the main thread. Raises FeedrateError.
+    """
+    from emulator.plugins.checkpoint.job import checkpoint_job
+    from emulator.plugins.checkpoint.start import run_checkpoint
+
+    said = {"scale": scale, "set": settings, "force": force, **options}
+    words = ["checkpoint", os.fspath(folder), "--model", model, "--out", os.fspath(out), *_words(said)]
+    job = checkpoint_job(
+        Path(folder), Path(out), model=model, scale=parse_scale(scale), settings=settings, **options
+    )
+    try:
+        run_checkpoint(job, words, ranks, force=force)
+    except Quiet as end:
+        raise RankError(f"feedrate checkpoint ended with status {end.code}", read_failure(job.out)) from None
     return read(out)
 
 

@@ -7,6 +7,8 @@ import subprocess
 import pytest
 from command import feedrate
 
+import emulator
+from emulator.errors import RankError, SpecError
 from emulator.plugins.baseline.report import maxima, neighbours, summed
 from emulator.record.out import read_result
 
@@ -91,6 +93,19 @@ def test_two_clients_have_folders_of_their_own_and_add_up(tmp_path):
         found = corner.read or corner.write
         word = "read" if corner.read else "write"
         assert found.iops == pytest.approx(sum(group[word]["iops"] for group in groups))
+
+
+@with_fio
+def test_python_measures_as_the_command_does(tmp_path):
+    made = emulator.baseline(
+        tmp_path, out=tmp_path / "out", suite="sequential", depths=(2,), jobs=1, file_bytes=2**22,
+        seconds=0.1, ramp_seconds=0.0,
+    )  # fmt: skip
+    assert (made.run.kind, len(made.run.baseline)) == ("baseline", 4) and "fio reads up to" in made.answer
+    with pytest.raises(SpecError, match="is not empty"):
+        emulator.baseline(tmp_path, out=tmp_path / "out", quick=True)
+    with pytest.raises(RankError):
+        emulator.baseline(tmp_path, out=tmp_path / "out2", engine="nope", quick=True, seconds=0.1)
 
 
 def test_without_fio_there_is_one_clear_line(tmp_path):

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, unless_ended
 
+import emulator
+from emulator.errors import SpecError
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.cycle import measure
 from emulator.plugins.checkpoint.files import ShardIO, read_shard
@@ -58,6 +60,15 @@ def test_a_run_and_its_report(tmp_path):
         assert one.resident_share in (None, 0.0)
     assert [flag.name for flag in result.flags] == ["not-by-rules"]
     assert verified(data / place.FOLDER) == [0, 1]
+
+
+def test_python_runs_as_the_command_does(tmp_path):
+    options = {"scale": "1/20000", "settings": ["io.workers=1"], "writes": 1, "reads": 1, "pause": "0s"}
+    made = emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, **options)
+    assert [one.direction for one in made.run.checkpoints] == ["write", "read"]
+    assert made.run.workload["io"]["workers"] == 1 and made.run.checkpoints[0].ranks == 2
+    with pytest.raises(SpecError, match="is not empty"):
+        emulator.checkpoint(tmp_path, out=tmp_path / "out", ranks=2, **options)
 
 
 @pytest.fixture
