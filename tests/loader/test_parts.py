@@ -157,12 +157,6 @@ def test_columns_of_row_groups_are_read_once(tmp_path):
         read_all("direct", files, replace(access, columns=("c9",)))
 
 
-def test_worker_processes_read_parts_too(tmp_path):
-    files = write_many(tmp_path, "tfrecord")
-    (batches,), counts = read_all("torch", files, SEQUENTIAL, spec=RECORDS)
-    assert sum(batch.bytes for batch in batches) == counts.bytes >= sum(files.sizes)
-
-
 def test_what_cannot_be_done_is_one_line(tmp_path):
     files = write_many(tmp_path, "hdf5")
     with pytest.raises(DatasetError, match="keeps no checksums of single samples"):

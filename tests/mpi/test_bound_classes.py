@@ -58,20 +58,8 @@ def test_cpu_that_others_take_is_named(remembered, tmp_path, hogs):
 
 def test_a_loader_at_its_limit_is_named(remembered, tmp_path):
     """One reader thread, files in memory, hardly any compute: nothing but the emulator is left."""
-    point = bound_of(
-        tmp_path / "out",
-        remembered,
-        "-n",
-        1,
-        "--steps",
-        400,
-        "--cache",
-        "warm",
-        "--set",
-        "accelerator.step_seconds=0.0005",
-        "--set",
-        "loader.workers=1",
-    )
+    quick = ("--set", "accelerator.step_seconds=0.0005", "--set", "loader.workers=1")
+    point = bound_of(tmp_path / "out", remembered, "-n", 1, "--steps", 400, "--cache", "warm", *quick)
     assert point.bound.kind in unless_crowded(point, "loader"), point.bound
     assert point.x_ideal < 0.95
 

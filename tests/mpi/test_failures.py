@@ -24,6 +24,7 @@ def run_words(dataset: Path, out: Path, *more: object) -> tuple[object, ...]:
     return ("run", dataset, "--workload", "unet3d-tiny", "--loader", "direct", "--out", out, *more)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mpirun", [0, 2])
 def test_a_missing_dataset(tmp_path, mpirun):
     done = feedrate(*run_words(tmp_path / "nowhere", tmp_path / "out"), mpirun=mpirun)
@@ -137,6 +138,7 @@ def test_a_damaged_sample_is_named(tiny, tmp_path, damage, loader):
     assert sample.name in done.one_line()
 
 
+@pytest.mark.alone
 def test_a_hung_mount_is_given_up(tiny, tmp_path):
     """A sample that is a pipe: opening it blocks as a dead server's file does."""
     data = tmp_path / "data"
@@ -186,6 +188,7 @@ def wait_for_steps(out: Path) -> None:
     pytest.fail("no steps within 60 s")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_rank_that_dies_takes_the_run_down_and_what_was_measured_is_kept(start, tmp_path, number):
     out = tmp_path / "out"

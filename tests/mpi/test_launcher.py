@@ -98,6 +98,7 @@ def test_a_killed_rank_is_named_with_its_host_and_its_signal(run):
     assert not place.exists()
 
 
+@pytest.mark.alone
 def test_a_stopped_rank_ends_the_run(run):
     place, rank = run.scratch(), run.ranks()[2]
     begin = time.monotonic()
@@ -202,6 +203,7 @@ def test_what_a_host_cannot_hold_is_refused_before_anything_starts(tiny, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.alone
 def test_a_step_of_the_wall_clock_ends_no_run(run: Run) -> None:
     """Files of the ranks are as old as they are after the clock was set forward; heartbeats do not ask."""
     deadline = time.monotonic() + 8  # the storage timeout is 4 s

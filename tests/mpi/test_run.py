@@ -22,20 +22,8 @@ pytestmark = pytest.mark.mpi
 def three_ranks(request, tiny, tmp_path_factory) -> tuple[Path, str]:
     """OUT of a run of three ranks, two epochs."""
     out = tmp_path_factory.mktemp("run") / "out"
-    done = feedrate(
-        "run",
-        tiny,
-        "--workload",
-        "unet3d-tiny",
-        "-n",
-        3,
-        "--loader",
-        request.param,
-        "--out",
-        out,
-        "--set",
-        "training.sync=step",
-    )
+    words = ("run", tiny, "--workload", "unet3d-tiny", "-n", 3, "--loader", request.param)
+    done = feedrate(*words, "--out", out, "--set", "training.sync=step")
     assert done.status == 0, done.err
     return out, done.out
 
@@ -173,26 +161,9 @@ def test_under_the_users_own_mpirun(tiny, tmp_path):
 def test_waiting_costs_no_cpu(tiny, tmp_path):
     """Compute and barriers sleep: under 3 % of ranks x wall, measured by the ranks themselves."""
     out = tmp_path / "out"
-    done = feedrate(
-        "run",
-        tiny,
-        "--workload",
-        "unet3d-tiny",
-        "-n",
-        2,
-        "--loader",
-        "direct",
-        "--steps",
-        8,
-        "--cache",
-        "warm",
-        "--set",
-        "accelerator.step_seconds=0.5",
-        "--set",
-        "training.sync=step",
-        "--out",
-        out,
-    )
+    words = ("run", tiny, "-w", "unet3d-tiny", "-n", 2, "--loader", "direct", "--steps", 8, "--cache", "warm")
+    settings = ("--set", "accelerator.step_seconds=0.5", "--set", "training.sync=step")
+    done = feedrate(*words, *settings, "--out", out)
     assert done.status == 0, done.err
     point = read_result(out).points[0]
     assert point.hosts[0].cpu_seconds < 0.03 * 2 * point.seconds
@@ -223,21 +194,8 @@ def test_a_dry_run_tells_the_plan_and_touches_nothing(tiny, tmp_path):
 def test_verified_reads_find_a_flipped_bit(tiny, tmp_path, loader):
     data = tmp_path / "data"
     shutil.copytree(tiny, data)
-    words = (
-        "run",
-        data,
-        "--workload",
-        "unet3d-tiny",
-        "-n",
-        1,
-        "--loader",
-        loader,
-        "--epochs",
-        1,
-        "--verify-reads",
-        "--set",
-        "accelerator.step_seconds=0",
-    )
+    words = ("run", data, "-w", "unet3d-tiny", "-n", 1, "--loader", loader, "--epochs", 1, "--verify-reads")
+    words += ("--set", "accelerator.step_seconds=0")
     assert feedrate(*words, "--out", tmp_path / "good").status == 0
     sample = sorted(data.rglob("*.npz"))[7]
     content = bytearray(sample.read_bytes())

@@ -20,24 +20,10 @@ LIMIT = 200e6
 def swept(tiny, tmp_path_factory):
     """One to six ranks of 80 MB/s each on 200 MB/s; two cores have none left for worker processes."""
     out = tmp_path_factory.mktemp("sweep") / "out"
-    done = feedrate(
-        "sweep",
-        tiny,
-        "--workload",
-        "unet3d-tiny",
-        "--counts",
-        "1,2,6",
-        "--loader",
-        "direct",
-        "--storage",
-        "shaped:200MB/s",
-        "--set",
-        "access.refill=never",  # 24 steps an epoch: borders would be 4 % of the time
-        "--steps",
-        40,
-        "--out",
-        out,
-    )
+    words = ("sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1,2,6", "--loader", "direct")
+    # 24 steps an epoch: their borders would be 4 % of the time
+    settings = ("--storage", "shaped:200MB/s", "--set", "access.refill=never", "--steps", 40)
+    done = feedrate(*words, *settings, "--out", out)
     assert done.status == 0, done.err
     return read_result(out), read_steps(out), done.out
 
@@ -78,22 +64,8 @@ def test_every_point_has_its_steps(swept):
 
 def test_idle_ranks_sleep(tiny, tmp_path):
     """Three of four ranks have nothing to do for six seconds: under 1 % of a core each."""
-    words = (
-        "sweep",
-        tiny,
-        "--workload",
-        "unet3d-tiny",
-        "--counts",
-        "1",
-        "-n",
-        "4",
-        "--loader",
-        "direct",
-        "--steps",
-        "120",
-        "--out",
-        tmp_path / "out",
-    )
+    words = ("sweep", tiny, "--workload", "unet3d-tiny", "--counts", "1", "-n", "4", "--loader", "direct")
+    words += ("--steps", "120", "--out", tmp_path / "out")
     process = subprocess.Popen(
         [sys.executable, "-m", "emulator", *map(str, words)],
         stdout=subprocess.PIPE,

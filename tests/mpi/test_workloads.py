@@ -32,23 +32,8 @@ def test_from_generate_to_a_verified_run(recipe, tmp_path):
     assert "0 faults" in feedrate("verify", data).out
     small = [f"loader.batch_size={batch_size}", f"accelerator.step_batch_size={batch_size}"]
     quick = [word for setting in (*small, "accelerator.step_seconds=0.005") for word in ("--set", setting)]
-    done = feedrate(
-        "run",
-        data,
-        "--workload",
-        workload,
-        "-n",
-        2,
-        "--loader",
-        "direct",
-        "--epochs",
-        1,
-        "--out",
-        out,
-        "--verify-reads",
-        "--mismatched-dataset",
-        *quick,
-    )
+    words = ("run", data, "--workload", workload, "-n", 2, "--loader", "direct", "--epochs", 1, "--out", out)
+    done = feedrate(*words, "--verify-reads", "--mismatched-dataset", *quick)
     assert done.status == 0, done.err
     result = read_result(out)
     (point,) = result.points

@@ -54,6 +54,7 @@ class Reading:
         self._thread.join()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("works", [False, True])
 def test_waits_of_a_run_of_60_ms_are_looked_up(works):
     stats = ReadStats()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.config.workload import AcceleratorSpec
-from emulator.run.accelerator import Accelerator, MonotonicClock, endless, step_times, uniforms
+from emulator.run.accelerator import endless, step_times, uniforms
 
 KNOWN = [0.32764966676698604, 0.27489410178842777, 0.7868614503464917]
 MEASURED = np.sort(np.random.Generator(np.random.Philox(5)).lognormal(math.log(0.050), 0.03, 200))
@@ -81,48 +81,3 @@ def test_two_modes_stay_two_modes():
     draws = step_times(spec(times), 1, 0, 0, 4000)
     assert set(draws) == {0.05, 0.2}
     assert (draws == 0.2).mean() == pytest.approx(0.25, abs=0.03)
-
-
-class LateClock:
-    """A clock whose sleeps end late, each by a time of its own, as a busy scheduler's do."""
-
-    def __init__(self) -> None:
-        self.time = 100.0
-        self.late = np.random.Generator(np.random.Philox(9))
-
-    def now(self) -> float:
-        return self.time
-
-    def sleep_until(self, deadline: float) -> None:
-        if deadline > self.time:
-            self.time = deadline + self.late.exponential(0.0002)
-
-
-def lateness(accelerator, clock, steps):
-    """Measured seconds of each step, and how late each ended after the sum of nominal times."""
-    begin = before = clock.now()
-    nominal, measured, late = 0.0, [], []
-    for _ in range(steps):
-        nominal += accelerator.compute(begin + nominal)[0]
-        now = clock.now()
-        measured.append(now - before)
-        late.append(now - begin - nominal)
-        before = now
-    return np.array(measured), np.array(late)
-
-
-def test_2000_emulated_steps_at_50_ms_follow_the_profile_without_drift():
-    clock = LateClock()
-    measured, late = lateness(Accelerator(endless(spec(), 1, 0), clock), clock, 2000)
-    assert ks_p(measured, MEASURED) > 0.01
-    assert late[-500:].mean() - late[:500].mean() < 0.0005
-    assert late[-1] < 0.002
-
-
-def test_replay_by_the_real_clock_does_not_drift():
-    """Late wake-ups come and go; the least lateness of many steps is what has been added up."""
-    clock = MonotonicClock()
-    short = spec(MEASURED / 10)
-    _, late = lateness(Accelerator(endless(short, 1, 0), clock), clock, 400)
-    assert late.min() >= 0
-    assert late[-100:].min() - late[:100].min() < 0.001 * 0.4

@@ -49,12 +49,7 @@ def test_work_while_computing_is_hidden_behind_the_step():
     assert clock.now() == pytest.approx(100.1)
 
 
-def test_without_compute_nothing_is_waited_for():
-    clock = LateClock(0.0)
-    Accelerator(repeat(0.0), clock).compute(clock.now())
-    assert clock.now() == 100.0
-
-
+@pytest.mark.alone
 def test_a_real_clock_sleeps_and_does_not_spin():
     clock = MonotonicClock()
     accelerator = Accelerator(repeat(0.01), clock)

@@ -176,6 +176,7 @@ def test_steps_alone_cross_epochs():
     assert rows["epoch"].tolist() == [0] * 10 + [1] * 10 + [2] * 5
 
 
+@pytest.mark.alone
 def test_a_slow_loader_is_wait_and_a_slow_peer_is_barrier():
     waiting, _, _ = rows_of(MemoryLoader(0.01), step=0.002)
     assert waiting["wait"].mean() >= 0.01 > 0.002 >= waiting["barrier"].mean()
