@@ -90,6 +90,9 @@ def serve_ranks(command: Callable[[], None]) -> None:
         mpi_library()
     gc.freeze()  # or each rank's first collection would write to, and so copy, all shared pages
     _fork_ranks(socket.socket(fileno=int(descriptor)))
+    # The server's streams remember whether its files could seek; a rank's are mpirun's pipes.
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     command()
 
 
