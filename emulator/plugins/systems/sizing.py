@@ -25,7 +25,7 @@ from emulator.units import show_rate
 
 DECIDING_STEPS = 60
 """Steps of every rank that a question is decided on."""
-MOST = 1_000_000
+MOST = 100_000
 """Accelerators beyond which nobody asks."""
 LINKS = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
 """Gb/s that network cards and pairs of them have."""
@@ -99,8 +99,8 @@ def feeds(
         sentence = "Nothing that the system states limits this workload."
         return _everything(workload, replace(NO_KNEE, sentence=sentence))
     crossing = runs.crossing(wanted)
-    if over and crossing == runs.most:
-        return _all_samples(workload, runs.most)
+    if crossing == runs.most:
+        return _at_least(workload, runs.most, over is not None)
     low, high = _interval(runs, wanted, crossing, full)
     bound = binding(constraints(system, workload), math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
@@ -150,9 +150,10 @@ def _everything(workload: Workload, knee: Knee) -> Feeds:
     return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
 
 
-def _all_samples(workload: Workload, most: int) -> Feeds:
-    """The answer where the dataset ends before the system does."""
-    few = f"This system feeds {most:,} accelerators or more: the dataset has no batch for another one."
+def _at_least(workload: Workload, most: int, by_samples: bool) -> Feeds:
+    """The answer where the largest count that is tried is fed: the dataset, or the search, ends there."""
+    why = "the dataset has no batch for another one" if by_samples else "larger counts are not simulated"
+    few = f"This system feeds {most:,} accelerators or more: {why}."
     knee = replace(NO_KNEE, kind="beyond", sentence=few)
     return Feeds(workload=workload, accelerators=most, interval=(most, math.inf), bound=None, knee=knee)
 
