@@ -32,7 +32,8 @@ def open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            lowest = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.set_inheritable(lowest, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):

@@ -34,3 +34,26 @@ def test_any_encoding_shows_a_result(encoding: str) -> None:
     done = subprocess.run(words, env=environment, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert b"unet3d-a100" in done.stdout and b"damaged" not in done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("redirection", ["2>&-", ">&-", ">out 2>err"])
+def test_ranks_run_wherever_their_streams_go(tiny: Path, tmp_path: Path, redirection: str) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "emulator",
+        "run",
+        str(tiny),
+        "-w",
+        "unet3d-tiny",
+        "-n",
+        "2",
+        "--steps",
+        "6",
+    ]
+    line = f'exec "$0" "$@" {redirection}'
+    command = ["bash", "-c", line, *words, "--loader", "direct", "--out", "o"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o" / "run.json").is_file()
