@@ -270,13 +270,13 @@ def of_checkpoints() -> Protocol:
                         file.write(data)
                         file.flush()
                         os.fsync(file.fileno())
-                    written.append((checkpoints.Written(name=f"rank{rank}", size=len(data), crc=0),))
+                    written.append((checkpoints.WrittenFile(name=f"rank{rank}", size=len(data), crc=0),))
                 marker = checkpoints.Marker(
                     model="m", ranks=2, data=1, scale="1", seed=0, files=tuple(written)
                 )
                 checkpoints.commit(part, number, marker)
                 if number:
-                    checkpoints.remove(root / checkpoints.name_of(0))
+                    checkpoints.remove(root / checkpoints.folder_name(0))
         return 0
 
     def act(bench: Bench, work: Path, rule: str) -> Done:
@@ -287,7 +287,7 @@ def of_checkpoints() -> Protocol:
         for number in checkpoints.complete(root):
             marker = checkpoints.read_marker(root, number)
             for name in (file.name for files in marker.files for file in files):
-                if (root / checkpoints.name_of(number) / name).read_bytes() != data:
+                if (root / checkpoints.folder_name(number) / name).read_bytes() != data:
                     return f"checkpoint {number} looks complete, and {name} is not"
         with checkpoints.locked(root):
             checkpoints.clean(root)

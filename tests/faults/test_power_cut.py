@@ -195,13 +195,13 @@ def test_results_and_checkpoints(tmp_path):
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            shard = checkpoints.Written(name="rank0", size=len(data), crc=0)
+            shard = checkpoints.WrittenFile(name="rank0", size=len(data), crc=0)
             marker = checkpoints.Marker(model="m", ranks=1, data=1, scale="1", seed=0, files=((shard,),))
             checkpoints.commit(part, number, marker)
             written = number
             told.append((disk.now(), points, written))
             if number:
-                checkpoints.remove(root / checkpoints.name_of(number - 1))
+                checkpoints.remove(root / checkpoints.folder_name(number - 1))
 
     def check(disk: Path, cut: int, work: Path) -> None:
         _, points, written = max((entry for entry in told if entry[0] <= cut), default=(0, 0, -1))
@@ -214,7 +214,7 @@ def test_results_and_checkpoints(tmp_path):
         assert written < 0 or max(there) >= written, f"checkpoint {written} is lost: {there}"
         for number in there:
             if number >= written:
-                place = disk / "checkpoints" / checkpoints.name_of(number)
+                place = disk / "checkpoints" / checkpoints.folder_name(number)
                 assert checkpoints.read_marker(disk / "checkpoints", number).ranks == 1
                 assert (place / "rank0").read_bytes() == data
 
