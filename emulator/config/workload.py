@@ -238,14 +238,7 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
 
 
 def stored_workload(table: Mapping[str, Any]) -> Workload:
-    """The workload of a result, which an earlier version may have made. Raises SpecError.
-
-    Those read over the borders of epochs, and had a setting for what is `--loader torch` or `threads` now.
-    """
-    loader, access = table.get("loader"), table.get("access", {})
-    if isinstance(loader, Mapping) and isinstance(access, Mapping):
-        loader = {key: value for key, value in loader.items() if key != "worker_kind"}
-        table = {**table, "loader": loader, "access": {"refill": "never", **access}}
+    """The workload of a result. Raises SpecError."""
     return build(Workload, table, path=("workload",))
 
 

@@ -48,8 +48,7 @@ class Bound:
     """What limits a point, and the evidence for it."""
 
     kind: BoundKind
-    """`client-link` is the network or the device of a client host; `emulator` its barriers between hosts,
-    in old results also late processes and slow loaders."""
+    """`client-link` is the network or the device of a client host; `emulator` its barriers between hosts."""
     evidence: tuple[str, ...]
     """Measurements that show it, one sentence each."""
     host: str = ""
@@ -186,10 +185,10 @@ class Point:
     au_here_first: float | None = None
     """As au_here, over all steps, the first ones included."""
     course: Course | None = None
-    """Throughput over time; None: too few steps, or an older version wrote it."""
+    """Throughput over time; None: too few steps."""
     step: Mapping[str, float] = field(default_factory=dict)
     """`compute`, `wait`, `barrier`, `overshoot` -> seconds of the mean step. Time at a barrier counts as what
-    the last rank did longer; as `barrier` where the log does not tell. Empty: an older version wrote it."""
+    the last rank did longer; as `barrier` where the log does not tell. Empty: not computed."""
     bound: Bound | None = None
     """What limits the point; None: not examined."""
     au_published: float | None = None
@@ -210,7 +209,7 @@ class Knee:
     """`knee`: `n_au` with its interval. `beyond` the largest count, or `below` the smallest. `at-least`: the
     client was the limit where processes starved, so the storage feeds `fed` or more. `not-identifiable`: the
     runs contradict each other or say too little; the knee is between `fed` and `starved`. null: the workload
-    does not compute, or an older version wrote it."""
+    does not compute."""
 
     n_au: float | None
     """Largest number of processes with throughput >= au_threshold x ideal, interpolated."""

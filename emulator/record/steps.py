@@ -180,7 +180,7 @@ def last_steps(file: Path, place: int, places: int) -> Steps:
 
 
 def spools_of(out: Path) -> list[Path]:
-    """The spools in OUT: of each host, or of each rank, as older versions had them. Raises StorageError."""
+    """The spools in OUT, one a host. Raises StorageError."""
     with storage_errors("cannot read the step log"):
         return sorted((out / SPOOL).glob("*.steps"))
 
