@@ -307,16 +307,29 @@ def _first_dimension(value: Any, depth: int) -> int:
     return 0
 
 
+def _asked_of(loader: Any) -> tuple[Any, Any]:
+    """The batch sampler and the sampler that the DataLoader asks for indices.
+
+    With a batch sampler of the job's own, `loader.sampler` is PyTorch's default, which nobody asks. Batch
+    samplers that share out another's batches (accelerate's BatchSamplerShard) have it in `batch_sampler`.
+    """
+    batching: Any = getattr(loader, "batch_sampler", None)
+    while getattr(batching, "batch_sampler", None) is not None:
+        batching = batching.batch_sampler
+    if batching is None:
+        return None, getattr(loader, "sampler", None)
+    inner = getattr(batching, "sampler", None) if type(batching).__name__ == "BatchSampler" else None
+    return batching, inner if inner is not None else batching
+
+
 def _describe(iterator: Any, number: int) -> None:
     """Tell what the loader of `iterator` is set to. Nothing of the user's is called but len()."""
     loader, iterator._feedrate_asks = iterator._feedrate_asks, None
     if _events is None:
         return
-    batching = getattr(loader, "batch_sampler", None)
-    sampler = getattr(loader, "sampler", None)
-    if batching is not None and type(batching).__name__ != "BatchSampler":
-        sampler = batching  # the job's own; the loader's is one that it does not ask
-    kind = type(sampler).__name__
+    batching, sampler = _asked_of(loader)
+    known = [cls.__name__ for cls in type(sampler).__mro__ if cls.__name__ in _SAMPLERS]
+    kind = known[0] if known else type(sampler).__name__
     iterable = getattr(iterator, "_dataset_kind", 0) == 1
     size = getattr(loader, "batch_size", None) or getattr(batching, "batch_size", None)
     if iterable:

@@ -1,0 +1,61 @@
+"""The sampler that a DataLoader asks is recorded, not the default that it has beside a batch sampler."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler  # noqa: E402
+
+import emulator.plugins.recorder.hook  # noqa: E402
+
+HOOK = str(Path(emulator.plugins.recorder.hook.__file__).parent)
+
+
+class Shard:
+    """As accelerate's BatchSamplerShard: every second batch of another sampler."""
+
+    def __init__(self, batch_sampler: BatchSampler) -> None:
+        self.batch_sampler = batch_sampler
+        self.batch_size = batch_sampler.batch_size
+
+    def __iter__(self) -> Any:
+        return iter(list(self.batch_sampler)[::2])
+
+
+class Seedable(RandomSampler):
+    """As accelerate's SeedableRandomSampler."""
+
+
+class Buckets:
+    """A batch sampler of the job's own."""
+
+    def __iter__(self) -> Any:
+        return iter([[0, 1], [2, 3]])
+
+
+DATA = list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("loader", "asked"),
+    [
+        (DataLoader(DATA, 2), SequentialSampler),
+        (DataLoader(DATA, 2, shuffle=True), RandomSampler),
+        (DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 2, False)), RandomSampler),
+        (DataLoader(DATA, batch_sampler=Shard(BatchSampler(Seedable(DATA), 2, False))), Seedable),  # type: ignore[arg-type]
+        (DataLoader(DATA, batch_sampler=Buckets()), Buckets),  # type: ignore[arg-type]
+    ],
+)
+def test_the_sampler_is_the_one_that_is_asked(
+    loader: Any, asked: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(HOOK)
+    import feedrate_probe
+
+    assert type(feedrate_probe._asked_of(loader)[1]) is asked
+    monkeypatch.delitem(sys.modules, "feedrate_probe")
