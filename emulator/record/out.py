@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from emulator.config.reader import Source, build, read_json, to_plain
-from emulator.errors import SpecError, StorageError, storage_errors
+from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
 from emulator.files import NEW_FILE, Lock, Owner, in_use, temporary_name, write_whole, written_by
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
@@ -321,11 +321,11 @@ def read_result(path: Path) -> RunResult:
 def claim_failure(path: Path, line: str) -> bool:
     """Write `line` to OUT/failure.txt; False when another rank has already said why.
 
-    True also when there is no result to say it of (the file would be in the way of the next run), or when
-    the folder cannot be written: then the caller had better print the line.
+    True also when there is no unfinished result to say it of (an earlier one that is complete stays as it
+    is), or when the folder cannot be written: then the caller had better print the line.
     """
     try:
-        if not (path / RESULT).is_file():
+        if not _is_unfinished(path):
             return True
         with (path / FAILURE).open("x", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -339,12 +339,19 @@ def claim_failure(path: Path, line: str) -> bool:
 def replace_failure(path: Path, line: str) -> None:
     """Write `line` to OUT/failure.txt, where a rank has said less: the launcher knows why ranks died.
 
-    Does nothing where there is no result, or where it cannot be written.
+    Does nothing where there is no unfinished result, or where it cannot be written.
     """
     with suppress(OSError):
-        if (path / RESULT).is_file():
+        if _is_unfinished(path):
             (path / FAILURE).unlink(missing_ok=True)
     claim_failure(path, line)
+
+
+def _is_unfinished(path: Path) -> bool:
+    try:
+        return read_result(path).status == "incomplete"
+    except FeedrateError:
+        return False
 
 
 def read_failure(path: Path) -> str:

@@ -340,6 +340,14 @@ def test_a_result_folder_that_is_left_early_is_incomplete_and_lets_others_in(tmp
         assert again.complete().status == "complete"
 
 
+def test_a_run_that_fails_before_it_begins_leaves_an_earlier_result_as_it_is(tmp_path: Path) -> None:
+    """Else --force would find a failure.txt that the result knows nothing of, and refuse the folder."""
+    write_result(tmp_path, dataclasses.replace(begun(), status="complete"))
+    assert claim_failure(tmp_path, "the disk is full")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    prepare_out(tmp_path, force=True)
+
+
 def test_a_result_folder_goes_on_where_a_run_was_cut_off(tmp_path: Path) -> None:
     kept = ResultFolder.create(tmp_path, begun(), force=False).result
     rows = np.zeros(3, dtype=STEP)
