@@ -99,7 +99,8 @@ def answer_in(out: Path) -> Answer:
 def ask(question: Question, comm: Comm) -> None:
     """Make the results of the answer on rank 0, with the other ranks of `comm` in `sweep.ranks.follow`.
 
-    Raises SpecError, DatasetError, StorageError; Quiet where a rank has said the error.
+    Interrupted, the same call goes on with the data and the points that are there. Raises SpecError,
+    DatasetError, StorageError; Quiet where a rank has said the error.
     """
     end = time.monotonic() + question.seconds
     where, recipe = _dataset_place(question), ""
@@ -113,26 +114,25 @@ def ask(question: Question, comm: Comm) -> None:
     else:
         recipe = _recipe_of(question.workload)
         dataset = _grown(question, where, recipe, end)
-    try:
-        fits = dataset.manifest.samples // question.workload.loader.batch_size
-        largest = min(comm.size, question.up_to, fits)
-        if largest < 1:
-            raise DatasetError(
-                f"{where} has {dataset.manifest.samples} samples, fewer than a batch",
-                "ask about an empty folder, or one with more samples",
-            )
-        if largest < question.up_to:
-            live.say(f"counts: up to {largest}, by the data and the ranks that there are")
+    fits = dataset.manifest.samples // question.workload.loader.batch_size
+    largest = min(comm.size, question.up_to, fits)
+    if largest < 1:
+        raise DatasetError(
+            f"{where} has {dataset.manifest.samples} samples, fewer than a batch",
+            "ask about an empty folder, or one with more samples",
+        )
+    if largest < question.up_to:
+        live.say(f"counts: up to {largest}, by the data and the ranks that there are")
+    left = end - time.monotonic()
+    storage = _storage_knee(question, where, largest, left * _SWEEPING, comm)
+    if find_spec("torch") is None:
+        live.say("PyTorch is not installed here: what trainings get is not measured")
+    else:
         left = end - time.monotonic()
-        storage = _storage_knee(question, where, largest, left * _SWEEPING, comm)
-        if find_spec("torch") is None:
-            live.say("PyTorch is not installed here: what trainings get is not measured")
-        else:
-            left = end - time.monotonic()
-            _pytorch_counts(question, where, _fed(storage), left, comm)
-    finally:
-        if recipe and not question.keep:
-            _removed(where)
+        _pytorch_counts(question, where, _fed(storage), left, comm)
+    # After an error the data stay: the same command with the same --out goes on with them.
+    if recipe and not question.keep:
+        _removed(where)
 
 
 # The data.
@@ -163,9 +163,8 @@ def _grown(question: Question, where: Place, recipe: str, end: float) -> Dataset
     """Data for few counts; then, by what writing and reading them showed, for as many as make sense."""
     workload, store = question.workload, open_store(where)
     batch, demand = workload.loader.batch_size, demand_of(workload)
-    plan = DatasetPlan(
-        recipe=load_recipe(recipe), seed=0, files=_files(workload, min(_FIRST_RANKS, question.up_to))
-    )
+    files = max(_files(workload, min(_FIRST_RANKS, question.up_to)), _files_of_before(store))
+    plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
     free = store.free()
     live.say(f"data: {counted(plan.files, 'file')} like {recipe}'s to begin with, in {where}")
     filled = generate(store, plan, Comm(), Filling())
@@ -194,6 +193,13 @@ def _grown(question: Question, where: Place, recipe: str, end: float) -> Dataset
         generate(store, replace(plan, files=files), Comm(), Filling())
         dataset = open_dataset(store)
     return dataset
+
+
+def _files_of_before(store: Store) -> int:
+    """Files of the dataset that an interrupted call made, or was making; 0: there is none."""
+    holding = look(store)
+    made = len(holding.dataset.manifest.names) if holding.dataset else 0
+    return max(made, holding.begun.files if holding.begun else 0)
 
 
 def _files(workload: Workload, ranks: int) -> int:
@@ -268,10 +274,12 @@ def _removed(where: Place) -> None:
 # The runs.
 
 
-def _job(question: Question, where: Place, name: str, loader: str, seconds: float) -> TrainingJob:
+def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJob:
     workload = question.workload
     # Points are shorter than an epoch's border takes: reading goes on over it.
     workload = replace(workload, access=replace(workload.access, refill="never"))
+    # By the time for all of it, not by what is left: a call that goes on needs points of the same length.
+    seconds = min(POINT_SECONDS, question.seconds / 12)
     step = max(1e-3, workload.accelerator.step_seconds)
     steps = max(math.ceil(seconds / step), 2 * workload.loader.prefetch // workload.loader.batch_size + 4)
     return TrainingJob(
@@ -282,7 +290,7 @@ def _job(question: Question, where: Place, name: str, loader: str, seconds: floa
 
 
 def _storage_knee(question: Question, where: Place, largest: int, seconds: float, comm: Comm) -> RunResult:
-    job = _job(question, where, STORAGE, "direct", min(POINT_SECONDS, seconds / 6))
+    job = _job(question, where, STORAGE, "direct")
     search = KneeSearch(
         maximum=largest, threshold=job.workload.training.au_threshold, precision=0.05, max_runs=20
     )
@@ -295,7 +303,7 @@ def _pytorch_counts(question: Question, where: Place, most: int, seconds: float,
     if seconds < POINT_SECONDS:
         live.say("PyTorch: no time is left to measure what trainings get")
         return
-    job = _job(question, where, PYTORCH, "torch", min(POINT_SECONDS, seconds / 4))
+    job = _job(question, where, PYTORCH, "torch")
     live.say(f"PyTorch: up to {counted(most, 'rank')} of the torch loader, {show_seconds(seconds)}")
     _measured(job, Halving(most, job.workload.training.au_threshold, seconds), comm)
 

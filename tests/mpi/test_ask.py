@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from command import feedrate
+from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+
+from emulator.record.out import read_result
 
 pytestmark = pytest.mark.mpi
 WORDS = ("-w", "unet3d-tiny", "--storage", "shaped:400MB/s", "--up-to", 8)
@@ -38,6 +43,32 @@ def test_an_existing_dataset_is_used_and_stays(tiny: Path, tmp_path: Path) -> No
     assert done.status == 10, done.err
     assert done.out.splitlines()[-1] == "--require 16: not met"
     assert sorted(path.name for path in tiny.rglob("*")) == before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_an_interrupted_ask_goes_on(tmp_path: Path) -> None:
+    place, out = tmp_path / "place", tmp_path / "out"
+    place.mkdir()
+    words = ["ask", place, *WORDS, "--within", "50s", "--out", out]
+    command = [sys.executable, "-m", "emulator", *map(str, words)]
+    environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
+    begun = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    assert begun.stdout is not None
+    for line in begun.stdout:
+        if "ranks: " in line:  # the first point is kept
+            break
+    begun.terminate()
+    begun.communicate(timeout=60)
+    kept = len(read_result(out / "storage").points)
+    assert kept and list(place.iterdir()), "data and points stay"
+    done = feedrate(*words)
+    assert done.status == 0, done.err
+    assert len(read_result(out / "storage").points) > kept
+    assert "feeds 5 accelerators in miniature" in done.out
+    assert not list(place.iterdir())
 
 
 def test_mistakes_are_one_line(tiny: Path, tmp_path: Path) -> None:
