@@ -54,8 +54,13 @@ def written_by(name: str) -> tuple[str, str, int] | None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` when the body ends without an error.
 
-    Raises StorageError, also for an OSError of the body.
+    A device or a pipe is written to, not replaced: root would otherwise turn /dev/null into a file. Raises
+    StorageError, also for an OSError of the body.
     """
+    if _is_special(path):
+        with storage_errors(f"cannot write {path}"), path.open("wb") as special:
+            yield special
+        return
     temporary = temporary_name(path)
     with storage_errors(f"cannot write {path}"):
         try:
@@ -73,6 +78,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             error.filename = None  # the message names `path`, not the temporary file
             raise
     sync_folder(path.parent)
+
+
+def _is_special(path: Path) -> bool:
+    """True for what is there and is neither a file nor a folder, also through links (/dev/stdout)."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 SCRATCH_VARIABLE = "FEEDRATE_SCRATCH"

@@ -132,7 +132,7 @@ class Verbs(TyperGroup):
 
 app = typer.Typer(
     name="feedrate",
-    help="How many accelerators can this storage feed? Begin with generate, sweep and report.",
+    help="How many accelerators can this storage feed? Begin with ask.",
     cls=Verbs,
     no_args_is_help=True,
     context_settings=HELP,

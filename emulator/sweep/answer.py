@@ -60,7 +60,7 @@ def _storage_says(question: Question, result: RunResult, name: str) -> str:
         return f"{place} feeds {math.floor(knee.n_au)} {name} {job}, {sure}."
     if knee.kind == "below":
         smallest = min(point.ranks for point in result.points)
-        return f"{place} does not feed {smallest} of {name} {job}."
+        return f"{place} does not feed {smallest} of the {name} {job}."
     if knee.kind == "at-least":
         return f"{place} feeds at least {knee.fed or 0} {name} {job}: the client was the limit beyond."
     starved = f", fewer than {knee.starved}" if knee.starved else ""

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,24 @@ def test_a_missing_folder_is_one_line_without_the_temporary_name(tmp_path: Path)
     assert (
         one_line(error) == f"cannot write {tmp_path}/missing/file: No such file or directory: check the path"
     )
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    write_whole(pipe, b"page")
+    reader.join(10)
+    assert got == [b"page"] and pipe.is_fifo()
+
+
+def test_a_device_stays_one(tmp_path):
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        device.write_bytes(b"")
+    except PermissionError:
+        pytest.skip("nobody but root may make devices, or use them here")
+    write_whole(device, b"page")
+    assert device.is_char_device() and [path.name for path in tmp_path.iterdir()] == ["null"]
