@@ -103,7 +103,7 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     (told,) = (out / "noise").glob("*.json")
     assert json.loads(told.read_text())["checkpoints"]
     assert not (data / FOLDER).exists()
-    assert "a checkpointing job ran on every host" in feedrate("report", out).out
+    assert "Beside noise: checkpoint" in feedrate("report", out).out
 
     knee = Knee(
         n_au=8.0, n_98=6.0, n_saturation=9.0, peak_samples_per_second=None, interval=(7.6, 8.4), sentence=""

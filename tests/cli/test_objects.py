@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,8 @@ def test_a_damaged_sample_is_never_taken_for_what_it_was(
 ) -> None:
     for name, value in made.environment().items():
         monkeypatch.setenv(name, value)
+    # A fork server that an earlier test has started hands its own environment to workers, without these keys.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
     store = open_store(parse_place(PLACE))
     manifest, spec = (
         read_manifest(store),
