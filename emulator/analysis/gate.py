@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from emulator.record.result import Knee, Point
+from emulator.record.result import CLIENT, Knee, Point
 
 FED, UNKNOWN, NOT_FED = 0, 9, 10
 """Exit statuses."""
@@ -43,4 +43,4 @@ def verdict(required: int, status: int) -> str:
 
 
 def _by_client(point: Point) -> bool:
-    return point.bound is not None and point.bound.kind not in ("storage", "compute")
+    return point.bound is not None and point.bound.kind in CLIENT

@@ -23,12 +23,11 @@ def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> 
     spec, name = question.workload, _plural(question.workload.accelerator.name)
     lines = [Line(says=_storage_says(question, answer.storage, name), limit=_storage_limit(answer.storage))]
     if answer.pytorch is not None:
-        fed, _ = fed_between(answer.pytorch.points, spec.training.au_threshold)
+        fed, starved = fed_between(answer.pytorch.points, spec.training.au_threshold)
         above = [point for point in answer.pytorch.points if point.ranks > fed]
         above.sort(key=lambda point: -point.ranks)
-        starved = min((point.ranks for point in above), default=None)
         many = f"{fed} of them" if fed else "none of them"
-        if starved is not None and starved > fed + 1:
+        if starved > fed + 1:
             many = f"{fed} to {starved - 1} of them" if fed else f"fewer than {starved} of them"
         client = "this client" if hosts == 1 else f"these {hosts} clients"
         limit = _client_limit(above[-1], cores) if above else ""
