@@ -26,8 +26,16 @@ def main() -> None:
         server.sendmsg([environment], [(SOL_SOCKET, SCM_RIGHTS, streams)])
     except OSError:
         os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - no shell
+
+    def pass_on(number: int, _: object) -> None:
+        # The server closes this socket when the rank has ended: the signal came too late.
+        try:  # noqa: SIM105 - contextlib would cost every rank its import
+            server.send(bytes([number]))
+        except OSError:
+            pass
+
     for heeded in _PASSED_ON:
-        _signal.signal(heeded, lambda number, _: server.send(bytes([number])))
+        _signal.signal(heeded, pass_on)
     try:
         told = server.recv(4)
     except OSError:

@@ -1,7 +1,11 @@
-"""What mpirun starts in place of a rank."""
+"""The program that mpirun starts in place of a rank."""
 
+import signal
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from command import feedrate
@@ -23,6 +27,31 @@ def test_without_its_server_it_is_the_rank_itself(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "--workload" in done.stdout
+
+
+def caught(pid):
+    """The signals that a process has handlers for, a bit each."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigCgt" in line)
+    return int(line.split()[1], 16)
+
+
+def test_a_signal_that_comes_after_the_rank_has_ended_changes_nothing(tmp_path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(tmp_path / "server"))
+        server.listen()
+        command = [sys.executable, "-I", "-S", stand_in.__file__, tmp_path / "server", "unused"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        rank, _ = server.accept()
+        with rank:
+            rank.recv(1 << 20)
+            rank.shutdown(socket.SHUT_RD)  # what is sent from now on fails, as to a closed socket
+            while not caught(process.pid) >> (signal.SIGTERM - 1) & 1:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+            rank.send((3 << 8).to_bytes(4, sys.byteorder))
+            _, said = process.communicate(timeout=30)
+    assert (process.returncode, said) == (3, "")
 
 
 @pytest.mark.mpi
