@@ -109,8 +109,6 @@ class HostActivity:
     """Mean number of runnable threads."""
     nic_bytes: int | None
     """Bytes received, loopback left out."""
-    device_bytes: int | None
-    """Bytes read from block devices."""
     pressure: dict[str, float]
     """`cpu`, `io`, `memory` -> share of the time in which some thread waited for it (PSI).
 
@@ -131,7 +129,7 @@ class HostProbe:
         self._thread = Thread(target=self._watch, name="host-probe", daemon=True)
 
     def start(self) -> None:
-        self._ticks, self._nic, self._device = _ticks(self._cores), _nic_bytes(), _device_bytes()
+        self._ticks, self._nic = _ticks(self._cores), _nic_bytes()
         self._began, self._stalled = time.monotonic(), _stalled()
         self._thread.start()
 
@@ -139,7 +137,7 @@ class HostProbe:
         """What the host did since `start()`."""
         self._done.set()
         self._thread.join()
-        nic, device, stalled = _nic_bytes(), _device_bytes(), _stalled()
+        nic, stalled = _nic_bytes(), _stalled()
         seconds = max(1e-9, time.monotonic() - self._began)
         spent = [after - before for after, before in zip(_ticks(self._cores), self._ticks, strict=False)]
         total = sum(spent[:8])
@@ -148,7 +146,6 @@ class HostProbe:
             steal_share=spent[7] / total if total else None,
             runqueue=sum(self._queue) / len(self._queue) if self._queue else None,
             nic_bytes=None if nic is None or self._nic is None else nic - self._nic,
-            device_bytes=None if device is None or self._device is None else device - self._device,
             pressure={name: (stalled[name] - was) / seconds for name, was in self._stalled.items()},
         )
 
@@ -199,17 +196,6 @@ def _nic_bytes() -> int | None:
     pairs = [row.split(":", 1) for row in rows]
     received = [int(rest.split()[0]) for name, rest in pairs if name.strip() != "lo"]
     return sum(received) if received else None
-
-
-def _device_bytes() -> int | None:
-    """Bytes read from whole disks: partitions and stacked devices would count twice."""
-    read = 0
-    for row in _read("/proc/diskstats").splitlines():
-        part = row.split()
-        name = part[2]
-        if (Path("/sys/block") / name / "device").exists():
-            read += int(part[5]) * 512
-    return read or None
 
 
 def cpu_seconds() -> float:

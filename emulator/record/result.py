@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from emulator import __version__
+from emulator.record.device import DeviceReads
 from emulator.record.machine import utc_now
 
 SCHEMA = 1
@@ -37,10 +38,26 @@ class Flag:
     """What it means, for people."""
 
 
-BoundKind = Literal["compute", "storage", "client-cpu", "cpu-quota", "client-link", "loader", "emulator"]
+BoundKind = Literal[
+    "compute",
+    "storage",
+    "bandwidth",
+    "iops",
+    "metadata",
+    "memory",
+    "latency",
+    "client-cpu",
+    "cpu-quota",
+    "client-link",
+    "loader",
+    "emulator",
+]
 
-CLIENT: tuple[BoundKind, ...] = ("client-cpu", "cpu-quota", "client-link", "loader", "emulator")
-"""The kinds that say that the client was the limit, not the storage."""
+STORAGE: tuple[BoundKind, ...] = ("storage", "bandwidth", "iops", "metadata")
+"""The kinds that say that the storage was the limit; `storage` where they could not be told apart."""
+CLIENT: tuple[BoundKind, ...] = ("latency", "client-cpu", "cpu-quota", "client-link", "loader", "emulator")
+"""The kinds that say that the storage delivers at least what was measured: the client's own limits, and
+`latency`, where more or larger requests at the same time would get more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +66,8 @@ class Bound:
 
     kind: BoundKind
     """`client-link` is the network or the device of a client host; `emulator` its barriers between hosts."""
+    help: str = ""
+    """What would help, with its number; empty: not known."""
     evidence: tuple[str, ...]
     """Measurements that show it, one sentence each."""
     host: str = ""
@@ -103,8 +122,8 @@ class HostShare:
     """Mean number of runnable threads."""
     nic_bytes: int | None = None
     """Bytes received on network interfaces, loopback left out."""
-    device_bytes: int | None = None
-    """Bytes read from block devices."""
+    device: DeviceReads | None = None
+    """What the block device or NFS mount of the dataset did, for every process of the host."""
     wait_seconds: float = 0.0
     """Seconds that its ranks were blocked on the loader, summed."""
     starved: Starved | None = None
@@ -176,6 +195,10 @@ class Point:
     """Histogram of read requests: upper edge in microseconds -> requests, all ranks."""
     read_latency_max: float | None = None
     """Seconds of the longest read request, as measured; None: not known."""
+    read_seconds: float | None = None
+    """Seconds within read requests, summed over all readers: / `seconds`, the mean number in flight."""
+    open_seconds: float | None = None
+    """Seconds within the opening of files, summed over all readers."""
     read_retries: Mapping[str, int] = field(default_factory=dict)
     """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
     starved: Starved | None = None
@@ -269,6 +292,23 @@ class Corner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Random reads of the dataset at one request size and depth, by a process on each host at once."""
+
+    request_bytes: int
+    depth: int
+    """Requests in flight, all hosts together."""
+    requests_per_second: float
+    latency_seconds: float
+    """Mean seconds of a request."""
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes per second of all hosts."""
+        return self.request_bytes * self.requests_per_second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """One checkpoint, written or read back by all ranks at once."""
 
@@ -323,6 +363,8 @@ class RunResult:
     environment: Mapping[str, Any]
     """Machine, versions, MPI."""
     points: tuple[Point, ...] = ()
+    probe: tuple[Probe, ...] = ()
+    """What the storage did at some sizes and depths, asked once a point had waited for it."""
     knee: Knee | None = None
     baseline: tuple[Corner, ...] = ()
     """What fio measured, in the order it was run; only of kind `baseline`."""

@@ -28,6 +28,7 @@ from emulator.dataset.manifest import Dataset, Manifest
 from emulator.loader import make_loader
 from emulator.order import RankPlan, plan_for
 from emulator.record.books import Books
+from emulator.record.device import DeviceReads, read_counters
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.result import HostShare, Kind, Point, Starved
 from emulator.record.steps import Spool, StepLog, Steps
@@ -145,6 +146,10 @@ class ReadTotals:
     """Number of ranks that read through the page cache."""
     latency: Mapping[int, int]
     """Histogram: upper edge in microseconds -> read requests."""
+    seconds: float
+    """Seconds within read requests, summed over all readers."""
+    opening: float
+    """Seconds within the opening of files, summed over all readers."""
     slowest: float
     """Seconds of the longest read request."""
     pages_sampled: int
@@ -165,6 +170,8 @@ class ReadTotals:
         return cls(
             buffered=sum(part.buffered for part in parts),
             latency=latency,
+            seconds=sum(part.seconds for part in parts),
+            opening=sum(part.opening for part in parts),
             slowest=max(part.slowest for part in parts),
             pages_sampled=sum(part.pages_sampled for part in parts),
             pages_resident=sum(part.pages_resident for part in parts),
@@ -229,6 +236,8 @@ def run_point(
         stack.callback(loader.close)
         barrier_seconds = barrier.cost()
         probe = HostProbe() if node.rank == 0 else None
+        folder = job.dataset if probe and isinstance(job.dataset, Path) else None
+        counters = read_counters(folder) if folder else None
         if probe:
             probe.start()
         before = cpu_seconds() + loader.helper_cpu_seconds()
@@ -250,10 +259,14 @@ def run_point(
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - before
         comm.barrier()
         activity = probe.stop() if probe else None
+        now = read_counters(folder) if folder else None
+        device = now.since(counters) if now and counters else None
     counts, rows = storage.stats.snapshot(), log.rows()
     own = ReadTotals(
         buffered=not (direct or isinstance(job.dataset, ObjectURL)),
         latency=counts.latencies,
+        seconds=counts.seconds,
+        opening=counts.opening,
         slowest=counts.slowest,
         pages_sampled=counts.pages_sampled,
         pages_resident=counts.pages_resident,
@@ -273,7 +286,7 @@ def run_point(
         barrier_seconds=barrier_seconds,
     )
     rates = rate_series(busy(rows, comm), over=comm).rates
-    share = _host_share(rows, cpu, activity, node)
+    share = _host_share(rows, cpu, activity, device, node)
     if share is not None:
         share = replace(share, starved=by_host.get(share.host))
     of_node = node.gather(own)
@@ -310,7 +323,9 @@ def _starved(
     return starved(rows, played, [own], comm)
 
 
-def _host_share(rows: Steps, cpu: float, activity: HostActivity | None, node: Comm) -> HostShare | None:
+def _host_share(
+    rows: Steps, cpu: float, activity: HostActivity | None, device: DeviceReads | None, node: Comm
+) -> HostShare | None:
     """Sum up this host's ranks, on the first of them; None on the others. Collective over `node`."""
     own = (rows["bytes"].sum(), rows["samples"].sum(), rows["wait"].sum(), cpu)
     size, samples, waited, used = node.sum(np.array(own, np.float64)).tolist()
@@ -324,6 +339,7 @@ def _host_share(rows: Steps, cpu: float, activity: HostActivity | None, node: Co
         cpu_seconds=used,
         cores=cores(),
         wait_seconds=waited,
+        device=device,
         **asdict(activity),
     )
 

@@ -37,22 +37,10 @@ cache: into 256 KiB, which only the second level holds, the kernel's copy took u
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
 """Why a request was repeated: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""
 
-EDGES = tuple(sorted({round(10 ** (step / 8)) for step in range(9 * 8 + 1)}))
-"""Upper edges of the latency histogram in microseconds, 1 us to 1000 s; the last takes what is above."""
+EDGES = tuple(sorted({round(10 ** (step / 231)) for step in range(9 * 231 + 1)}))
+"""Upper edges of the latency histogram in microseconds, 1 us to 1000 s, 1 % apart from 100 us on; the last
+takes what is above."""
 _UPPER = np.array(EDGES[:-1])
-
-
-class ThreadStats(NamedTuple):
-    """What one thread has read so far, of this process or of a worker process."""
-
-    thread: int
-    """The kernel's number for it: /proc/NUMBER says what it does."""
-    requests: int
-    """Read requests that have ended."""
-    seconds: float
-    """Seconds within these."""
-    begin: float
-    """When the request, or scan, under way began, in seconds of time.monotonic; 0.0: there is none."""
 
 
 class ReadCounts(NamedTuple):
@@ -62,14 +50,16 @@ class ReadCounts(NamedTuple):
     """Bytes delivered."""
     latencies: Mapping[int, int] = {}
     """Upper edge in microseconds -> read requests, ascending; empty buckets are left out."""
+    seconds: float = 0.0
+    """Seconds within read requests, summed over threads; less those on a core, where they are known."""
+    opening: float = 0.0
+    """Seconds within the opening of files, summed over threads."""
     pages_sampled: int = 0
     """Pages whose residency was asked for after eviction and before reading."""
     pages_resident: int = 0
-    """Those of them that were in the page cache all the same."""
+    """Pages among those that were in the page cache all the same."""
     retries: Mapping[str, int] = {}
     """RetryKind -> requests to an object store that were repeated for it."""
-    threads: tuple[ThreadStats, ...] = ()
-    """Each thread that has read."""
     slowest: float = 0.0
     """Seconds of the longest read request of all time: no bucket's edge."""
 
@@ -79,30 +69,22 @@ class ReadCounts(NamedTuple):
         return sum(self.latencies.values())
 
     def plus(self, other: ReadCounts) -> ReadCounts:
-        """Both together."""
+        """The sum of both."""
         return self._with(other, 1)
 
     def less(self, earlier: ReadCounts) -> ReadCounts:
-        """What has come since `earlier`."""
+        """The counts since `earlier`."""
         return self._with(earlier, -1)
 
     def _with(self, other: ReadCounts, sign: int) -> ReadCounts:
-        threads = {one.thread: one for one in self.threads}
-        for thread, requests, seconds, begin in other.threads:
-            mine = threads.get(thread, ThreadStats(thread, 0, 0.0, 0.0))
-            threads[thread] = ThreadStats(
-                thread,
-                mine.requests + sign * requests,
-                mine.seconds + sign * seconds,
-                begin if sign > 0 else mine.begin,
-            )
         return ReadCounts(
             self.bytes + sign * other.bytes,
             dict(sorted(_added(self.latencies, other.latencies, sign).items())),
+            self.seconds + sign * other.seconds,
+            self.opening + sign * other.opening,
             self.pages_sampled + sign * other.pages_sampled,
             self.pages_resident + sign * other.pages_resident,
             _added(self.retries, other.retries, sign),
-            tuple(threads.values()),
             max(self.slowest, other.slowest),
         )
 
@@ -210,10 +192,6 @@ class ReadStats:
         with self._lock:
             return tuple(self._tallies)
 
-    def threads(self) -> list[ThreadStats]:
-        """What each thread has read so far; of worker processes as of their last `drain`."""
-        return list(self.snapshot().threads)
-
     def snapshot(self) -> ReadCounts:
         """The counts so far."""
         return self._total().less(self._drained)
@@ -237,10 +215,13 @@ class ReadStats:
             absorbed = self._absorbed
         for tally in tallies:
             buckets, slowest = tally.latencies()
-            latencies = {edge: count for edge, count in zip(EDGES, buckets.tolist(), strict=True) if count}
-            thread = ThreadStats(tally.thread, tally.requests, tally.seconds, tally.begin)
-            absorbed = absorbed.plus(ReadCounts(tally.bytes, latencies, threads=(thread,), slowest=slowest))
-        return absorbed.plus(ReadCounts(0, {}, *pages, retries))
+            latencies = {EDGES[at]: int(buckets[at]) for at in np.flatnonzero(buckets)}
+            absorbed = absorbed.plus(
+                ReadCounts(
+                    tally.bytes, latencies, tally.seconds - tally.on_core, tally.opening, slowest=slowest
+                )
+            )
+        return absorbed.plus(ReadCounts(pages_sampled=pages[0], pages_resident=pages[1], retries=retries))
 
 
 class Closing:
@@ -427,7 +408,13 @@ class TimedStorage(Storage):
             tally.begin = 0.0
 
     def library_path(self, name: str) -> tuple[str, int] | None:
-        return self.inner.library_path(name)
+        tally = self.stats.mine()
+        tally.begin = begin = time.monotonic()
+        try:
+            return self.inner.library_path(name)
+        finally:
+            tally.opening += time.monotonic() - begin
+            tally.begin = 0.0
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
         return self.inner.scanner(buffer, files, give_way)  # which keeps its times itself

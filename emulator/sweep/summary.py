@@ -23,10 +23,11 @@ from emulator.analysis.flags import (
 from emulator.analysis.here import here
 from emulator.analysis.knee import find_knee
 from emulator.analysis.point import point_of
+from emulator.analysis.storage_limit import Reading
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Manifest
 from emulator.record.out import read_failure, read_result
-from emulator.record.result import Flag, Point, RunResult, new_result
+from emulator.record.result import Flag, Point, Probe, RunResult, new_result
 from emulator.record.steps import STEP, step_blocks
 from emulator.run.point import Measured, TrainingJob, mismatch
 
@@ -39,6 +40,8 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
         resident_share=reads.pages_resident / reads.pages_sampled if reads.pages_sampled else None,
         read_latency={str(edge): reads.latency[edge] for edge in sorted(reads.latency)},
         read_latency_max=reads.slowest or None,
+        read_seconds=reads.seconds,
+        open_seconds=reads.opening,
         read_retries=dict(sorted(reads.retries.items())),
     )
     flags = [
@@ -76,7 +79,9 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
     )
 
 
-def conclusions(job: TrainingJob, points: Sequence[Point]) -> dict[str, Any]:
+def conclusions(
+    job: TrainingJob, points: Sequence[Point], probes: Sequence[Probe] = (), reading: Reading | None = None
+) -> dict[str, Any]:
     """Return the fields of a result that follow from its points: what bounds each of them, and the knee.
 
     A knee needs two process counts.
@@ -87,7 +92,7 @@ def conclusions(job: TrainingJob, points: Sequence[Point]) -> dict[str, Any]:
         rate = job.storage.shaped_rate
         alone = job.storage.shaped_latency + job.workload.request_bytes / rate
         shape = StorageShape(rate=rate, request_seconds=alone)
-    bound = tuple(replace(point, bound=classify(point, points, shape)) for point in points)
+    bound = tuple(replace(point, bound=classify(point, points, shape, probes, reading)) for point in points)
     if shape is not None:
         bound = tuple(_against_shape(point, shape.rate) for point in bound)
     return {

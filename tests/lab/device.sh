@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A block device with a known bandwidth, as root: an ext4 on a loop device, capped by cgroup v1 blkio, which counts
 # reads and writes apart; `shared`: one bandwidth for both (medium.py), the cgroup caps nothing. LATENCY: each request
-# takes so many seconds, +- JITTER of it, and a bandwidth of 0 is no limit.
-#   device.sh up FOLDER SIZE BYTES_PER_SECOND [shared [LATENCY [JITTER]]]   mounts FOLDER/mnt, makes the cgroup; prints it
+# takes so many seconds, +- JITTER of it; IOPS: so many of them a second. A bandwidth, or IOPS, of 0 is no limit.
+#   device.sh up FOLDER SIZE BYTES_PER_SECOND [shared [LATENCY [JITTER [IOPS]]]]   mounts FOLDER/mnt, makes the cgroup; prints it
 #   device.sh in CGROUP COMMAND...                       runs a command under the cap
 #   device.sh down FOLDER
 set -euo pipefail

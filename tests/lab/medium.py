@@ -1,11 +1,11 @@
 """A file with a known bandwidth, or a known latency, for a loop device to lie on.
 
     medium.py BACKING FILE BYTES_PER_SECOND     as root: shows BACKING as FILE until FILE is unmounted
-    medium.py BACKING FILE BYTES_PER_SECOND LATENCY [JITTER]
+    medium.py BACKING FILE BYTES_PER_SECOND LATENCY [JITTER [IOPS]]
 
 A FUSE file system of one file, without libraries. Reads and writes share one bandwidth, as on a disk with one
 arm; cgroups count them apart. With a LATENCY in seconds each request takes that long more, and THREADS of
-them are served at a time; they differ evenly by a share of JITTER. A rate of 0 is no limit.
+them are served at a time; they differ evenly by a share of JITTER. A rate, or IOPS, of 0 is no limit.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ THREADS = 48
 
 
 class Medium:
-    """One time line for all bytes, and a delay for each request."""
+    """One time line for all bytes and requests, and a delay for each request."""
 
-    def __init__(self, rate: float, latency: float = 0.0, jitter: float = 0.0) -> None:
-        self._rate = rate
+    def __init__(self, rate: float, latency: float = 0.0, jitter: float = 0.0, iops: float = 0.0) -> None:
+        self._byte_seconds = 1 / rate if rate else 0.0
+        self._request_seconds = 1 / iops if iops else 0.0
         self._latency = latency
         self._jitter = jitter
         self._free = 0.0
@@ -48,9 +49,9 @@ class Medium:
         """Return when the medium has moved the bytes."""
         now = time.monotonic()
         end = now + self._latency * random.uniform(1 - self._jitter, 1 + self._jitter)
-        if self._rate:
+        if taken := count * self._byte_seconds + self._request_seconds:
             with self._lock:
-                self._free = max(self._free, now - LAG) + count / self._rate
+                self._free = max(self._free, now - LAG) + taken
                 end = max(end, self._free + self._latency)
         if end > now:
             time.sleep(end - now)

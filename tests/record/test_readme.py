@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from emulator.record.device import DeviceReads
 from emulator.record.out import FAILURE, RESULT
 from emulator.record.result import (
     SCHEMA,
@@ -19,6 +20,7 @@ from emulator.record.result import (
     HostShare,
     Knee,
     Point,
+    Probe,
     RunResult,
     Side,
     Starved,
@@ -40,7 +42,22 @@ def names_under(heading: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", [RunResult, Point, HostShare, Starved, Course, Flag, Bound, Knee, Corner, Side, Checkpoint]
+    "kind",
+    [
+        RunResult,
+        Point,
+        HostShare,
+        Starved,
+        Course,
+        Flag,
+        Bound,
+        Knee,
+        Corner,
+        Side,
+        Checkpoint,
+        Probe,
+        DeviceReads,
+    ],
 )
 def test_every_field_is_described_once(kind: type) -> None:
     described = names_under(f"### {kind.__name__}")

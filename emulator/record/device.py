@@ -1,0 +1,113 @@
+"""The kernel's counters of the block device or NFS mount that a dataset lies on, and its read-ahead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.record.machine import describe_mount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReads:
+    """What a block device or NFS mount did during a point, for every process of the host."""
+
+    name: str
+    """Name of the device in /proc/diskstats, or the mount point."""
+    requests: int
+    """Read requests that completed."""
+    bytes: int
+    """Bytes read."""
+    seconds: float
+    """Latencies of these requests, summed."""
+    written_bytes: int
+    """Bytes written."""
+
+    def since(self, earlier: DeviceReads) -> DeviceReads:
+        """The counters' rise since `earlier`."""
+        return DeviceReads(
+            name=self.name,
+            requests=self.requests - earlier.requests,
+            bytes=self.bytes - earlier.bytes,
+            seconds=self.seconds - earlier.seconds,
+            written_bytes=self.written_bytes - earlier.written_bytes,
+        )
+
+
+def read_counters(folder: Path) -> DeviceReads | None:
+    """Return the counters since boot or mount; None for other file systems (FUSE, Lustre, overlay, tmpfs)."""
+    mount = describe_mount(folder)
+    if mount.get("type", "").startswith("nfs"):
+        return _nfs_counters(mount["mount"])
+    number = _device_number(folder, mount.get("source", ""))
+    for line in _lines("/proc/diskstats"):
+        # https://docs.kernel.org/admin-guide/iostats.html
+        major, minor, name, reads, _, sectors, milliseconds, _, _, written = line.split()[:10]
+        if f"{major}:{minor}" == number:
+            return DeviceReads(
+                name=name,
+                requests=int(reads),
+                bytes=512 * int(sectors),
+                seconds=int(milliseconds) / 1e3,
+                written_bytes=512 * int(written),
+            )
+    return None
+
+
+def read_ahead_bytes(folder: Path) -> int | None:
+    """Return the most that the kernel reads ahead of a sequential reader in `folder`; None if unknown."""
+    number = _number(folder.stat().st_dev)
+    block = Path("/sys/dev/block") / _device_number(folder, describe_mount(folder).get("source", ""))
+    for file in (
+        Path(f"/sys/class/bdi/{number}/read_ahead_kb"),
+        block / "bdi/read_ahead_kb",
+        block / "queue/read_ahead_kb",
+        block.resolve().parent / "queue/read_ahead_kb",  # of a partition: its disk's
+    ):
+        with suppress(OSError, ValueError):
+            return 1024 * int(file.read_text())
+    return None
+
+
+def _number(device: int) -> str:
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _device_number(folder: Path, source: str) -> str:
+    """Major and minor number of the block device below `folder`."""
+    device = folder.stat().st_dev
+    if os.major(device) == 0:  # btrfs: an anonymous number
+        with suppress(OSError):
+            device = Path(source).stat().st_rdev
+    return _number(device)
+
+
+def _nfs_counters(mount: str) -> DeviceReads | None:
+    # https://git.linux-nfs.org/?p=steved/nfs-utils.git;a=blob;f=tools/mountstats: per-op statistics
+    lines = iter(_lines("/proc/self/mountstats"))
+    here = f" mounted on {mount} with fstype nfs"
+    if not any(here in line for line in lines):
+        return None
+    reads: tuple[int, ...] = (0,) * 8
+    written = reads
+    for line in lines:
+        if line.startswith("device "):
+            break
+        name, _, numbers = line.strip().partition(": ")
+        if name == "READ":
+            reads = tuple(map(int, numbers.split()[:8]))
+        elif name == "WRITE":
+            written = tuple(map(int, numbers.split()[:8]))
+    # operations, transmissions, timeouts, bytes sent, bytes received, ms queued, ms round trip, ms in all
+    return DeviceReads(
+        name=mount, requests=reads[0], bytes=reads[4], seconds=reads[6] / 1e3, written_bytes=written[3]
+    )
+
+
+def _lines(path: str) -> Iterable[str]:
+    with suppress(OSError):
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    return ()
