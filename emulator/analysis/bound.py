@@ -7,10 +7,11 @@ schedstat, `from_load` answers from the load of the hosts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from emulator.record.result import CLIENT, Bound, BoundKind, HostShare, Point, Starved
-from emulator.units import counted, show_rate, show_seconds
+from emulator.analysis.storage_limit import Reading, storage_limit
+from emulator.record.result import CLIENT, Bound, BoundKind, HostShare, Point, Probe, Starved
+from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 FED = 0.95
 """Throughput / ideal from which compute is the limit."""
@@ -39,6 +40,38 @@ NAMES = {
 }
 """Fields of Starved in words."""
 
+LIMIT_NAMES: dict[BoundKind, str] = {
+    "compute": "compute",
+    "storage": "storage",
+    "bandwidth": "storage bandwidth",
+    "iops": "storage IOPS",
+    "metadata": "storage metadata",
+    "memory": "page cache",
+    "latency": "storage latency",
+    "client-cpu": "client CPU",
+    "cpu-quota": "CPU quota",
+    "client-link": "client link",
+    "loader": "loader",
+    "emulator": "emulator",
+}
+"""Kinds of limits in words. A client's link is its network or its device."""
+
+HELPS: dict[BoundKind, str] = {
+    "compute": "only more processes would show a limit",
+    "storage": "a faster storage, or a faster path to it, would feed more",
+    "bandwidth": "more bandwidth would feed more",
+    "iops": "more IOPS, or larger requests, would feed more",
+    "metadata": "fewer and larger files would feed more",
+    "memory": "--cache cold reads from the storage",
+    "latency": "more workers, or larger requests, would feed more",
+    "client-cpu": "more hosts or cores would get more",
+    "cpu-quota": "a larger CPU quota would get more",
+    "client-link": "a faster link of that client, or more clients, would get more",
+    "loader": "more workers or prefetch (loader.workers, loader.prefetch) may get more",
+    "emulator": "fewer ranks on each core, or TCP between the hosts, would get more",
+}
+"""What would help where a limit has no number of its own (`Bound.help`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageShape:
@@ -58,20 +91,28 @@ def limited_by_client(point: Point) -> bool:
     return point.bound is not None and point.bound.kind in CLIENT and point.x_ideal < FED
 
 
-def classify(point: Point, references: Sequence[Point] = (), shape: StorageShape | None = None) -> Bound:
+def classify(
+    point: Point,
+    references: Sequence[Point] = (),
+    shape: StorageShape | None = None,
+    probes: Sequence[Probe] = (),
+    reading: Reading | None = None,
+) -> Bound:
     """The limit of a point; `references` are other points of the sweep, better with than without.
+
+    `probes` and `reading` tell the storage's limits apart.
 
     1. compute: throughput >= 95 % of ideal, and AU here >= 90 %.
     2. storage: it is emulated, and delivered what it is shaped to.
     3. emulator: its own barriers take at least half of the loss.
-    4. The largest share of what starved the accelerators: `from_shares`.
+    4. The largest share of what starved the accelerators: `from_shares`, and `storage_limit`.
     5. Without schedstat: `from_load`.
     """
     return (
         compute(point)
         or at_cap(point, shape)
         or own_barriers(point)
-        or from_shares(point, references, shape)
+        or from_shares(point, references, shape, probes, reading)
         or from_load(point, references)
     )
 
@@ -84,10 +125,16 @@ def at_cap(point: Point, shape: StorageShape | None) -> Bound | None:
     each = "" if hosts == 1 else f", {show_rate(shape.rate)} on each of {hosts} hosts"
     rates = f"{show_rate(point.bytes_per_second)} of the {show_rate(shape.rate * hosts)}"
     sentence = f"it delivered {rates} that it is shaped to{each}"
-    return Bound(kind="storage", evidence=(sentence, *_shares(point)))
+    return Bound(kind="bandwidth", evidence=(sentence, *_shares(point)))
 
 
-def from_shares(point: Point, references: Sequence[Point], shape: StorageShape | None) -> Bound | None:
+def from_shares(
+    point: Point,
+    references: Sequence[Point],
+    shape: StorageShape | None,
+    probes: Sequence[Probe],
+    reading: Reading | None,
+) -> Bound | None:
     """The largest share of what starved the accelerators; None where it is not known."""
     lost = point.starved
     if lost is None or lost.seconds <= 0:
@@ -98,10 +145,13 @@ def from_shares(point: Point, references: Sequence[Point], shape: StorageShape |
         link = client_link(point, references)
         if link is not None:
             return Bound(kind="client-link", evidence=(*evidence, *link.evidence))
+        known = storage_limit(point, probes, reading) if reading else None
         # Storage that answers each request as fast as it ever does is not the limit: too few are in flight.
-        few = answers_at_once(point, shape) or starved_alone(point, references)
-        if few is not None:
-            return Bound(kind="loader", evidence=(*few.evidence, *evidence))
+        known = (
+            known or answers_at_once(point, shape) or (None if probes else starved_alone(point, references))
+        )
+        if known is not None:
+            return replace(known, evidence=(*known.evidence, *evidence))
         evidence += _seen(point, references)
     elif kind != "compute":
         host = _only_host(point, kind)
@@ -189,8 +239,7 @@ def answers_at_once(point: Point, shape: StorageShape | None) -> Bound | None:
     requests = sum(point.read_latency.values())
     if shape is None or not requests:
         return None
-    # A bucket of the histogram is a third of its upper edge wide.
-    mean = sum(float(edge) * 0.87e-6 * count for edge, count in point.read_latency.items()) / requests
+    mean = sum(float(edge) * 1e-6 * count for edge, count in point.read_latency.items()) / requests
     if mean > 1.25 * shape.request_seconds:
         return None
     evidence = (
@@ -198,7 +247,7 @@ def answers_at_once(point: Point, shape: StorageShape | None) -> Bound | None:
         f"{point.bytes_per_second / (shape.rate * max(1, len(point.hosts))):.0%} of what it is shaped to",
         "more requests at the same time would read faster: give the loader more workers or prefetch",
     )
-    return Bound(kind="loader", evidence=evidence)
+    return Bound(kind="latency", evidence=evidence)
 
 
 def from_load(point: Point, references: Sequence[Point]) -> Bound:
@@ -280,7 +329,7 @@ def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
         f"and {least.x_ideal:.1%} among {least.ranks}",
         "nothing that ranks share limits it: give the loader more workers or prefetch",
     )
-    return Bound(kind="loader", evidence=evidence)
+    return Bound(kind="latency", evidence=evidence)
 
 
 def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
@@ -319,7 +368,9 @@ def _seen(point: Point, references: Sequence[Point]) -> list[str]:
 
 def _source(host: HostShare) -> str:
     """A sentence on which device or network the bytes of a single host came from."""
-    for name, count in (("its own block devices", host.device_bytes), ("its network", host.nic_bytes)):
-        if count is not None and count >= 0.5 * host.bytes > 0:
-            return f"{host.host} got {count / host.bytes:.0%} of what it read from {name}"
+    device = host.device
+    if device is not None and device.bytes >= 0.5 * host.bytes > 0:
+        return f"{host.host} read {show_bytes(device.bytes)} from {device.name}, for {show_bytes(host.bytes)}"
+    if host.nic_bytes is not None and host.nic_bytes >= 0.5 * host.bytes > 0:
+        return f"{host.host} got {host.nic_bytes / host.bytes:.0%} of what it read from its network"
     return "with one host its network or device cannot be told from the storage behind it"

@@ -14,7 +14,7 @@ import numpy as np
 from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import drift
 from emulator.config.workload import Workload
-from emulator.record.result import Flag, HostShare, Point
+from emulator.record.result import STORAGE, Flag, HostShare, Point
 from emulator.units import show_bytes, show_rate, show_seconds
 
 PRECISION = 0.025
@@ -136,7 +136,7 @@ def below_shape(point: Point, rate: float) -> Flag | None:
     """Shaped storage is the limit, and delivers > 2.5 % less than it is shaped to: `rate` bytes/s, a host."""
     shaped = rate * max(1, len(point.hosts))
     value = 1 - point.bytes_per_second / shaped
-    if point.bound is None or point.bound.kind != "storage" or value <= PRECISION:
+    if point.bound is None or point.bound.kind not in STORAGE or value <= PRECISION:
         return None
     sentence = (
         f"The emulated storage delivered {show_rate(point.bytes_per_second)} of the {show_rate(shaped)} that "

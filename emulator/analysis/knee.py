@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held, left_out, usable
 from emulator.analysis.parts import Floats
 from emulator.analysis.search import CERTAIN, Belief, CountRun, KneeSearch, believe, observe
@@ -214,10 +215,12 @@ def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str)
     """The sentence where the client was the limit."""
     starving = [point for point in points if held(point) and _share(point) < threshold]
     where = ", ".join(map(str, sorted({point.ranks for point in starving or points})))
-    why = " and ".join(sorted({point.bound.kind for point in starving if point.bound is not None}))
-    limit = f"the client ({why}), not {inner}, was the limit at {where} processes; use more hosts"
+    bounds = [point.bound for point in sorted(starving, key=lambda point: -point.ranks) if point.bound]
+    why = " and ".join(dict.fromkeys(LIMIT_NAMES[bound.kind] for bound in bounds))
+    helps = bounds[0].help or HELPS[bounds[0].kind] if bounds else "use more hosts"
+    limit = f"at {where} processes the limit was {why}, not what {inner} can deliver: {helps}"
     if knee.fed is None:
-        return f"Nothing is known of {inner}: {limit}"
+        return f"How many {inner} feeds is not known: {limit}"
     return f"At least {_accelerators(knee.fed, threshold)}: {limit}"
 
 

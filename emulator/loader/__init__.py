@@ -6,6 +6,7 @@ from typing import Any
 
 from emulator.config.workload import AccessSpec, LoaderSpec
 from emulator.dataset.formats import format_named
+from emulator.dataset.formats.base import Format
 from emulator.dataset.manifest import ADOPTED
 from emulator.errors import DatasetError
 from emulator.loader.base import Loader, LoaderPlugin, Numbers, SampleList
@@ -37,6 +38,20 @@ DIRECT = LoaderPlugin(
 )
 
 
+def reads_by_library(kind: str, spec: LoaderSpec, samples: SampleList, access: AccessSpec = ALL) -> bool:
+    """Return True if the loader reads whole files through the format's library. Raises DatasetError."""
+    form, owner = format_named(samples.format).read_as(access), LOADERS.load(kind)
+    foreign = _foreign(samples, form)
+    many = samples.samples_per_file > 1 or bool(access.columns) or form.partial
+    crops = bool(spec.crop) and not foreign
+    return bool(owner.tensors) and not many and (crops or not (form.records or foreign))
+
+
+def _foreign(samples: SampleList, form: Format) -> bool:
+    # Arrays in adopted files differ in shape and cannot be stacked into a batch: keep their bytes.
+    return getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
+
+
 def make_loader(
     kind: str,
     spec: LoaderSpec,
@@ -55,9 +70,7 @@ def make_loader(
     MissingError without PyTorch.
     """
     form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS.load(kind)
-    # Arrays in adopted files differ in shape and cannot be stacked into a batch: keep their bytes.
-    foreign = getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
-    crops = owner.tensors and bool(spec.crop) and not foreign
+    crops = owner.tensors and bool(spec.crop) and not _foreign(samples, form)
     many = samples.samples_per_file > 1 or bool(columns) or form.partial
     if many and crops:
         raise DatasetError(
@@ -65,7 +78,7 @@ def make_loader(
             "--set loader.crop=[] keeps all bytes of a sample, or use --loader direct",
         )
     reader: WholeReader
-    if many or (owner.tensors and not crops and (form.records or foreign)):
+    if (owner.tensors and not reads_by_library(kind, spec, samples, access)) or many:
         reader = PartReader(storage, samples, form, spec.block_bytes, checksums, columns)
     else:
         reader = WholeReader(storage, samples, form, spec.block_bytes, checksums)

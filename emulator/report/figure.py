@@ -14,8 +14,11 @@ INK, SOFT, PAPER, GRID = "#1f2933", "#5b6673", "#ffffff", "#e4e7eb"
 MEASURED, SECOND, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#0f8a6d", "#8a94a0", "#c2410c", "#b7791f"
 SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2410c", "#5b6673")
 """Colours of what is compared, in its order; a ninth begins again."""
-LIMIT_COLOURS = ("#4f83cc", "#e07b39", "#a23b72", "#a23b72", "#7353ba", "#0f8a6d", "#8a94a0", "#5b6673")
-"""Of what limits a point, in the order of `view.BOUNDS`."""
+LIMIT_COLOURS = (
+    *("#4f83cc", "#e07b39", "#e07b39", "#c2410c", "#b08900", "#8a94a0", "#d94f70"),
+    *("#a23b72", "#a23b72", "#7353ba", "#0f8a6d", "#5b6673"),
+)
+"""Colours of the limits of a point, in the order of `analysis.bound.LIMIT_NAMES`."""
 PROCESSES = "processes (emulated accelerators)"
 LOG_FROM = 100
 """Largest over smallest value from which an axis becomes logarithmic."""

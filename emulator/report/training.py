@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from itertools import takewhile
 
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
 from emulator.report.figure import Figure
@@ -21,7 +22,7 @@ from emulator.report.table import (
     two_digits,
 )
 from emulator.report.training_figures import FIGURES, by_ranks, computes, mean_demand, with_latency
-from emulator.report.view import BOUNDS, notes, shape_of
+from emulator.report.view import notes, shape_of
 from emulator.units import show_bytes, show_rate, show_seconds
 
 STARVED = 0.05
@@ -94,7 +95,7 @@ def points_table(result: RunResult) -> Table:
             "" if point.au_published is None else point.au_published * 100,
             "" if point.samples_per_second_published is None else point.samples_per_second_published,
             point.x_ideal if computes(point) else None,
-            BOUNDS[point.bound.kind] if point.bound else "",
+            LIMIT_NAMES[point.bound.kind] if point.bound else "",
             starved_by(point, point.starved),
             " ".join(sorted({letters[flag.name] for flag in point.flags})),
         )
@@ -211,18 +212,6 @@ def latency_table(result: RunResult) -> Table:
     )
 
 
-HELPS = {
-    "compute": "Nothing starves: only more processes would show a limit.",
-    "storage": "A faster storage, or a faster path to it, would feed more.",
-    "client-cpu": "More client hosts or cores would get more; the storage may have more to give.",
-    "cpu-quota": "A larger CPU quota would get more; the storage may have more to give.",
-    "client-link": "A faster link of the clients, or more of them, would get more.",
-    "loader": "More loader workers or larger blocks may get more (loader.workers, loader.block_bytes).",
-    "emulator": "The emulator itself is at its limit: use more hosts, or --loader direct.",
-}
-"""What limits a point -> what would help."""
-
-
 def advice(result: RunResult) -> str:
     """What limits the largest counts and what would help, in one or two sentences; empty: not examined."""
     points = by_ranks(result)
@@ -236,7 +225,8 @@ def advice(result: RunResult) -> str:
     least, most = same[-1].ranks, points[-1].ranks
     counts = f"At {most:,} processes" if least == most else f"From {least:,} processes on"
     where = f" of {bound.host}" if bound.host else ""
-    return f"{counts} the limit is {BOUNDS[bound.kind]}{where}. {HELPS.get(bound.kind, '')}".strip()
+    text = bound.help or HELPS[bound.kind]
+    return f"{counts} the limit is {LIMIT_NAMES[bound.kind]}{where}: {text}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,15 @@ from functools import lru_cache
 
 import numpy as np
 
+from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
 from emulator.analysis.knee import asked
 from emulator.analysis.posterior import posterior
 from emulator.analysis.search import observe
-from emulator.record.result import Point, RunResult
+from emulator.record.result import BoundKind, Point, RunResult
 from emulator.report import figure as fig
 from emulator.report.table import number, percent
-from emulator.report.view import BOUNDS, marks_line
+from emulator.report.view import marks_line
 from emulator.units import show_rate, show_seconds
 
 
@@ -54,7 +55,7 @@ def measured(
     )
 
 
-LIMITS = dict(zip(BOUNDS, fig.LIMIT_COLOURS, strict=False))
+LIMITS = dict(zip(LIMIT_NAMES, fig.LIMIT_COLOURS, strict=False))
 """What limits a point -> its colour."""
 
 
@@ -68,7 +69,7 @@ def told(point: Point) -> str:
         parts += [f"AU {percent(point.au)} %", f"X/X_ideal {point.x_ideal:.3f}"]
         parts += [] if point.au_here is None else [f"AU here {percent(point.au_here)} %"]
     if point.bound:
-        parts.append(f"limited by {BOUNDS[point.bound.kind]}")
+        parts.append(f"limited by {LIMIT_NAMES[point.bound.kind]}")
     if point.flags:
         parts.append("flagged: " + ", ".join(sorted({flag.name for flag in point.flags})))
     return "; ".join(parts)
@@ -159,9 +160,9 @@ def _throughput(
     )
 
 
-def _limit_key(kind: str) -> str:
+def _limit_key(kind: BoundKind) -> str:
     """What limits a point, for the legend: that compute does is what one wants."""
-    return "fed: limited by compute" if kind == "compute" else f"limited by {BOUNDS[kind]}"
+    return "fed: limited by compute" if kind == "compute" else f"limited by {LIMIT_NAMES[kind]}"
 
 
 def per_process(result: RunResult) -> fig.Figure | None:

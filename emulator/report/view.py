@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from emulator.record.result import Flag, Point, RunResult
+from emulator.analysis.bound import LIMIT_NAMES
+from emulator.record.result import BoundKind, Flag, Point, RunResult
 from emulator.registry import KINDS
 from emulator.report.figure import Figure
 from emulator.report.table import Table
@@ -210,18 +211,6 @@ def _severity(flag: Flag) -> float:
     return high / low if low else math.inf
 
 
-BOUNDS = {
-    "compute": "compute",
-    "storage": "storage",
-    "client-cpu": "client CPU",
-    "cpu-quota": "CPU quota",
-    "client-link": "client link",
-    "loader": "loader",
-    "emulator": "emulator",
-}
-"""Bound class -> its name for people. A client's link is its network or its device."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """One thing that limits points, where, and why we think so."""
@@ -236,14 +225,14 @@ class Limit:
 
 def limits(result: RunResult) -> tuple[Limit, ...]:
     """What limits the points, the one of the largest count last."""
-    found: dict[tuple[str, str], list[Point]] = {}
+    found: dict[tuple[BoundKind, str], list[Point]] = {}
     for point in sorted(result.points, key=lambda point: point.ranks):
         if point.bound is not None:
             found.setdefault((point.bound.kind, point.bound.host), []).append(point)
     ordered = sorted(found.items(), key=lambda item: item[1][-1].ranks)
     return tuple(
         Limit(
-            name=BOUNDS[kind] + (f" of {host}" if host else ""),
+            name=LIMIT_NAMES[kind] + (f" of {host}" if host else ""),
             where=rank_counts({point.ranks for point in points}),
             evidence=points[-1].bound.evidence if points[-1].bound else (),
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from emulator.record.result import Point, RunResult
+from emulator.analysis.bound import LIMIT_NAMES
+from emulator.record.result import STORAGE, Point, RunResult
 from emulator.sweep.ask import Answer, Question, demand_of, fed_between
 from emulator.units import counted, show_rate
 
@@ -67,8 +68,16 @@ def _storage_says(question: Question, result: RunResult, name: str) -> str:
 
 
 def _storage_limit(result: RunResult) -> str:
-    full = [point for point in result.points if point.bound and point.bound.kind == "storage"]
-    return f"storage, {show_rate(max(point.bytes_per_second for point in full))}" if full else ""
+    full = _limited_by_storage(result)
+    if not full:
+        return ""
+    most = max(full, key=lambda point: point.bytes_per_second)
+    assert most.bound is not None
+    return f"{LIMIT_NAMES[most.bound.kind]}, {show_rate(most.bytes_per_second)}"
+
+
+def _limited_by_storage(result: RunResult) -> list[Point]:
+    return [point for point in result.points if point.bound and point.bound.kind in STORAGE]
 
 
 def _client_limit(point: Point, cores: int) -> str:
@@ -81,8 +90,7 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
     """What the storage and the client lack for `up_to` accelerators, as numbers; empty: nothing known."""
     spec, found = question.workload, []
     threshold = spec.training.au_threshold
-    full = [point for point in answer.storage.points if point.bound and point.bound.kind == "storage"]
-    full = [point for point in full if point.x_ideal < threshold]
+    full = [point for point in _limited_by_storage(answer.storage) if point.x_ideal < threshold]
     if full:
         rate = max(point.bytes_per_second for point in full)
         lacking = threshold * question.up_to * demand_of(spec) - rate

@@ -9,6 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from emulator import live
+from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.storage_limit import Reading
 from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
@@ -18,13 +20,17 @@ from emulator.launch.launched import started_by_mpi
 from emulator.live import Now
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.out import ResultFolder, read_result
-from emulator.record.result import Point, RunResult
+from emulator.record.result import BoundKind, Point, Probe, RunResult
 from emulator.run.point import Measured, TrainingJob
+from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
 from emulator.sweep.outlook import Spools, share_done, step_seconds
 from emulator.sweep.schedule import ForFit, Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
 from emulator.units import counted, show_rate, show_seconds
+
+UNTOLD: tuple[BoundKind, ...] = ("storage", "latency")
+"""Limits that only a probe can tell apart, or give a number for."""
 
 
 class Leader:
@@ -47,7 +53,7 @@ class Leader:
         self._manifest = manifest
         if isinstance(self._schedule, ForFit):
             self._schedule.hosts = len(set(hosts))
-        points = _reopened(job, manifest) if job.resume else ()
+        points, probe = _reopened(job, manifest) if job.resume else ((), ())
         mount = store.describe() or describe_mount(Path(str(store)))
         environment = {
             **describe_machine(),
@@ -57,14 +63,20 @@ class Leader:
             "hosts": sorted(set(hosts)),
             "dataset_mount": mount,
             "emulator": asdict(self_test(job.loader, job.workload)),
+            "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),
         }
+        self._reading = Reading(
+            request_bytes=environment["reads"]["request_bytes"],
+            workers=job.workload.loader.workers,
+            read_ahead=not environment["reads"]["direct"],
+        )
         if len(environment["hosts"]) > 1:
             environment["hosts_meet"] = f"through MPI, polled: {unjoined}" if unjoined else "through sockets"
         if unjoined:
             live.say(f"note: hosts synchronise through MPI, which polls, because sockets failed: {unjoined}")
         result = first_result(job, manifest, environment)
         if job.resume:
-            result = replace(result, **conclusions(job, points))
+            result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))
             self._folder = ResultFolder.resume(job.out, result)
         else:
             self._folder = ResultFolder.create(job.out, result, force=job.force)
@@ -122,8 +134,7 @@ class Leader:
         bound = points[-1].bound if points else None
         limit = ""
         if bound:
-            kind = bound.kind.replace("-", " ").replace("cpu", "CPU")
-            limit = f"{kind} at {counted(points[-1].ranks, 'rank')}"
+            limit = f"{LIMIT_NAMES[bound.kind]} at {counted(points[-1].ranks, 'rank')}"
         interval = knee.interval if knee else None
         middle = knee.n_au if knee else None
         return Now(
@@ -163,12 +174,28 @@ class Leader:
 
     def add(self, measured: Measured) -> None:
         """Sum up the measured point, store it and print it. Raises StorageError."""
-        point = summarise(self._job, measured)
-        self._folder.update(**conclusions(self._job, (*self._points, point)))
+        self._conclude((*self._points, summarise(self._job, measured)))
+        point = self._points[-1]
         live.say(
             f"  {counted(point.ranks, 'rank')}: {point.samples_per_second:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, AU {100 * point.au:.1f} %, {show_seconds(point.seconds)}"
         )
+
+    def _conclude(self, points: Sequence[Point]) -> None:
+        probe = self._folder.result.probe
+        self._folder.update(**conclusions(self._job, points, probe, self._reading))
+
+    @property
+    def request_to_probe(self) -> int | None:
+        """Bytes of a request if the storage should be probed now: once a point has waited for it."""
+        waited = any(point.bound and point.bound.kind in UNTOLD for point in self._points)
+        known = self._job.storage.emulated or self._folder.result.probe
+        return self._reading.request_bytes if waited and not known else None
+
+    def add_probe(self, probe: tuple[Probe, ...]) -> None:
+        """Keep what a probe found, and tell the storage's limits apart by it. Raises StorageError."""
+        self._folder.update(probe=probe)
+        self._conclude(self._points)
 
     def complete(self) -> RunResult:
         """Mark the result complete and return it; its step log is written. Raises StorageError."""
@@ -182,8 +209,8 @@ def _ideal(point: Point) -> float:
     return point.ideal_samples_per_second * point.bytes / point.samples if point.samples else math.inf
 
 
-def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[Point, ...]:
-    """Return the points in OUT. Raises SpecError when OUT holds no sweep, or one of another job."""
+def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], tuple[Probe, ...]]:
+    """Return the points and the probe in OUT. Raises SpecError if they are of another job."""
     result = read_result(job.out)
     if result.kind != "sweep":
         raise SpecError(
@@ -208,4 +235,4 @@ def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[Point, ...]:
                 f"the points in {job.out} have {point.steps} steps a rank, these options give {length}",
                 "resume with the --epochs and --steps that it was started with",
             )
-    return result.points
+    return result.points, result.probe

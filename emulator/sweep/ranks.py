@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.config.workload import Placement
+from emulator.dataset.manifest import Dataset
 from emulator.record.out import RESULT
-from emulator.record.result import RunResult
+from emulator.record.result import Probe, RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
 from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
 from emulator.run.links import hosts_joined
 from emulator.run.point import TrainingJob, run_point
+from emulator.run.probe import probe_storage
 from emulator.run.shared import open_together
 from emulator.sweep.noise import noise_beside
 
@@ -73,9 +75,25 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                             leader.add(measured)
                     number += 1
                     world.barrier()  # idle ranks wait here
+                    size = world.bcast(leader.request_to_probe if leader else None)
+                    if size is not None:
+                        probe = _probed(job, dataset, size, world.split(0 if checks else 1), checks)
+                        if leader and probe:
+                            leader.add_probe(probe)
             agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
             agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
             return leader.complete() if leader else None
+
+
+def _probed(
+    job: TrainingJob, dataset: Dataset, size: int, group: Comm, reads: bool
+) -> tuple[Probe, ...] | None:
+    """Probe the storage from the first rank of each host, which make up `group`; None on other ranks."""
+    if not reads:
+        return None
+    direct = dataset.store.takes_direct()
+    storage = dataset.store.for_ranks(direct=direct, cache="cold")
+    return probe_storage(storage, dataset.manifest, size, group)
 
 
 def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:

@@ -6,6 +6,7 @@ import pytest
 from points import RATE, host, point
 
 from emulator.analysis.bound import StorageShape, classify, limited_by_client
+from emulator.record.device import DeviceReads
 from emulator.record.result import Flag, Starved
 
 GB = 10**9
@@ -41,7 +42,7 @@ def test_what_else_runs_on_a_busy_host_is_said():
 
 
 @pytest.mark.parametrize(
-    ("efficiency", "fewer", "kind"), [(0.79, (0.8, 0.8), "loader"), (0.6, (0.99, 0.98), "storage")]
+    ("efficiency", "fewer", "kind"), [(0.79, (0.8, 0.8), "latency"), (0.6, (0.99, 0.98), "storage")]
 )
 def test_a_rank_that_starves_as_much_among_fewer_is_limited_by_nothing_shared(efficiency, fewer, kind):
     assert classify(point(8, efficiency), [point(1, fewer[0]), point(4, fewer[1])]).kind == kind
@@ -65,9 +66,10 @@ def test_a_rate_per_host_that_falls_as_hosts_are_added():
 
 
 def test_a_single_host_says_where_its_bytes_came_from():
-    local = classify(point(4, 0.6, hosts=(host(device_bytes=990_000_000, nic_bytes=10),)))
-    assert "99% of what it read from its own block devices" in local.evidence[1]
-    remote = classify(point(4, 0.6, hosts=(host(device_bytes=0, nic_bytes=1_100_000_000),)))
+    disk = DeviceReads(name="sdb1", requests=990, bytes=990_000_000, seconds=9.0, written_bytes=0)
+    local = classify(point(4, 0.6, hosts=(host(device=disk, nic_bytes=10),)))
+    assert "990 MB from sdb1, for 1 GB" in local.evidence[1]
+    remote = classify(point(4, 0.6, hosts=(host(nic_bytes=1_100_000_000),)))
     assert "from its network" in remote.evidence[1]
     assert "cannot be told" in classify(point(4, 0.6)).evidence[1]
 
@@ -85,13 +87,13 @@ def test_emulated_storage_at_its_cap_is_the_limit_whatever_the_client_did():
     busy = (host(busy_share=1.0, runqueue=9.0, cpu_seconds=75.0),)
     starved = lost(cores=0.9)
     at_cap = point(8, 0.625, bytes_per_second=400e6, hosts=busy, starved=starved)
-    assert classify(at_cap, shape=SHAPE).kind == "storage"
+    assert classify(at_cap, shape=SHAPE).kind == "bandwidth"
     assert "400 MB/s of the 400 MB/s" in classify(at_cap, shape=SHAPE).evidence[0]
     below = point(8, 0.45, bytes_per_second=290e6, hosts=busy, starved=starved)
     assert classify(below, shape=SHAPE).kind == "client-cpu"
     hosts = tuple(host(name, starved=lost()) for name in "ab")
     both = point(16, 0.625, bytes_per_second=795e6, hosts=hosts)
-    assert classify(both, shape=SHAPE).kind == "storage"
+    assert classify(both, shape=SHAPE).kind == "bandwidth"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_one_host_of_many_is_named():
 def test_storage_that_answers_at_once_is_asked_too_little():
     shape = StorageShape(rate=2e9, request_seconds=0.041)
     found = point(2, 0.5, starved=lost(), hosts=(host(starved=lost()),), read_latency={"42170": 400})
-    assert classify(found, shape=shape).kind == "loader"
+    assert classify(found, shape=shape).kind == "latency"
     queued = point(2, 0.5, starved=lost(), hosts=(host(starved=lost()),), read_latency={"133352": 400})
     assert classify(queued, shape=shape).kind == "storage"
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from points import point
 from synthetic_curves import curve, drifting, heavy, searched, white
 
+from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.knee import find_knee, peak, saturated
 from emulator.analysis.search import KneeSearch, observe
 from emulator.record.result import CLIENT, Bound, Flag, Point, Starved
@@ -119,17 +120,16 @@ def test_a_storm_on_the_client_says_nothing_of_the_storage():
     """It used to say `this storage does not feed 2`."""
     knee = find_knee([limited(2, 0.6), limited(4, 0.4)])
     assert (knee.kind, knee.n_au, knee.fed, knee.n_saturation) == ("at-least", None, None, None)
-    assert knee.sentence.startswith(
-        "Nothing is known of this storage: the client (client-cpu), not this storage"
-    )
-    assert "use more hosts" in knee.sentence
+    assert knee.sentence.startswith("How many this storage feeds is not known: at 2, 4 processes")
+    assert "client CPU" in knee.sentence and "more hosts" in knee.sentence
 
 
 @pytest.mark.parametrize("kind", CLIENT)
 def test_where_the_client_was_the_limit_it_is_at_least(kind):
     knee = find_knee([point(1, 1.0), point(4, 0.99), limited(6, 0.92, kind), limited(8, 0.7, kind)])
     assert (knee.kind, knee.n_au, knee.interval, knee.fed) == ("at-least", None, None, 6)
-    assert knee.sentence.startswith("At least 6 accelerators at 90 % of their demand: the client")
+    assert knee.sentence.startswith("At least 6 accelerators at 90 % of their demand: at 8 processes")
+    assert LIMIT_NAMES[kind] in knee.sentence
     assert "left out: 2 of 4 runs (limited by the client)" in knee.sentence
 
 

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
+from emulator.analysis.bound import LIMIT_NAMES
 from emulator.cli.main import verb_command
 from emulator.config.workload import load_workload
 from emulator.record.result import BoundKind, KneeKind
-from emulator.report.view import BOUNDS
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = (ROOT / "docs" / "limits.md").read_text()
@@ -34,7 +34,7 @@ def test_every_flag_is_explained(flag):
 
 @pytest.mark.parametrize("kind", get_args(BoundKind))
 def test_every_limit_is_explained(kind):
-    assert f"| {BOUNDS[kind]} |" in LIMITS
+    assert f"| {LIMIT_NAMES[kind]} |" in LIMITS
 
 
 @pytest.mark.parametrize("kind", get_args(KneeKind))

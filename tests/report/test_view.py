@@ -22,13 +22,14 @@ from synthetic_results import (
     with_steps,
 )
 
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.plugins.page.page import facts, show
 from emulator.record.result import BoundKind
 from emulator.report.figure import Line, through
 from emulator.report.table import number, shortened
 from emulator.report.training import answer, cards, host_rows, points_table, short_names
 from emulator.report.training_figures import PARTS, mean_steps, measured, percentiles, throughput
-from emulator.report.view import BOUNDS, letter, limits, marks, marks_line, notes
+from emulator.report.view import letter, limits, marks, marks_line, notes
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,7 @@ def test_what_limits_is_named_with_its_counts_and_its_evidence() -> None:
     assert (fed.name, fed.where) == ("compute", "rank counts 1, 4, 12, 24")
     assert (slow.name, slow.where) == ("client link of node005", "rank counts 28, 32, 48")
     assert slow.evidence[0].startswith("ranks of node005 waited")
-    assert set(get_args(BoundKind)) == set(BOUNDS)
+    assert set(get_args(BoundKind)) == set(LIMIT_NAMES) == set(HELPS)
     assert limits(plain_sweep()) == ()
 
 

@@ -224,6 +224,8 @@ class Format:
     """True when a file can hold many samples."""
     written = True
     """False when only files of others are read."""
+    library = "open().read"
+    """The call by which `load` reads a file, for people."""
     records = False
     """True when samples are records of bytes, which no loader crops; False when they are volumes."""
 

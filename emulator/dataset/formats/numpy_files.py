@@ -109,6 +109,8 @@ class NpyPair(PairFormat):
         span = _sole_array(peek(0, min(size, _NPY_HEAD)), size, name)
         return None if span.fortran else {self.key(name): span}
 
+    library = "np.load"
+
     def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
         return {self.key(name): np.load(opened)}
 
@@ -307,6 +309,8 @@ class Npz(Format):
             plain = packed if method == _STORED else inflate(packed, member.size, -15, name)
             found[key] = _sole_array(plain, len(plain), f"{name}, {member.name}").view(plain)
         return found
+
+    library = "np.load"
 
     def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
         with np.load(opened) as members:

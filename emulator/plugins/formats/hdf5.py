@@ -140,6 +140,8 @@ class Hdf5(Format):
     def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
         return _each(lambda dataset: dataset[...], lambda at, length: data[at : at + length], len(data), name)
 
+    library = "h5py.File"
+
     def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
         import h5py
 

@@ -97,6 +97,7 @@ class Nifti(PairFormat):
     """`NAME_x.nii` and `NAME_y.nii`."""
 
     suffix = "_x.nii"
+    library = "nibabel.load"
 
     def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
         import nibabel

@@ -1,0 +1,137 @@
+"""The storage's limit that a point met: bandwidth, IOPS, metadata, its latency, or the memory before it.
+
+The point's rates are compared with the most that a probe of the same dataset got (`RunResult.probe`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emulator.record.result import Bound, Point, Probe
+from emulator.units import show_bytes, show_rate, show_seconds
+
+REACHED = 0.75
+"""Share of the probe's most from which a point has met a limit."""
+ALONE = 1.5
+"""Ratio of a request's seconds to those of one alone, up to which the storage has capacity left."""
+FROM_MEMORY = 0.5
+"""Share of the bytes that did not come from the device, from which memory answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How the ranks of a point read."""
+
+    request_bytes: int
+    """Bytes of a request that the storage sees."""
+    workers: int
+    """Samples that a rank reads at the same time."""
+    read_ahead: bool
+    """True if the kernel's read-ahead makes the requests, as for a library that reads a file in order."""
+
+
+def storage_limit(point: Point, probes: Sequence[Probe], reading: Reading) -> Bound | None:
+    """The limit that a point met whose accelerators starved for the storage; None if it is not told apart."""
+    if (memory := from_memory(point)) is not None:
+        return memory
+    if point.read_seconds is None or not probes:
+        return None
+    if (point.open_seconds or 0.0) > point.read_seconds:
+        return _metadata(point)
+    size = min((probe.request_bytes for probe in probes), key=lambda one: abs(one - reading.request_bytes))
+    bandwidth = max(probe.bytes_per_second for probe in probes)
+    iops = max(probe.requests_per_second for probe in probes)
+    of_bandwidth = point.bytes_per_second / bandwidth
+    of_iops = point.bytes_per_second / size / iops
+    if of_iops >= REACHED:  # of requests of any size: that they are smaller helps little
+        return _iops(point, size, bandwidth, iops)
+    if of_bandwidth >= REACHED:
+        return _bandwidth(point, size, bandwidth)
+    alone = min((one for one in probes if one.request_bytes == size), key=lambda one: one.depth)
+    slower = point.read_seconds * size / max(1, point.bytes) / alone.latency_seconds
+    if slower <= ALONE:
+        return _latency(point, probes, reading, alone, min(bandwidth, iops * size))
+    return None
+
+
+def from_memory(point: Point) -> Bound | None:
+    """The limit where most bytes came from the page cache; None where they did not, or nobody knows."""
+    devices = [host.device for host in point.hosts if host.device is not None]
+    if not devices or len(devices) < len(point.hosts) or not point.bytes:
+        return None
+    share = 1 - sum(device.bytes for device in devices) / point.bytes
+    if share < FROM_MEMORY:
+        return None
+    return Bound(kind="memory", evidence=(f"{share:.0%} of the bytes came from the page cache",))
+
+
+def _metadata(point: Point) -> Bound:
+    opened, read = point.open_seconds or 0.0, point.read_seconds or 0.0
+    evidence = (
+        f"opening files took {opened / (opened + read):.0%} of the time of reading, "
+        f"{show_seconds(opened / max(1, point.samples))} a sample",
+    )
+    return Bound(kind="metadata", evidence=evidence, help="more samples a file would need fewer opens")
+
+
+def _bandwidth(point: Point, size: int, bandwidth: float) -> Bound:
+    evidence = (
+        f"{show_rate(point.bytes_per_second)} of the {show_rate(bandwidth)} that reads of "
+        f"{show_bytes(size)} and more got at any depth",
+    )
+    missing = show_rate(_demand(point) - point.bytes_per_second)
+    return Bound(
+        kind="bandwidth",
+        evidence=evidence,
+        help=f"{missing} more would feed {point.ranks}; more workers or read-ahead would not",
+    )
+
+
+def _iops(point: Point, size: int, bandwidth: float, iops: float) -> Bound:
+    evidence = (
+        f"{point.bytes_per_second / size:,.0f} of the {iops:,.0f} requests per second that the storage "
+        f"answered at any size and depth, {show_bytes(size)} each",
+    )
+    larger = bandwidth / iops
+    missing = (_demand(point) - point.bytes_per_second) / size
+    text = f"{missing:,.0f} more requests per second would feed {point.ranks}"
+    if larger > 1.5 * size:
+        text += f", requests of {show_bytes(larger)} would {_feed(point, bandwidth)}"
+    return Bound(kind="iops", evidence=evidence, help=text)
+
+
+def _latency(point: Point, probes: Sequence[Probe], reading: Reading, alone: Probe, most: float) -> Bound:
+    depth = (point.read_seconds or 0.0) / point.seconds
+    size = show_bytes(alone.request_bytes)
+    evidence = (
+        f"a request of {size} takes {show_seconds(alone.latency_seconds)}, alone and "
+        f"with {depth:.2g} in flight as here; with more in flight the storage gives {show_rate(most)}",
+    )
+    wanted = min(most, _demand(point)) / point.bytes_per_second
+    workers = math.ceil(reading.workers * wanted)
+    text = f"{workers} workers instead of {reading.workers} would {_feed(point, most)}"
+    if reading.read_ahead:
+        first = min(one.depth for one in probes)
+        single = [one for one in probes if one.depth == first]
+        best = max(single, key=lambda one: one.bytes_per_second)
+        if best.bytes_per_second > ALONE * alone.bytes_per_second:
+            gain = best.bytes_per_second / alone.bytes_per_second
+            text += (
+                f", a read-ahead of {show_bytes(best.request_bytes)} instead of "
+                f"{size} would {_feed(point, gain * point.bytes_per_second)}"
+            )
+    return Bound(kind="latency", evidence=evidence, help=text)
+
+
+def _demand(point: Point) -> float:
+    """Bytes per second of accelerators that never wait."""
+    return point.ideal_samples_per_second * point.bytes / max(1, point.samples)
+
+
+def _feed(point: Point, rate: float) -> str:
+    """Say how many of the point's accelerators `rate` bytes per second feed."""
+    share = min(1.0, rate / _demand(point))
+    fed = math.floor(1.005 * share * point.ranks)
+    return f"feed about {fed} of {point.ranks}" if fed else f"give {share:.0%} of the demand of {point.ranks}"

@@ -1,0 +1,123 @@
+"""Probe the storage: random reads of some sizes at some depths, a few seconds in all.
+
+They tell which limit a point met: bandwidth is the bytes per second that more depth does not raise, IOPS the
+requests per second that smaller requests do not raise, and latency the seconds of a request without others.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from emulator.config.workload import Workload
+from emulator.dataset.formats import format_named
+from emulator.dataset.manifest import Dataset, Manifest
+from emulator.errors import FeedrateError
+from emulator.loader import reads_by_library
+from emulator.record.device import read_ahead_bytes
+from emulator.record.result import Probe
+from emulator.run.comm import Comm, agreed
+from emulator.storage.base import Storage
+from emulator.storage.posix import aligned_buffer
+from emulator.units import BLOCK_BYTES
+
+LARGE_BYTES = 2**20
+"""Bytes of a request from which most storage is limited by bandwidth, not IOPS."""
+SECONDS = 0.25
+"""Seconds of reading at each size and depth, at least; longer until each reader has made two requests."""
+DEPTHS = (1, 4, 16, 64)
+"""Requests in flight on each host."""
+GAIN = 1.3
+"""Gain of four times the depth below which a larger depth is not tried."""
+DEFAULT_READ_AHEAD = 128 * 1024
+"""Linux's default, for file systems that do not tell theirs."""
+
+
+def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) -> dict[str, Any]:
+    """Return how samples are read, for the result: by which call, and bytes of a request.
+
+    `read_ahead_bytes` is the kernel's for this mount; None: not known, or not on a mount.
+    """
+    root = getattr(dataset.store, "root", None)
+    ahead = read_ahead_bytes(root) if isinstance(root, Path) else None
+    if reads_by_library(loader, workload.loader, dataset.manifest, workload.access) and root is not None:
+        call = format_named(dataset.manifest.format).library
+        size = ahead or DEFAULT_READ_AHEAD
+    else:
+        call = "GET" if root is None else "preadv, O_DIRECT" if direct else "preadv"
+        size = workload.request_bytes
+    return {
+        "call": call,
+        "direct": call in ("GET", "preadv, O_DIRECT"),
+        "request_bytes": round(size),
+        "read_ahead_bytes": ahead,
+    }
+
+
+def probe_storage(storage: Storage, manifest: Manifest, request_bytes: int, comm: Comm) -> tuple[Probe, ...]:
+    """Read from every rank of `comm` at once; return the same on all of them.
+
+    `request_bytes` is the size of the requests that a point makes. Raises StorageError, DatasetError.
+    """
+    own = max(BLOCK_BYTES, request_bytes // BLOCK_BYTES * BLOCK_BYTES)
+    plan = {own: DEPTHS, BLOCK_BYTES: DEPTHS[1:], max(own, LARGE_BYTES): DEPTHS}
+    found = []
+    for size, depths in plan.items():
+        rate = 0.0
+        for depth in depths:
+            probe = _probed(storage, manifest, size, depth, comm)
+            found.append(probe)
+            before, rate = rate, probe.requests_per_second
+            if rate < GAIN * before:
+                break
+    return tuple(found)
+
+
+def _probed(storage: Storage, manifest: Manifest, size: int, depth: int, comm: Comm) -> Probe:
+    times, seconds = agreed(comm, lambda: _read(storage, manifest, size, depth, seed=comm.rank))
+    count, spent, rate = comm.sum(np.array([len(times), sum(times), len(times) / seconds])).tolist()
+    return Probe(
+        request_bytes=size,
+        depth=depth * comm.size,
+        requests_per_second=rate,
+        latency_seconds=spent / max(1.0, count),
+    )
+
+
+def _read(
+    storage: Storage, manifest: Manifest, size: int, depth: int, seed: int
+) -> tuple[Sequence[float], float]:
+    """Read at random places by `depth` threads; the seconds of each request, and of all of it."""
+    parts = format_named(manifest.format).parts
+    times: list[float] = []
+    failed: list[FeedrateError] = []
+    begin = time.monotonic()
+
+    def read(number: int) -> None:
+        draw, buffer, done = np.random.default_rng((seed, number)), aligned_buffer(size), 0
+        try:
+            while done < 2 or time.monotonic() - begin < SECONDS:
+                file = int(draw.integers(len(manifest.names)))
+                # Opened each time: opening evicts what other reads left in the page cache.
+                with storage.open(parts(manifest.names[file])[0]) as blob:
+                    at = int(draw.integers(max(1, blob.size - size))) // BLOCK_BYTES * BLOCK_BYTES
+                    before = time.monotonic()
+                    blob.read_into(at, buffer)
+                    times.append(time.monotonic() - before)
+                done += 1
+        except FeedrateError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=read, args=(number,), daemon=True) for number in range(depth)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return times, time.monotonic() - begin
