@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.record.result import BoundKind, Flag, Point, RunResult
 from emulator.registry import KINDS
 from emulator.report.figure import Figure
@@ -221,6 +221,8 @@ class Limit:
     """The process counts that it limits."""
     evidence: tuple[str, ...]
     """Measurements at the largest of them, one sentence each."""
+    help: str
+    """What would help there."""
 
 
 def limits(result: RunResult) -> tuple[Limit, ...]:
@@ -235,6 +237,7 @@ def limits(result: RunResult) -> tuple[Limit, ...]:
             name=LIMIT_NAMES[kind] + (f" of {host}" if host else ""),
             where=rank_counts({point.ranks for point in points}),
             evidence=points[-1].bound.evidence if points[-1].bound else (),
+            help=(points[-1].bound.help if points[-1].bound else "") or HELPS[kind],
         )
         for (kind, host), points in ordered
     )
