@@ -57,7 +57,6 @@ LIMIT_NAMES: dict[BoundKind, str] = {
 """Kinds of limits in words. A client's link is its network or its device."""
 
 HELPS: dict[BoundKind, str] = {
-    "compute": "only more processes would show a limit",
     "storage": "a faster storage, or a faster path to it, would feed more",
     "bandwidth": "more bandwidth would feed more",
     "iops": "more IOPS, or larger requests, would feed more",

@@ -7,6 +7,7 @@ returns the flag, or None where nothing is wrong or the evidence was not measure
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,7 @@ from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import drift
 from emulator.config.workload import Workload
 from emulator.record.result import STORAGE, Flag, HostShare, Point
-from emulator.units import show_bytes, show_rate, show_seconds
+from emulator.units import counted, show_bytes, show_rate, show_seconds
 
 PRECISION = 0.025
 """Share by which throughput may be moved without a flag: half of the 5 % that a knee's interval is wide."""
@@ -212,6 +213,12 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     """
     ahead = read_ahead(workload)
     enough = LONG * ahead
+    if math.isnan(point.au):
+        sentence = (
+            f"AU is not measured: {counted(point.steps, 'step')}, {ahead} batches read ahead; use "
+            f"--steps {enough}."
+        )
+        return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
     if point.steps >= enough or (point.wait_share <= 0.01 and point.bytes_per_second):
         return None
     sentence = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
+from emulator.analysis.flags import read_ahead
 from emulator.analysis.parts import WHOLE, Floats, Whole
 from emulator.analysis.starved import last_at
 from emulator.analysis.throughput import (
@@ -79,7 +81,15 @@ def point_of(
         au_here_first=None if played is None else throughput(played, over).au,
         **more,
     )
+    if point.steps <= read_ahead(workload):  # all that was computed on was read before the first step ended
+        here = None if point.au_here is None else math.nan
+        point = replace(point, au=math.nan, au_here=here)
     return with_course(point, rows, sync, over)
+
+
+def show_au(point: Point) -> str:
+    """AU in words."""
+    return "AU not measured" if math.isnan(point.au) else f"AU {100 * point.au:.1f} %"
 
 
 def with_course(point: Point, rows: Steps, sync: Sync, over: Whole = WHOLE) -> Point:

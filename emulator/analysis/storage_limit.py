@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from emulator.record.result import Bound, Point, Probe
 from emulator.units import show_bytes, show_rate, show_seconds
@@ -18,6 +19,10 @@ ALONE = 1.5
 """Ratio of a request's seconds to those of one alone, up to which the storage has capacity left."""
 FROM_MEMORY = 0.5
 """Share of the bytes that did not come from the device, from which memory answered."""
+
+
+GROWN = 16
+"""Largest windows of read-ahead that a file must have before the window's growth within it is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +45,50 @@ def storage_limit(point: Point, probes: Sequence[Probe], reading: Reading) -> Bo
         return None
     if (point.open_seconds or 0.0) > point.read_seconds:
         return _metadata(point)
-    size = min((probe.request_bytes for probe in probes), key=lambda one: abs(one - reading.request_bytes))
+    wanted = _request_bytes(point, reading)
+    size = min((probe.request_bytes for probe in probes), key=lambda one: abs(math.log(one / wanted)))
     bandwidth = max(probe.bytes_per_second for probe in probes)
-    iops = max(probe.requests_per_second for probe in probes)
-    of_bandwidth = point.bytes_per_second / bandwidth
-    of_iops = point.bytes_per_second / size / iops
-    if of_iops >= REACHED:  # of requests of any size: that they are smaller helps little
-        return _iops(point, size, bandwidth, iops)
-    if of_bandwidth >= REACHED:
+    iops = _iops_of(probes, point, wanted)
+    if iops.rate >= REACHED * iops.most:  # of requests of any size: that they are smaller helps little
+        return _iops(point, iops, bandwidth)
+    if point.bytes_per_second >= REACHED * bandwidth:
         return _bandwidth(point, size, bandwidth)
     alone = min((one for one in probes if one.request_bytes == size), key=lambda one: one.depth)
-    slower = point.read_seconds * size / max(1, point.bytes) / alone.latency_seconds
+    slower = point.read_seconds * wanted / max(1, point.bytes) / alone.latency_seconds
     if slower <= ALONE:
-        return _latency(point, probes, reading, alone, min(bandwidth, iops * size))
+        return _latency(point, probes, reading, alone, min(bandwidth, iops.most * iops.bytes))
     return None
+
+
+class _Requests(NamedTuple):
+    """Requests of a point as its device counts them, or else as its readers make them."""
+
+    bytes: float
+    """Mean bytes of one."""
+    rate: float
+    """Requests per second of the point."""
+    most: float
+    """Requests per second of the probe, the most at any size and depth."""
+
+
+def _iops_of(probes: Sequence[Probe], point: Point, request_bytes: float) -> _Requests:
+    devices = [host.device for host in point.hosts if host.device is not None]
+    known = [one.device_requests_per_second for one in probes if one.device_requests_per_second is not None]
+    count = sum(device.requests for device in devices)
+    if not known or not count:
+        most = max(probe.requests_per_second for probe in probes)
+        return _Requests(request_bytes, point.bytes_per_second / request_bytes, most)
+    size = sum(device.bytes for device in devices) / count
+    return _Requests(size, point.bytes_per_second / size, max(known))
+
+
+def _request_bytes(point: Point, reading: Reading) -> float:
+    """Mean bytes of a request that the storage answers while a reader waits."""
+    devices = [host.device for host in point.hosts if host.device is not None]
+    count = sum(device.requests for device in devices)
+    if reading.read_ahead and count:  # windows grow within a file, and files are not whole windows
+        return sum(device.bytes for device in devices) / count
+    return reading.request_bytes
 
 
 def from_memory(point: Point) -> Bound | None:
@@ -89,12 +124,13 @@ def _bandwidth(point: Point, size: int, bandwidth: float) -> Bound:
     )
 
 
-def _iops(point: Point, size: int, bandwidth: float, iops: float) -> Bound:
+def _iops(point: Point, requests: _Requests, bandwidth: float) -> Bound:
+    size = requests.bytes
     evidence = (
-        f"{point.bytes_per_second / size:,.0f} of the {iops:,.0f} requests per second that the storage "
-        f"answered at any size and depth, {show_bytes(size)} each",
+        f"{requests.rate:,.0f} of the {requests.most:,.0f} requests per second that the storage answers at "
+        f"any size and depth, {show_bytes(size)} each",
     )
-    larger = bandwidth / iops
+    larger = bandwidth / requests.most
     missing = (_demand(point) - point.bytes_per_second) / size
     text = f"{missing:,.0f} more requests per second would feed {point.ranks}"
     if larger > 1.5 * size:
@@ -116,7 +152,9 @@ def _latency(point: Point, probes: Sequence[Probe], reading: Reading, alone: Pro
         first = min(one.depth for one in probes)
         single = [one for one in probes if one.depth == first]
         best = max(single, key=lambda one: one.bytes_per_second)
-        if best.bytes_per_second > ALONE * alone.bytes_per_second:
+        # The kernel's window grows from a small one within each file: of small files it never is that large.
+        large = point.bytes > GROWN * best.request_bytes * point.samples
+        if large and best.bytes_per_second > ALONE * alone.bytes_per_second:
             gain = best.bytes_per_second / alone.bytes_per_second
             text += (
                 f", a read-ahead of {show_bytes(best.request_bytes)} instead of "

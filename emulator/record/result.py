@@ -174,7 +174,8 @@ class Point:
     """samples_per_second / ideal_samples_per_second."""
     au: float
     """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute, in the
-    accelerators' time, which no late process holds up: what the storage feeds."""
+    accelerators' time, which no late process holds up: what the storage feeds. NaN: not measured, since the
+    point has no more steps than batches are read ahead."""
     x_ideal_first: float
     """As x_ideal, over all steps, the first one included."""
     au_first: float
@@ -301,6 +302,8 @@ class Probe:
     requests_per_second: float
     latency_seconds: float
     """Mean seconds of a request."""
+    device_requests_per_second: float | None = None
+    """Read requests that the dataset's device completed, all hosts: large ones are split. None: unknown."""
 
     @property
     def bytes_per_second(self) -> float:

@@ -39,7 +39,7 @@ def result_blocks(result: RunResult) -> list[Text | Table]:
     blocks += [table for table in kind.tables(result) if not table.detail]
     for limit in limits(result)[-1:]:
         blocks.append(Text(f"\n{limit.name} limits {limit.where}: {'; '.join(limit.evidence)}."))
-        if limit.help not in kind.answer(result):
+        if limit.help and limit.help not in kind.answer(result):
             blocks.append(Text(f"What would help: {limit.help}."))
     for place, note in enumerate(notes(result)):
         line = f"{note.letter}  {note.name} ({note.where}): {note.sentence}"

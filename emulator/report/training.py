@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.starved import CAUSES
@@ -44,11 +46,13 @@ def answer(result: RunResult) -> str:
     rate = f"{ranks} read {show_rate(point.bytes_per_second)}"
     if not computes(point):
         return f"{rate}; the workload does not compute, so there is no ideal to compare with."
+    samples, ideal = number(point.samples_per_second), percent(point.x_ideal)
+    text = f"{rate} ({samples} samples/s), {ideal} % of the ideal throughput"
+    if math.isnan(point.au):
+        return f"{text}; AU is not measured: more steps are needed than batches are read ahead."
     here = "" if point.au_here is None else f"; a training on these clients gets {percent(point.au_here)} %"
-    return (
-        f"{rate} ({number(point.samples_per_second)} samples/s) at {percent(point.au)} % accelerator "
-        f"utilisation, {percent(point.x_ideal)} % of the ideal throughput{here}."
-    )
+    first = ", without the first step of each epoch" if point.epochs > 1 else ""
+    return f"{text}, at {percent(point.au)} % accelerator utilisation{first}{here}."
 
 
 def setting(result: RunResult) -> str:
@@ -59,8 +63,21 @@ def setting(result: RunResult) -> str:
         parts.append(f"{result.dataset['path']}{size}")
     shaped = result.storage.get("shaped_rate") is not None
     parts.append(shape_of(result.storage) if shaped else f"{result.storage.get('cache', 'unknown')} cache")
-    parts.append(f"{result.loader} loader")
+    parts.append(f"{result.loader} loader{_how(result.environment.get('reads'))}")
     return " · ".join(parts)
+
+
+def _how(reads: Mapping[str, Any] | None) -> str:
+    """How samples are read, by the environment of a result."""
+    if not reads:
+        return ""
+    ahead = reads["read_ahead_bytes"]
+    size = (
+        f"read-ahead {show_bytes(ahead)}"
+        if ahead and not reads["direct"]
+        else show_bytes(reads["request_bytes"])
+    )
+    return f" ({reads['call']}, {size})"
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
@@ -225,7 +242,7 @@ def advice(result: RunResult) -> str:
     least, most = same[-1].ranks, points[-1].ranks
     counts = f"At {most:,} processes" if least == most else f"From {least:,} processes on"
     where = f" of {bound.host}" if bound.host else ""
-    text = bound.help or HELPS[bound.kind]
+    text = bound.help or HELPS.get(bound.kind, "only more processes would show another")
     return f"{counts} the limit is {LIMIT_NAMES[bound.kind]}{where}: {text}."
 
 

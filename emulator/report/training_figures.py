@@ -12,6 +12,7 @@ import numpy as np
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
 from emulator.analysis.knee import asked
+from emulator.analysis.point import show_au
 from emulator.analysis.posterior import posterior
 from emulator.analysis.search import observe
 from emulator.record.result import BoundKind, Point, RunResult
@@ -66,7 +67,7 @@ def told(point: Point) -> str:
         f"{number(point.samples_per_second)} samples/s",
     ]
     if computes(point):
-        parts += [f"AU {percent(point.au)} %", f"X/X_ideal {point.x_ideal:.3f}"]
+        parts += [show_au(point), f"X/X_ideal {point.x_ideal:.3f}"]
         parts += [] if point.au_here is None else [f"AU here {percent(point.au_here)} %"]
     if point.bound:
         parts.append(f"limited by {LIMIT_NAMES[point.bound.kind]}")

@@ -222,7 +222,7 @@ class Limit:
     evidence: tuple[str, ...]
     """Measurements at the largest of them, one sentence each."""
     help: str
-    """What would help there."""
+    """What would help there; empty: nothing needs help."""
 
 
 def limits(result: RunResult) -> tuple[Limit, ...]:
@@ -237,7 +237,7 @@ def limits(result: RunResult) -> tuple[Limit, ...]:
             name=LIMIT_NAMES[kind] + (f" of {host}" if host else ""),
             where=rank_counts({point.ranks for point in points}),
             evidence=points[-1].bound.evidence if points[-1].bound else (),
-            help=(points[-1].bound.help if points[-1].bound else "") or HELPS[kind],
+            help=(points[-1].bound.help if points[-1].bound else "") or HELPS.get(kind, ""),
         )
         for (kind, host), points in ordered
     )

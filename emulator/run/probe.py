@@ -6,6 +6,7 @@ requests per second that smaller requests do not raise, and latency the seconds 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import FeedrateError
 from emulator.loader import reads_by_library
-from emulator.record.device import read_ahead_bytes
+from emulator.record.device import read_ahead_bytes, read_counters
 from emulator.record.result import Probe
 from emulator.run.comm import Comm, agreed
 from emulator.storage.base import Storage
@@ -59,10 +60,13 @@ def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) ->
     }
 
 
-def probe_storage(storage: Storage, manifest: Manifest, request_bytes: int, comm: Comm) -> tuple[Probe, ...]:
+def probe_storage(
+    storage: Storage, manifest: Manifest, folder: Path | None, request_bytes: int, comm: Comm
+) -> tuple[Probe, ...]:
     """Read from every rank of `comm` at once; return the same on all of them.
 
-    `request_bytes` is the size of the requests that a point makes. Raises StorageError, DatasetError.
+    `folder` is that of the dataset on a mount; `request_bytes` is the size of the requests of a point.
+    Raises StorageError, DatasetError.
     """
     own = max(BLOCK_BYTES, request_bytes // BLOCK_BYTES * BLOCK_BYTES)
     plan = {own: DEPTHS, BLOCK_BYTES: DEPTHS[1:], max(own, LARGE_BYTES): DEPTHS}
@@ -70,7 +74,7 @@ def probe_storage(storage: Storage, manifest: Manifest, request_bytes: int, comm
     for size, depths in plan.items():
         rate = 0.0
         for depth in depths:
-            probe = _probed(storage, manifest, size, depth, comm)
+            probe = _probed(storage, manifest, folder, size, depth, comm)
             found.append(probe)
             before, rate = rate, probe.requests_per_second
             if rate < GAIN * before:
@@ -78,14 +82,21 @@ def probe_storage(storage: Storage, manifest: Manifest, request_bytes: int, comm
     return tuple(found)
 
 
-def _probed(storage: Storage, manifest: Manifest, size: int, depth: int, comm: Comm) -> Probe:
+def _probed(
+    storage: Storage, manifest: Manifest, folder: Path | None, size: int, depth: int, comm: Comm
+) -> Probe:
+    before = read_counters(folder) if folder else None
     times, seconds = agreed(comm, lambda: _read(storage, manifest, size, depth, seed=comm.rank))
-    count, spent, rate = comm.sum(np.array([len(times), sum(times), len(times) / seconds])).tolist()
+    after = read_counters(folder) if folder else None
+    on_device = after.since(before).requests / seconds if before and after else math.nan
+    own = np.array([len(times), sum(times), len(times) / seconds, on_device])
+    count, spent, rate, device_rate = comm.sum(own).tolist()
     return Probe(
         request_bytes=size,
         depth=depth * comm.size,
         requests_per_second=rate,
         latency_seconds=spent / max(1.0, count),
+        device_requests_per_second=None if math.isnan(device_rate) else device_rate,
     )
 
 

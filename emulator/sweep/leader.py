@@ -10,6 +10,7 @@ from pathlib import Path
 
 from emulator import live
 from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import Reading
 from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
@@ -178,7 +179,7 @@ class Leader:
         point = self._points[-1]
         live.say(
             f"  {counted(point.ranks, 'rank')}: {point.samples_per_second:.4g} samples/s, "
-            f"{show_rate(point.bytes_per_second)}, AU {100 * point.au:.1f} %, {show_seconds(point.seconds)}"
+            f"{show_rate(point.bytes_per_second)}, {show_au(point)}, {show_seconds(point.seconds)}"
         )
 
     def _conclude(self, points: Sequence[Point]) -> None:

@@ -93,7 +93,8 @@ def _probed(
         return None
     direct = dataset.store.takes_direct()
     storage = dataset.store.for_ranks(direct=direct, cache="cold")
-    return probe_storage(storage, dataset.manifest, size, group)
+    folder = job.dataset if isinstance(job.dataset, Path) else None
+    return probe_storage(storage, dataset.manifest, folder, size, group)
 
 
 def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:

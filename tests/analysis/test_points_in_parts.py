@@ -85,7 +85,9 @@ def close(one, other):
         return len(one) == len(other) and all(map(close, one, other))
     if hasattr(one, "__dataclass_fields__"):
         return all(close(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
-    return one == other if isinstance(one, str | None) else one == pytest.approx(other, rel=1e-9, abs=1e-9)
+    if isinstance(one, str | None):
+        return one == other
+    return one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
 @settings(max_examples=25, deadline=None)

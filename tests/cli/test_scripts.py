@@ -74,7 +74,7 @@ def test_the_live_stream_is_an_object_a_second(tiny, tmp_path):
     assert done.status == 0, done.err
     seen = [json.loads(line) for line in done.out.splitlines()]
     assert seen and all(now["verb"] == "run" and now["parts"] in (None, 1) for now in seen)
-    assert "accelerator utilisation" in done.err
+    assert "2 processes read" in done.err
 
 
 def test_quiet_leaves_the_answer_and_verbose_shows_what_is_started(tiny, tmp_path):

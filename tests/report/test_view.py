@@ -83,7 +83,7 @@ def test_what_limits_is_named_with_its_counts_and_its_evidence() -> None:
     assert (fed.name, fed.where) == ("compute", "rank counts 1, 4, 12, 24")
     assert (slow.name, slow.where) == ("client link of node005", "rank counts 28, 32, 48")
     assert slow.evidence[0].startswith("ranks of node005 waited")
-    assert set(get_args(BoundKind)) == set(LIMIT_NAMES) == set(HELPS)
+    assert set(get_args(BoundKind)) == set(LIMIT_NAMES) == {*HELPS, "compute"}
     assert limits(plain_sweep()) == ()
 
 
