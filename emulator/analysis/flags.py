@@ -147,6 +147,25 @@ def below_shape(point: Point, rate: float) -> Flag | None:
     return Flag(name="below-shape", value=value, threshold=PRECISION, sentence=sentence)
 
 
+def neighbour(point: Point, workload: Workload) -> Flag | None:
+    """Others read and wrote > 2.5 % of the bytes of the dataset's own device, and the point was starved."""
+    access = workload.access
+    devices = [host.device for host in point.hosts if host.device is not None]
+    # Parts of files are read with more around them: what the device read beyond them may be read-ahead.
+    if not devices or access.bytes_read or access.columns or point.x_ideal > 1 - PRECISION:
+        return None
+    written = sum(device.written_bytes for device in devices)
+    read = sum(device.bytes for device in devices) - sum(host.bytes for host in point.hosts if host.device)
+    value = (max(0, read) + written) / max(1, sum(device.bytes + device.written_bytes for device in devices))
+    if value <= PRECISION:
+        return None
+    sentence = (
+        f"Others read {show_bytes(max(0, read))} and wrote {show_bytes(written)} on {devices[0].name} during "
+        f"the point, {value:.1%} of its bytes: alone, the dataset may be read faster by as much."
+    )
+    return Flag(name="neighbour", value=value, threshold=PRECISION, sentence=sentence)
+
+
 POINT_FLAGS = (client_behind, overshoot, steal, page_cache, retried, uneven_hosts)
 """The flags that follow from a point alone; a new one is a function here."""
 

@@ -15,6 +15,7 @@ from emulator.analysis.flags import (
     below_shape,
     costly_barrier,
     jobs_cpu,
+    neighbour,
     non_stationary,
     point_flags,
     short_run,
@@ -48,6 +49,7 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
         non_stationary(measured.rates),
         short_run(point, job.workload),
         jobs_cpu(point, job.workload),
+        neighbour(point, job.workload),
         costly_barrier(point, job.workload, polled=measured.barrier_polled),
     ]
     if job.direct and reads.buffered:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from points import host, point
 
@@ -8,11 +10,13 @@ from emulator.analysis.flags import (
     below_shape,
     costly_barrier,
     jobs_cpu,
+    neighbour,
     point_flags,
     short_run,
     small_dataset,
 )
 from emulator.config.workload import load_workload
+from emulator.record.device import DeviceReads
 from emulator.record.result import Bound, Flag, Starved
 
 
@@ -49,6 +53,18 @@ def test_what_cannot_have_moved_the_throughput_is_no_flag():
     stolen = host("a", busy_share=0.9, steal_share=0.4)
     assert point_flags(point(4, 0.5, hosts=(stolen,), starved=slept)) == ()
     assert point_flags(point(4, 0.5, hosts=(stolen,), starved=Starved(seconds=9.0, cores=1.0)))
+
+
+def test_a_neighbour_on_the_datasets_device_is_told_with_its_share():
+    workload = load_workload("unet3d-tiny")
+    disk = DeviceReads(name="sdb", requests=900, bytes=1_500_000_000, seconds=3.0, written_bytes=500_000_000)
+    beside = point(4, 0.6, hosts=(host(device=disk),))
+    flag = neighbour(beside, workload)
+    assert flag is not None and flag.value == pytest.approx(0.5)
+    assert "500 MB and wrote 500 MB on sdb" in flag.sentence
+    assert neighbour(replace(beside, x_ideal=1.0), workload) is None, "nobody starved"
+    alone = replace(disk, bytes=1_000_000_000, written_bytes=0)
+    assert neighbour(point(4, 0.6, hosts=(host(device=alone),)), workload) is None
 
 
 def test_each_flag_says_how_much():
