@@ -51,6 +51,7 @@ LIMIT_NAMES: dict[BoundKind, str] = {
     "client-cpu": "client CPU",
     "cpu-quota": "CPU quota",
     "client-link": "client link",
+    "straggler": "straggling rank",
     "loader": "loader",
     "emulator": "emulator",
 }
@@ -66,6 +67,7 @@ HELPS: dict[BoundKind, str] = {
     "client-cpu": "more hosts or cores would get more",
     "cpu-quota": "a larger CPU quota would get more",
     "client-link": "a faster link of that client, or more clients, would get more",
+    "straggler": "look for what stops that rank or takes its cores",
     "loader": "more workers or prefetch (loader.workers, loader.prefetch) may get more",
     "emulator": "fewer ranks on each core, or TCP between the hosts, would get more",
 }
@@ -139,6 +141,9 @@ def from_shares(
     if lost is None or lost.seconds <= 0:
         return None
     kind, host = _kind(point, lost), ""
+    if kind == "straggler":
+        said = f"rank {lost.straggler} lost twice as much time by itself as any other"
+        return Bound(kind=kind, evidence=(said, *_shares(point)), host=lost.straggler_host)
     evidence = [*_shares(point), *counterfactual(point), *_about_hosts(point)]
     if kind == "storage":
         link = client_link(point, references)
@@ -161,6 +166,8 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
     """The name of the largest share; the storage's only where it exceeds all of the client's together."""
     if lost.barrier > 0.5:
         return "compute"
+    if lost.straggler is not None:
+        return "straggler"
     crowded = any(_crowded(point, host) for host in point.hosts)
     groups: dict[BoundKind, float] = {
         "client-cpu": lost.cores,

@@ -8,7 +8,7 @@ what a training on these clients would lose.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,11 +73,16 @@ def starved(
     own = over.all(np.array([_own(*rank) for rank in mine]))
     numbers = over.all(np.unique(steps["rank"]))
     places = np.searchsorted(numbers, np.unique(steps["rank"]))
-    _move_to_link(own, hosts, over.all(seconds))
+    everywhere = over.all(seconds)
+    _move_to_link(own, hosts, everywhere)
+    alone = _straggler(own, everywhere)
     total = own[places] + _barriers(own, places, lost, barrier, over)
     names = list(dict.fromkeys(hosts.tolist()))
     by_host = over.sum(np.array([total[hosts[places] == name].sum(axis=0) for name in names]))
-    return _shares(by_host.sum(axis=0)), dict(zip(names, map(_shares, by_host), strict=True))
+    found = _shares(by_host.sum(axis=0))
+    if alone is not None:
+        found = replace(found, straggler=alone, straggler_host=str(hosts[alone]))
+    return found, dict(zip(names, map(_shares, by_host), strict=True))
 
 
 def _table(steps: Steps, over: Whole) -> Steps:
@@ -131,6 +136,16 @@ def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None
             extra = own[hosts == name, _STORAGE] * (1 - median / share[name])
             own[hosts == name, _STORAGE] -= extra
             own[hosts == name, _LINK] += extra
+
+
+def _straggler(own: Floats, seconds: Floats) -> int | None:
+    """The rank that lost twice as much of its time as any other, not for the storage; or None."""
+    share = own.sum(axis=1) / np.maximum(1e-12, seconds)
+    worst = int(share.argmax())
+    others = np.delete(share, worst).max(initial=0.0)
+    by_storage = own[worst, _STORAGE] + own[worst, _LINK] > own[worst].sum() / 2
+    late = len(share) > 1 and share[worst] > max(2 * others, others + UNEVEN)
+    return worst if late and not by_storage else None
 
 
 def _barriers(own: Floats, mine: NDArray[np.intp], lost: Floats, barrier: Floats, over: Whole) -> Floats:

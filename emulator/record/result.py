@@ -49,13 +49,22 @@ BoundKind = Literal[
     "client-cpu",
     "cpu-quota",
     "client-link",
+    "straggler",
     "loader",
     "emulator",
 ]
 
 STORAGE: tuple[BoundKind, ...] = ("storage", "bandwidth", "iops", "metadata")
 """The kinds that say that the storage was the limit; `storage` where they could not be told apart."""
-CLIENT: tuple[BoundKind, ...] = ("latency", "client-cpu", "cpu-quota", "client-link", "loader", "emulator")
+CLIENT: tuple[BoundKind, ...] = (
+    "latency",
+    "client-cpu",
+    "cpu-quota",
+    "client-link",
+    "straggler",
+    "loader",
+    "emulator",
+)
 """The kinds that say that the storage delivers at least what was measured: the client's own limits, and
 `latency`, where more or larger requests at the same time would get more."""
 
@@ -65,7 +74,8 @@ class Bound:
     """What limits a point, and the evidence for it."""
 
     kind: BoundKind
-    """`client-link` is the network or the device of a client host; `emulator` its barriers between hosts."""
+    """`client-link` is the network or the device of a client host; `straggler` one rank, which was stopped or
+    late by itself; `emulator` its barriers between hosts."""
     help: str = ""
     """What would help, with its number; empty: not known."""
     evidence: tuple[str, ...]
@@ -98,6 +108,9 @@ class Starved:
     """Nothing was under way, though batches were due: too few workers, a small window, Python's lock."""
     barrier: float = 0.0
     """Other ranks computed for longer: nothing held them up."""
+    straggler: int | None = None
+    """Rank that lost time by itself, not waiting for the storage, twice as much as any other."""
+    straggler_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

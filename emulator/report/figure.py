@@ -16,7 +16,7 @@ SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2
 """Colours of what is compared, in its order; a ninth begins again."""
 LIMIT_COLOURS = (
     *("#4f83cc", "#e07b39", "#e07b39", "#c2410c", "#b08900", "#8a94a0", "#d94f70"),
-    *("#a23b72", "#a23b72", "#7353ba", "#0f8a6d", "#5b6673"),
+    *("#a23b72", "#a23b72", "#7353ba", "#7b4a12", "#0f8a6d", "#5b6673"),
 )
 """Colours of the limits of a point, in the order of `analysis.bound.LIMIT_NAMES`."""
 PROCESSES = "processes (emulated accelerators)"

@@ -73,6 +73,16 @@ def test_a_rank_that_computes_for_longer_is_nobodys_fault():
     assert shares(both) == {"barrier": 1.0}
 
 
+@pytest.mark.parametrize(("cause", "named"), [(CORES, True), (STORAGE, False)])
+def test_one_rank_that_is_late_by_itself_is_named(cause, named):
+    rows = log([[0, 4, 4], [0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 4, 4], [0, 4, 4]])
+    both, hosts = lost(rows, "step", [account(cause, "b"), account(CORES), account(CORES)])
+    assert (both.straggler, both.straggler_host) == ((0, "b") if named else (None, ""))
+    assert hosts["b"].straggler is None
+    every, _ = lost(log([[0, 4, 4], [0, 4, 4]]), "none", [account(CORES), account(CORES)])
+    assert every.straggler is None
+
+
 @pytest.mark.parametrize("ready", [0.0, 4.0])
 def test_who_is_woken_late_from_a_barrier_holds_up_the_next_one(ready):
     """All come at the same time; the first is back 1 s later each time, for want of a core or not."""
