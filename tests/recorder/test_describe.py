@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from emulator.errors import SpecError
-from emulator.plugins.recorder.describe import Pattern, of_loader, pattern_of, size_spec
+from emulator.plugins.recorder.describe import of_loader, size_spec
 from emulator.plugins.recorder.observation import Loader, Settings
+from emulator.plugins.recorder.pattern import Pattern, pattern_of
 from emulator.plugins.recorder.reads import Histogram, Reads
 from emulator.plugins.recorder.steps import StepTime
 
@@ -65,7 +66,12 @@ def test_files_of_batches_on_their_way_make_no_sample_of_less_than_a_file():
 def test_samples_that_are_drawn_again_and_again_are_files_still():
     found = pattern(whole(40, 50_000, times=5), 200, replace(SHUFFLED, sampler="WeightedRandomSampler"))
     assert (found.files, found.samples_per_file, found.access.bytes_read) == (100, 1, 0)
-    assert pattern(whole(40, 50_000, times=5), 200).samples_per_file == 2
+
+
+def test_a_file_that_is_read_whole_for_each_of_its_samples_is_read_whole_by_the_replay():
+    found = pattern(whole(40, 50_000, times=5), 200)
+    assert (found.files, found.samples_per_file, found.access.bytes_read) == (40, 1, 0)
+    assert any("samples share bytes" in line for line in found.told)
 
 
 def test_image_and_label_of_a_sample_are_files_of_their_own():
@@ -119,11 +125,41 @@ def test_pieces_of_a_sample():
     assert (found.access.bytes_read, found.access.pieces, found.block_bytes) == (80_000, 10, 8192)
 
 
+def in_file(backward: int, each: int = 65536, times: int = 40) -> Reads:
+    """Reads of 40 samples of a file of 100, which went back `backward` times."""
+    total = times * each
+    return replace(
+        whole(1, 100 * 65536), visit_bytes=total, bytes=total, requests=pieces(each, times),
+        runs=pieces(each, times), followed_files=2, followed_bytes=total, backward=backward,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sampler", ["SequentialSampler", "RandomSampler", "custom", "DistributedSampler"])
+def test_the_order_is_what_was_read_whatever_the_sampler_is_called(sampler):
+    settings = replace(SHUFFLED, sampler=sampler)
+    assert pattern(in_file(19), 40, settings).access.pattern == "random"
+    assert pattern(in_file(1), 40, settings).access.pattern == "sequential"
+    between = pattern(in_file(6), 40, settings)
+    assert between.access.pattern == "sequential" and any("neither" in line for line in between.told)
+
+
+def test_an_iterable_dataset_that_jumps_within_its_file_is_random():
+    iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
+    assert pattern(in_file(20), 40, iterable).access.pattern == "random"
+
+
+def test_windows_that_overlap_keep_the_bytes_of_a_step():
+    """As of tokens: nearly as many samples as bytes, and each reads 64 KiB."""
+    found = pattern(in_file(20), 40, replace(SHUFFLED, dataset_length=100 * 65536 - 65536))
+    assert (found.samples_per_file, found.sample_bytes, found.access.bytes_read) == (100, 65536, 0)
+    assert any("samples share bytes" in line for line in found.told)
+
+
 def test_maps_that_were_in_memory_already_are_refused():
     reads = Reads(
         files=1, files_bytes=10**8, sizes=(10**8, 10**8), mapped=10**8, storage_bytes=0, resident=1.0
     )
-    with pytest.raises(SpecError, match="there already"):
+    with pytest.raises(SpecError, match="page cache"):
         pattern(reads, 100)
     cold = replace(reads, storage_bytes=100 * 131072, faults=100, resident=0.0)
     found = pattern(cold, 100)
@@ -131,7 +167,7 @@ def test_maps_that_were_in_memory_already_are_refused():
 
 
 def test_nothing_that_was_read_is_refused():
-    with pytest.raises(SpecError, match="no file was seen"):
+    with pytest.raises(SpecError, match="no data file"):
         pattern(Reads(), 100)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +64,20 @@ nonsense
     assert (seven.visits, seven.visit_bytes, seven.visit_size, seven.opens) == (1, 1000, 1000, 1)
     assert seven.runs.count == 1 and seven.requests.count == 2
     assert (eight.bytes, eight.requests.count, eight.runs.count, eight.files_bytes) == (250, 3, 2, 5000)
+
+
+@given(st.permutations(range(50)), st.booleans())
+def test_moves_back_are_counted_among_large_reads_alone(order, index):
+    """As of HDF5, which goes back to its index before each sample."""
+    found = Reduction()
+    found.known(b"/data/one", 50 * 8192)
+    for place in order:
+        if index:
+            found.read("", 1, 3, b"/data/one", 0, 512, 0.0)
+        found.read("", 1, 3, b"/data/one", 4096 + 2 * 8192 * place, 8192, 0.0)
+    seen = found.seen("", {}, False)
+    assert seen.backward == sum(b < a for a, b in pairwise(order))
+    assert (seen.followed_files, seen.followed_bytes) == (1, seen.bytes)
 
 
 def test_reads_past_the_page_cache_are_told_apart_in_children_too(tmp_path):

@@ -1,4 +1,4 @@
-"""From what was seen of a job to a workload and a recipe: pure. What cannot be replayed is said."""
+"""Makes a workload and a recipe of a recording, and says what a replay leaves out. Pure."""
 
 from __future__ import annotations
 
@@ -6,61 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import pstdev
 
 from emulator.config.recipe import Recipe, SizeSpec
-from emulator.config.workload import (
-    AcceleratorSpec,
-    AccessSpec,
-    LoaderSpec,
-    SampleSpec,
-    TrainingSpec,
-    Workload,
-)
+from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec, Workload
 from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader, Observation
+from emulator.plugins.recorder.pattern import OWN_BYTES, Pattern, pattern_of
 from emulator.plugins.recorder.reads import Reads
 from emulator.plugins.recorder.steps import StepTime
-from emulator.units import BLOCK_BYTES, show_bytes, show_seconds
+from emulator.units import show_bytes, show_seconds
 
-WHOLE = 0.95
-"""Share of a file from which on it counts as read whole."""
-_OWN_BYTES = 20e6
-"""Bytes that a worker process reads for itself, at most: PyTorch's libraries are mapped."""
-_PIECES = 4096
-"""Places of a sample that are told apart, at most."""
-_MOST_BLOCK = 16 * 2**20
 _MOST_PROCESSES = 16
-"""Accelerators of a host, at most: cores that suffice for more are no news."""
+"""Do not report a limit by the host's cores above this count."""
 _READ_AHEAD = 1.1
-"""Bytes from storage per byte that was asked for, from which on read-ahead is told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
-    """How samples lie in files, and what of them is read."""
-
-    files: int
-    samples_per_file: int
-    files_per_sample: int
-    sample_bytes: int
-    """Mean bytes of a sample: a file, or its share of one."""
-    sample_sd: int
-    sizes: tuple[int, ...]
-    """Quantiles of the bytes of a sample."""
-    access: AccessSpec
-    block_bytes: int
-    told: tuple[str, ...]
-    """In words: what the job does, and where the replay differs from it."""
-
-    def sample(self) -> SampleSpec:
-        """As a workload has it."""
-        return SampleSpec(
-            format="bytes",
-            bytes_mean=self.sample_bytes,
-            bytes_sd=self.sample_sd,
-            samples_per_file=self.samples_per_file,
-        )
+"""Report read-ahead from this many bytes from storage per byte asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,149 +67,6 @@ def main_loader(observation: Observation) -> Loader | None:
         step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
         batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
         reads=reads,
-    )
-
-
-def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
-    """How `loader`, all of `alike` together, reads. Raises SpecError when too little was seen to say."""
-    reads, settings = loader.reads, loader.settings
-    if not loader.share_read:
-        raise SpecError(
-            "the DataLoader that reads most began when calls were no longer traced",
-            "give --traced-steps more steps than the one before it has",
-        )
-    if not reads.files and reads.sizes_only and (reads.call_bytes or 0) > _OWN_BYTES * settings.workers:
-        raise SpecError(
-            f"{show_bytes(reads.call_bytes or 0)} came from files that a library opens itself, as HDF5 does",
-            "apt install strace: it sees them",
-        )
-    if not reads.files or not (reads.bytes or reads.mapped):
-        raise SpecError(
-            "no file was seen that the DataLoader reads",
-            "it makes its samples itself, or reads them from memory or through a network",
-        )
-    samples = _samples(loader)
-    told: list[str] = []
-    mapped = reads.mapped > 0 and (reads.storage_bytes or 0) > 2 * reads.bytes
-    unseen = not mapped and reads.bytes < 0.1 * reads.mapped
-    if reads.mapped and (unseen or reads.resident > 0.5):
-        raise SpecError(
-            f"files of {show_bytes(reads.files_bytes)} are mapped into memory, and what was read of them was "
-            "there already: no reads were seen",
-            "record while their pages are not in the page cache",
-        )
-    if mapped:
-        total = reads.storage_bytes or 0
-        run = request = total / max(1, reads.faults)
-        told.append(
-            f"files are mapped into memory: {reads.faults} page faults brought {show_bytes(run)} each; the "
-            "replay reads as much in as many places"
-        )
-    else:
-        total, run, request = reads.bytes, reads.runs.typical(), reads.requests.typical()
-        if reads.sizes_only:
-            total = reads.visit_size
-            run = request = max(1.0, total / max(1, reads.visits))
-    length = settings.dataset_length if settings.dataset_length > 0 else 0
-    # Different samples that were read, about: each rank draws its own.
-    met = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
-    if mapped:
-        each = total / met  # read once, while memory lasts
-    else:
-        each = _of_whole_runs(total / max(1.0, samples), total / max(1.0, samples / loader.ahead), run)
-    in_order = settings.sampler in ("SequentialSampler", "iterable")
-    files, together = reads.files, 1
-    mean_file = reads.files_bytes / reads.files
-    whole = reads.visit_bytes >= WHOLE * reads.visit_size and not mapped
-    # Some samplers come back to the same files; others, to whom that happens, find several samples in each.
-    own = whole and not reads.sizes_only and reads.visits > 0.9 * samples / loader.ahead
-    own &= settings.sampler in ("iterable", "custom", "WeightedRandomSampler") or files > 0.5 * met
-    if met / files < 1.5 or own:
-        per_file = 1
-        together = max(1, round(files / met if met / files < 1.5 else reads.visits / samples))
-        if together > 1:
-            each /= together
-            told.append(
-                f"a sample is read out of {together} files: each is a sample of the replay, whose samples/s "
-                f"are {together} times the job's"
-            )
-    else:
-        if not settings.iterable:  # ranks draw samples from the same files
-            files = max(one.reads.files for one in alike)
-        per_file, whole = max(2, round((length or samples) / files)), False
-        if in_order and met < 0.99 * (length or math.inf):  # the files of the others were not seen
-            read = reads.visit_bytes / reads.visit_size if reads.visit_size else 1.0
-            per_file = max(2, round(met / files / min(1.0, read or 1.0)))
-            files = round(length / per_file) or files
-    if reads.sizes_only and not whole:
-        told.append(
-            "only opened files were seen, not which bytes of them are read: the replay reads all of them"
-        )
-    sample_bytes = max(5, round(mean_file / per_file))
-    sequential = per_file > 1 and (in_order or (run > 1.5 * each and not mapped and not reads.sizes_only))
-    bytes_read, pieces = 0, 1
-    if whole:
-        told.insert(0, "files are read whole, one a sample")
-    elif sequential:
-        told.insert(0, f"files of about {per_file} samples are read from their start to their end")
-    elif not reads.sizes_only:
-        share = each / sample_bytes
-        if min(share, request / each) >= WHOLE:
-            request = max(request, sample_bytes)  # a file's own head, shared out, makes no second request
-        bytes_read = min(round(each), sample_bytes) if share < WHOLE else 0
-        pieces = min(_PIECES, max(1, round(each / max(1.0, run)))) if bytes_read else 1
-        what = (
-            f"{show_bytes(each)} of a sample's {show_bytes(sample_bytes)}"
-            if bytes_read
-            else "all of a sample"
-        )
-        where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
-        told.insert(0, f"{what} is read, in {pieces} place{'s' if pieces > 1 else ''} of its {where}")
-        if share > 1.05:
-            told.append(
-                f"the job reads {share:.2f} times the bytes of a sample, some of them more than once; the "
-                "replay reads them once"
-            )
-    direct = reads.direct > reads.bytes / 2
-    if direct:
-        told.append(
-            "the job reads with O_DIRECT, as --loader direct does; --loader torch uses the page cache"
-        )
-    # Where parts of files are read, the kernel reads ahead of such requests for the replay, too.
-    wanted = max(request, reads.readahead if (sequential or whole) and not direct else 0)
-    block = min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
-    sizes = tuple(max(5, round(size / per_file)) for size in reads.sizes) or (sample_bytes, sample_bytes)
-    if settings.iterable:
-        told.append(
-            f"the dataset does not tell its length: the recipe has the {files} files whose reads were seen; "
-            "generate --files N makes more"
-        )
-    held = files
-    if length and per_file == 1:
-        # Of batches that were on their way at the end, nobody knows how far their files were opened.
-        least = sum(min(_samples(one) / one.ahead, length) for one in alike)
-        whole_samples = own or least <= reads.files / together <= met
-        held = length * together if whole_samples else round(length * reads.files / met)
-        if met < 0.99 * length * len(alike):
-            told.append(
-                f"{reads.files} files were seen; the recipe has {held}, for all of the dataset's samples"
-            )
-    return Pattern(
-        files=held,
-        samples_per_file=per_file,
-        files_per_sample=together,
-        sample_bytes=sample_bytes,
-        sample_sd=round(pstdev(sizes)),
-        sizes=sizes,
-        access=AccessSpec(
-            pattern="sequential" if sequential else "random",
-            streams=max(1, settings.workers) if sequential else 1,
-            bytes_read=bytes_read,
-            pieces=pieces,
-            buffered=not (whole or sequential or mapped or direct or reads.sizes_only),
-        ),
-        block_bytes=block,
-        told=tuple(told),
     )
 
 
@@ -339,21 +155,6 @@ def size_spec(sizes: Sequence[int]) -> SizeSpec:
     )  # fmt: skip
 
 
-def _samples(loader: Loader) -> float:
-    """Samples that it asked for, about."""
-    batches = loader.steps * loader.share_read * loader.ahead
-    return loader.asked_samples or batches * max(1, loader.settings.batch_size)
-
-
-def _of_whole_runs(least: float, most: float, run: float) -> float:
-    """Bytes of a sample, between these: a number of whole runs, where one is.
-
-    Of the batches on their way when the job ended, nobody knows how far they were read.
-    """
-    runs = math.ceil(0.98 * least / run) if run else 0
-    return runs * run if runs and runs * run <= 1.02 * most else (least + most) / 2
-
-
 def _each(pattern: Pattern) -> int:
     return pattern.access.bytes_read or pattern.sample_bytes
 
@@ -368,7 +169,7 @@ def of_loader(
     settings, reads = loader.settings, loader.reads
     told = []
     # Workers also page in libraries, which are no reads of data.
-    more = (reads.storage_bytes or 0) - _OWN_BYTES * max(1, settings.workers) * ranks
+    more = (reads.storage_bytes or 0) - OWN_BYTES * max(1, settings.workers) * ranks
     fetched = more / reads.bytes if reads.bytes and not reads.mapped else 0.0
     if fetched > _READ_AHEAD:
         line = (

@@ -87,6 +87,12 @@ class Loader:
         """Samples that `reads` were for, those on their way at the end included; 0: not known."""
         return self.samples * self.share_read * self.ahead
 
+    def moves(self, samples: float) -> float:
+        """Return how often a process went from one of `samples` to the next of the same file, about, within
+        the reads whose places were kept."""
+        kept = self.reads.followed_bytes / self.reads.bytes if self.reads.bytes else 0.0
+        return max(0.0, kept * samples - self.reads.followed_files)
+
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds of the process and its workers in a step; 0: not known."""

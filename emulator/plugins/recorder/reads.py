@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ MOST_FILES = 2_000_000
 """Files that are told apart; what is read of further ones is counted, but not which they are."""
 
 _MOST_PAGES = 2**20
+_MOST_RUNS = 2**18
+"""Runs of a group whose places are kept, 32 bytes each."""
 _LATEST = 32
 """Files of a process among which one is looked for that got a second number without being opened again."""
 
@@ -178,6 +181,12 @@ class Reads:
     """Single reads."""
     runs: Pieces = field(default_factory=Pieces)
     """Reads one behind the other, without a gap."""
+    followed_files: int = 0
+    """Pairs of a process and a file whose large reads were followed from place to place."""
+    followed_bytes: int = 0
+    """Bytes of the reads that were followed."""
+    backward: int = 0
+    """Times that a large read began before the last one of the same process and file."""
     direct: int = 0
     """Those of `bytes` that were read with O_DIRECT, past the page cache."""
     mapped: int = 0
@@ -200,12 +209,13 @@ class Reads:
     def __post_init__(self) -> None:
         at_least(0, self, "files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size")
         at_least(0, self, "bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults", "readahead")
-        at_least(0, self, "call_seconds")
+        at_least(0, self, "call_seconds", "followed_files", "followed_bytes", "backward")
 
     def plus(self, other: Reads) -> Reads:
         """Of two ranks. A file that both read counts twice: their names are not kept."""
         added = ("files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size", "bytes",
-                 "direct", "mapped", "faults", "call_seconds")  # fmt: skip
+                 "direct", "mapped", "faults", "call_seconds", "followed_files", "followed_bytes",
+                 "backward")  # fmt: skip
         values: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in added}
         called = [one.call_bytes for one in (self, other) if one.call_bytes is not None]
         stored = [one.storage_bytes for one in (self, other) if one.storage_bytes is not None]
@@ -262,6 +272,16 @@ class _Group:
         self.call_seconds = 0.0
         self.pages = self.resident = 0  # pages of mapped files that were looked at, and those in memory
         self.readahead: dict[int, int] = {}  # device -> bytes
+        self.places = array("q")  # of each run: process, file, first byte, bytes
+
+    def ended(self, handle: _Open) -> None:
+        """Count a run that is over."""
+        if not handle.run:
+            return
+        self.runs.add(handle.run)
+        if len(self.places) < 4 * _MOST_RUNS:
+            self.places.extend((handle.process, handle.number, handle.end - handle.run, handle.run))
+        handle.run = 0
 
     def merge(self, other: _Group) -> None:
         self.files.update(other.files)
@@ -269,6 +289,7 @@ class _Group:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.requests.merge(other.requests)
         self.runs.merge(other.runs)
+        self.places.extend(other.places[: 4 * _MOST_RUNS - len(self.places)])
         for device, size in other.readahead.items():
             self.readahead[device] = self.readahead.get(device, 0) + size
 
@@ -276,9 +297,12 @@ class _Group:
 class _Open:
     """An open file of a process: where it is, and what was read since it was opened."""
 
-    __slots__ = ("at", "end", "group", "number", "path", "run", "size", "visit")
+    __slots__ = ("at", "end", "group", "number", "path", "process", "run", "size", "visit")
 
-    def __init__(self, path: bytes, number: int, size: int, at: int | None, group: _Group) -> None:
+    def __init__(
+        self, process: int, path: bytes, number: int, size: int, at: int | None, group: _Group
+    ) -> None:
+        self.process = process
         self.path = path
         self.number = number
         self.size = size
@@ -367,7 +391,7 @@ class Reduction:
         group = self.group(key)
         group.opens += 1
         (self._direct.add if direct else self._direct.discard)(number)
-        handle = self._open[process, fd] = _Open(path, number, size, 0, group)
+        handle = self._open[process, fd] = _Open(process, path, number, size, 0, group)
         self._latest.setdefault(process, deque(maxlen=_LATEST)).appendleft(handle)
 
     def named(self, key: object, path: bytes) -> None:
@@ -404,7 +428,7 @@ class Reduction:
         found = self.file(path)
         if found is None:
             return None
-        handle = self._open[process, fd] = _Open(path, found[0], found[1], None, self.group(key))
+        handle = self._open[process, fd] = _Open(process, path, found[0], found[1], None, self.group(key))
         return handle
 
     def sought(self, key: object, process: int, fd: int, path: bytes, at: int) -> None:
@@ -429,9 +453,7 @@ class Reduction:
             handle.group, handle.visit, handle.run = group, 0, 0
         begin = handle.at if at is None else at
         if begin is None or begin != handle.end:
-            if handle.run:
-                group.runs.add(handle.run)
-            handle.run = 0
+            group.ended(handle)
         handle.run += size
         handle.end = -1 if begin is None else begin + size
         if at is None and begin is not None:
@@ -466,9 +488,7 @@ class Reduction:
         group.readahead[found[2]] = group.readahead.get(found[2], 0) + size
 
     def _end(self, handle: _Open) -> None:
-        if handle.run:
-            handle.group.runs.add(handle.run)
-            handle.run = 0
+        handle.group.ended(handle)
 
     def seen(self, key: object, usage: Mapping[str, int], sizes_only: bool) -> Reads:
         """What is kept of the group `key`; `usage` as `feedrate_probe.usage` sums it up."""
@@ -476,6 +496,8 @@ class Reduction:
             self._end(handle)
         group = self.groups.get(key) or _Group()
         sizes = np.fromiter(group.files.values(), np.int64, len(group.files))
+        runs = group.runs.seen()
+        followed_files, followed_bytes, backward = _followed(group.places, runs.typical())
         most = max(group.readahead, key=lambda device: group.readahead[device], default=0)
         return Reads(
             files=len(group.files),
@@ -489,7 +511,10 @@ class Reduction:
             bytes=group.bytes,
             direct=group.direct,
             requests=group.requests.seen(),
-            runs=group.runs.seen(),
+            runs=runs,
+            followed_files=followed_files,
+            followed_bytes=followed_bytes,
+            backward=backward,
             mapped=group.mapped,
             resident=group.resident / group.pages if group.pages else 0.0,
             call_bytes=usage.get("calls"),
@@ -499,6 +524,21 @@ class Reduction:
             readahead=_readahead(most),
             sizes_only=sizes_only,
         )
+
+
+def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
+    """Return (pairs of process and file, bytes of their reads, moves back) of the runs in `places`.
+
+    Runs of less than half the typical size are headers and indexes, which libraries go back to: they do not
+    tell the order of samples.
+    """
+    runs = np.array(places, np.int64).reshape(-1, 4)
+    large = runs[2 * runs[:, 3] >= typical]
+    by_file = large[np.lexsort((large[:, 1], large[:, 0]))]  # stable: in the order of reading
+    same = (by_file[1:, :2] == by_file[:-1, :2]).all(axis=1)
+    back = same & (by_file[1:, 2] < by_file[:-1, 2])
+    pairs = len(by_file) - int(same.sum())
+    return pairs, int(runs[:, 3].sum()), int(back.sum())
 
 
 def _in_memory(path: bytes, size: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ import typer
 from emulator.config.workload import AcceleratorSpec, Workload, load_workload
 from emulator.errors import MissingError, SpecError, storage_errors
 from emulator.files import write_whole
-from emulator.plugins.recorder.describe import pattern_of, recipe_of, step_words
+from emulator.plugins.recorder.describe import recipe_of, step_words
 from emulator.plugins.recorder.job import (
     PROFILE,
     RECIPE,
@@ -40,6 +40,7 @@ from emulator.plugins.recorder.job import (
     write_steps,
 )
 from emulator.plugins.recorder.observation import Loader, Observation, Settings
+from emulator.plugins.recorder.pattern import pattern_of
 from emulator.plugins.recorder.reads import Reduction
 from emulator.plugins.recorder.steps import SEEN, StepTime, Table, step_time
 from emulator.record.machine import utc_now

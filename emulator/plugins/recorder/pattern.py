@@ -1,0 +1,378 @@
+"""How a job's samples lie in files, and what it reads of each. Six rules, all pure.
+
+The rules believe the reads: a sampler's name decides only where the reads do not tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import pstdev
+from typing import Literal
+
+from emulator.config.workload import AccessSpec, SampleSpec
+from emulator.errors import SpecError
+from emulator.plugins.recorder.observation import Loader
+from emulator.units import BLOCK_BYTES, show_bytes
+
+WHOLE = 0.95
+"""A file counts as read whole from this share of its bytes on."""
+OWN_BYTES = 20e6
+"""Most bytes that a worker process reads for itself: PyTorch's libraries."""
+_MOST_PIECES = 4096
+_MOST_BLOCK = 16 * 2**20
+_SIGMAS = 3.0
+"""Standard deviations from a random order at which reads count as ordered."""
+_IN_ORDER = 0.2
+"""Reads are in order if they go back at most this share as often as random ones would."""
+_FEW_MOVES = 12
+"""Fewer moves between samples of a file say nothing about their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """How samples lie in files, and which part of them is read."""
+
+    files: int
+    samples_per_file: int
+    files_per_sample: int
+    sample_bytes: int
+    """Mean bytes of a sample: a file, or its share of one."""
+    sample_sd: int
+    sizes: tuple[int, ...]
+    """Quantiles of the bytes of a sample."""
+    access: AccessSpec
+    block_bytes: int
+    told: tuple[str, ...]
+    """What the job does, and where the replay differs from it."""
+
+    def sample(self) -> SampleSpec:
+        """Return the workload's [sample]."""
+        return SampleSpec(
+            format="bytes",
+            bytes_mean=self.sample_bytes,
+            bytes_sd=self.sample_sd,
+            samples_per_file=self.samples_per_file,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """The bytes that were read."""
+
+    total: float
+    run: float
+    """Typical bytes read without a gap."""
+    request: float
+    """Typical bytes of one request."""
+    mapped: bool
+    """Files are mapped: reads are page faults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The samples that the job asked for."""
+
+    samples: float
+    """Samples that the reads were for, about."""
+    different: float
+    """Different samples among them, about."""
+    length: int
+    """Samples of the dataset; 0: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Samples in files."""
+
+    files: int
+    samples_per_file: int
+    files_per_sample: int
+    whole: bool
+    """Each file is one sample and is read whole."""
+    own: bool
+    """Each sample has files of its own, however often it is drawn."""
+
+
+def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
+    """Return how `loader`, which sums up the ranks in `alike`, reads.
+
+    Raises SpecError if the evidence is too thin.
+    """
+    amount, demand = amount_of(loader), demand_of(loader, alike)
+    each = sample_bytes_read(loader, amount, demand)
+    order = order_of(loader, amount, demand)
+    layout = layout_of(loader, alike, demand, amount, order)
+    told: list[str] = []
+    if layout.files_per_sample > 1:
+        each /= layout.files_per_sample
+        told.append(
+            f"a sample is read from {layout.files_per_sample} files; each counts as a sample of the replay, "
+            f"whose samples/s are {layout.files_per_sample} times the job's"
+        )
+    mean_file = loader.reads.files_bytes / loader.reads.files
+    overlap = each * layout.samples_per_file / mean_file
+    per_file = layout.samples_per_file
+    if overlap > 1 / WHOLE and per_file > 1 and order == "random" and not loader.reads.sizes_only:
+        # Windows that overlap, or chunks larger than a sample: keep the bytes of a read, not the sample
+        # count, so that a step reads as many bytes as the job's.
+        per_file = max(1, round(mean_file / each))
+        told.append(
+            f"samples share bytes: the job reads {show_bytes(each)} for one, {overlap:.3g} times its share "
+            f"of the file; the replay reads as many for one, and has {per_file} samples in a file, not "
+            f"{layout.samples_per_file}"
+        )
+    access, block = access_of(loader, amount, layout, each, max(5, round(mean_file / per_file)), order)
+    sample_bytes = max(5, round(mean_file / per_file))
+    sizes = tuple(max(5, round(size / per_file)) for size in loader.reads.sizes)
+    held = dataset_files(loader, alike, layout, demand)
+    told = [
+        *_access_words(loader, access, layout, per_file, sample_bytes),
+        *([] if amount.mapped else _order_words(loader, demand, order, per_file)),
+        *told,
+        *_dataset_words(loader, layout, demand, held, len(alike)),
+    ]
+    if amount.mapped:
+        told.append(
+            f"files are mapped into memory: {loader.reads.faults} page faults brought "
+            f"{show_bytes(amount.run)} each; the replay reads as many bytes by read(2)"
+        )
+    if overlap > 1 / WHOLE and layout.samples_per_file == 1 and not loader.reads.sizes_only:
+        told.append(f"the job reads a sample's bytes {overlap:.3g} times; the replay reads them once")
+    return Pattern(
+        files=held,
+        samples_per_file=per_file,
+        files_per_sample=layout.files_per_sample,
+        sample_bytes=sample_bytes,
+        sample_sd=round(pstdev(sizes)) if sizes else 0,
+        sizes=sizes or (sample_bytes, sample_bytes),
+        access=access,
+        block_bytes=block,
+        told=tuple(told),
+    )
+
+
+def amount_of(loader: Loader) -> Amount:
+    """Rule 1: the bytes read, in runs and requests.
+
+    Needs traced reads; or opened files that are read whole; or page faults that waited for storage. Raises
+    SpecError if there are none of these.
+    """
+    reads, settings = loader.reads, loader.settings
+    if not loader.share_read:
+        raise SpecError(
+            "tracing had ended when the DataLoader that reads most began",
+            "raise --traced-steps above the number of steps before it",
+        )
+    if not reads.files and reads.sizes_only and (reads.call_bytes or 0) > OWN_BYTES * settings.workers:
+        raise SpecError(
+            f"a library that opens files itself, as HDF5 does, read {show_bytes(reads.call_bytes or 0)}",
+            "apt install strace, which sees such reads",
+        )
+    stored = reads.storage_bytes or 0
+    if not reads.files and reads.faults and stored > OWN_BYTES * max(1, settings.workers):
+        raise SpecError(
+            f"{reads.faults} page faults brought {show_bytes(stored)} of files that were mapped before the "
+            "workers began, so that it is not known which",
+            "open the files in the workers (worker_init_fn, or at the first __getitem__)",
+        )
+    if not reads.files or not (reads.bytes or reads.mapped):
+        raise SpecError(
+            "the DataLoader read no data file",
+            "it may make its samples, or read them from memory or a network",
+        )
+    mapped = reads.mapped > 0 and stored > 2 * reads.bytes
+    unseen = not mapped and reads.bytes < 0.1 * reads.mapped
+    if reads.mapped and (unseen or reads.resident > 0.5):
+        raise SpecError(
+            f"files of {show_bytes(reads.files_bytes)} are mapped into memory and were in the page cache: "
+            "reads of them cannot be seen",
+            "record while their pages are not in the page cache",
+        )
+    if mapped:
+        fault = stored / max(1, reads.faults)
+        return Amount(total=stored, run=fault, request=fault, mapped=True)
+    if reads.sizes_only:
+        visit = max(1.0, reads.visit_size / max(1, reads.visits))
+        return Amount(total=reads.visit_size, run=visit, request=visit, mapped=False)
+    run, request = reads.runs.typical(), reads.requests.typical()
+    return Amount(total=reads.bytes, run=run, request=request, mapped=False)
+
+
+def demand_of(loader: Loader, alike: Sequence[Loader]) -> Demand:
+    """Rule 2: the samples that the reads were for.
+
+    Needs batches with a first dimension, or a batch size. Each rank draws its own samples, so different ones
+    add up over ranks.
+    """
+    length = max(0, loader.settings.dataset_length)
+    different = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
+    return Demand(samples=_samples(loader), different=different, length=length)
+
+
+def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
+    """Rule 3: the bytes read for one sample.
+
+    Needs the amount and the samples. How much of the batches under way at the end was read is not known, so
+    the answer lies between two bounds; a whole number of runs is preferred.
+    """
+    if amount.mapped:
+        return amount.total / demand.different  # read once, while memory lasts
+    least = amount.total / max(1.0, demand.samples)
+    most = amount.total / max(1.0, demand.samples / loader.ahead)
+    runs = math.ceil(0.98 * least / amount.run) if amount.run else 0
+    fits = runs and runs * amount.run <= 1.02 * most
+    return runs * amount.run if fits else (least + most) / 2
+
+
+Order = Literal["sequential", "random", "partly"]
+
+
+def order_of(loader: Loader, amount: Amount, demand: Demand) -> Order:
+    """Rule 4: the order in which samples of a file are read.
+
+    Needs the places of large reads in files that hold several samples. In random order every second move from
+    one sample to the next of the same file goes back; in order, none but at an epoch's end. With too few
+    moves the sampler's class decides.
+    """
+    reads, moves = loader.reads, loader.moves(demand.samples)
+    expected = moves / 2
+    named: Order = "sequential" if loader.settings.sampler in ("SequentialSampler", "iterable") else "random"
+    if amount.mapped or reads.sizes_only or moves < _FEW_MOVES:
+        return named
+    if reads.backward > expected - _SIGMAS * math.sqrt(moves) / 2:
+        return "random"
+    return "sequential" if reads.backward <= _IN_ORDER * expected else "partly"
+
+
+def layout_of(
+    loader: Loader, alike: Sequence[Loader], demand: Demand, amount: Amount, order: Order
+) -> Layout:
+    """Rule 5: samples a file, or files a sample.
+
+    Needs the number of files seen beside that of different samples. Some samplers draw the same sample again;
+    then visits that read a whole file tell files of one sample from files of many.
+    """
+    reads, settings, different = loader.reads, loader.settings, demand.different
+    files = reads.files
+    whole = reads.visit_bytes >= WHOLE * reads.visit_size and not amount.mapped
+    own = whole and not reads.sizes_only and reads.visits > 0.9 * demand.samples / loader.ahead
+    own &= settings.sampler in ("iterable", "custom", "WeightedRandomSampler") or files > 0.5 * different
+    if different / files < 1.5 or own:
+        together = files / different if different / files < 1.5 else reads.visits / demand.samples
+        return Layout(
+            files=files, samples_per_file=1, files_per_sample=max(1, round(together)), whole=whole, own=own
+        )
+    if not settings.iterable:  # ranks draw samples from the same files
+        files = max(one.reads.files for one in alike)
+    per_file = max(2, round((demand.length or demand.samples) / files))
+    if order != "random" and different < 0.99 * (demand.length or math.inf):  # further files were not seen
+        read = reads.visit_bytes / reads.visit_size if reads.visit_size else 1.0
+        per_file = max(2, round(different / files / min(1.0, read or 1.0)))
+        files = round(demand.length / per_file) or files
+    return Layout(files=files, samples_per_file=per_file, files_per_sample=1, whole=False, own=own)
+
+
+def access_of(
+    loader: Loader, amount: Amount, layout: Layout, each: float, sample_bytes: int, order: Order
+) -> tuple[AccessSpec, int]:
+    """Rule 6: which part of a sample is read, in what order, and in which requests (the block's bytes).
+
+    Needs the bytes read for a sample, their runs and requests, and the kernel's read-ahead.
+    """
+    reads = loader.reads
+    several = layout.samples_per_file > 1
+    long_runs = amount.run > 1.5 * each and not amount.mapped and not reads.sizes_only
+    sequential = several and (order != "random" or long_runs)
+    direct = reads.direct > reads.bytes / 2
+    request, bytes_read, pieces = amount.request, 0, 1
+    if not (layout.whole or sequential or reads.sizes_only):
+        share = each / sample_bytes
+        if min(share, request / each) >= WHOLE:
+            request = max(request, sample_bytes)  # the file's head, shared out, is no second request
+        if share < WHOLE:
+            bytes_read = min(round(each), sample_bytes)
+            pieces = min(_MOST_PIECES, max(1, round(each / max(1.0, amount.run))))
+    wanted = max(request, reads.readahead if (sequential or layout.whole) and not direct else 0)
+    access = AccessSpec(
+        pattern="sequential" if sequential else "random",
+        streams=max(1, loader.settings.workers) if sequential else 1,
+        bytes_read=bytes_read,
+        pieces=pieces,
+        buffered=not (layout.whole or sequential or amount.mapped or direct or reads.sizes_only),
+    )
+    return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
+
+
+def dataset_files(loader: Loader, alike: Sequence[Loader], layout: Layout, demand: Demand) -> int:
+    """Return the files of the whole dataset: those seen, or more if the dataset's length says so."""
+    if not demand.length or layout.samples_per_file > 1:
+        return layout.files
+    # How many files of the batches under way at the end were opened is not known.
+    least = sum(min(_samples(one) / one.ahead, demand.length) for one in alike)
+    files = loader.reads.files
+    if layout.own or least <= files / layout.files_per_sample <= demand.different:
+        return demand.length * layout.files_per_sample
+    return round(demand.length * files / demand.different)
+
+
+def _samples(loader: Loader) -> float:
+    """Return the samples that `loader` asked for, about."""
+    batches = loader.steps * loader.share_read * loader.ahead
+    return loader.asked_samples or batches * max(1, loader.settings.batch_size)
+
+
+def _access_words(
+    loader: Loader, access: AccessSpec, layout: Layout, per_file: int, sample_bytes: int
+) -> list[str]:
+    reads, told = loader.reads, []
+    if layout.whole:
+        told.append("files are read whole, one a sample")
+    elif access.pattern == "sequential":
+        told.append(f"files of about {per_file} samples are read from start to end")
+    elif not reads.sizes_only:
+        part = "all of a sample"
+        if access.bytes_read:
+            part = f"{show_bytes(access.bytes_read)} of a sample's {show_bytes(sample_bytes)}"
+        where = f"file of {per_file} samples, at random" if per_file > 1 else "file"
+        places = f"{access.pieces} place{'s' if access.pieces > 1 else ''}"
+        told.append(f"{part} is read, in {places} of its {where}")
+    if reads.sizes_only and not layout.whole:
+        told.append("only opened files were seen, not which bytes of them: the replay reads all of them")
+    if reads.direct > reads.bytes / 2:
+        told.append(
+            "the job reads with O_DIRECT, as --loader direct does; --loader torch uses the page cache"
+        )
+    return told
+
+
+def _order_words(loader: Loader, demand: Demand, order: Order, per_file: int) -> list[str]:
+    """Say where the order that was seen is not the one that the sampler's class suggests."""
+    moves = loader.moves(demand.samples)
+    if per_file == 1 or loader.reads.sizes_only or moves < _FEW_MOVES:
+        return []
+    went = f"{loader.reads.backward} of about {moves:.0f} moves within a file go back"
+    if order == "partly":
+        return [f"samples are read neither in order nor at random ({went}); the replay reads them in order"]
+    suggested = "sequential" if loader.settings.sampler == "SequentialSampler" else order
+    if loader.settings.sampler == "RandomSampler":
+        suggested = "random"
+    if suggested != order:
+        said = "at random" if order == "random" else "in order"
+        return [f"sampler {loader.settings.sampler}, but samples are read {said} ({went})"]
+    return []
+
+
+def _dataset_words(loader: Loader, layout: Layout, demand: Demand, held: int, ranks: int) -> list[str]:
+    if loader.settings.iterable:
+        return [
+            f"the dataset has no length: the recipe has the {layout.files} files that were read; generate "
+            "--files N makes more"
+        ]
+    missing = demand.length and demand.different < 0.99 * demand.length * ranks
+    if missing and layout.samples_per_file == 1:
+        return [
+            f"{loader.reads.files} files were seen; the recipe has {held}, for all samples of the dataset"
+        ]
+    return []
