@@ -8,7 +8,6 @@ depth and number of events are bounded.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 import os
@@ -16,12 +15,13 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import ijson
 import numpy as np
 import typer
 
@@ -52,7 +52,8 @@ MOST_EVENTS = 2_000_000
 """Spans that are kept."""
 MOST_RECORDS = 5_000_000
 """Reads in a Darshan log."""
-_MOST_EVENT = 1 << 20
+_MOST_EVENT = 16 << 20
+_DEPTH = 100
 _CHUNK = 1 << 20
 _FEW = 3
 _NEXT = re.compile(r"enumerate\(DataLoader\)#(_\w+DataLoaderIter)\.__next__")
@@ -71,95 +72,73 @@ def import_trace(path: Path, out: Path, workload: str, force: bool) -> None:
 
 
 def events(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The events of a trace, one by one. Raises SpecError when it is none, StorageError."""
+    """Yield the events of a trace, each with its scalar fields. Raises SpecError, StorageError."""
     with storage_errors("cannot read the trace"), path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         opened: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        file = _Bounded(opened, path)
         try:
-            yield from _events(_Text(opened, path), path)
+            for event in _events(ijson.basic_parse(file, use_float=True, buf_size=_CHUNK), path):
+                file.since = 0
+                yield event
+        except ijson.JSONError as error:
+            said = str(error).splitlines()[0]
+            raise SpecError(
+                f"{path} is no trace of PyTorch's profiler, or is cut off ({said})", "export it again"
+            ) from None
         except (zlib.error, gzip.BadGzipFile, EOFError) as error:
             raise SpecError(f"{path} is no whole gzip file ({error})", "export the trace again") from None
 
 
-class _Text:
-    """The text of a file, a window at a time."""
+class _Bounded:
+    """A file that ends with SpecError where a trace, or one event of it, is too large."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
         self._path = path
-        self._decoder = io.IncrementalNewlineDecoder(None, False)
         self._bytes = 0
-        self._pending = b""
-        self.window = ""
-        self.at = 0
+        self.since = 0
+        """Bytes since the last event."""
 
-    def more(self) -> bool:
-        """Read on; False at the end. What is before `at` is let go of."""
-        data = self._file.read(_CHUNK)
+    def read(self, size: int) -> bytes:
+        data = self._file.read(size)
         self._bytes += len(data)
+        self.since += len(data)
         if self._bytes > MOST_BYTES:
             raise SpecError(f"{self._path} has more than {show_bytes(MOST_BYTES)}", "record fewer steps")
-        whole = self._pending + data
-        cut = len(whole)
-        while cut and len(whole) - cut < 4 and whole[cut - 1] & 0xC0 == 0x80:
-            cut -= 1
-        if cut and whole[cut - 1] >= 0xC0:
-            cut -= 1
-        elif cut != len(whole):
-            cut = len(whole)
-        if not data:
-            cut = len(whole)
-        self._pending = whole[cut:]
-        self.window = self.window[self.at :] + whole[:cut].decode("utf-8", "replace")
-        self.at = 0
-        return bool(data)
-
-    def skip(self, letters: str = " \t\r\n,") -> str:
-        """The next character that is none of `letters`; empty at the end."""
-        while True:
-            while self.at < len(self.window):
-                if self.window[self.at] not in letters:
-                    return self.window[self.at]
-                self.at += 1
-            if not self.more():
-                return ""
+        if self.since > _MOST_EVENT:
+            raise SpecError(
+                f"{self._path}: an event has more than {show_bytes(_MOST_EVENT)}", "export the trace again"
+            )
+        return data
 
 
-def _events(text: _Text, path: Path) -> Iterator[Mapping[str, Any]]:
-    refused = SpecError(f"{path} is no trace of PyTorch's profiler", "export_chrome_trace writes one")
-    first = text.skip(" \t\r\n\ufeff")
-    if first not in ("[", "{"):
-        raise refused
-    if first == "{":
-        mark = '"traceEvents"'
-        while (found := text.window.find(mark, text.at)) < 0:
-            text.at = max(text.at, len(text.window) - len(mark))
-            if not text.more():
-                raise refused
-        text.at = found + len(mark)
-        if text.skip() != ":":
-            raise refused
-        text.at += 1
-        if text.skip() != "[":
-            raise refused
-    text.at += 1
-    decoder = json.JSONDecoder()
-    while (letter := text.skip()) == "{":
-        try:
-            event, end = decoder.raw_decode(text.window, text.at)
-        except RecursionError:
-            raise SpecError(f"{path}: an event is nested too deep", "it is no profiler's trace") from None
-        except ValueError:
-            if len(text.window) - text.at > _MOST_EVENT or not text.more():
-                raise SpecError(
-                    f"{path}: an event is cut off, or is none", "export the trace again"
-                ) from None
-            continue
-        text.at = end
-        yield event
-    if letter != "]":
-        raise SpecError(f"{path}: its list of events has no end", "the trace was cut off; export it again")
+def _events(tokens: Iterable[tuple[str, Any]], path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects in the root's array, or in the array `traceEvents` of the root's object."""
+    # Not ijson.items: its path to a value grows with the depth, which a hostile trace chooses.
+    depth, within, key = 0, -1, ""  # within: the depth of events
+    event: dict[str, Any] = {}
+    for kind, value in tokens:
+        if kind.startswith("start"):
+            if within < 0 and kind == "start_array" and (not depth or (depth == 1 and key == "traceEvents")):
+                within = depth + 1
+            elif depth == within:
+                event = {}
+            depth += 1
+            if depth > _DEPTH:
+                raise SpecError(f"{path}: an event is nested too deep", "it is no profiler's trace")
+        elif kind.startswith("end"):
+            depth -= 1
+            if depth == within and kind == "end_map":
+                yield event
+            if depth == within - 1:
+                return
+        elif kind == "map_key":
+            key = value
+        elif depth == within + 1:
+            event[key] = value
+    raise SpecError(f"{path} is no trace of PyTorch's profiler", "export_chrome_trace writes one")
 
 
 def _number(event: Mapping[str, Any], name: str) -> float:
@@ -178,7 +157,7 @@ def chrome_steps(path: Path) -> tuple[Table, bool, bool, int]:
     asked: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     device, profiled, kept = False, 0, 0
     for event in events(path):
-        if not isinstance(event, Mapping) or event.get("ph") != "X":
+        if event.get("ph") != "X":
             continue
         name = str(event.get("name", ""))[:200]
         device = device or event.get("cat") in ("kernel", "gpu_memcpy")
