@@ -99,7 +99,8 @@ class LoaderSpec:
     workers: int = 4
     """DataLoader workers (`--loader torch`), or samples that a rank reads at the same time (the others)."""
     prefetch: int = 8
-    """Batches read ahead of the accelerator, at most (PyTorch: workers x prefetch_factor)."""
+    """Batches read ahead of the accelerator, at most (PyTorch: workers x prefetch_factor). 0: a batch is read
+    when the accelerator is free and asks for it, by the rank's own process, as with num_workers=0."""
     block_bytes: Bytes = 4 * 2**20
     """Bytes of one read request."""
     crop: tuple[int, ...] = (128, 128, 128)
@@ -108,7 +109,8 @@ class LoaderSpec:
     """Seconds without a batch after which the run fails because the storage hangs."""
 
     def __post_init__(self) -> None:
-        at_least(1, self, "batch_size", "workers", "prefetch")
+        at_least(0, self, "prefetch")
+        at_least(1, self, "batch_size", "workers")
         at_least(BLOCK_BYTES, self, "block_bytes")
         positive(self, "stall_timeout")
         if self.block_bytes % BLOCK_BYTES:

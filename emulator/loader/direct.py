@@ -107,7 +107,8 @@ class DirectLoader:
         self._readers = DaemonThreads(spec.workers, "reader", self._read_tasks)
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """See Loader.read. At most `prefetch` batches are read ahead."""
+        """See Loader.read. At most `prefetch` batches are read ahead; with 0 a batch is read when it is asked
+        for."""
         self._abandon()
         self._epoch += 1
         return self._deliver(iter(portions))
@@ -115,7 +116,7 @@ class DirectLoader:
     def _deliver(self, portions: Iterator[Portion]) -> Iterator[Batch]:
         window = self._window = deque()
         try:
-            for portion in islice(portions, self._spec.prefetch):
+            for portion in islice(portions, max(1, self._spec.prefetch)):
                 window.append(self._admit(portion))
             while window:
                 slot = window[0]
@@ -125,9 +126,12 @@ class DirectLoader:
                     raise slot.error
                 window.popleft()
                 # Before the batch is yielded: readers must not idle while the rank computes.
-                for portion in islice(portions, 1):
+                for portion in islice(portions, min(1, self._spec.prefetch)):
                     window.append(self._admit(portion))
                 yield Batch(slot.samples, slot.bytes, slot.ready, slot.began)
+                if not window:  # prefetch = 0, or the end
+                    for portion in islice(portions, 1):
+                        window.append(self._admit(portion))
         finally:
             for slot in window:
                 slot.cancelled = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import multiprocessing
+import os
 import threading
 import time
 import warnings
@@ -49,7 +50,10 @@ would lose what the kernel has read ahead."""
 
 
 class TorchLoader:
-    """Reads one rank's batches through one DataLoader with `spec.workers` worker processes."""
+    """Reads one rank's batches through one DataLoader.
+
+    It has `spec.workers` worker processes, or reads in this process if `spec.prefetch` is 0.
+    """
 
     def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int, refill: Refill = "never") -> None:
         """`seed` draws the random crops. With `refill` = epoch each `read` starts new workers."""
@@ -67,23 +71,25 @@ class TorchLoader:
         self._batches = _Batches()
         self._workers: list[Any] = []
         self._iterator: Any = None
-        try:
-            context = start_server(worker)
-        except (OSError, EOFError):
-            raise _worker_died() from None
         # A worker that hangs in the storage sends its error here before it ends.
-        self._hung, self._tell = context.Pipe(duplex=False)
+        self._hung, self._tell = multiprocessing.Pipe(duplex=False)
+        by_workers: dict[str, Any] = {}
+        if spec.prefetch:
+            try:
+                context = start_server(worker)
+            except (OSError, EOFError):
+                raise _worker_died() from None
+            by_workers = {
+                "num_workers": spec.workers,
+                "multiprocessing_context": context,
+                "persistent_workers": refill != "epoch",
+                "prefetch_factor": math.ceil(spec.prefetch / spec.workers),
+                "timeout": min(_GLANCE_SECONDS, spec.stall_timeout),
+                "worker_init_fn": partial(watch_calls, self._tell),
+            }
         with _quiet():
             self._loader: torch.utils.data.DataLoader[Any] | None = torch.utils.data.DataLoader(
-                StepDataset(reader),
-                batch_sampler=self._batches,
-                collate_fn=as_it_is,
-                num_workers=spec.workers,
-                multiprocessing_context=context,
-                persistent_workers=refill != "epoch",
-                prefetch_factor=math.ceil(spec.prefetch / spec.workers),
-                timeout=min(_GLANCE_SECONDS, spec.stall_timeout),
-                worker_init_fn=partial(watch_calls, self._tell),
+                StepDataset(reader), batch_sampler=self._batches, collate_fn=as_it_is, **by_workers
             )
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
@@ -108,7 +114,8 @@ class TorchLoader:
         if isinstance(collated, FeedrateError):
             raise collated
         self._storage.stats.absorb(collated.counts)
-        self._helper_cpu[collated.worker] = collated.cpu_seconds
+        if collated.worker != os.getpid():
+            self._helper_cpu[collated.worker] = collated.cpu_seconds
         batch, size, began = collated.loaded
         if self._take is not None:
             self._take(batch)

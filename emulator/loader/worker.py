@@ -120,7 +120,9 @@ class RecordReader:
         wanted = [self.whole.wanted(read) for read in reads]
         size = sum(one.bytes for one in wanted)
         # Shared memory, where default_collate puts a worker's batch, too: the rank gets it without a copy.
-        tensor = torch.empty(size, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        tensor = torch.empty(size, dtype=torch.uint8)
+        if torch.utils.data.get_worker_info() is not None:
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
         self._scanner.scan(wanted, self.whole.form.check_head, _never, tensor.numpy().data)
         return Loaded([tensor], size, began)
 
@@ -165,15 +167,22 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
     def __getitems__(self, requests: Sequence[StepRequest]) -> Collated | FeedrateError:
         """Read the only one of `requests`."""
         (request,) = requests
+        if (
+            torch.utils.data.get_worker_info() is None
+        ):  # the rank's own process, whose schedstat it reads itself
+            return self._collated(request, None)
         if self._diary is None:
             self._diary = _Diary(self.reader.whole.storage)
-        before = self._diary.begin()
+        return self._collated(request, self._diary)
+
+    def _collated(self, request: StepRequest, diary: _Diary | None) -> Collated | FeedrateError:
+        before = diary.begin() if diary else None
         try:
             loaded = self.reader.load(request)
         except FeedrateError as error:
             return error
         ready, counts = time.monotonic(), self.reader.whole.storage.stats.drain()
-        made = self._diary.end(before)
+        made = diary.end(before) if diary and before else None
         samples, cpu = request.portion.samples, time.process_time()
         return Collated(loaded, samples, ready, os.getpid(), cpu, counts, made)
 

@@ -72,7 +72,7 @@ def self_test(kind: str, workload: Workload) -> Overhead:
         small = replace(  # a step takes one file
             spec,
             batch_size=max(1, min(spec.batch_size, files.samples // FILES)),
-            prefetch=max(spec.prefetch, spec.workers),
+            prefetch=spec.prefetch and max(spec.prefetch, spec.workers),
             crop=(64, 64, 64) if files.format == "npz" else (),
         )
         storage = TimedStorage(PosixStorage(Path(folder), direct=False, cache="warm"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 import time
@@ -115,6 +116,22 @@ def pipe(files: Files) -> Iterator[Files]:
 
 class LoaderContract:
     """Tests of a loader. The subclass has a fixture `loader`: a MakeLoader."""
+
+    def test_without_prefetch_a_batch_is_read_when_it_is_asked_for(
+        self, loader: MakeLoader, files: Files
+    ) -> None:
+        storage = files.storage()
+        made = loader(files, replace(SPEC, prefetch=0, workers=1), storage)
+        before, read = set(multiprocessing.active_children()), 0
+        portions = files.batches()
+        asked = time.monotonic()
+        for portion, batch in zip(portions, made.read(portions), strict=True):
+            read += files.bytes_of(portion)
+            assert batch.began >= asked and batch.bytes == files.bytes_of(portion)
+            assert storage.stats.snapshot().bytes == read, "nothing is read ahead"
+            assert set(multiprocessing.active_children()) == before
+            asked = time.monotonic()
+        assert made.helper_cpu_seconds() == 0
 
     def test_is_a_loader(self, loader: MakeLoader, files: Files) -> None:
         assert isinstance(loader(files), Loader)

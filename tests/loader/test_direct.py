@@ -47,7 +47,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Files:
 @given(
     pages=st.integers(1, 40),
     workers=st.integers(1, 6),
-    prefetch=st.integers(1, 5),
+    prefetch=st.integers(0, 5),
     direct=st.booleans(),
     order=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple), max_size=6),
 )

@@ -89,7 +89,7 @@ def describe(observation: Observation, name: str) -> Described:
     cores = int(observation.machine.get("cores", 0))
     told = [*pattern.told, *of_loader(loader, step, ranks, cores, pattern.access.buffered)]
     workers = max(1, settings.workers)
-    prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 1
+    prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 0
     accelerator = loader.accelerator or "CPU of the recorded job"
     recorded = f"recorded on {observation.machine.get('host', loader.host)}, {observation.created}"
     how = {"strace": "traced system calls", "python": "opened files and /proc/PID/io"}.get(
@@ -188,7 +188,7 @@ def of_loader(
             "replay takes as long, and reads for this one alone"
         )
     if not settings.workers:
-        told.append("the job reads between its steps (num_workers=0); the replay reads one batch ahead")
+        told.append("the job reads between its steps (num_workers=0), and so does the replay")
     if settings.sampler in ("WeightedRandomSampler", "custom"):
         told.append(
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
