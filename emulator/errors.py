@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from emulator import __version__
 from emulator.text import masked, printable
 
 
@@ -130,14 +132,30 @@ def storage_errors(doing: str) -> Iterator[None]:
 
 
 def unexpected(error: BaseException) -> str:
-    """Return one line about a bug; print its traceback too if FEEDRATE_TRACEBACK is set."""
+    """Return one line about a bug, and keep its traceback in a temporary file, which the line names.
+
+    FEEDRATE_TRACEBACK=1 prints the traceback, too.
+    """
     if os.environ.get("FEEDRATE_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if f"{os.sep}emulator{os.sep}" in frame.filename] or frames
     where = f" ({'/'.join(Path(ours[-1].filename).parts[-2:])}:{ours[-1].lineno})" if ours else ""
     said = " ".join(str(error).split())[:300]
-    return (
-        f"an internal error, {type(error).__name__}: {said}{where}: please report it, "
-        "with what FEEDRATE_TRACEBACK=1 shows"
-    )
+    kept = _kept_traceback(error) or "what FEEDRATE_TRACEBACK=1 shows"
+    return f"an internal error, {type(error).__name__}: {said}{where}: please report it, with {kept}"
+
+
+def _kept_traceback(error: BaseException) -> str:
+    """The path of a new file with the traceback, the command and the versions; empty if none can be made."""
+    import platform  # here, as tempfile: every rank would pay for them at its start
+    import tempfile
+
+    text = "".join(traceback.format_exception(error))
+    versions = f"feedrate {__version__}, Python {sys.version}, {platform.platform()}"
+    with suppress(OSError):
+        number, path = tempfile.mkstemp(prefix="feedrate-bug-", suffix=".txt")
+        with os.fdopen(number, "w", encoding="utf-8", errors="replace") as file:
+            file.write(masked(f"{versions}\n{' '.join(sys.argv)}\n\n{text}"))
+        return path
+    return ""

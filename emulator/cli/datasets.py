@@ -12,7 +12,7 @@ from emulator import live
 from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.sizes import needed_data
-from emulator.errors import DatasetError, SpecError
+from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.run.comm import world
 from emulator.run.verify import Checking
 from emulator.run.verify import verify as check
@@ -49,6 +49,12 @@ def verify(
         )
     if repair_ and checked.found:
         print(f"{folder}: {counted(len(checked.found) - len(checked.left), 'file')} made again")
+    unread = [fault for fault in checked.left if fault.unread]
+    if unread:
+        raise StorageError(
+            f"{counted(len(unread), 'file')} of {folder} could not be read: {unread[0].what}",
+            "the bytes may be right; verify again when the storage answers",
+        )
     if checked.left:
         few = "is" if len(checked.left) == 1 else "are"
         raise DatasetError(

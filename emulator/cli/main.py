@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,16 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
-from emulator.errors import (
-    DAMAGE,
-    EXIT_STATUS,
-    FeedrateError,
-    MissingError,
-    SpecError,
-    damaged,
-    storage_error,
-    unexpected,
-)
+from emulator.errors import EXIT_STATUS, FeedrateError, MissingError, SpecError, storage_error, unexpected
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
 from emulator.registry import VERBS
@@ -174,16 +164,6 @@ def command() -> int:
         if rank_hint() == 0:  # every rank has the same error: print it once
             print(f"feedrate: error: {error}", file=sys.stderr)
         return error.exit_code
-    except DAMAGE as error:
-        read = [word for word in sys.argv[1:] if "/" in word or Path(word).exists()]
-        if "FEEDRATE_TRACEBACK" in os.environ:
-            raise
-        if read:
-            line = damaged(", ".join(read), error)
-            print(f"feedrate: error: {line}", file=sys.stderr)
-            return line.exit_code
-        print(f"feedrate: error: {unexpected(error)}", file=sys.stderr)  # no file of the user's was read
-        return FeedrateError.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # stdout's reader is gone
         return 1

@@ -29,7 +29,7 @@ from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import feedrate, find_launcher, launch
 from emulator.launch.watch import briefly
 from emulator.record.machine import memory_bytes
-from emulator.record.out import RESULT, check_out, read_result
+from emulator.record.out import RESULT, check_out, read_result, require_apart
 from emulator.record.steps import step_blocks
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
@@ -246,6 +246,7 @@ def _launch(
     schedule(ranks)
     job.rank_plan(manifest, 0, ranks)
     _require_memory(job, manifest, ranks)
+    require_apart(job.out, job.dataset)
     if not job.resume:
         check_out(job.out, job.force)
     if LOADERS.load(job.loader).tensors and find_spec("torch") is None:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -325,6 +326,18 @@ def _begin(place: Path, key: str) -> None:
     if not ours and any(place.iterdir()):
         raise DatasetError(f"{place} holds files that feedrate did not make", "move it away")
     write_whole(told, json.dumps({"key": key, "seeds": None}))
+
+
+def remove_seeds(cache: Path) -> None:
+    """Remove the seeds in `cache`, and the folder if nothing else is in it. Raises StorageError."""
+    with storage_errors("cannot remove the seeds"):
+        for told in cache.glob("*/seeds.json"):
+            for file in [*told.parent.glob("[0-9][0-9][0-9][0-9]_[xy].npy"), told]:
+                file.unlink()
+            with suppress(OSError):  # files of others are in it
+                told.parent.rmdir()
+        with suppress(OSError):
+            cache.rmdir()
 
 
 def _stamp(case: Case) -> str:

@@ -78,6 +78,8 @@ class Fault:
     what: str
     note: bool = False
     """Its bytes are right: nothing has to be made again."""
+    unread: bool = False
+    """It could not be read: its bytes may be right."""
 
 
 def evenly_spread(files: int, wanted: int | None) -> Index:
@@ -88,16 +90,16 @@ def evenly_spread(files: int, wanted: int | None) -> Index:
 
 
 def check_file(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
-    """What is wrong with file `index`, if anything. Raises StorageError when an object store fails.
+    """Return what is wrong with file `index`, if anything. Raises StorageError when an object store fails.
 
-    A file that cannot be read is a fault of that file; adopted ones may be links.
+    A mounted file that cannot be read does not end the check of the others.
     """
     try:
         return _fault(dataset, index, buffer)
     except StorageError as error:
         if not isinstance(dataset.store, FolderStore):
             raise
-        return Fault(dataset.manifest.names[index], error.what)
+        return Fault(dataset.manifest.names[index], error.what, unread=True)
 
 
 def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:

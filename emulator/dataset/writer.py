@@ -49,7 +49,7 @@ from emulator.dataset.owned import (
 )
 from emulator.dataset.plan import DatasetPlan, outlook
 from emulator.dataset.progress import RECORD, Done, Journal, by_threads, journalled
-from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds
+from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds, remove_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
 from emulator.dataset.verify import evenly_spread, looks_right, measure_payload, sums_right
@@ -72,6 +72,7 @@ def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
     DatasetError when the place is somebody else's, or in use; StorageError.
     """
     made: list[Path] = []
+    seeded = seeds_folder(store).exists()
     if isinstance(store, FolderStore):
         with storage_errors(f"cannot prepare {store}"):
             if store.root.exists() and not store.root.is_dir():
@@ -89,6 +90,10 @@ def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
             except BaseException:
                 with contextlib.suppress(DatasetError, StorageError):
                     _give_up(store)
+                    holding = look(store)
+                    nothing = holding.begun is None and holding.dataset is None
+                    if isinstance(store, FolderStore) and not seeded and nothing:
+                        remove_seeds(seeds_folder(store))
                 raise
     except BaseException:
         for folder in made:

@@ -184,6 +184,17 @@ def check_out(
         _own_files(path, left)
 
 
+def require_apart(out: Path, dataset: object) -> None:
+    """Refuse an OUT in a dataset's folder, or around it. Raises SpecError."""
+    if not isinstance(dataset, Path):
+        return
+    mine, theirs = out.resolve(), dataset.resolve()
+    if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
+        raise SpecError(
+            f"the result {out} and the dataset {dataset} lie in each other", "choose another --out"
+        )
+
+
 def prepare_out(path: Path, force: bool, held: bool = False) -> None:
     """Create the folder OUT, or take an empty one, and try a write there. Before anything is measured.
 

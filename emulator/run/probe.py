@@ -33,6 +33,8 @@ SECONDS = 0.25
 """Seconds of reading at each size and depth, at least; longer until each reader has made two requests."""
 DEPTHS = (1, 4, 16, 64)
 """Requests in flight on each host."""
+MOST_BYTES = 16 * 2**20
+"""Bytes in flight on a host, at most: buffers of clients that are short of memory."""
 GAIN = 1.3
 """Gain of four times the depth below which a larger depth is not tried."""
 DEFAULT_READ_AHEAD = 128 * 1024
@@ -73,7 +75,7 @@ def probe_storage(
     found = []
     for size, depths in plan.items():
         rate = 0.0
-        for depth in depths:
+        for depth in (one for one in depths if one == 1 or one * size <= MOST_BYTES):
             probe = _probed(storage, manifest, folder, size, depth, comm)
             found.append(probe)
             before, rate = rate, probe.requests_per_second

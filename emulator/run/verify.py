@@ -68,9 +68,11 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
         found += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
     said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])
     faults = left = [fault for fault in said if not fault.note]
+    unread = [fault for fault in faults if fault.unread]
     repeated = repeats_of(comm, dataset.store)
     if how.repair and comm.bcast(agreed(comm, lambda: first and bool(faults or repair_was_cut_off(dataset)))):
-        left = comm.bcast(agreed(comm, lambda: _repaired(dataset, faults, threads) if first else []))
+        wrong = [fault for fault in faults if not fault.unread]
+        left = unread + comm.bcast(agreed(comm, lambda: _repaired(dataset, wrong, threads) if first else []))
     if not first:
         return None
     return Checked(files=files, checked=len(indices), said=said, left=left, repeated=repeated)

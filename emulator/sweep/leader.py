@@ -20,7 +20,7 @@ from emulator.errors import SpecError
 from emulator.launch.launched import started_by_mpi
 from emulator.live import Now
 from emulator.record.machine import describe_machine, describe_mount
-from emulator.record.out import ResultFolder, read_result
+from emulator.record.out import ResultFolder, read_result, require_apart
 from emulator.record.result import BoundKind, Point, Probe, RunResult
 from emulator.run.point import Measured, TrainingJob
 from emulator.run.probe import how_read
@@ -54,6 +54,7 @@ class Leader:
         self._manifest = manifest
         if isinstance(self._schedule, ForFit):
             self._schedule.hosts = len(set(hosts))
+        require_apart(job.out, job.dataset)
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
         mount = store.describe() or describe_mount(Path(str(store)))
         environment = {

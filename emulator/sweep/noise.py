@@ -40,8 +40,11 @@ class Noise(Protocol):
         """Raise SpecError or MissingError when this noise cannot run."""
         ...
 
-    def begin(self, text: str, dataset: Path, host: str) -> Running:
-        """Start it beside the dataset on this host; return once it runs. Raises StorageError."""
+    def begin(self, text: str, folder: Path) -> Running:
+        """Start it in `folder` (`noise_folder`), which may be there; return once it runs.
+
+        Raises StorageError.
+        """
         ...
 
     def line(self, output: str) -> str:
@@ -58,6 +61,18 @@ def noise_named(text: str) -> Noise:
     return noise
 
 
+def noise_folder(dataset: Path, host: str) -> Path:
+    """The folder for the noise of a host: beside the dataset's, on the same file system. Raises SpecError."""
+    # Not in the dataset: what a killed run leaves there would be a fault of the dataset.
+    place = dataset.resolve()
+    if place.parent.stat().st_dev != place.stat().st_dev:
+        raise SpecError(
+            f"--noise has no place beside {dataset}, which is a mount of its own",
+            "move the dataset into a folder of the mount",
+        )
+    return place.parent / f".feedrate-noise-{place.name}" / host
+
+
 @contextmanager
 def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     """Run the job's noise, if it has any, while the body runs. Collective; errors end every rank.
@@ -72,7 +87,8 @@ def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     host, first = socket.gethostname(), world.node().rank == 0
     running: list[Running] = []
     try:
-        agreed(world, lambda: running.append(kind.begin(text, folder, host)) if first else None)
+        place = agreed(world, lambda: noise_folder(folder, host))
+        agreed(world, lambda: running.append(kind.begin(text, place)) if first else None)
         yield
         report = agreed(world, lambda: running[0].stop() if first else "")
     finally:

@@ -12,6 +12,7 @@ from command import ANSWERED, feedrate
 from emulator.errors import SpecError
 from emulator.plugins.baseline.fio_noise import parse_noise
 from emulator.record.out import read_result
+from emulator.sweep.noise import noise_folder
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 
@@ -50,7 +51,7 @@ def test_a_sweep_beside_noise_says_so_and_leaves_nothing(tiny, tmp_path):
     (told,) = (out / "noise").glob("*.json")
     rate = json.loads(told.read_text())["jobs"][0]["read"]["bw_bytes"]
     assert 0 < rate < 1.2 * 5e6
-    assert not (data / ".feedrate-noise").exists()
+    assert not noise_folder(data, "any").parent.exists()
     assert "Beside noise" in feedrate("report", out).out
 
 
@@ -75,19 +76,20 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
         "--out",
         tmp_path / "out",
     )
-    command = [sys.executable, "-m", "emulator", *map(str, words)]
+    command, beside = [sys.executable, "-m", "emulator", *map(str, words)], noise_folder(data, "any").parent
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         for line in process.stdout:
             if line.startswith("point 1"):
                 break
-        assert len(list(data.glob(".feedrate-noise/*/job*"))) == 2
+        assert len(list(beside.glob("*/job*"))) == 2
         process.terminate()
         process.stdout.read()
     for _ in range(200):
-        if not list(data.glob(".feedrate-noise/*/job*")):
+        if not list(beside.glob("*/job*")):
             break
         time.sleep(0.05)
-    assert not list(data.glob(".feedrate-noise/*/job*"))  # the journal stays: the next one takes it over
+    assert not list(beside.glob("*/job*"))  # the journal stays: the next one takes it over
+    assert feedrate("verify", data).status == 0
 
 
 def test_noise_that_cannot_be_is_one_line(tiny, tmp_path):

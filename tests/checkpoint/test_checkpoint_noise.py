@@ -13,7 +13,6 @@ from command import feedrate
 
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.plugins.checkpoint.checkpoint_noise import (
-    FOLDER,
     CheckpointNoise,
     RunningCheckpoints,
     line,
@@ -22,6 +21,7 @@ from emulator.plugins.checkpoint.checkpoint_noise import (
 from emulator.plugins.page.compare import compare
 from emulator.record.out import read_result
 from emulator.record.result import Knee
+from emulator.sweep.noise import noise_folder
 
 SMALL = CheckpointNoise(scale="1/20000", ranks=2)
 
@@ -47,9 +47,9 @@ def test_specs():
 
 
 def test_it_writes_until_it_is_stopped_and_leaves_nothing(tmp_path):
-    running = RunningCheckpoints(SMALL, tmp_path, "host")
-    assert list((tmp_path / FOLDER / "host").glob("checkpoint-*"))
-    while not list((tmp_path / FOLDER / "host").glob("checkpoint-??????")):
+    running = RunningCheckpoints(SMALL, tmp_path / "noise" / "host")
+    assert list((tmp_path / "noise" / "host").glob("checkpoint-*"))
+    while not list((tmp_path / "noise" / "host").glob("checkpoint-??????")):
         time.sleep(0.005)
     told = running.stop()
     said = json.loads(told)
@@ -63,25 +63,26 @@ def test_it_ends_when_whoever_started_it_is_killed(tmp_path):
     code = (
         "import sys, time; from pathlib import Path; from emulator.plugins.checkpoint.checkpoint_noise import *"  # noqa: E501
         "\n"
-        "RunningCheckpoints(CheckpointNoise(scale='1/20000', ranks=2), Path(sys.argv[1]), 'host')\n"
+        "place = Path(sys.argv[1]) / 'noise' / 'host'\n"
+        "RunningCheckpoints(CheckpointNoise(scale='1/20000', ranks=2), place)\n"
         "print('begun', flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + 20
-    while (tmp_path / FOLDER).exists() and time.monotonic() < deadline:
+    while (tmp_path / "noise").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_goes_wrong_is_one_line(tmp_path):
-    (tmp_path / FOLDER).write_text("in the way")
+    (tmp_path / "noise").write_text("in the way")
     with pytest.raises(StorageError, match="noise's folder"):
-        RunningCheckpoints(SMALL, tmp_path, "host")
-    (tmp_path / FOLDER).unlink()
+        RunningCheckpoints(SMALL, tmp_path / "noise" / "host")
+    (tmp_path / "noise").unlink()
     with pytest.raises(FeedrateError) as error:
-        RunningCheckpoints(replace(SMALL, model="nothing"), tmp_path, "host")
+        RunningCheckpoints(replace(SMALL, model="nothing"), tmp_path / "noise" / "host")
     assert "there is no model 'nothing'" in str(error.value) and "Traceback" not in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -102,7 +103,7 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     assert (result.status, result.storage["noise"]) == ("complete", noise)
     (told,) = (out / "noise").glob("*.json")
     assert json.loads(told.read_text())["checkpoints"]
-    assert not (data / FOLDER).exists()
+    assert not noise_folder(data, "any").parent.exists()
     assert "Beside noise: checkpoint" in feedrate("report", out).out
 
     knee = Knee(

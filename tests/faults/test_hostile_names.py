@@ -19,6 +19,7 @@ from mlperf.artefacts import Run
 from s3_server import BUCKET
 from synthetic_results import plain_sweep, with_steps
 
+from emulator import __version__
 from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
@@ -296,18 +297,21 @@ def test_a_folder_of_results_may_hold_other_toml(hostile, tmp_path):
     assert "accelerators fed" in done.out, "the system file stands beside it"
 
 
-def test_what_no_check_foresaw_is_one_line_with_the_files_name(hostile, tmp_path, monkeypatch):
-    """A reader that a file breaks: the name of the file, and no traceback unless it is asked for."""
+def test_what_no_check_foresaw_is_a_bug_and_says_so(tmp_path, monkeypatch, capsys):
+    """Not "damaged": only a reader that knows the file may say that."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("sys.argv", ["feedrate", "report", str(tmp_path)])
     monkeypatch.setattr("emulator.cli.main.with_defaults", lambda *_: {}["missing"])
     streams = sys.stdout, sys.stderr
     try:
-        assert command() == 3
-        monkeypatch.setenv("FEEDRATE_TRACEBACK", "1")
-        with pytest.raises(KeyError):
-            command()
+        assert command() == 1
     finally:
         sys.stdout, sys.stderr = streams
+    (line,) = capsys.readouterr().err.splitlines()
+    (report,) = tmp_path.glob("feedrate-bug-*.txt")
+    assert "internal error, KeyError" in line and str(report) in line
+    assert "Traceback" in report.read_text() and f"feedrate {__version__}" in report.read_text()
 
 
 @pytest.mark.parametrize(("key", "what"), [("layers", "layers"), ("tensor", "tensor x pipeline x data")])

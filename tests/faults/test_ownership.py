@@ -234,8 +234,11 @@ def test_a_lost_table_is_made_again(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_refused_generate_leaves_nothing(tmp_path: Path) -> None:
+    unreadable = tmp_path / "seeds/case_00000"
+    put(unreadable / "imaging.nii.gz", "no volume"), put(unreadable / "segmentation.nii.gz", "no volume")
     for words in (
         ("--size", "20TB", "--recipe", "kits19"),
+        ("--recipe", "kits19", "--files", 3, "--seeds", unreadable.parent),
         ("--payload", "ct-realistic", "--seeds", tmp_path / "none"),
     ):
         done = run(tmp_path, "generate", tmp_path / "new/data", *words)

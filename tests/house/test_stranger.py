@@ -117,7 +117,7 @@ def test_a_kind_of_noise(ours, tmp_path):
     (report,) = (tmp_path / "out/noise").iterdir()
     assert json.loads(report.read_text())["made"] > 0
     assert "touch:3 ran on every host" in " ".join(ours("report", "out").out.split())
-    assert not (tmp_path / "data/.touched").exists()
+    assert not (tmp_path / ".feedrate-noise-data").exists()
 
 
 def test_a_command_with_a_kind_of_result_and_a_figure(ours, tmp_path):

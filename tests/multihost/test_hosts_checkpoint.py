@@ -7,6 +7,7 @@ import pytest
 from hosts import on_hosts
 
 from emulator.record.out import read_result
+from emulator.sweep.noise import noise_folder
 
 pytestmark = pytest.mark.multihost
 
@@ -37,4 +38,4 @@ def test_every_host_has_a_checkpointing_job_beside_its_ranks(hosts, tiny, tmp_pa
     assert done.returncode == 0, done.stderr
     told = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "out" / "noise").glob("*.json")}
     assert sorted(told) == hosts and all(one["checkpoints"] for one in told.values())
-    assert not (data / ".feedrate-noise").exists()
+    assert not noise_folder(data, "any").parent.exists()

@@ -27,8 +27,6 @@ from emulator.plugins.baseline.suites import Access, Task, neighbour_tasks
 from emulator.storage.posix import probe_direct
 from emulator.units import parse_bytes, parse_rate, show_rate
 
-FOLDER = ".feedrate-noise"
-"""Folder below the dataset's with a folder of each host."""
 FILE_BYTES = 64 * 2**20
 """Default size of a job's file."""
 _FOREVER = 30 * 86400.0
@@ -81,23 +79,23 @@ def require(text: str) -> None:
     require_fio()
 
 
-def begin(text: str, dataset: Path, host: str) -> RunningNoise:
-    """Start such noise beside the dataset on this host. Raises SpecError, StorageError."""
-    return RunningNoise(parse_noise(text), dataset, host)
+def begin(text: str, folder: Path) -> RunningNoise:
+    """Start such noise in `folder`. Raises SpecError, StorageError."""
+    return RunningNoise(parse_noise(text), folder)
 
 
 class RunningNoise:
     """fio on this host, from construction to `stop`. It dies with this process."""
 
-    def __init__(self, noise: FioNoise, dataset: Path, host: str) -> None:
+    def __init__(self, noise: FioNoise, folder: Path) -> None:
         """Lay the files out and start. Raises MissingError, StorageError."""
         self._noise = noise
-        self._folder = dataset / FOLDER / host
+        self._folder = folder
         self._fio: ChildProcess | None = None
-        direct = probe_direct(dataset)
-        setting = Setting(folder=self._folder, file_bytes=noise.file_bytes, direct=direct, seconds=_FOREVER)
-        self._files = FioFiles(self._folder, noise.files, noise.file_bytes)
+        self._files = FioFiles(folder, noise.files, noise.file_bytes)
         try:
+            direct = probe_direct(folder)
+            setting = Setting(folder=folder, file_bytes=noise.file_bytes, direct=direct, seconds=_FOREVER)
             parse(run_fio(layout_file(setting, noise.files)))
             self._fio = fio = start_fio("the noise", on_death=signal.SIGINT)
             fio.send(job_file(setting, noise.tasks, seed=1, unlink=True), last=True)

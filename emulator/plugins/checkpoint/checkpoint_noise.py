@@ -33,8 +33,6 @@ from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import Cancelled, ShardIO, WrittenFile, key_of, write_shard
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
 
-FOLDER = ".feedrate-noise"
-"""Folder below the dataset's with a folder of each host."""
 _SPEC = re.compile(r"checkpoint(?::([\w.-]+))?((?:,[a-z]+=[^,]+)*)")
 _HOW = "write it like checkpoint, or checkpoint:llama3-8b,scale=1/1000,ranks=8,pause=5s"
 _START_SECONDS = 60.0
@@ -78,17 +76,17 @@ def require(text: str) -> None:
     parse_checkpoint_noise(text)
 
 
-def begin(text: str, dataset: Path, host: str) -> RunningCheckpoints:
-    """Start such noise beside the dataset on this host. Raises SpecError, StorageError."""
-    return RunningCheckpoints(parse_checkpoint_noise(text), dataset, host)
+def begin(text: str, folder: Path) -> RunningCheckpoints:
+    """Start such noise in `folder`. Raises SpecError, StorageError."""
+    return RunningCheckpoints(parse_checkpoint_noise(text), folder)
 
 
 class RunningCheckpoints:
     """The writing process of this host, from construction to `stop`. It dies with its parent."""
 
-    def __init__(self, noise: CheckpointNoise, dataset: Path, host: str) -> None:
+    def __init__(self, noise: CheckpointNoise, folder: Path) -> None:
         """Start, and wait until the first checkpoint is being written. Raises StorageError."""
-        self._root = dataset / FOLDER / host
+        self._root = folder
         with storage_errors("cannot make the noise's folder"):
             self._root.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", __name__]

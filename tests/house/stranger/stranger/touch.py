@@ -17,8 +17,8 @@ def require(text):
     _files(text)
 
 
-def begin(text, dataset, host):
-    return _Touching(dataset / ".touched" / host, _files(text))
+def begin(text, folder):
+    return _Touching(folder, _files(text))
 
 
 class _Touching:
