@@ -33,6 +33,7 @@ from typing import Any
 import namespaces
 import psutil
 
+from emulator.analysis.bound import LIMIT_NAMES
 from emulator.launch.scratch import ranks_in
 from emulator.record.out import read_result
 from emulator.record.result import Point
@@ -288,7 +289,12 @@ LATE = ("--storage", "shaped:2GB/s,40ms", *ONE_SAMPLE, *step(0.012))
 
 ONE = ("--set", "loader.workers=1")
 BARRIERS = ("--set", "training.sync=step")
-STORAGE, CLIENT, QUOTA, LOADER = ("storage",), ("client-cpu",), ("cpu-quota",), ("loader",)
+STORAGE, CLIENT, QUOTA, LOADER = (
+    ("bandwidth", "storage", "iops", "latency"),
+    ("client-cpu",),
+    ("cpu-quota",),
+    ("loader",),
+)
 
 CASES = (
     Case("nothing", ("compute",), ("-n", 1, "--steps", 80)),
@@ -503,7 +509,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     matrix = Counter((row["limit"][0], row["kind"]) for row in rows)
     right = sum(row["kind"] in row["limit"] for row in rows)
     starved = [row for row in rows if row["limit"][0] in ("client-cpu", "cpu-quota")]
-    blamed = sum(row["kind"] == "storage" for row in starved)
+    blamed = sum(row["kind"] in STORAGE for row in starved)
     lines = [
         "# Who is blamed: runs whose limit is known",
         "",
@@ -528,7 +534,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-KINDS = ("compute", "storage", "client-cpu", "cpu-quota", "client-link", "loader")
+KINDS = tuple(LIMIT_NAMES)
 
 
 def summary(same: Sequence[dict[str, Any]]) -> tuple[str, ...]:

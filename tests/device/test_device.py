@@ -6,6 +6,7 @@ import pytest
 from capped_device import CAP, DIRECT
 
 from emulator.record.out import read_result
+from emulator.record.result import STORAGE
 
 pytestmark = pytest.mark.device
 
@@ -18,7 +19,7 @@ def test_the_knee_is_where_the_cap_is(device, tmp_path):
     assert result.points[-1].bytes_per_second == pytest.approx(CAP, rel=0.05)
     assert result.knee.n_saturation == pytest.approx(CAP / demand, rel=0.05)
     last = result.points[-1]
-    assert last.bound.kind in ("storage", "client-link"), last.bound
+    assert last.bound.kind in (*STORAGE, "client-link"), last.bound
     assert last.resident_share < 0.01
 
 

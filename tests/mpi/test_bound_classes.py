@@ -66,6 +66,6 @@ def test_a_loader_at_its_limit_is_named(remembered, tmp_path):
 
 def test_shaped_storage_and_enough_of_it(tiny, tmp_path):
     starved = bound_of(tmp_path / "a", tiny, "-n", 2, "--steps", 16, "--storage", "shaped:40MB/s")
-    assert starved.bound.kind == "storage", starved.bound
+    assert starved.bound.kind == "bandwidth", starved.bound
     fed = bound_of(tmp_path / "b", tiny, "-n", 1, "--steps", 16)
     assert fed.bound.kind in unless_crowded(fed, "compute"), fed.bound
