@@ -6,6 +6,7 @@ schedstat, `from_load` answers from the load of the hosts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,8 @@ CROWDED = 0.25
 """Seconds waiting for a core per second on one, from which a host has no core left over."""
 SPARE = 0.75
 """Busy share of a host's CPU below which it had a core left over."""
+OTHERS = 0.25
+"""Share of the cores from which other programs' use of them is told first."""
 WORTH = 0.05
 """Share of the lost time from which a cause gets a sentence."""
 
@@ -159,7 +162,8 @@ def from_shares(
         evidence += _seen(point, references)
     elif kind != "compute":
         host = _only_host(point, kind)
-    return Bound(kind=kind, evidence=tuple(evidence), host=host)
+    help_ = cores_wanted(point) if kind in ("client-cpu", "cpu-quota") else ""
+    return Bound(kind=kind, evidence=tuple(evidence), host=host, help=help_)
 
 
 def _kind(point: Point, lost: Starved) -> BoundKind:
@@ -233,6 +237,23 @@ def counterfactual(point: Point) -> tuple[str, ...]:
         f"{show_seconds(step * (1 - less))}, not {show_seconds(step)}: about "
         f"{counted(fully, 'accelerator')}",
     )
+
+
+def cores_wanted(point: Point) -> str:
+    """Say how many cores would feed the point's accelerators, and who else uses those of its hosts."""
+    here = point.x_ideal if point.au_here is None else min(point.x_ideal, point.au_here)
+    used = sum(host.cpu_seconds for host in point.hosts) / max(1e-9, point.seconds)
+    cores = sum(host.cores for host in point.hosts)
+    if not (here > 0 and used and cores):
+        return ""
+    wanted = max(1, math.ceil(used / here))
+    fed = f"{counted(wanted, 'core')} for the ranks alone would feed {point.ranks}"
+    busy = sum((host.busy_share or 0.0) * host.cores for host in point.hosts)
+    others = busy - used
+    if others > OTHERS * cores:
+        return f"other programs use {others:.1f} of the {counted(cores, 'core')}: end them; {fed}"
+    hosts = math.ceil(wanted / cores * len(point.hosts))
+    return fed + (f", or {hosts} hosts like this" if hosts > len(point.hosts) else "")
 
 
 def _about_hosts(point: Point) -> tuple[str, ...]:

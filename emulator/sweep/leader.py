@@ -9,7 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from emulator import live
-from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.evidence import held
 from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import Reading
 from emulator.config.reader import build, to_plain
@@ -129,7 +130,8 @@ class Leader:
         """Return how far the sweep is. Another thread calls this."""
         seconds = time.monotonic() - self._begin
         if not self._ranks:
-            return Now(verb=self._job.kind, doing="starting", seconds=seconds)
+            doing = "between two runs" if self._step else "starting"
+            return Now(verb=self._job.kind, doing=doing, seconds=seconds)
         points, knee = self._points, self._folder.result.knee
         rates = self._spools.now() if self._spools else None
         left = self._seconds_left(points)
@@ -182,6 +184,10 @@ class Leader:
             f"  {counted(point.ranks, 'rank')}: {point.samples_per_second:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, {show_au(point)}, {show_seconds(point.seconds)}"
         )
+        if held(point) and point.bound is not None:
+            bound = point.bound
+            live.say(f"  limited by {LIMIT_NAMES[bound.kind]}: {bound.help or HELPS[bound.kind]}")
+        self._ranks = 0
 
     def _conclude(self, points: Sequence[Point]) -> None:
         probe = self._folder.result.probe
@@ -201,9 +207,10 @@ class Leader:
 
     def complete(self) -> RunResult:
         """Mark the result complete and return it; its step log is written. Raises StorageError."""
+        result = self._folder.complete()
         if verdict := self._schedule.verdict(self._points):
             live.say(f"done: {verdict}")
-        return self._folder.complete()
+        return result
 
 
 def _ideal(point: Point) -> float:

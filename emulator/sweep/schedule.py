@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held
 from emulator.analysis.search import CountRun, KneeSearch, Stop, believe, next_count, observe, runs_left
 from emulator.errors import SpecError
@@ -106,6 +108,10 @@ def require_ranks(counts: Sequence[int], world: int) -> None:
         )
 
 
+CLOSE = 0.1
+"""Gap between a fed and a starved count, as a share, that is halved no further if the client is the limit."""
+
+
 class Adaptive:
     """Chooses the count that should narrow the interval of the knee the most (analysis.search)."""
 
@@ -173,7 +179,7 @@ class Adaptive:
     def _choice(self, points: Sequence[Point]) -> int | Stop:
         again = points[-1].ranks if _disturbed(points) and len(points) < self._search.max_runs else None
         history = self._history(points)
-        choice = again or next_count(history, self._search)
+        choice = again or _below_client(points, self._search) or next_count(history, self._search)
         if len(points) >= self._search.max_runs and not isinstance(choice, Stop):
             reason = f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
             return Stop(reason=reason, precise=False)
@@ -206,10 +212,31 @@ class Adaptive:
         return (self._clock.now() - self._begin) / here if here else points[-1].seconds
 
 
+def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | None:
+    """Where only the client was the limit, halve towards the largest count that is fed, and stop there.
+
+    No run can tell where the storage's knee is, only that it is above. None: other rules choose.
+    """
+    fed = max((point.ranks for point in points if point.x_ideal >= search.threshold), default=0)
+    starved = [point for point in points if point.ranks > fed]
+    if not starved or not all(map(held, starved)):
+        return None
+    least = min(point.ranks for point in starved)
+    if least - fed > max(1, CLOSE * fed):
+        return (fed + least) // 2
+    bound = next(point.bound for point in reversed(starved) if point.ranks == least)
+    assert bound is not None
+    reason = f"from {counted(least, 'process')} on the limit is {LIMIT_NAMES[bound.kind]}, not the storage"
+    return Stop(reason=f"{reason}: {bound.help or HELPS[bound.kind]}", precise=False)
+
+
 def _disturbed(points: Sequence[Point]) -> bool:
-    """True when the client limited the last run and its count has one run: the cause may have passed."""
+    """True when the client limited the last run, and no count twice yet: the cause may have passed."""
+    if not points or not held(points[-1]):
+        return False
+    again = Counter(point.ranks for point in points if held(point))
     runs = [point for point in points if point.ranks == points[-1].ranks]
-    return len(runs) == 1 and held(runs[0])
+    return len(runs) == 1 and max(again.values()) == 1
 
 
 class ForFit:

@@ -15,7 +15,7 @@ from emulator.record.result import Point
 
 pytestmark = pytest.mark.device
 
-MEMORY = 400 * 2**20
+MEMORY = 700 * 2**20
 """Bytes that ranks and the page cache have together, against 1.07 GB of data."""
 
 

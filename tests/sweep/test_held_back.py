@@ -62,6 +62,23 @@ def test_disturbed_runs_count_as_runs():
     assert schedule.verdict(points)
 
 
+@pytest.mark.parametrize("cores", [0, 1, 5, 40])
+@pytest.mark.parametrize("largest", [3, 16, 64])
+def test_where_only_the_client_is_the_limit_it_is_bracketed_and_left(cores, largest):
+    """The client has cores for so many accelerators. A sweep up to 3 went on to nine runs."""
+    schedule = Adaptive(KneeSearch(maximum=largest), MonotonicClock(), repeats=1, budget=None)
+    points: list[Point] = []
+    while (count := schedule.next_count(points)) is not None:
+        made = point(count, max(cores, 0.5) * STORAGE / 12)
+        kind = "client-cpu" if count > cores else "compute"
+        points.append(replace(made, bound=Bound(kind=kind, evidence=("...",))))
+    if largest > cores:
+        assert len(points) <= 4 + np.ceil(np.log2(largest))
+        assert find_knee(points).kind == "at-least"
+        assert (find_knee(points).fed or 0) >= 0.9 * cores - 1
+        assert "the limit is client CPU, not the storage" in schedule.verdict(points)
+
+
 def test_fed_all_the_same_is_evidence():
     late = run(2, "client-cpu")
     late = replace(late, x_ideal=0.99, samples_per_second=0.99 * late.ideal_samples_per_second)
