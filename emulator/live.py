@@ -219,6 +219,7 @@ class Follower:
             what = json.loads(line)
             if "say" in what:
                 view.say(what["say"])
+                self._latest = None  # what was under way before is over
             else:
                 self._latest, self._at = from_json(what["now"]), time.monotonic()
         now = time.monotonic()

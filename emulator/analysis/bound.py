@@ -252,8 +252,9 @@ def cores_wanted(point: Point) -> str:
     others = busy - used
     if others > OTHERS * cores:
         return f"other programs use {others:.1f} of the {counted(cores, 'core')}: end them; {fed}"
-    hosts = math.ceil(wanted / cores * len(point.hosts))
-    return fed + (f", or {hosts} hosts like this" if hosts > len(point.hosts) else "")
+    if wanted <= cores:
+        return ""
+    return f"{fed}, or {math.ceil(wanted / cores * len(point.hosts))} hosts like this"
 
 
 def _about_hosts(point: Point) -> tuple[str, ...]:

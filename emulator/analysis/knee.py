@@ -213,7 +213,8 @@ def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: st
 
 def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str) -> str:
     """The sentence where the client was the limit."""
-    starving = [point for point in points if held(point) and _share(point) < threshold]
+    fed = knee.fed or 0
+    starving = [p for p in points if held(p) and _share(p) < threshold and p.ranks > fed]
     where = ", ".join(map(str, sorted({point.ranks for point in starving or points})))
     bounds = [point.bound for point in sorted(starving, key=lambda point: -point.ranks) if point.bound]
     why = " and ".join(dict.fromkeys(LIMIT_NAMES[bound.kind] for bound in bounds))

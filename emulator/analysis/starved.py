@@ -139,13 +139,15 @@ def _move_to_link(own: Floats, hosts: NDArray[np.str_], seconds: Floats) -> None
 
 
 def _straggler(own: Floats, seconds: Floats) -> int | None:
-    """The rank that lost twice as much of its time as any other, not for the storage; or None."""
+    """The rank that lost twice as much of its time as any other, mostly asleep for no reason; or None.
+
+    Waiting for the storage, or for a core, is not that: one of many may have bad luck.
+    """
     share = own.sum(axis=1) / np.maximum(1e-12, seconds)
     worst = int(share.argmax())
     others = np.delete(share, worst).max(initial=0.0)
-    by_storage = own[worst, _STORAGE] + own[worst, _LINK] > own[worst].sum() / 2
     late = len(share) > 1 and share[worst] > max(2 * others, others + UNEVEN)
-    return worst if late and not by_storage else None
+    return worst if late and own[worst, _LOADER] > own[worst].sum() / 2 else None
 
 
 def _barriers(own: Floats, mine: NDArray[np.intp], lost: Floats, barrier: Floats, over: Whole) -> Floats:

@@ -231,6 +231,7 @@ def _start(
     with live.telling(leader.now):
         result = measure(comm.bcast(job), comm, leader)  # to the ranks in sweep.session.follow
     if result is not None:
+        leader.say_verdict()
         options.show_result(result, job.out)
         if require is not None and not live.launched():
             raise typer.Exit(options.required(result, require))

@@ -109,7 +109,7 @@ class Starved:
     barrier: float = 0.0
     """Other ranks computed for longer: nothing held them up."""
     straggler: int | None = None
-    """Rank that lost time by itself, not waiting for the storage, twice as much as any other."""
+    """Rank that lost twice as much time by itself as any other, asleep for no reason that is known."""
     straggler_host: str = ""
 
 

@@ -313,6 +313,7 @@ def _measured(job: TrainingJob, schedule: Schedule, comm: Comm) -> RunResult:
     with live.telling(leader.now):
         result = measure(comm.bcast(job), comm, leader)
     assert result is not None  # this is rank 0
+    leader.say_verdict()
     return result
 
 

@@ -207,10 +207,12 @@ class Leader:
 
     def complete(self) -> RunResult:
         """Mark the result complete and return it; its step log is written. Raises StorageError."""
-        result = self._folder.complete()
+        return self._folder.complete()
+
+    def say_verdict(self) -> None:
+        """Say why the sweep ended: the last line, once no progress is shown any more."""
         if verdict := self._schedule.verdict(self._points):
             live.say(f"done: {verdict}")
-        return result
 
 
 def _ideal(point: Point) -> float:

@@ -226,7 +226,7 @@ def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | N
         return (fed + least) // 2
     bound = next(point.bound for point in reversed(starved) if point.ranks == least)
     assert bound is not None
-    reason = f"from {counted(least, 'process')} on the limit is {LIMIT_NAMES[bound.kind]}, not the storage"
+    reason = f"from {least} processes on the limit is {LIMIT_NAMES[bound.kind]}, not the storage"
     return Stop(reason=f"{reason}: {bound.help or HELPS[bound.kind]}", precise=False)
 
 

@@ -12,6 +12,7 @@ from emulator.record.result import Starved
 from emulator.record.steps import STEP
 
 STORAGE, CORES, QUOTA, WORK = (Stretch(**{name: 1.0}) for name in ("storage", "cores", "quota", "work"))
+ASLEEP = Stretch(loader=1.0)
 
 
 def log(waits, barriers=0.0, late=0.0, compute=1.0):
@@ -73,13 +74,13 @@ def test_a_rank_that_computes_for_longer_is_nobodys_fault():
     assert shares(both) == {"barrier": 1.0}
 
 
-@pytest.mark.parametrize(("cause", "named"), [(CORES, True), (STORAGE, False)])
+@pytest.mark.parametrize(("cause", "named"), [(ASLEEP, True), (CORES, False), (STORAGE, False)])
 def test_one_rank_that_is_late_by_itself_is_named(cause, named):
     rows = log([[0, 4, 4], [0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 4, 4], [0, 4, 4]])
     both, hosts = lost(rows, "step", [account(cause, "b"), account(CORES), account(CORES)])
     assert (both.straggler, both.straggler_host) == ((0, "b") if named else (None, ""))
     assert hosts["b"].straggler is None
-    every, _ = lost(log([[0, 4, 4], [0, 4, 4]]), "none", [account(CORES), account(CORES)])
+    every, _ = lost(log([[0, 4, 4], [0, 4, 4]]), "none", [account(ASLEEP), account(ASLEEP)])
     assert every.straggler is None
 
 
