@@ -147,14 +147,17 @@ def unexpected(error: BaseException) -> str:
 
 
 def _kept_traceback(error: BaseException) -> str:
-    """The path of a new file with the traceback, the command and the versions; empty if none can be made."""
+    """Return the path of a new file with traceback, command and versions; empty if none can be made."""
     import platform  # here, as tempfile: every rank would pay for them at its start
     import tempfile
+
+    from emulator.files import SCRATCH_VARIABLE  # here: files imports this module
 
     text = "".join(traceback.format_exception(error))
     versions = f"feedrate {__version__}, Python {sys.version}, {platform.platform()}"
     with suppress(OSError):
-        number, path = tempfile.mkstemp(prefix="feedrate-bug-", suffix=".txt")
+        folder = "/tmp" if SCRATCH_VARIABLE in os.environ else None  # a rank's TMPDIR is removed after it
+        number, path = tempfile.mkstemp(prefix="feedrate-bug-", suffix=".txt", dir=folder)
         with os.fdopen(number, "w", encoding="utf-8", errors="replace") as file:
             file.write(masked(f"{versions}\n{' '.join(sys.argv)}\n\n{text}"))
         return path

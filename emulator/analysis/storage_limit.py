@@ -47,10 +47,11 @@ def storage_limit(point: Point, probes: Sequence[Probe], reading: Reading) -> Bo
         return _metadata(point)
     wanted = _request_bytes(point, reading)
     size = min((probe.request_bytes for probe in probes), key=lambda one: abs(math.log(one / wanted)))
-    bandwidth = max(probe.bytes_per_second for probe in probes)
+    best = max(probes, key=lambda probe: probe.bytes_per_second)
+    bandwidth = best.bytes_per_second
     iops = _iops_of(probes, point, wanted)
     if iops.rate >= REACHED * iops.most:  # of requests of any size: that they are smaller helps little
-        return _iops(point, iops, bandwidth)
+        return _iops(point, iops, best)
     if point.bytes_per_second >= REACHED * bandwidth:
         return _bandwidth(point, size, bandwidth)
     alone = min((one for one in probes if one.request_bytes == size), key=lambda one: one.depth)
@@ -124,17 +125,16 @@ def _bandwidth(point: Point, size: int, bandwidth: float) -> Bound:
     )
 
 
-def _iops(point: Point, requests: _Requests, bandwidth: float) -> Bound:
+def _iops(point: Point, requests: _Requests, best: Probe) -> Bound:
     size = requests.bytes
     evidence = (
         f"{requests.rate:,.0f} of the {requests.most:,.0f} requests per second that the storage answers at "
         f"any size and depth, {show_bytes(size)} each",
     )
-    larger = bandwidth / requests.most
     missing = (_demand(point) - point.bytes_per_second) / size
     text = f"{missing:,.0f} more requests per second would feed {point.ranks}"
-    if larger > 1.5 * size:
-        text += f", requests of {show_bytes(larger)} would {_feed(point, bandwidth)}"
+    if best.bytes_per_second > ALONE * point.bytes_per_second:
+        text += f", requests of {show_bytes(best.request_bytes)} would {_feed(point, best.bytes_per_second)}"
     return Bound(kind="iops", evidence=evidence, help=text)
 
 

@@ -268,14 +268,13 @@ class _Run:
             rank, _, host, number = death.groups()
             name = signal.Signals(int(number)).name
             self.reason = f"rank {rank} on {host} was killed by {name}{short_of_memory(int(number))}"
-        if (
-            not self.reason
-            and not self._said
-            and status
-            and self._dead
-            and not (self._folder / REASON).exists()
-        ):
-            self.reason = f"rank {self._dead[0]} ended without a word"
+        if not self.reason and not self._said and status:
+            with suppress(OSError):  # the rank that knows why may have been ended before its line was out
+                self.reason = (self._folder / REASON).read_text(encoding="utf-8")
+                print(f"feedrate: error: {self.reason}", file=sys.stderr)
+                return status if status > 0 else RankError.exit_code
+            if self._dead:
+                self.reason = f"rank {self._dead[0]} ended without a word"
         if not self.reason and not self._said and status:
             last = next((line for line in reversed(words.split("  ")) if line.strip("- ")), "")
             hint = f": {last}" if last else ""

@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from emulator.errors import DatasetError, FeedrateError, StorageError
+from emulator.errors import DatasetError, FeedrateError, RankError, StorageError, unexpected
 from emulator.launch.watch import watch_worker
 from emulator.loader.base import Made
 from emulator.loader.crop import crop_of
@@ -157,34 +158,51 @@ class Collated:
 class StepDataset(torch.utils.data.Dataset[Tensors]):
     """A map-style dataset that reads whole steps.
 
-    It returns errors. A raised one would reach the rank as DataLoader's traceback of the worker.
+    It returns errors: a raised one would reach the rank as DataLoader's traceback of the worker.
     """
 
-    def __init__(self, reader: SampleReader | RecordReader) -> None:
+    def __init__(self, reader: SampleReader | RecordReader | FeedrateError) -> None:
+        """A dataset of `reader`, or one whose steps all return the error that kept it from being opened."""
         self.reader = reader
         self._diary: _Diary | None = None
+
+    def __reduce__(self) -> tuple[Callable[[bytes], StepDataset], tuple[bytes]]:
+        # Packed, so that an error of opening files does not end the new worker while it unpickles.
+        return _opened, (bytes(ForkingPickler.dumps(self.reader)),)
 
     def __getitems__(self, requests: Sequence[StepRequest]) -> Collated | FeedrateError:
         """Read the only one of `requests`."""
         (request,) = requests
-        if (
-            torch.utils.data.get_worker_info() is None
-        ):  # the rank's own process, whose schedstat it reads itself
-            return self._collated(request, None)
+        if isinstance(self.reader, FeedrateError):
+            return self.reader
+        if torch.utils.data.get_worker_info() is None:  # the rank, which reads its schedstat itself
+            return _collated(self.reader, request, None)
         if self._diary is None:
             self._diary = _Diary(self.reader.whole.storage)
-        return self._collated(request, self._diary)
+        return _collated(self.reader, request, self._diary)
 
-    def _collated(self, request: StepRequest, diary: _Diary | None) -> Collated | FeedrateError:
-        before = diary.begin() if diary else None
-        try:
-            loaded = self.reader.load(request)
-        except FeedrateError as error:
-            return error
-        ready, counts = time.monotonic(), self.reader.whole.storage.stats.drain()
-        made = diary.end(before) if diary and before else None
-        samples, cpu = request.portion.samples, time.process_time()
-        return Collated(loaded, samples, ready, os.getpid(), cpu, counts, made)
+
+def _opened(packed: bytes) -> StepDataset:
+    try:
+        return StepDataset(ForkingPickler.loads(packed))
+    except FeedrateError as error:
+        return StepDataset(error)
+
+
+def _collated(
+    reader: SampleReader | RecordReader, request: StepRequest, diary: _Diary | None
+) -> Collated | FeedrateError:
+    before = diary.begin() if diary else None
+    try:
+        loaded = reader.load(request)
+    except FeedrateError as error:
+        return error
+    except Exception as error:  # noqa: BLE001  a bug: the rank says where, not four tracebacks of torch's
+        return RankError(unexpected(error))
+    ready, counts = time.monotonic(), reader.whole.storage.stats.drain()
+    made = diary.end(before) if diary and before else None
+    samples, cpu = request.portion.samples, time.process_time()
+    return Collated(loaded, samples, ready, os.getpid(), cpu, counts, made)
 
 
 class _Diary:

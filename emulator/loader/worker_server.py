@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from multiprocessing import process
+from multiprocessing import process, resource_tracker
 from multiprocessing.context import ForkServerContext
 from types import ModuleType
 from typing import Any
@@ -19,6 +19,7 @@ from emulator.files import PREFIX_VARIABLE
 def start_server(preload: ModuleType) -> Forkserver:
     """Start a fork server that has imported `preload`. Raises OSError, EOFError."""
     _name_semaphores()
+    _start_tracker()
     context = Forkserver()
     context.set_forkserver_preload([preload.__name__])
     # The server starts with its first child. Start it here, or its imports would be part of the first step.
@@ -54,6 +55,22 @@ class Forkserver(ForkServerContext):
 
 def _nothing() -> None:
     """Return at once: the target of the first child."""
+
+
+def _start_tracker() -> None:
+    """Start multiprocessing's resource tracker with its warnings off.
+
+    When a rank ends at an error, semaphores are left, which the launcher removes: the tracker would print a
+    page about them over the error's line.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = "ignore"
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        del os.environ["PYTHONWARNINGS"]
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
 
 
 def _name_semaphores() -> None:

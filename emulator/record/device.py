@@ -38,11 +38,17 @@ class DeviceReads:
 
 
 def read_counters(folder: Path) -> DeviceReads | None:
-    """Return the counters since boot or mount; None for other file systems (FUSE, Lustre, overlay, tmpfs)."""
+    """Return the counters since boot or mount.
+
+    None for other file systems (FUSE, Lustre, overlay, tmpfs) and for a folder that is gone.
+    """
     mount = describe_mount(folder)
     if mount.get("type", "").startswith("nfs"):
         return _nfs_counters(mount["mount"])
-    number = _device_number(folder, mount.get("source", ""))
+    try:
+        number = _device_number(folder, mount.get("source", ""))
+    except OSError:
+        return None
     for line in _lines("/proc/diskstats"):
         # https://docs.kernel.org/admin-guide/iostats.html
         major, minor, name, reads, _, sectors, milliseconds, _, _, written = line.split()[:10]
@@ -59,8 +65,11 @@ def read_counters(folder: Path) -> DeviceReads | None:
 
 def read_ahead_bytes(folder: Path) -> int | None:
     """Return the most that the kernel reads ahead of a sequential reader in `folder`; None if unknown."""
-    number = _number(folder.stat().st_dev)
-    block = Path("/sys/dev/block") / _device_number(folder, describe_mount(folder).get("source", ""))
+    try:
+        number = _number(folder.stat().st_dev)
+        block = Path("/sys/dev/block") / _device_number(folder, describe_mount(folder).get("source", ""))
+    except OSError:
+        return None
     for file in (
         Path(f"/sys/class/bdi/{number}/read_ahead_kb"),
         block / "bdi/read_ahead_kb",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, scratch_of
 
-from emulator.record.steps import read_steps
+from emulator.record.steps import SPOOL, read_steps
 from emulator.sweep.summary import recovered
 
 pytestmark = pytest.mark.mpi
@@ -37,6 +37,27 @@ def test_a_missing_dataset(tmp_path, mpirun):
 def test_an_empty_dataset(tmp_path):
     (tmp_path / "data").mkdir()
     assert "feedrate generate" in feedrate(*run_words(tmp_path / "data", tmp_path / "out")).one_line()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loader", ["direct", "torch"])
+def test_a_dataset_that_moves_away_is_one_line(tiny, tmp_path, loader):
+    data = shutil.copytree(tiny, tmp_path / "data")
+    words = run_words(data, tmp_path / "out", "--steps", "400", "--loader", loader, "-n", 2)
+    command = [sys.executable, "-m", "emulator", *map(str, words)]
+    environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        while not any((tmp_path / "out" / SPOOL).glob("*.steps")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        data.rename(tmp_path / "away")
+        _, said = process.communicate(timeout=60)
+    errors = [line for line in said.splitlines() if "kept what was measured" not in line]
+    # Status 4: a worker of the next epoch opens the dataset's table again.
+    assert process.returncode in (3, 4), said
+    assert len(errors) == 1 and str(data) in errors[0] and "check" in errors[0], said
 
 
 def test_an_unknown_key(tiny, tmp_path):
