@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import cache, reduce
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,6 +130,23 @@ class Group(Collection[str]):
                     f"install {offer.package} again, or uninstall it",
                 ) from error
         return self._loaded[name]
+
+    def docstring(self, name: str) -> str:
+        """The docstring of the function `name`. Raises MissingError, as `load` does.
+
+        One of ours is read from its source: importing every command takes half a second. A stranger's is
+        imported, since its entry point may name what another module defines.
+        """
+        import ast  # here: only --help needs it, and every rank imports this module
+
+        offer = self._offers()[name][0]
+        module, _, attribute = offer.value.partition(":")
+        with suppress(ImportError, OSError, SyntaxError):
+            spec = find_spec(module) if offer.own else None
+            for node in ast.parse(Path(spec.origin).read_bytes()).body if spec and spec.origin else ():
+                if isinstance(node, ast.FunctionDef) and node.name == attribute:
+                    return ast.get_docstring(node) or ""
+        return str(self.load(name).__doc__ or "")
 
     def working(self) -> Iterator[tuple[str, Any]]:
         """Name and plug-in of each one that can be imported. Imports all."""

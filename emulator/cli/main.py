@@ -87,13 +87,13 @@ def _terminal() -> live.View:
 def _summary(name: str) -> str:
     """The first line of a verb's docstring. A verb that cannot be imported says why."""
     try:
-        return str(VERBS.load(name).__doc__ or "").strip().partition("\n")[0]
+        return VERBS.docstring(name).strip().partition("\n")[0]
     except MissingError as error:
         return f"Not available: {error.what}"
 
 
 class Verbs(TyperGroup):
-    """The verbs of `registry.VERBS`. A command imports its own module alone; `--help` imports all."""
+    """The verbs of `registry.VERBS`. A command imports its own module alone, and `--help` only strangers'."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
