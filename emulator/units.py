@@ -70,6 +70,15 @@ def parse_list(option: str, text: str, what: str = "numbers above 0") -> tuple[i
     return tuple(map(int, parts))
 
 
+def parse_share(option: str, text: str) -> float:
+    """Return the share (0 to 1) that `"5%"` or `"0.05"` says. Raises SpecError naming the option."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*", text)
+    share = float(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not 0 <= share < 1:
+        raise SpecError(f"{option} {text!r} is not a share below 1", "write it like 5% or 0.05")
+    return share
+
+
 def _scaled(value: float, unit: str) -> str:
     for prefix, power in (("E", 18), ("P", 15), ("T", 12), ("G", 9), ("M", 6), ("k", 3)):
         if value >= 10**power * 0.9995:

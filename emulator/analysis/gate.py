@@ -1,46 +1,148 @@
-"""`--require N`: do these storage and client feed N accelerators, yes, no, or not to be told?"""
+"""Gates for pipelines: are N accelerators fed, and is a new result worse than an old one?"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from emulator.record.result import CLIENT, Knee, Point
+import numpy as np
 
-FED, UNKNOWN, NOT_FED = 0, 9, 10
+from emulator.analysis.evidence import held, usable
+from emulator.analysis.flags import invalid
+from emulator.analysis.knee import PRIOR_DEVIATION, find_knee
+from emulator.record.result import Knee, Point, RunResult
+
+MET, UNKNOWN, NOT_MET = 0, 9, 10
 """Exit statuses."""
+TWO_SIDED = 1.96
+"""Standard deviations of a 95 % interval."""
+_WORDS = {MET: "met", NOT_MET: "not met", UNKNOWN: "cannot be told from these runs"}
 
 
-def gate(required: int, knee: Knee | None, points: Sequence[Point], threshold: float) -> int:
-    """FED, NOT_FED or UNKNOWN for `required` accelerators.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer of a gate."""
 
-    FED needs the lower end of the knee's interval, or a count that was seen to be fed, to reach `required`;
-    NOT_FED needs the upper end to lie below it, or a count that the storage was seen to starve not to exceed
-    it. `threshold` is the workload's AU threshold, 0 to 1. Without a knee, single counts decide.
+    asked: str
+    """The option, for example `--require 8`."""
+    status: int
+    evidence: str
+    """The numbers that decided."""
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line."""
+        return f"{self.asked}: {_WORDS[self.status]}: {self.evidence}"
+
+
+def worst(verdicts: Sequence[Verdict]) -> int:
+    """The exit status of several verdicts: one that is not met decides, then one that cannot be told."""
+    return max((verdict.status for verdict in verdicts), default=MET)
+
+
+def require(required: int, result: RunResult, threshold: float | None = None) -> Verdict:
+    """Decide whether `required` accelerators are fed, at `threshold` (0 to 1) or the workload's own."""
+    usual = threshold_of(result)
+    share, knee = threshold or usual, result.knee
+    if knee is not None and share != usual:
+        knee = find_knee(result.points, share)
+    points = [point for point in result.points if math.isfinite(point.ideal_samples_per_second)]
+    low, high = knee_range(knee, points, share)
+    fed = math.floor(low)
+    starved = None if math.isinf(high) else math.floor(high) + 1
+    status = MET if required <= fed else UNKNOWN
+    if starved is not None and required >= starved:
+        status = NOT_MET
+    ends = [f"at least {fed}"] if fed else []
+    ends += [f"fewer than {starved}"] if starved else []
+    evidence = f"{' and '.join(ends)} are fed" if ends else "no count is known to be fed or starved"
+    percent = f" at {share * 100:g} %" if share != usual else ""
+    return Verdict(asked=f"--require {required}", status=status, evidence=evidence + percent)
+
+
+def knee_range(knee: Knee | None, points: Sequence[Point], threshold: float) -> tuple[float, float]:
+    """The range in which the largest fed count lies: the 95 % interval, or the counts that bound it.
+
+    0 and infinity where nothing bounds it. A count that starved because of the client bounds nothing.
+    Without a knee, single counts decide.
     """
-    if knee is not None and knee.kind == "knee" and knee.interval is not None:
-        low, high = knee.interval
-        if math.floor(low) >= required:
-            return FED
-        return NOT_FED if high < required else UNKNOWN
-    fed = [point.ranks for point in points if point.x_ideal >= threshold]
-    starved = [point.ranks for point in points if point.x_ideal < threshold and not _by_client(point)]
-    if knee is not None:
-        fed, starved = [knee.fed or 0], [knee.starved] if knee.starved else []
-        if knee.kind == "at-least":
-            starved = []  # the client was the limit: the storage may feed more
-        elif knee.kind == "below":
-            starved = [point.ranks for point in points]
-    if max(fed, default=0) >= required:
-        return FED
-    return NOT_FED if min(starved, default=math.inf) <= required else UNKNOWN
+    if knee is not None and knee.kind == "knee":
+        return knee.interval or (0.0, math.inf)
+    if knee is None:
+        used = usable(points)
+        fed = max((p.ranks for p in points if not invalid(p) and p.x_ideal >= threshold), default=0)
+        starved = min((p.ranks for p in used if p.x_ideal < threshold and p.ranks > fed), default=None)
+    else:
+        fed = knee.fed or 0
+        starved = None if knee.kind == "at-least" else knee.starved
+    # A knee is a real number: when 12 starve, it is below 12, and 11.9 is possible.
+    return float(fed), math.nextafter(starved, 0) if starved else math.inf
 
 
-def verdict(required: int, status: int) -> str:
-    """One line for people."""
-    words = {FED: "met", NOT_FED: "not met", UNKNOWN: "cannot be told from these runs"}
-    return f"--require {required}: {words[status]}"
+def no_worse(share: float, names: tuple[str, str], old: RunResult, new: RunResult) -> Verdict:
+    """Decide whether `new` is worse than `old` by more than `share` (0 to 1).
+
+    Compares the knees, or without them the throughput of the counts that both results have.
+    """
+    ratio = _ratio_of_knees(old, new)
+    does, where = "feeds", ""
+    if ratio is None:
+        ratio = _ratio_of_rates(old, new)
+        does, where = "reads", ", at the same counts"
+    low, high = ratio
+    if not low and math.isinf(high):
+        evidence = "the client was the limit, or they have no count in common"
+    else:
+        range_of = f"{low:.3g} or more" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
+        evidence = f"{names[1]} {does} {range_of} of what {names[0]} {does}{where}"
+    status = MET if low >= 1 - share else NOT_MET if high < 1 - share else UNKNOWN
+    return Verdict(asked=f"--fail-if-worse {share * 100:g}%", status=status, evidence=evidence)
 
 
-def _by_client(point: Point) -> bool:
-    return point.bound is not None and point.bound.kind in CLIENT
+def _ratio_of_knees(old: RunResult, new: RunResult) -> tuple[float, float] | None:
+    """The 95 % interval of new knee / old knee; None where a result has none."""
+    if not (old.knee and new.knee and old.knee.kind and new.knee.kind):
+        return None
+    (old_low, old_high), (low, high) = (
+        knee_range(result.knee, result.points, threshold_of(result)) for result in (old, new)
+    )
+    if old.knee.n_au and new.knee.n_au and old_low > 0 and low > 0:
+        # Errors of two results are independent: their logarithms add up in quadrature.
+        ratio = new.knee.n_au / old.knee.n_au
+        down = math.hypot(math.log(new.knee.n_au / low), math.log(old_high / old.knee.n_au))
+        up = math.hypot(math.log(high / new.knee.n_au), math.log(old.knee.n_au / old_low))
+        return ratio * math.exp(-down), ratio * math.exp(up)
+    if math.isinf(old_high):
+        old_high = old_low  # the old result promises no more than it showed
+    return low / old_high if old_high else 0.0, high / old_low if old_low else math.inf
+
+
+def _ratio_of_rates(old: RunResult, new: RunResult) -> tuple[float, float]:
+    """The 95 % interval of new throughput / old throughput, mean over the counts that both have."""
+    before, after = _log_rates(old), _log_rates(new)
+    both = sorted(set(before) & set(after))
+    if not both:
+        return 0.0, math.inf
+    middle = float(np.mean([np.mean(after[ranks]) - np.mean(before[ranks]) for ranks in both]))
+    variance = sum(
+        max(PRIOR_DEVIATION, float(np.std(runs))) ** 2 / len(runs)
+        for ranks in both
+        for runs in (before[ranks], after[ranks])
+    )
+    reach = TWO_SIDED * math.sqrt(variance) / len(both)
+    return math.exp(middle - reach), math.exp(middle + reach)
+
+
+def _log_rates(result: RunResult) -> dict[int, list[float]]:
+    """Count -> logarithm of each run's throughput, of runs that say something about the storage."""
+    found: dict[int, list[float]] = {}
+    for point in result.points:
+        if not held(point) and not invalid(point) and point.samples_per_second > 0:
+            found.setdefault(point.ranks, []).append(math.log(point.samples_per_second))
+    return found
+
+
+def threshold_of(result: RunResult) -> float:
+    """The share of ideal throughput that defines a result's knee (0 to 1)."""
+    return float(result.workload.get("training", {}).get("au_threshold", 0.9))

@@ -1,4 +1,4 @@
-"""The truth table of --require: kind of knee x count asked for -> exit status."""
+"""The truth tables of --require and --fail-if-worse: what was found x what is asked -> exit status."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 from points import point
+from synthetic_results import result
 
-from emulator.analysis.gate import FED, NOT_FED, UNKNOWN, gate
+from emulator.analysis.gate import MET, NOT_MET, UNKNOWN, no_worse, require
+from emulator.analysis.knee import NO_KNEE
 from emulator.record.result import Bound, Knee
 
 KNEE = Knee(
@@ -20,39 +22,72 @@ def bare(kind: str, **more: object) -> Knee:
     return replace(KNEE, kind=kind, n_au=None, interval=None, **more)  # type: ignore[arg-type]
 
 
+BEYOND, BELOW = bare("beyond", fed=16, starved=None), bare("below", fed=None, starved=4)
+AT_LEAST, UNSURE = bare("at-least", fed=6, starved=9), bare("not-identifiable", fed=5, starved=9)
+NOTHING = bare("at-least", fed=None, starved=None)
+
+
 @pytest.mark.parametrize(
     ("knee", "required", "status"),
     [
-        (KNEE, 8, FED),
-        (KNEE, 9, UNKNOWN),
-        (KNEE, 11, UNKNOWN),
-        (KNEE, 12, NOT_FED),
-        (bare("beyond", fed=16, starved=None), 16, FED),
-        (bare("beyond", fed=16, starved=None), 17, UNKNOWN),
-        (bare("below", fed=None, starved=4), 4, NOT_FED),
-        (bare("below", fed=None, starved=4), 2, UNKNOWN),
-        (bare("at-least", fed=6, starved=9), 6, FED),
-        (bare("at-least", fed=6, starved=9), 12, UNKNOWN),
-        (bare("not-identifiable", fed=5, starved=9), 5, FED),
-        (bare("not-identifiable", fed=5, starved=9), 7, UNKNOWN),
-        (bare("not-identifiable", fed=5, starved=9), 9, NOT_FED),
+        (KNEE, 8, MET), (KNEE, 9, UNKNOWN), (KNEE, 11, UNKNOWN), (KNEE, 12, NOT_MET),
+        (BEYOND, 16, MET), (BEYOND, 17, UNKNOWN), (BELOW, 4, NOT_MET), (BELOW, 2, UNKNOWN),
+        (AT_LEAST, 6, MET), (AT_LEAST, 12, UNKNOWN), (NOTHING, 1, UNKNOWN),
+        (UNSURE, 5, MET), (UNSURE, 7, UNKNOWN), (UNSURE, 9, NOT_MET), (NO_KNEE, 1, UNKNOWN),
     ],
-)
+)  # fmt: skip
 def test_a_knee_decides(knee: Knee, required: int, status: int) -> None:
-    points = [point(4, 0.5)]
-    assert gate(required, knee, points, 0.9) == status
+    assert require(required, result([point(4, 0.5)], knee=knee)).status == status
 
 
 @pytest.mark.parametrize(
     ("x_ideal", "bound", "required", "status"),
     [
-        (0.95, "compute", 4, FED),
+        (0.95, "compute", 4, MET),
         (0.95, "compute", 5, UNKNOWN),
-        (0.5, "storage", 4, NOT_FED),
+        (0.5, "storage", 4, NOT_MET),
         (0.5, "storage", 3, UNKNOWN),
         (0.5, "client-cpu", 4, UNKNOWN),
     ],
 )
 def test_without_a_knee_a_count_decides(x_ideal: float, bound: str, required: int, status: int) -> None:
-    run = point(4, x_ideal, bound=Bound(kind=bound, evidence=()))
-    assert gate(required, None, [run], 0.9) == status
+    run = point(4, x_ideal, bound=Bound(kind=bound, evidence=()))  # type: ignore[arg-type]
+    assert require(required, result([run], knee=None)).status == status
+
+
+def test_a_threshold_of_its_own_moves_the_knee() -> None:
+    points = [point(ranks, min(1.0, 10 / ranks)) for ranks in (1, 2, 4, 8, 10, 11, 12, 14, 16)]
+    made = result(points, knee=bare("beyond", fed=16, starved=None))
+    assert require(12, made, 0.6).status == MET
+    assert require(12, made, 0.97).status == NOT_MET
+
+
+def moved(factor: float) -> Knee:
+    return replace(KNEE, n_au=10 * factor, interval=(9.9 * factor, 10.1 * factor))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        (moved(1), moved(1), MET), (moved(1), moved(1.3), MET), (moved(1), moved(0.9), NOT_MET),
+        (moved(1), moved(0.95), UNKNOWN), (moved(1), replace(moved(1), interval=(7.0, 13.0)), UNKNOWN),
+        (BEYOND, BEYOND, MET), (BEYOND, moved(1), NOT_MET), (BEYOND, AT_LEAST, UNKNOWN),
+        (moved(1), BEYOND, MET), (moved(1), AT_LEAST, UNKNOWN), (moved(1), BELOW, NOT_MET),
+        (NOTHING, BEYOND, UNKNOWN), (AT_LEAST, AT_LEAST, MET),
+    ],
+)  # fmt: skip
+def test_knees_are_compared_with_both_intervals(old: Knee, new: Knee, status: int) -> None:
+    made = [result([point(4, 0.5)], knee=knee) for knee in (old, new)]
+    assert no_worse(0.05, ("old", "new"), *made).status == status
+
+
+@pytest.mark.parametrize(
+    ("shares", "status"), [([0.8], MET), ([0.7], NOT_MET), ([0.762], UNKNOWN), ([0.5, 1.0], UNKNOWN)]
+)
+def test_without_knees_the_throughput_of_the_same_counts_is_compared(
+    shares: list[float], status: int
+) -> None:
+    old = result([point(4, 0.8)], knee=None)
+    new = result([point(4, share) for share in shares] + [point(9, 0.1)], knee=None)
+    assert no_worse(0.05, ("old", "new"), old, new).status == status
+    assert no_worse(0.05, ("old", "new"), old, replace(new, points=new.points[-1:])).status == UNKNOWN

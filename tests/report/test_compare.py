@@ -148,7 +148,8 @@ def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
 def with_knee(n_au: float | None, interval: tuple[float, float] | None) -> RunResult:
     made = plain_sweep()
     assert made.knee is not None
-    return replace(made, knee=replace(made.knee, n_au=n_au, interval=interval))
+    knee = replace(made.knee, kind="knee" if n_au else "beyond", fed=32, n_au=n_au, interval=interval)
+    return replace(made, knee=knee)
 
 
 @pytest.mark.parametrize(

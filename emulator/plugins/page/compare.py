@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from emulator.analysis.evidence import usable
+from emulator.analysis.gate import Verdict, knee_range, no_worse, threshold_of
 from emulator.analysis.knee import INCONCLUSIVE
 from emulator.config.reader import to_plain
+from emulator.errors import SpecError
 from emulator.files import write_whole
 from emulator.plugins.page.page import laid_out, plotted, render
 from emulator.plugins.page.reference import PublishedFigure, Submission
@@ -189,6 +190,23 @@ def compare(
     )
 
 
+def gate(share: float, comparison: Comparison) -> list[Verdict]:
+    """Decide of each result after the first whether it is worse than the first by more than `share`.
+
+    Raises SpecError where another workload or accelerator makes the question pointless.
+    """
+    first, *others = comparison.results
+    if not others:
+        raise SpecError("--fail-if-worse needs two results", "feedrate compare OLD NEW --fail-if-worse 5%")
+    for other in others:
+        for key in ("workload.name", "workload.accelerator.step_seconds", "workload.training.au_threshold"):
+            if not _same(_setting(first.result, key), _setting(other.result, key)):
+                raise SpecError(
+                    f"{first.name} and {other.name} differ in {key}", "compare results of the same workload"
+                )
+    return [no_worse(share, (first.name, other.name), first.result, other.result) for other in others]
+
+
 def _has(wanted: Sequence[str], name: str) -> bool:
     """Whether each of the words is in the name, from the beginning of one of its words on."""
     words = re.findall(r"[^\W_]+", name.casefold())
@@ -213,7 +231,10 @@ def _moves(compared: Sequence[Compared]) -> list[str]:
             continue
         noise = other.result.storage.get("noise")
         beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
-        (low, high), (least, most) = _knee_range(first), _knee_range(other)
+        (low, high), (least, most) = (
+            knee_range(each.result.knee, each.result.points, threshold_of(each.result))
+            for each in (first, other)
+        )
         places = f"{_knee_place(first)} and {_knee_place(other)} accelerators"
         if low <= most and least <= high:
             found.append(f"{other.name}: knees of {places}{beside}: no difference that these runs can show.")
@@ -224,24 +245,9 @@ def _moves(compared: Sequence[Compared]) -> list[str]:
     return found
 
 
-def _knee_range(compared: Compared) -> tuple[float, float]:
-    """Where the knee may be: its 95 % interval, or the side of the counts that it lies on."""
-    knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
-    if knee is not None and knee.n_au is not None:
-        return knee.interval or (0.0, math.inf)
-    if knee is not None and knee.kind in INCONCLUSIVE:
-        return (float(knee.fed or 0), float(knee.starved or math.inf))
-    return (0.0, min(ranks)) if _knee_below(compared) else (max(ranks), math.inf)
-
-
 def _knee_below(compared: Compared) -> bool:
     """True when the smallest count already starved, for a result without a knee."""
-    return min(compared.result.points, key=lambda point: point.ranks).x_ideal < _threshold(compared)
-
-
-def _threshold(compared: Compared) -> float:
-    """The share of ideal throughput that defines its knee."""
-    return float(compared.result.workload.get("training", {}).get("au_threshold", 0.9))
+    return min(compared.result.points, key=lambda point: point.ranks).x_ideal < threshold_of(compared.result)
 
 
 def _knee_place(compared: Compared) -> str:
@@ -474,7 +480,7 @@ def efficiency(comparison: Comparison) -> fig.Figure | None:
         "Samples per second over what accelerators that never wait would consume.",
         lambda entry: None if entry.x_ideal is None else entry.x_ideal * 100,
         lambda values: fig.Axis(high=max(106.0, max(values) * 1.04), suffix=" %"),
-        sorted({100 * _threshold(compared) for compared in comparison.results}),
+        sorted({100 * threshold_of(compared.result) for compared in comparison.results}),
     )
 
 

@@ -97,7 +97,7 @@ def feeds(
     runs, full = _Runs(workload=workload, system=system, over=over), cap(system, workload, wanted)
     if math.isinf(full):
         sentence = "Nothing that the system states limits this workload."
-        return _everything(workload, replace(NO_KNEE, sentence=sentence))
+        return _everything(workload, replace(NO_KNEE, kind="beyond", fed=MOST, sentence=sentence))
     crossing = runs.crossing(wanted)
     if crossing == runs.most:
         return _at_least(workload, runs.most, over is not None)
@@ -111,6 +111,7 @@ def feeds(
         n_saturation=full or None,
         peak_samples_per_second=None,
         interval=(low, high) if inside else None,
+        starved=None if inside else 1,
         sentence=_sentence(system, crossing, (low, high), wanted, bound, over),
     )
     return Feeds(
@@ -154,7 +155,7 @@ def _at_least(workload: Workload, most: int, by_samples: bool) -> Feeds:
     """The answer where the largest count that is tried is fed: the dataset, or the search, ends there."""
     why = "the dataset has no batch for another one" if by_samples else "larger counts are not simulated"
     few = f"This system feeds {most:,} accelerators or more: {why}."
-    knee = replace(NO_KNEE, kind="beyond", sentence=few)
+    knee = replace(NO_KNEE, kind="beyond", fed=most, sentence=few)
     return Feeds(workload=workload, accelerators=most, interval=(most, math.inf), bound=None, knee=knee)
 
 
