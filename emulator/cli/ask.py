@@ -43,6 +43,8 @@ def ask(
     within: Annotated[str, typer.Option("--within", help="Time for all of it.")] = "5min",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data that were made.")] = False,
     require: options.Require = None,
+    threshold: options.Threshold = None,
+    junit: options.Junit = None,
     out: options.Out = None,
     storage: options.StorageText = "posix",
     settings: options.Settings = None,
@@ -50,7 +52,8 @@ def ask(
 ) -> None:
     """Say how many accelerators a storage feeds: make data, probe, sweep, and try PyTorch on this client."""
     name = workload if workload.endswith(".toml") or "-" in workload else f"{workload}-{accelerator}"
-    spec = load_workload(name, settings or [])
+    gate = options.Gate(require, threshold, junit)
+    spec = load_workload(name, gate.settings(settings))
     question = Question(
         place=parse_place(place),
         workload=spec,
@@ -77,8 +80,7 @@ def ask(
             raise typer.Exit(status)
     answer = answer_in(question.out)
     _say(question, answer, time.monotonic() - begin)
-    if require is not None:
-        raise typer.Exit(options.required(answer.storage, require))
+    gate.leave(answer.storage)
 
 
 def _say(question: Question, answer: Answer, seconds: float) -> None:

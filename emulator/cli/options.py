@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -13,12 +14,14 @@ from typing import Annotated, Any, get_args
 import typer
 
 from emulator import live
-from emulator.analysis.gate import gate, verdict
+from emulator.analysis.gate import require as judge
 from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
 from emulator.config.workload import Placement
 from emulator.errors import SpecError
+from emulator.files import require_writable
 from emulator.record.result import RunResult
+from emulator.report.junit import write_junit
 from emulator.report.terminal import print_result
 from emulator.report.view import kind_of
 from emulator.text import masked
@@ -98,6 +101,51 @@ Require = Annotated[
         "--require", min=1, metavar="N", help="Exit with 10 if fewer than N are fed, 9 if nobody can tell."
     ),
 ]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        min=0.01,
+        max=1.0,
+        metavar="SHARE",
+        help="Share of ideal throughput from which an accelerator is fed; default: the workload's.",
+    ),
+]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Write what --require found as JUnit XML.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What --require, --threshold and --junit ask of a result."""
+
+    require: int | None
+    threshold: float | None
+    junit: Path | None
+
+    def __post_init__(self) -> None:
+        if self.junit is not None:
+            if self.require is None:
+                raise SpecError("--junit was given without --require", "add --require N")
+            require_writable(self.junit)
+
+    def settings(self, given: Sequence[str] | None) -> list[str]:
+        """The settings of the workload: `given`, and the threshold."""
+        return [*(given or ()), *([f"training.au_threshold={self.threshold}"] if self.threshold else [])]
+
+    def leave(self, result: RunResult) -> None:
+        """Say whether the result passes, and end with the exit status that says the same.
+
+        Does nothing without --require, and in a rank whose launcher does it.
+        """
+        if self.require is None or live.launched():
+            return
+        verdict = judge(self.require, result, self.threshold)
+        print(verdict.line)
+        if self.junit is not None:
+            write_junit(self.junit, str(result.dataset.get("path", "")), [verdict])
+        raise typer.Exit(verdict.status)
 
 
 def default_out(name: str) -> Path:
@@ -131,14 +179,6 @@ def show_result(result: RunResult, out: Path) -> None:
     print_result(result)
     page = shlex.join(["feedrate", "report", str(out), "--html", "page.html"])
     typer.echo(f"\nresult: {out}   ({page})")
-
-
-def required(result: RunResult, count: int) -> int:
-    """Say whether `count` accelerators are fed; the exit status that says the same."""
-    threshold = float(result.workload["training"]["au_threshold"])
-    status = gate(count, result.knee, result.points, threshold)
-    print(verdict(count, status))
-    return status
 
 
 def answer_of(result: RunResult, out: Path) -> dict[str, Any]:

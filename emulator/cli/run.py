@@ -72,6 +72,8 @@ def run(
     verify_reads: options.VerifyReads = False,
     mismatched: options.Mismatched = False,
     require: options.Require = None,
+    threshold: options.Threshold = None,
+    junit: options.Junit = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
     self_test: Annotated[
@@ -79,7 +81,8 @@ def run(
     ] = False,
 ) -> None:
     """Emulate training with one rank per accelerator, once."""
-    spec = load_workload(workload, settings or [])
+    gate = options.Gate(require, threshold, junit)
+    spec = load_workload(workload, gate.settings(settings))
     if self_test:
         _self_test(spec, loader)
         return
@@ -100,7 +103,7 @@ def run(
         command=options.command_line(),
         label=label,
     )
-    _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run, mismatched, require)
+    _start(job, ranks, 1, lambda size: FixedCounts((size,)), dry_run, mismatched, gate)
 
 
 def sweep(
@@ -143,6 +146,8 @@ def sweep(
     verify_reads: options.VerifyReads = False,
     mismatched: options.Mismatched = False,
     require: options.Require = None,
+    threshold: options.Threshold = None,
+    junit: options.Junit = None,
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
@@ -156,7 +161,8 @@ def sweep(
         raise SpecError(
             f"sweep needs {missing}", "feedrate sweep DIR --workload NAME; feedrate workloads lists names"
         )
-    place, spec = parse_place(dataset), load_workload(workload, settings or [])
+    gate = options.Gate(require, threshold, junit)
+    place, spec = parse_place(dataset), load_workload(workload, gate.settings(settings))
     if noise is not None:
         if not isinstance(place, Path):
             raise SpecError("--noise needs a dataset in a folder", "leave it out for objects")
@@ -185,10 +191,10 @@ def sweep(
             require_ranks(fixed.counts, size)
             return fixed
 
-        _start(job, ranks, max(fixed.counts), listed, dry_run, mismatched, require)
+        _start(job, ranks, max(fixed.counts), listed, dry_run, mismatched, gate)
         return
     if purpose == "fit":
-        _start(job, ranks, DEFAULT_RANKS, ForFit, dry_run, mismatched, require)
+        _start(job, ranks, DEFAULT_RANKS, ForFit, dry_run, mismatched, gate)
         return
     seconds = None if budget is None else parse_seconds(budget)
 
@@ -198,7 +204,7 @@ def sweep(
         )
         return Adaptive(search, MonotonicClock(), repeats=repeats, budget=seconds)
 
-    _start(job, ranks, DEFAULT_RANKS, adaptive, dry_run, mismatched, require)
+    _start(job, ranks, DEFAULT_RANKS, adaptive, dry_run, mismatched, gate)
 
 
 def _start(
@@ -208,7 +214,7 @@ def _start(
     schedule: Callable[[int], Schedule],
     dry_run: bool,
     mismatched: bool,
-    require: int | None,
+    gate: options.Gate,
 ) -> None:
     """Measure under the mpirun that started this process, or start one here.
 
@@ -224,7 +230,7 @@ def _start(
         _show_plan(job, manifest, schedule(ranks or usual), ranks or usual)
         return
     if not started_by_mpi():
-        _launch(job, manifest, ranks or usual, schedule, require)
+        _launch(job, manifest, ranks or usual, schedule, gate)
     comm = world(expected=ranks)
     asked = schedule(comm.size)
     leader = Leader(job, asked)
@@ -233,15 +239,14 @@ def _start(
     if result is not None:
         leader.say_verdict()
         options.show_result(result, job.out)
-        if require is not None and not live.launched():
-            raise typer.Exit(options.required(result, require))
+        gate.leave(result)
         wants_knee = job.kind == "sweep" and not isinstance(asked, ForFit)
         if wants_knee and result.knee is not None and result.knee.kind in INCONCLUSIVE:
             raise typer.Exit(Inconclusive.exit_code)
 
 
 def _launch(
-    job: TrainingJob, manifest: Manifest, ranks: int, schedule: Callable[[int], Schedule], require: int | None
+    job: TrainingJob, manifest: Manifest, ranks: int, schedule: Callable[[int], Schedule], gate: options.Gate
 ) -> NoReturn:
     """Look at what can be seen from here, then start the same command under mpirun, and end as it does."""
     schedule(ranks)
@@ -259,7 +264,8 @@ def _launch(
     if status in (0, Inconclusive.exit_code):
         result = read_result(job.out)
         options.show_result(result, job.out)
-        raise typer.Exit(status if require is None else options.required(result, require))
+        gate.leave(result)
+        raise typer.Exit(status)
     kept: list[bool] = []
 
     def look() -> None:

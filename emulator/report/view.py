@@ -106,6 +106,7 @@ def marks_line(result: RunResult) -> str:
 _OF_ONE_TIME = {
     "--out": True,
     "--resume": True,
+    "--junit": True,
     "--force": False,
     "--dry-run": False,
     "--json": False,

@@ -50,13 +50,31 @@ def test_every_answer_is_json(words):
 def test_report_as_json_csv_and_markdown(swept, tmp_path):
     out = swept[1]
     assert json.loads(feedrate("report", out, "--json").out)["answer"]
-    table = feedrate("report", out, "--csv").out.splitlines()
+    table = feedrate("report", out, "--csv", "-").out.splitlines()
     assert table[0].startswith("ranks,samples/s,") and len(table) == 3
-    assert "| ranks |" in feedrate("report", out, "--markdown").out
+    assert "| ranks |" in feedrate("report", out, "--markdown", "-").out
     assert json.loads(feedrate("compare", out, out, "--json").out)["results"][0]["label"] == "as it was"
     assert "ends in .jpg" in feedrate("report", out, "--png", tmp_path / "p.jpg").one_line()
     unwritable = feedrate("report", out, "--html", tmp_path / "no" / "p.html")
     assert unwritable.status == 4 and "MB/s" not in unwritable.out
+
+
+def test_gates_decide_the_exit_status(swept, tmp_path):
+    """Two processes are fed: 2 x 80 MB/s of 400 MB/s."""
+    out, junit = swept[1], tmp_path / "gate.xml"
+    for words, status in (
+        (("report", out, "--require", 2, "--threshold", 0.5, "--junit", junit), 0),
+        (("report", out, "--require", 99), 9),
+        (("compare", out, out, "--fail-if-worse", "50%", "--junit", junit), 0),
+        (("compare", out, out, "--fail-if-worse", "5%", "--junit", tmp_path / "no" / "gate.xml"), 4),
+        (("compare", out, "--fail-if-worse", "5%"), 2),
+        (("compare", out, out, "--fail-if-worse", "5 apples"), 2),
+        (("report", out, "--junit", junit), 2),
+    ):
+        done = feedrate(*words)
+        assert done.status == status, (words, done.out, done.err)
+        assert bool(done.err) == (status not in (0, 9, 10)), done.err
+    assert 'name="--fail-if-worse 50%"' in junit.read_text()
 
 
 def test_resume_needs_nothing_but_the_folder(swept, tmp_path):

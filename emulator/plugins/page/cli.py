@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from emulator import live
+from emulator.analysis.gate import worst
 from emulator.cli import options
 from emulator.errors import SpecError
-from emulator.files import require_writable
+from emulator.files import require_writable, write_whole
 from emulator.plugins.page import compare as comparing
 from emulator.plugins.page.page import beside, gather, write_html
 from emulator.plugins.page.reference import load_references
 from emulator.record.out import read_result
 from emulator.report.drawing import draw_result, write_picture
+from emulator.report.junit import write_junit
+from emulator.report.metrics import as_openmetrics
 from emulator.report.table import as_plain, to_csv
 from emulator.report.terminal import as_markdown, print_blocks, result_blocks
 from emulator.report.view import kind_of
 from emulator.sweep.summary import recovered
+from emulator.units import parse_share
 
 Html = Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")]
 Png = Annotated[Path | None, typer.Option("--png", help="Write the plots as a picture.")]
 Svg = Annotated[Path | None, typer.Option("--svg", help="Write the plots as a drawing.")]
-Csv = Annotated[bool, typer.Option("--csv", help="The table of points as CSV, with all digits.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="All of it as Markdown.")]
+Csv = Annotated[
+    Path | None,
+    typer.Option(
+        "--csv", metavar="FILE", help="Write the table of points as CSV, with all digits; - is stdout."
+    ),
+]
+Markdown = Annotated[
+    Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown; - is stdout.")
+]
+STDOUT = Path("-")
 
 
 def report(
@@ -42,12 +55,20 @@ def report(
     html: Html = None,
     png: Png = None,
     svg: Svg = None,
-    csv: Csv = False,
-    markdown: Markdown = False,
+    csv: Csv = None,
+    markdown: Markdown = None,
+    openmetrics: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the figures as OpenMetrics, for node_exporter's textfiles."),
+    ] = None,
     require: options.Require = None,
+    threshold: options.Threshold = None,
+    junit: options.Junit = None,
 ) -> None:
     """Show a result: table, knee, what qualifies it; write it as a page or a picture."""
-    _check(html, png, svg, csv, markdown)
+    files = {"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown, "prom": openmetrics}
+    _check(files)
+    gate = options.Gate(require, threshold, junit)
     found = gather(out, baseline or [], system or [])
     result = recovered(found.main)
     tables, figures = beside(result, found)
@@ -55,12 +76,14 @@ def report(
     if live.for_programs():
         folder = found.main.parent if found.main.is_file() else found.main
         live.answer({**options.answer_of(result, folder), "beside": [as_plain(table) for table in tables]})
-    if csv:
-        sys.stdout.write(to_csv(kind_of(result).tables(result)[0]))
-    elif markdown:
-        sys.stdout.write(as_markdown(blocks))
-    elif not live.for_programs():
+    elif STDOUT not in (csv, markdown):
         print_blocks(blocks)
+    if csv is not None:
+        _write(csv, to_csv(kind_of(result).tables(result)[0]))
+    if markdown is not None:
+        _write(markdown, as_markdown(blocks))
+    if openmetrics is not None:
+        _write(openmetrics, as_openmetrics(result))
     if html is not None:
         write_html(result, html, tables, figures, found.limit)
         _said(f"page: {html}")
@@ -68,8 +91,7 @@ def report(
         if path is not None:
             draw_result(result, path, kind)
             _said(f"picture: {path}")
-    if require is not None:
-        raise typer.Exit(options.required(result, require))
+    gate.leave(result)
 
 
 def compare(
@@ -82,11 +104,27 @@ def compare(
     html: Html = None,
     png: Png = None,
     svg: Svg = None,
-    csv: Csv = False,
-    markdown: Markdown = False,
+    csv: Csv = None,
+    markdown: Markdown = None,
+    fail_if_worse: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Exit with 10 if another result is worse than the first by more than this, for example 5%; "
+            "9 if nobody can tell.",
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what --fail-if-worse found as JUnit XML.")
+    ] = None,
 ) -> None:
     """Compare results on the same axes: per accelerator, per host, X/X_ideal; and say what differs."""
-    _check(html, png, svg, csv, markdown)
+    _check({"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown})
+    share = None if fail_if_worse is None else parse_share("--fail-if-worse", fail_if_worse)
+    if junit is not None:
+        if share is None:
+            raise SpecError("--junit was given without --fail-if-worse", "add --fail-if-worse 5%")
+        require_writable(junit)
     found = [read_result(out) for out in outs]
     names = comparing.names_of(outs, [result.label for result in found])
     results = list(zip(names, found, strict=True))
@@ -94,12 +132,12 @@ def compare(
     blocks = comparing.blocks(comparison)
     if live.for_programs():
         live.answer(comparing.as_plain(comparison))
-    if csv:
-        sys.stdout.write(to_csv(comparing.tables(comparison)[0]))
-    elif markdown:
-        sys.stdout.write(as_markdown(blocks))
-    elif not live.for_programs():
+    elif STDOUT not in (csv, markdown):
         print_blocks(blocks)
+    if csv is not None:
+        _write(csv, to_csv(comparing.tables(comparison)[0]))
+    if markdown is not None:
+        _write(markdown, as_markdown(blocks))
     if html is not None:
         comparing.write_html(comparison, html)
         _said(f"page: {html}")
@@ -107,6 +145,13 @@ def compare(
         if path is not None:
             write_picture(comparing.figures(comparison), path, kind, "Comparison")
             _said(f"picture: {path}")
+    if share is not None:
+        verdicts = comparing.gate(share, comparison)
+        for verdict in verdicts:
+            print(verdict.line)
+        if junit is not None:
+            write_junit(junit, names[0], verdicts)
+        raise typer.Exit(worst(verdicts))
 
 
 def _said(line: str) -> None:
@@ -115,17 +160,29 @@ def _said(line: str) -> None:
         typer.echo(line)
 
 
-def _check(html: Path | None, png: Path | None, svg: Path | None, csv: bool, markdown: bool) -> None:
-    """Refuse files that cannot be written, before anything is drawn. Raises SpecError, StorageError."""
-    if csv and markdown:
-        raise SpecError("--csv and --markdown were both given", "leave one of them out")
-    for path, suffix in ((png, ".png"), (svg, ".svg"), (html, ".html")):
-        if path is None:
+def _write(path: Path, text: str) -> None:
+    """Write a file, or to stdout for `-`. Raises StorageError."""
+    if path == STDOUT:
+        sys.stdout.write(text)
+        return
+    write_whole(path, text)
+    _said(f"file: {path}")
+
+
+def _check(files: Mapping[str, Path | None]) -> None:
+    """Refuse files that cannot be written, before anything is drawn. Raises SpecError, StorageError.
+
+    `files` maps the usual suffix of each kind of file to the one that is asked for.
+    """
+    if list(files.values()).count(STDOUT) > 1:
+        raise SpecError("two options write to stdout", "give one of them the name of a file")
+    pictures = {".png", ".svg", ".html", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"}
+    for suffix, path in files.items():
+        if path is None or path == STDOUT:
             continue
-        known = {".png", ".svg", ".html", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"} - {suffix}
-        if path.suffix.lower() in known:
+        if path.suffix.lower() in pictures - {f".{suffix}"}:
             raise SpecError(
-                f"--{suffix[1:]} {path} ends in {path.suffix}, and it would be {suffix[1:].upper()}",
-                f"write {path.with_suffix(suffix)}",
+                f"--{suffix} {path} ends in {path.suffix}, and it would be {suffix.upper()}",
+                f"write {path.with_suffix('.' + suffix)}",
             )
         require_writable(path)

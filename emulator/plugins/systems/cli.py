@@ -42,10 +42,14 @@ def simulate(
     dataset: Annotated[Path | None, typer.Option(help="Take the samples' sizes from it.")] = None,
     files: Annotated[int | None, typer.Option(min=1, help="Samples, when no dataset is given.")] = None,
     settings: options.Settings = None,
+    require: options.Require = None,
+    threshold: options.Threshold = None,
+    junit: options.Junit = None,
     force: options.Force = False,
 ) -> None:
     """Predict a sweep on a described or fitted system, up to 100,000 ranks."""
-    spec = load_workload(workload, settings or [])
+    gate = options.Gate(require, threshold, junit)
+    spec = load_workload(workload, gate.settings(settings))
     out = out or options.default_out(spec.name)
     result, _ = in_virtual_time(
         spec,
@@ -62,6 +66,7 @@ def simulate(
         say=live.say,
     )
     options.show_result(result, out)
+    gate.leave(result)
 
 
 def parse_progression(text: str) -> tuple[int, ...]:

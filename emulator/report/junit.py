@@ -1,0 +1,28 @@
+"""Verdicts of gates as a JUnit report, which CI systems show beside their tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from emulator.analysis.gate import NOT_MET, UNKNOWN, Verdict
+from emulator.files import write_whole
+
+
+def write_junit(path: Path, subject: str, verdicts: Sequence[Verdict]) -> None:
+    """Write a test case for each verdict: a failure when not met, an error when it cannot be told.
+
+    Raises StorageError.
+    """
+    suite = ElementTree.Element("testsuite", name="feedrate", tests=str(len(verdicts)))
+    for name, status in (("failures", NOT_MET), ("errors", UNKNOWN)):
+        suite.set(name, str(sum(verdict.status == status for verdict in verdicts)))
+    for verdict in verdicts:
+        case = ElementTree.SubElement(suite, "testcase", classname=subject, name=verdict.asked)
+        tag = {NOT_MET: "failure", UNKNOWN: "error"}.get(verdict.status, "system-out")
+        told = ElementTree.SubElement(case, tag)
+        told.text = verdict.line
+        if tag != "system-out":
+            told.set("message", verdict.line)
+    write_whole(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")
