@@ -107,17 +107,18 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     assert "Beside noise: checkpoint" in feedrate("report", out).out
 
     knee = Knee(
-        n_au=8.0, n_98=6.0, n_saturation=9.0, peak_samples_per_second=None, interval=(7.6, 8.4), sentence=""
-    )
+        kind="knee", n_au=8.0, n_98=6.0, n_saturation=9.0, peak_samples_per_second=None, interval=(7.6, 8.4),
+        sentence="",
+    )  # fmt: skip
     quiet = replace(result, knee=knee, storage={**result.storage, "noise": ""})
     noisy = replace(result, knee=replace(knee, n_au=5.0, interval=(4.8, 5.2)))
     moves = compare([("quiet", quiet), ("noisy", noisy)]).moves
     assert moves == (f"noisy: the knee moves from 8.00 to 5.00 accelerators (-38 %) beside {noise}.",)
-    said = {
-        1.0: "knees of 8.00 and beyond 1 accelerators",  # which 8 is, too
-        0.7: "the knee moves from 8.00 to below 1 accelerators",
-    }
-    for x_ideal, sentence in said.items():
+    seen = [
+        (1.0, replace(knee, kind="beyond", n_au=None, fed=1), "knees of 8.00 and beyond 1 accelerators"),
+        (0.7, replace(knee, kind="below", n_au=None, starved=1), "moves from 8.00 to below 1 accelerators"),
+    ]
+    for x_ideal, other, sentence in seen:
         point = replace(noisy.points[0], x_ideal=x_ideal)
-        unseen = replace(noisy, knee=replace(knee, n_au=None), points=(point,))
+        unseen = replace(noisy, knee=other, points=(point,))
         assert sentence in compare([("quiet", quiet), ("noisy", unseen)]).moves[0]
