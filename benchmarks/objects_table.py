@@ -25,8 +25,8 @@ from processes import in_a_process
 from emulator.config.storage import parse_place
 from emulator.launch.mpirun import find_launcher, rank_environment
 from emulator.order import EpochPlan, batches
-from emulator.run.comm import world
 from emulator.run.shared import open_together
+from emulator.run.world import world
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -20,7 +20,7 @@ from emulator.launch.forkserver import Preload
 from emulator.launch.launched import started_by_mpi
 from emulator.launch.mpirun import launch
 from emulator.record.machine import cores
-from emulator.run.comm import world
+from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.answer import answer_lines
 from emulator.sweep.ask import STORAGE, Answer, Question, answer_in

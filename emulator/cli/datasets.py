@@ -13,9 +13,9 @@ from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.sizes import needed_data
 from emulator.errors import DatasetError, SpecError, StorageError
-from emulator.run.comm import world
 from emulator.run.verify import Checking
 from emulator.run.verify import verify as check
+from emulator.run.world import world
 from emulator.units import counted, parse_bytes, parse_rate, show_bytes, show_rate, show_seconds
 
 

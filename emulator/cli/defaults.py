@@ -30,7 +30,8 @@ from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.record.out import read_result
 from emulator.registry import VERBS
 from emulator.report.view import words_again
-from emulator.run.comm import agreed, world
+from emulator.run.comm import agreed
+from emulator.run.world import world
 
 FILE = "feedrate.toml"
 BESIDE = frozenset(

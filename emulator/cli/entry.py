@@ -12,7 +12,7 @@ from emulator.errors import FeedrateError, LaunchError
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.supervise import supervised, tell_status
 from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, watch_rank
-from emulator.run.comm import world
+from emulator.run.world import world
 
 _LAST_WORDS_SECONDS = 2.0
 """How long other ranks wait when MPI does not start: the launcher ends all ranks when one ends, and rank 0

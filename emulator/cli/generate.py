@@ -19,9 +19,9 @@ from emulator.dataset.manifest import TRAINING
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.errors import SpecError
 from emulator.registry import FORMATS
-from emulator.run.comm import world
 from emulator.run.generate import Filled, Filling, Interrupted
 from emulator.run.generate import generate as fill
+from emulator.run.world import world
 from emulator.storage import open_store
 from emulator.storage.base import Store, WriteOptions
 from emulator.text import masked

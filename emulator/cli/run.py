@@ -33,9 +33,9 @@ from emulator.record.out import RESULT, check_out, read_result, require_apart
 from emulator.record.steps import step_blocks
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
-from emulator.run.comm import world
 from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
+from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.leader import Leader
 from emulator.sweep.noise import noise_named

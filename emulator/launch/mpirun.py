@@ -23,13 +23,12 @@ from emulator import live
 from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
 from emulator.launch.child import ChildProcess, signals_to
 from emulator.launch.forkserver import Preload, fork_server
-from emulator.launch.process import process_state, short_of_memory
+from emulator.launch.process import no_heartbeat, process_state, short_of_memory
 from emulator.launch.scratch import ranks_in, scratch
 from emulator.launch.watch import REASON, briefly, storage_timeout
 from emulator.live import Follower
 from emulator.record.machine import cores
 from emulator.record.out import replace_failure
-from emulator.units import show_seconds
 
 Flavour = Literal["openmpi", "mpich"]
 
@@ -221,11 +220,7 @@ class _Run:
         for rank, (pid, beat, host) in ranks_in(self._folder).items():
             silent, state = now - max(began, beat), process_state(pid)
             if silent > timeout and state not in ("", "Z", "X"):
-                what = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
-                return (
-                    f"rank {rank} on {host} has not reported for {show_seconds(silent)}: "
-                    f"{what.get(state, 'it does not run')} (process {pid}, state {state})"
-                )
+                return no_heartbeat(rank, host, silent, pid, state)
         return ""
 
     def _note_dead(self) -> None:

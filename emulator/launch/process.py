@@ -8,6 +8,8 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from emulator.units import show_seconds
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -35,6 +37,15 @@ def process_state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
         return ""
+
+
+def no_heartbeat(rank: int, host: str, seconds: float, pid: int, state: str) -> str:
+    """Describe a rank that has had no heartbeat for `seconds`; `state` is its process's (`process_state`)."""
+    known = {"T": "it is stopped", "t": "it is stopped", "D": "it hangs in the kernel"}
+    return (
+        f"rank {rank} on {host} has not reported for {show_seconds(seconds)}: "
+        f"{known.get(state, 'it does not run')} (process {pid}, state {state or 'unknown'})"
+    )
 
 
 def oom_kills() -> int:

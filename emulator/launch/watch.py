@@ -176,7 +176,22 @@ def watch_rank(rank: int, timeout: float) -> None:
                 return os.pwrite(file, f"{os.getpid()} {time.monotonic():020.3f} {host}\n".encode(), 0)
 
             beat()
-    Watchdog(timeout, partial(end_rank, rank), beat)
+
+    def beat_all() -> None:
+        beat()
+        for action in _at_each_beat:
+            action()
+
+    Watchdog(timeout, partial(end_rank, rank), beat_all)
+
+
+_at_each_beat: list[Callable[[], object]] = []
+"""Actions of `at_each_beat`."""
+
+
+def at_each_beat(action: Callable[[], object]) -> None:
+    """Have the watchdog of this rank call `action()` several times in each --storage-timeout."""
+    _at_each_beat.append(action)
 
 
 def watch_worker(hung: Callable[[StorageError], object]) -> None:
@@ -191,9 +206,12 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
     Watchdog(storage_timeout(sys.argv[1:]), hung, end_with_rank)
 
 
-def end_rank(rank: int, error: FeedrateError) -> None:
-    """Report `error`, and end this process, rank `rank`, and through MPI all others. From any thread."""
-    say_why(rank, error)
+def end_rank(rank: int, error: FeedrateError, *, witness: bool = False) -> None:
+    """Report `error`, and end this process, rank `rank`, and through MPI all others. From any thread.
+
+    `witness`: the error is another rank's, which cannot report it.
+    """
+    say_why(rank, error, witness=witness)
     end_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
@@ -202,21 +220,25 @@ def end_rank(rank: int, error: FeedrateError) -> None:
     os._exit(error.exit_code)
 
 
-def say_why(rank: int, error: FeedrateError) -> None:
+def say_why(rank: int, error: FeedrateError, *, witness: bool = False) -> None:
     """Report why rank `rank`, this process, ends, unless another rank has ended the run before."""
-    line = f"rank {rank} on {socket.gethostname()}: {error}"
-    if end_with(line):
-        write_stderr(f"feedrate: error: {line}")
+    line = str(error) if witness else f"rank {rank} on {socket.gethostname()}: {error}"
+    first = [end_with(line)]
     for action in _before_end:
-        briefly(partial(action, line), 1.0)
+        briefly(partial(lambda action: first.append(action(line)), action), 1.0)
+    if all(first):
+        write_stderr(f"feedrate: error: {line}")
 
 
-_before_end: list[Callable[[str], object]] = []
+_before_end: list[Callable[[str], bool]] = []
 """Actions of `before_end`."""
 
 
-def before_end(action: Callable[[str], object]) -> None:
-    """Have `action(reason)` called before this rank ends because of a hang; it has a second."""
+def before_end(action: Callable[[str], bool]) -> None:
+    """Have `action(reason)` called before this rank ends because of a hang; it has a second.
+
+    It returns False if another rank has given a reason before, on any host: then this rank is quiet.
+    """
     _before_end.append(action)
 
 

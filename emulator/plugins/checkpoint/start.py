@@ -16,7 +16,8 @@ from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.job import CheckpointJob, check
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
-from emulator.run.comm import Quiet, world
+from emulator.run.comm import Quiet
+from emulator.run.world import world
 from emulator.units import counted
 
 _SWEEP_SECONDS, _SWEEP_SECONDS_OF_FAILED_STORAGE = 60.0, 3.0
