@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,15 +33,17 @@ def on_hosts(per_host: int, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(run.args, run.returncode, out, errors)
 
 
-def start_on_hosts(per_host: int, *words: object) -> subprocess.Popen[str]:
-    """The same, while it runs."""
+def start_on_hosts(
+    per_host: int, *words: object, before: Sequence[object] = (), folder: Path = Path()
+) -> subprocess.Popen[str]:
+    """The same, while it runs, in `folder`; each rank is a command that begins with `before`."""
     mpirun = Path(sys.executable).parent / "mpirun"
     command = [
         mpirun, "--prtemca", "plm_ssh_agent", AGENT, "--prtemca", "prte_if_include", "eth0",
         "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", "--mca", "btl_tcp_if_include", "10.78.0.0/24",
         "--mca", "osc", "^ucx", "--host", ",".join(f"{host}:{per_host}" for host in HOSTS),
         "--map-by", "slot:oversubscribe", "--bind-to", "none", "-n", per_host * len(HOSTS),
-        sys.executable, "-m", "emulator", *words,
+        "--wdir", folder.absolute(), *before, sys.executable, "-m", "emulator", *words,
     ]  # fmt: skip
     environment = {**os.environ, **ROOT_AND_OVERSUBSCRIBED}
     environment.pop("PRTE_MCA_rmaps_default_mapping_policy")  # --map-by says it

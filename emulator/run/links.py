@@ -7,6 +7,9 @@ of 3.5 ms fell from 95 % on one host to 37 % on eight. Here a message wakes its 
 MPI carries addresses and a token, once. A host listens on its own addresses, only until the hosts below it
 have connected, and both ends of a connection prove that they have the token.
 
+A second connection between the same two hosts carries a heartbeat each second: a host whose first rank is
+stopped keeps its connections, and only its silence shows it.
+
 Clocks of hosts differ. A host estimates the clock above it from round trips when they connect, and from the
 time in each later message. Of the readings in a second the largest had the shortest delay; it is used, so the
 estimate follows drift.
@@ -22,6 +25,7 @@ import secrets
 import select
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,15 +33,16 @@ from contextlib import contextmanager, suppress
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
 
 from emulator.errors import FeedrateError, RankError
-from emulator.launch.watch import end_rank
+from emulator.launch.watch import end_rank, storage_timeout
 from emulator.run.comm import Comm, Quiet
 from emulator.storage.base import Closing
+from emulator.units import show_seconds
 
 FAN = 8
 """Hosts directly below a host. A meeting of 9 hosts takes one level, of 73 two, of 585 three."""
 
 _JOIN_SECONDS = 10.0
-"""Longest time to connect all hosts, seconds."""
+"""Longest time to connect all hosts, seconds for each level of the tree."""
 _CALL_SECONDS = 2.0
 """Longest time for one address to answer, seconds."""
 _ROUND_TRIPS = 50
@@ -45,6 +50,9 @@ _SILENCE_SECONDS = 4
 """Longest time that a host may be unreachable, seconds."""
 _GRACE_SECONDS = 1.5
 """Seconds for MPI to end this rank after a peer has ended. After them, this rank ends itself."""
+_BEAT_SECONDS = 1.0
+_PATIENCE_SECONDS = 2.0
+"""Seconds after --storage-timeout before a silent host ends the run: its own ranks know more, so go first."""
 
 _UP = struct.Struct("=d")
 """Message to the host above: end of the last step below, in that host's clock."""
@@ -76,10 +84,18 @@ class RemoteClock:
 class _Peer:
     """A connected host of the tree."""
 
-    def __init__(self, number: int, name: str, link: socket.socket) -> None:
+    def __init__(self, number: int, name: str, link: socket.socket, life: socket.socket) -> None:
+        """`link` carries the ends of steps, `life` heartbeats."""
         self.number = number
         self.name = name
         self.link = link
+        self.life = life
+        for one in (link, life):
+            _prepare(one)
+
+    def close(self) -> None:
+        self.link.close()
+        self.life.close()
 
     def send(self, message: bytes) -> None:
         try:
@@ -158,10 +174,13 @@ class HostLinks(Closing):
             peer.send(_DOWN.pack(last, time.monotonic()))
         return last
 
-    def guard(self, rank: int) -> None:
-        """From now on, end this rank, number `rank` of the world, when a neighbour in the tree is lost."""
+    def guard(self, rank: int, timeout: float) -> None:
+        """From now on, end this rank, number `rank` of the world, when a neighbour in the tree is lost.
+
+        So is one that is silent for `timeout` seconds.
+        """
         peers = [peer for peer in (self._above, *self._below) if peer is not None]
-        self._guard = _Guard(rank, peers)
+        self._guard = _Guard(rank, peers, timeout)
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
@@ -169,29 +188,61 @@ class HostLinks(Closing):
             self._guard.stop()
         for peer in (self._above, *self._below):
             if peer is not None:
-                peer.link.close()
+                peer.close()
 
 
 class _Guard:
-    """A thread that ends its rank when a peer is lost: the rank may be in a read for minutes."""
+    """A thread that ends its rank when a peer is lost or silent: the rank may be in a read for minutes."""
 
-    def __init__(self, rank: int, peers: Sequence[_Peer]) -> None:
+    def __init__(self, rank: int, peers: Sequence[_Peer], timeout: float) -> None:
         self._rank = rank
-        self._peers = {peer.link.fileno(): peer for peer in peers}
+        self._timeout = timeout + _PATIENCE_SECONDS
+        self._peers = {one.fileno(): peer for peer in peers for one in (peer.link, peer.life)}
+        self._heard = {peer.life.fileno(): time.monotonic() for peer in peers}
         self._poll = select.poll()
         for descriptor in self._peers:
-            self._poll.register(descriptor, select.POLLRDHUP)
+            # Of the link only its end: its messages are the barrier's.
+            self._poll.register(
+                descriptor, select.POLLRDHUP | (select.POLLIN if descriptor in self._heard else 0)
+            )
         self._stop, self._stopped = socket.socketpair()
         self._poll.register(self._stopped, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="guard of hosts", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        gone = [descriptor for descriptor, _ in self._poll.poll()]
-        if self._stopped.fileno() in gone:
-            return
-        peer = self._peers[gone[0]]
+        looked = beaten = time.monotonic()
+        while True:
+            ready = dict(self._poll.poll(1e3 * _BEAT_SECONDS))
+            now = time.monotonic()
+            if (
+                now - looked > _BEAT_SECONDS + self._timeout / 2
+            ):  # this process was stopped: maybe others, too
+                self._heard = dict.fromkeys(self._heard, now)
+            looked = now
+            if self._stopped.fileno() in ready:
+                return None
+            ended = [one for one, event in ready.items() if event & ~select.POLLIN]
+            if ended:
+                return self._lost(self._peers[ended[0]])
+            for descriptor in ready:
+                with suppress(OSError):
+                    self._peers[descriptor].life.recv(4096)
+                self._heard[descriptor] = now
+            if now - beaten >= _BEAT_SECONDS / 2:
+                beaten = now
+                for descriptor in self._heard:
+                    with suppress(OSError):  # its end is seen by poll
+                        self._peers[descriptor].life.send(b".", socket.MSG_DONTWAIT)
+            descriptor, heard = min(self._heard.items(), key=lambda item: item[1])
+            if now - heard > self._timeout:
+                told = f"{self._peers[descriptor].name} has not reported for {show_seconds(now - heard)}"
+                why = "its first rank is stopped or hangs, or all of the host does; what was measured is kept"
+                return end_rank(self._rank, RankError(told, why), witness=True)
+
+    def _lost(self, peer: _Peer) -> None:
         code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        code = code or peer.life.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         error = LostHost(peer.name, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
         if error.silent or not select.select([self._stopped], [], [], _GRACE_SECONDS)[0]:
             end_rank(self._rank, error)
@@ -223,7 +274,7 @@ def hosts_joined(world: Comm, hosts: Sequence[str]) -> Iterator[tuple[HostLinks 
         links.close()
         links = None
     if links:
-        links.guard(world.rank)
+        links.guard(world.rank, storage_timeout(sys.argv[1:]))
     try:
         yield links, problem
     except Quiet:  # all ranks end together
@@ -254,27 +305,36 @@ def _join(leaders: Comm, names: Sequence[str]) -> tuple[HostLinks | None, str]:
     try:
         if failed:
             return None, failed
-        deadline = time.monotonic() + _JOIN_SECONDS
+        deadline = time.monotonic() + _JOIN_SECONDS * levels(len(names))
         if number:
             parent = (number - 1) // FAN
-            link = _call(ports[parent], own, _Proof(token, number, parent), deadline)
-            above = _Peer(parent, names[parent], link)
+            link, life = (
+                _call(ports[parent], own, _Proof(token, number, parent, line), deadline) for line in (0, 1)
+            )
+            above = _Peer(parent, names[parent], link, life)
             peers.append(above)
             clock = RemoteClock([_trip(above) for _ in range(_ROUND_TRIPS)])
-        found = _answer(listeners, {child: _Proof(token, child, number) for child in below}, deadline)
-        children = [_Peer(child, names[child], link) for child, link in found.items()]
+        proofs = [_Proof(token, child, number, line) for child in below for line in (0, 1)]
+        found = _answer(listeners, {proof.number: proof for proof in proofs}, deadline)
+        children = [_Peer(one, names[one], found[2 * one], found[2 * one + 1]) for one in below]
         peers += children
         _show_clock(children)
-        for peer in peers:
-            _prepare(peer.link)
     except (OSError, FeedrateError) as error:
         for peer in peers:
-            peer.link.close()
+            peer.close()
         return None, f"{names[number]}: {error}"
     finally:
         for listener in listeners:
             listener.close()
     return HostLinks(number, above, clock, children), ""
+
+
+def levels(hosts: int) -> int:
+    """Levels of the tree below its first host."""
+    deepest, found = hosts - 1, 0
+    while deepest > 0:
+        deepest, found = (deepest - 1) // FAN, found + 1
+    return found
 
 
 def _show_clock(children: Sequence[_Peer]) -> None:
@@ -297,11 +357,12 @@ class _Proof:
 
     size = 4 + hashlib.sha256().digest_size
 
-    def __init__(self, token: bytes, child: int, parent: int) -> None:
-        self._number = struct.pack("=I", child)
-        pair = struct.pack("=II", child, parent)
-        self.of_child = self._number + hmac.digest(token, b"from below" + pair, "sha256")
-        self.of_parent = self._number + hmac.digest(token, b"from above" + pair, "sha256")
+    def __init__(self, token: bytes, child: int, parent: int, line: int) -> None:
+        """`line` is 0 for the connection that carries steps, 1 for the one that carries heartbeats."""
+        self.number = 2 * child + line
+        named, pair = struct.pack("=I", self.number), struct.pack("=II", self.number, parent)
+        self.of_child = named + hmac.digest(token, b"from below" + pair, "sha256")
+        self.of_parent = named + hmac.digest(token, b"from above" + pair, "sha256")
 
 
 def own_addresses() -> list[IPv4Interface | IPv6Interface]:
@@ -337,7 +398,7 @@ def _listen(address: IPv4Interface | IPv6Interface) -> socket.socket:
     listener = socket.socket(_family(str(address.ip)))
     try:
         listener.bind((str(address.ip), 0))
-        listener.listen(2 * FAN)
+        listener.listen(4 * FAN)
     except OSError:
         listener.close()
         raise
@@ -392,14 +453,16 @@ def _call(
 def _answer(
     listeners: Sequence[socket.socket], expected: dict[int, _Proof], deadline: float
 ) -> dict[int, socket.socket]:
-    """Accept the `expected` hosts, by number; others are refused. Raises OSError."""
+    """Accept the `expected` connections, by number; others are refused. Raises OSError."""
     found: dict[int, socket.socket] = {}
     try:
         while len(found) < len(expected):
             left = deadline - time.monotonic()
             ready = select.select(listeners, [], [], max(0.0, left))[0]
             if not ready:
-                raise TimeoutError(f"{len(expected) - len(found)} hosts did not call")
+                raise TimeoutError(
+                    f"{len(expected) - len(found)} of {len(expected)} connections from hosts did not come"
+                )
             link, _ = ready[0].accept()
             with suppress(OSError):
                 link.settimeout(_CALL_SECONDS)

@@ -45,11 +45,13 @@ class Leader:
         self._ranks = self._length = self._step = 0
         self._spools: Spools | None = None
 
-    def open(self, dataset: Dataset, hosts: Sequence[str], unjoined: str = "") -> ResultFolder:
+    def open(
+        self, dataset: Dataset, hosts: Sequence[str], unjoined: str = "", differences: str = ""
+    ) -> ResultFolder:
         """Make OUT, or open the one to resume. `hosts` has the host of every rank of the world.
 
         `unjoined` says why the hosts could not be joined by sockets; it is empty when they were, or when
-        there is only one. Raises SpecError, StorageError.
+        there is only one. `differences` says how their software differs. Raises SpecError, StorageError.
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest = manifest
@@ -77,6 +79,9 @@ class Leader:
             environment["hosts_meet"] = f"through MPI, polled: {unjoined}" if unjoined else "through sockets"
         if unjoined:
             live.say(f"note: hosts synchronise through MPI, which polls, because sockets failed: {unjoined}")
+        if differences:
+            environment["hosts_differ"] = differences
+            live.say(f"note: the software of hosts differs: {differences}")
         result = first_result(job, manifest, environment)
         if job.resume:
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))

@@ -51,7 +51,9 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
         order = activation_order(hosts, job.placement)
         with (
             hosts_joined(world, hosts) as (links, unjoined),
-            entered(world, partial(leader.open, dataset, hosts, unjoined) if leader else None),
+            entered(
+                world, partial(leader.open, dataset, hosts, unjoined, world.differences) if leader else None
+            ),
         ):
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
             seen = world.gather(not checks or (job.out / RESULT).is_file())

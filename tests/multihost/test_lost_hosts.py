@@ -1,18 +1,25 @@
 """A host that is gone ends the run soon, with its name. Needs root: make test-multihost."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hosts import HOSTS, NAME, pids_on, start_on_hosts, start_with_mpich
 
+import emulator
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.multihost
+
+TIMEOUT = 6
+"""--storage-timeout, seconds."""
 
 
 @pytest.fixture(params=[start_on_hosts, start_with_mpich], ids=["openmpi", "mpich"])
@@ -21,7 +28,7 @@ def reading(hosts, tiny, tmp_path, request):
     out = tmp_path / "out"
     run = request.param(
         1, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 100000,
-        "--set", "training.sync=step", "--out", out,
+        "--set", "training.sync=step", "--storage-timeout", f"{TIMEOUT}s", "--out", out,
     )  # fmt: skip
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not ((out / "spool").is_dir() and len(read_steps(out))):
@@ -42,6 +49,53 @@ def test_a_rank_that_is_killed_ends_the_run(reading):
     run.communicate(timeout=20)
     assert run.returncode != 0
     assert time.monotonic() - began < 10
+
+
+def test_a_rank_that_is_stopped_ends_the_run_on_all_hosts(reading):
+    run, out = reading
+    (stopped,) = pids_on(HOSTS[1], "emulator")
+    os.kill(stopped, signal.SIGSTOP)
+    _said_once(run, out, f"{HOSTS[1]} has not reported for ")
+
+
+def test_a_host_that_is_stopped_as_a_whole_ends_the_run_on_the_others(reading):
+    run, out = reading
+    for pid in pids_on(HOSTS[1]):
+        os.kill(pid, signal.SIGSTOP)
+    _said_once(run, out, f"{HOSTS[1]} has not reported for ", still=HOSTS[1])
+
+
+def _said_once(run, out, reason, still=""):
+    """The run ends within its --storage-timeout and 10 s, with one error; nothing is left but on `still`."""
+    began = time.monotonic()
+    _, errors = run.communicate(timeout=60)
+    took = time.monotonic() - began
+    assert run.returncode != 0
+    (line,) = [line for line in errors.splitlines() if "feedrate: error:" in line]
+    assert reason in line and reason in (out / "failure.txt").read_text()
+    assert read_result(out).status == "incomplete"
+    assert took < TIMEOUT + 10
+    while any(pids_on(host) for host in HOSTS if host != still) and time.monotonic() < began + 60:
+        time.sleep(0.2)
+    assert not [host for host in HOSTS if host != still and pids_on(host)]
+
+
+def test_a_host_with_another_feedrate_is_refused_by_its_name(hosts, tiny, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(Path(emulator.__file__).parent, other / "emulator")
+    with (other / "emulator" / "units.py").open("a") as file:
+        file.write("# a change\n")
+    start = f'[ "$(hostname)" != {HOSTS[2]} ] || export PYTHONPATH={other}; exec "$@"'
+    run = start_on_hosts(
+        2, "run", tiny, "--workload", "unet3d-tiny", "--loader", "direct", "--out", tmp_path / "out",
+        before=["bash", "-c", start, "bash"], folder=tmp_path,
+    )  # fmt: skip
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode != 0 and errors.count("feedrate: error:") == 1
+    assert re.search(
+        rf"run different software: code \S+ on {HOSTS[0]}, {HOSTS[1]}, \S+ on {HOSTS[2]}", errors
+    )
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_host_whose_network_is_gone_ends_the_run(reading):

@@ -1,5 +1,6 @@
 """Hosts joined by sockets: all meet, nobody else gets in, clocks are followed, and who is gone is missed."""
 
+import queue
 import socket
 import threading
 import time
@@ -14,7 +15,16 @@ from threads import Group, ThreadComm
 from emulator.errors import RankError
 from emulator.run import links as links_module
 from emulator.run.comm import Quiet
-from emulator.run.links import FAN, RemoteClock, _listen, _Proof, hosts_joined, likely_first, own_addresses
+from emulator.run.links import (
+    FAN,
+    RemoteClock,
+    _listen,
+    _Proof,
+    hosts_joined,
+    levels,
+    likely_first,
+    own_addresses,
+)
 
 
 def on_hosts(hosts, work):
@@ -80,14 +90,43 @@ def test_when_all_end_together_their_sockets_are_closed():
     seen = []
     with pytest.raises(Quiet):
         on_hosts(2, work)
-    assert all(peer.link.fileno() == -1 for links in seen for peer in links._below)
+    peers = [peer for links in seen for peer in links._below]
+    assert all(peer.link.fileno() == peer.life.fileno() == -1 for peer in peers)
+
+
+def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeypatch):
+    """As one whose first rank is stopped. Those that still report are not named."""
+    monkeypatch.setattr(links_module, "storage_timeout", lambda words: 2.0)
+    monkeypatch.setattr(links_module, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(links_module, "end_rank", lambda rank, error, **how: ended.put((rank, str(error))))
+    ended: queue.Queue[tuple[int, str]] = queue.Queue()
+    group, told = Group(3), []
+    joined, over = threading.Barrier(3, timeout=20), threading.Barrier(3, timeout=60)
+
+    def live(rank):
+        with hosts_joined(ThreadComm(group, rank), ["a", "b", "c"]) as (links, _):
+            joined.wait()
+            if rank == 1:
+                links._guard.stop()
+            if rank == 0:
+                told.append(ended.get(timeout=40))
+            over.wait()
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(live, range(3)))
+    assert told[0][0] == 0 and "b has not reported for" in told[0][1]
+
+
+@pytest.mark.parametrize(("hosts", "depth"), [(1, 0), (2, 1), (9, 1), (10, 2), (73, 2), (74, 3), (585, 3)])
+def test_the_time_to_join_grows_with_the_depth_of_the_tree(hosts, depth):
+    assert levels(hosts) == depth
 
 
 def test_strangers_are_sent_away():
     """Who has another token, or is another host, hears nothing; the right one is let in after them."""
     (listener,) = [_listen(own_addresses()[0])]
     address = listener.getsockname()[:2]
-    right, wrong = _Proof(b"t" * 32, 1, 0), _Proof(b"s" * 32, 1, 0)
+    right, wrong = _Proof(b"t" * 32, 1, 0, 0), _Proof(b"s" * 32, 1, 0, 0)
     heard = []
 
     def stranger(said):
@@ -97,7 +136,7 @@ def test_strangers_are_sent_away():
             heard.append(link.recv(100))
 
     def come():
-        for said in (wrong.of_child, _Proof(b"t" * 32, 2, 0).of_child, b"GET / HTTP/1.0\r\n\r\n", b""):
+        for said in (wrong.of_child, _Proof(b"t" * 32, 2, 0, 0).of_child, b"GET / HTTP/1.0\r\n\r\n", b""):
             with_reset = [ConnectionResetError]
             try:
                 stranger(said)
@@ -108,12 +147,12 @@ def test_strangers_are_sent_away():
     found = []
     thread = threading.Thread(target=come)
     thread.start()
-    let_in = links_module._answer([listener], {1: right}, time.monotonic() + 10)
+    let_in = links_module._answer([listener], {right.number: right}, time.monotonic() + 10)
     thread.join()
     assert heard == [b""] * 4
     found[0].sendall(b"x")
-    assert let_in[1].recv(1) == b"x"
-    for link in (listener, found[0], let_in[1]):
+    assert let_in[right.number].recv(1) == b"x"
+    for link in (listener, found[0], let_in[right.number]):
         link.close()
 
 
