@@ -16,6 +16,7 @@ Either way, only the tail that does not fill a step of all ranks is left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -81,14 +82,24 @@ class EpochPlan:
         """Samples of an epoch that nobody reads: the tail that does not fill a step of all ranks."""
         return self.samples - self.steps * self.batch_size * self.ranks
 
-    def require_a_step(self) -> None:
-        """Raises DatasetError when the dataset is too small for one step of all ranks."""
+    @property
+    def files_for_a_step(self) -> int:
+        """Files that hold the samples of one step of all ranks."""
+        return math.ceil(self.batch_size * self.ranks / self.samples_per_file)
+
+    def require_a_step(self, command: str = "") -> None:
+        """Raises DatasetError when the dataset is too small for one step of all ranks.
+
+        `command` is the one that makes the missing files, if it is known.
+        """
         if self.steps < 1:
-            needed = -(-self.batch_size * self.ranks // self.samples_per_file)
+            fits = self.samples // self.batch_size
+            more = f"generate at least {counted(self.files_for_a_step, 'file')}"
             raise DatasetError(
                 f"{counted(self.samples, 'sample')} {'is' if self.samples == 1 else 'are'} too few for "
                 f"{counted(self.ranks, 'rank')} at batch size {self.batch_size}",
-                f"generate at least {counted(needed, 'file')}, or use fewer ranks",
+                (f"`{command}` adds what is missing" if command else more)
+                + (f", or use at most {counted(fits, 'rank')}" if fits else ""),
             )
 
 

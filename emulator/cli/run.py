@@ -37,7 +37,7 @@ from emulator.run.point import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
-from emulator.sweep.leader import Leader
+from emulator.sweep.leader import Leader, require_samples
 from emulator.sweep.noise import noise_named
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Adaptive, FixedCounts, ForFit, Schedule, parse_counts, require_ranks
@@ -227,7 +227,9 @@ def _start(
             "generate one with the workload's recipe, choose another workload, or add --mismatched-dataset",
         )
     if dry_run:
-        _show_plan(job, manifest, schedule(ranks or usual), ranks or usual)
+        planned = schedule(ranks or usual)
+        require_samples(job, manifest, planned.largest)
+        _show_plan(job, manifest, planned, ranks or usual)
         return
     if not started_by_mpi():
         _launch(job, manifest, ranks or usual, schedule, gate)
@@ -249,8 +251,7 @@ def _launch(
     job: TrainingJob, manifest: Manifest, ranks: int, schedule: Callable[[int], Schedule], gate: options.Gate
 ) -> NoReturn:
     """Look at what can be seen from here, then start the same command under mpirun, and end as it does."""
-    schedule(ranks)
-    job.rank_plan(manifest, 0, ranks)
+    require_samples(job, manifest, schedule(ranks).largest)
     _require_memory(job, manifest, ranks)
     require_apart(job.out, job.dataset)
     if not job.resume:

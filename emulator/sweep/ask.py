@@ -324,13 +324,13 @@ class Halving:
     assumption = ""
 
     def __init__(self, most: int, threshold: float, seconds: float) -> None:
-        self._most, self._threshold, self._seconds = most, threshold, seconds
+        self.largest, self._threshold, self._seconds = most, threshold, seconds
         self._begin = time.monotonic()
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         """The largest count first, since that may be all; then the middle of what is open."""
         if not points:
-            return self._most
+            return self.largest
         fed, starved = fed_between(points, self._threshold)
         spent = time.monotonic() - self._begin
         if starved - fed <= 1 or spent + spent / len(points) > self._seconds:
@@ -339,7 +339,7 @@ class Halving:
 
     def left(self, points: Sequence[Point]) -> int:
         """Halvings that are left."""
-        fed, starved = fed_between(points, self._threshold) if points else (0, self._most + 1)
+        fed, starved = fed_between(points, self._threshold) if points else (0, self.largest + 1)
         return max(1, math.ceil(math.log2(max(2, starved - fed))))
 
     def later(self, points: Sequence[Point]) -> Sequence[int] | None:
@@ -355,7 +355,7 @@ class Halving:
         return ""
 
     def planned(self, limit: float) -> Sequence[int]:
-        return (self._most,)
+        return (self.largest,)
 
 
 def fed_between(points: Sequence[Point], threshold: float) -> tuple[int, int]:

@@ -17,9 +17,11 @@ from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
+from emulator.dataset.plan import command_to_extend
 from emulator.errors import SpecError
 from emulator.launch.launched import started_by_mpi
 from emulator.live import Now
+from emulator.order import plan_for
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.out import ResultFolder, read_result, require_apart
 from emulator.record.result import BoundKind, Point, Probe, RunResult
@@ -58,6 +60,7 @@ class Leader:
         if isinstance(self._schedule, ForFit):
             self._schedule.hosts = len(set(hosts))
         require_apart(job.out, job.dataset)
+        require_samples(job, manifest, self._schedule.largest)
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
         mount = store.describe() or describe_mount(Path(str(store)))
         environment = {
@@ -223,6 +226,13 @@ class Leader:
 def _ideal(point: Point) -> float:
     """Return the bytes/s at which the processes would never wait; infinite when they do not compute."""
     return point.ideal_samples_per_second * point.bytes / point.samples if point.samples else math.inf
+
+
+def require_samples(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
+    """Raise DatasetError, with what to do, if the dataset is too small for a step of `ranks` ranks."""
+    plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
+    if plan.steps < 1:
+        plan.require_a_step(command_to_extend(job.dataset, manifest, plan.files_for_a_step))
 
 
 def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], tuple[Probe, ...]]:

@@ -22,6 +22,11 @@ class Schedule(Protocol):
     """Chooses process counts on rank 0 from the points so far."""
 
     @property
+    def largest(self) -> int:
+        """The largest count that it may choose."""
+        ...
+
+    @property
     def certain(self) -> bool:
         """True when no measurement can change `left`."""
         ...
@@ -63,6 +68,10 @@ class FixedCounts:
     counts: tuple[int, ...]
     certain = True
     assumption = ""
+
+    @property
+    def largest(self) -> int:
+        return max(self.counts)
 
     def left(self, points: Sequence[Point]) -> int:
         return len(self.counts) - len(points)
@@ -120,6 +129,7 @@ class Adaptive:
 
     def __init__(self, search: KneeSearch, clock: Clock, *, repeats: int, budget: float | None) -> None:
         """Run each count `repeats` times, for at most `budget` seconds in all; None sets no limit."""
+        self.largest = search.maximum
         self._search = search
         self._clock = clock
         self._repeats = repeats
@@ -253,7 +263,7 @@ class ForFit:
     """The two counts as shares of the count whose demand equals the limit."""
 
     def __init__(self, maximum: int) -> None:
-        self._maximum = maximum
+        self.largest = maximum
         self.hosts = 1
         """Hosts of the world; the leader sets it before the first count."""
 
@@ -278,12 +288,12 @@ class ForFit:
     def verdict(self, points: Sequence[Point]) -> str:
         if self.next_count(points) is not None:
             return ""
-        if self._full(points) >= self._maximum:
-            return f"no limit up to {self._maximum} processes: a fit gives only a lower bound of bandwidth"
+        if self._full(points) >= self.largest:
+            return f"no limit up to {self.largest} processes: a fit gives only a lower bound of bandwidth"
         return "feedrate fit has what it needs"
 
     def planned(self, limit: float) -> Sequence[int]:
-        full = min(limit, self._maximum)
+        full = min(limit, self.largest)
         self.assumption = f"here with a limit at {full:.3g} processes or above"
         return self._around(full)
 
@@ -293,11 +303,11 @@ class ForFit:
 
     def _counts(self, points: Sequence[Point]) -> tuple[int, ...]:
         if not points:
-            return (self._maximum,)
+            return (self.largest,)
         return self._around(self._full(points))
 
     def _around(self, full: float) -> tuple[int, ...]:
         """Return the counts to run when `full` processes use all of the bandwidth."""
-        most = self._maximum
+        most = self.largest
         below, above = (min(most, max(1, round(share * full))) for share in (self.BELOW, self.ABOVE))
         return (most, below, above, *((max(1, min(above, most // 2)),) if self.hosts > 1 else ()))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate, outlive, ranks_of, scratch_of
 
+from emulator.api import generate
 from emulator.record.steps import SPOOL, read_steps
 from emulator.sweep.summary import recovered
 
@@ -37,6 +38,17 @@ def test_a_missing_dataset(tmp_path, mpirun):
 def test_an_empty_dataset(tmp_path):
     (tmp_path / "data").mkdir()
     assert "feedrate generate" in feedrate(*run_words(tmp_path / "data", tmp_path / "out")).one_line()
+
+
+@pytest.mark.parametrize("mpirun", [0, 6])
+def test_too_few_samples_for_a_later_count_are_refused_before_the_first(tmp_path, mpirun):
+    data, out = tmp_path / "data", tmp_path / "out"
+    generate(data, "tiny", files=16)
+    words = ("sweep", data, "-w", "unet3d-tiny", "--loader", "direct", "--counts", "2,6", "--out", out)
+    done = feedrate(*words, mpirun=mpirun)
+    assert done.status == 3
+    assert f"feedrate generate {data} --recipe tiny --files 24" in done.one_line()
+    assert "MPI_ABORT" not in done.err + done.out and not out.exists()
 
 
 @pytest.mark.long
