@@ -39,7 +39,8 @@ NAMES = {
     "quota": "CPU quota",
     "work": "working on a core",
     "loader": "the loader",
-    "barrier": "steps of other ranks",
+    "steps": "longer steps of other ranks",
+    "barrier": "the emulator's barriers",
 }
 """Fields of Starved in words."""
 
@@ -109,7 +110,8 @@ def classify(
     1. compute: throughput >= 95 % of ideal, and AU here >= 90 %.
     2. storage: it is emulated, and delivered what it is shaped to.
     3. emulator: its own barriers take at least half of the loss.
-    4. The largest share of what starved the accelerators: `from_shares`, and `storage_limit`.
+    4. The largest share of what starved the accelerators: `from_shares`, and `storage_limit`. Longer steps of
+       other ranks are compute.
     5. Without schedstat: `from_load`.
     """
     return (
@@ -168,7 +170,7 @@ def from_shares(
 
 def _kind(point: Point, lost: Starved) -> BoundKind:
     """The name of the largest share; the storage's only where it exceeds all of the client's together."""
-    if lost.barrier > 0.5:
+    if lost.steps > 0.5:
         return "compute"
     if lost.straggler is not None:
         return "straggler"
@@ -178,6 +180,7 @@ def _kind(point: Point, lost: Starved) -> BoundKind:
         "cpu-quota": lost.quota,
         "client-link": lost.link,
         "loader": lost.loader,
+        "emulator": lost.barrier,
     }
     # Time on a core is the CPU's where no core was left over, else the loader's: more workers would have used
     # more cores.

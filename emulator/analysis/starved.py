@@ -19,9 +19,9 @@ from emulator.record.books import Stretch
 from emulator.record.result import Starved
 from emulator.record.steps import Steps
 
-CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "barrier")
+CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "steps", "barrier")
 """The shares of `Starved`, in the order of the columns below."""
-_STORAGE, _LINK, _CORES, _QUOTA, _WORK, _LOADER, _BARRIER = range(len(CAUSES))
+_STORAGE, _LINK, _CORES, _QUOTA, _WORK, _LOADER, _STEPS, _BARRIER = range(len(CAUSES))
 
 
 _NOTHING = Stretch()
@@ -76,7 +76,7 @@ def starved(
     everywhere = over.all(seconds)
     _move_to_link(own, hosts, everywhere)
     alone = _straggler(own, everywhere)
-    total = own[places] + _barriers(own, places, lost, barrier, over)
+    total = own[places] + _barriers(own, places, lost, barrier, felt["compute"], over)
     names = list(dict.fromkeys(hosts.tolist()))
     by_host = over.sum(np.array([total[hosts[places] == name].sum(axis=0) for name in names]))
     found = _shares(by_host.sum(axis=0))
@@ -150,16 +150,21 @@ def _straggler(own: Floats, seconds: Floats) -> int | None:
     return worst if late and own[worst, _LOADER] > own[worst].sum() / 2 else None
 
 
-def _barriers(own: Floats, mine: NDArray[np.intp], lost: Floats, barrier: Floats, over: Whole) -> Floats:
+def _barriers(
+    own: Floats, mine: NDArray[np.intp], lost: Floats, barrier: Floats, compute: Floats, over: Whole
+) -> Floats:
     """Seconds that the ranks `mine` waited at barriers, by what held up the rank that came last.
 
-    Shape (ranks, causes). What that rank had not lost itself, it computed for longer. `own` is of all ranks,
-    `lost` and `barrier` have a column for each of `mine`.
+    Shape (ranks, causes). What that rank had neither lost itself nor computed for longer is the barrier's
+    own. `own` is of all ranks, `lost`, `barrier` and `compute` have a column for each of `mine`.
     """
-    last, itself = last_at(barrier, mine, lost[None], over)
-    held = np.minimum(1.0, itself[0] / np.maximum(1e-12, over.max(barrier.max(axis=1))))
+    last, (itself, longest) = last_at(barrier, mine, np.stack([lost, compute]), over)
+    held = np.minimum(1.0, itself / np.maximum(1e-12, over.max(barrier.max(axis=1))))
     shares = own / np.maximum(1e-12, own.sum(axis=1, keepdims=True))
     found = (barrier * held[:, None]).T @ shares[last]
+    rest = barrier * (1 - held)[:, None]
+    longer = np.clip(longest[:, None] - compute, 0.0, rest)
+    found[:, _STEPS] += longer.sum(axis=0)
     found[:, _BARRIER] += barrier.sum(axis=0) - found.sum(axis=1)
     return np.asarray(found)
 

@@ -106,8 +106,10 @@ class Starved:
     """A thread was on a core: copying, unpacking, Python."""
     loader: float = 0.0
     """Nothing was under way, though batches were due: too few workers, a small window, Python's lock."""
+    steps: float = 0.0
+    """Other ranks computed for longer: their steps differ."""
     barrier: float = 0.0
-    """Other ranks computed for longer: nothing held them up."""
+    """The emulator's own barriers: the last rank had come, and this one was not yet woken."""
     straggler: int | None = None
     """Rank that lost twice as much time by itself as any other, asleep for no reason that is known."""
     straggler_host: str = ""

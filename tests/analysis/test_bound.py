@@ -107,7 +107,8 @@ def test_emulated_storage_at_its_cap_is_the_limit_whatever_the_client_did():
         ({"loader": 0.8}, "loader"),
         ({"work": 0.9}, "loader"),
         ({"cores": 0.3, "loader": 0.15, "work": 0.1}, "client-cpu"),
-        ({"barrier": 0.9}, "compute"),
+        ({"steps": 0.9}, "compute"),
+        ({"barrier": 0.9}, "emulator"),
     ],
 )
 def test_the_largest_share_is_named(shares, kind):

@@ -71,6 +71,12 @@ def test_a_rank_at_a_barrier_waits_for_what_holds_up_the_last():
 def test_a_rank_that_computes_for_longer_is_nobodys_fault():
     rows = log([[0, 0, 0], [0, 0, 0]], [[0, 0, 0], [0, 4, 4]], compute=[[1, 5, 5], [1, 1, 1]])
     both, _ = lost(rows, "step", [account(CORES), account(STORAGE)])
+    assert shares(both) == {"steps": 1.0}
+
+
+def test_a_barrier_that_nobody_held_up_is_the_emulators():
+    rows = log([[0, 0, 0], [0, 0, 0]], [[0, 4, 4], [0, 4, 4]])
+    both, _ = lost(rows, "step", [account(STORAGE, process=Stretch())] * 2)
     assert shares(both) == {"barrier": 1.0}
 
 

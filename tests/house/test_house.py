@@ -32,7 +32,7 @@ OWNERS = {
     "torch": {"loader/pytorch.py", "plugins/calibrate"},
     "nibabel": {"plugins/formats/nifti.py", "dataset/seeds.py"},
     "h5py": {"plugins/formats/hdf5.py"},
-    "mpi4py": {"run/comm.py", "launch/launched.py"},
+    "mpi4py": {"run/comm.py", "run/world.py", "launch/launched.py"},
     "dask": {"dataset/fill_dask.py"},
     "distributed": {"dataset/fill_dask.py"},
     "pyarrow": {"record", "plugins/formats/parquet.py"},
