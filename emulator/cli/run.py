@@ -39,6 +39,7 @@ from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.leader import Leader, require_samples
 from emulator.sweep.noise import noise_named
+from emulator.sweep.outlook import Pace, start_seconds
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Adaptive, FixedCounts, ForFit, Schedule, parse_counts, require_ranks
 from emulator.units import parse_seconds, show_bytes, show_rate, show_seconds
@@ -297,8 +298,11 @@ DIRECT_BYTES = 60e6
 
 
 def _show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: int) -> None:
-    """What would be done, with the command that starts it. Raises DatasetError."""
-    runs = _runs(job, manifest, schedule)
+    """Print what would be done, and the command that starts it. Raises DatasetError."""
+    pace = Pace(job, manifest)
+    runs = _runs(job, pace, schedule)
+    seconds = start_seconds(ranks) + sum(pace.between() + run.seconds for run in runs)
+    seconds = min(seconds, schedule.seconds_left)
     words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
     try:
         command = shlex.join(find_launcher().command(ranks, feedrate(words)))
@@ -313,12 +317,12 @@ def _show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: 
                 "assumption": schedule.assumption,
                 "runs": [asdict(run) for run in runs],
                 "bytes": sum(run.bytes for run in runs),
-                "seconds_at_least": sum(run.seconds for run in runs),
+                "seconds": seconds,
                 "command": command,
             }
         )
         return
-    for line in _plan_lines(job, manifest, runs, schedule):
+    for line in _plan_lines(job, manifest, pace.sample_bytes, runs, schedule, seconds):
         typer.echo(line)
     typer.echo(f"command:        {command}")
 
@@ -331,35 +335,30 @@ class PlannedRun:
     steps: int
     bytes: float
     seconds: float
-    """At least: without start-up, and on storage that is fast enough but for what shapes it."""
+    """Of its steps, on storage that is fast enough but for what shapes it."""
 
 
-def _runs(job: TrainingJob, manifest: Manifest, schedule: Schedule) -> list[PlannedRun]:
-    """What the schedule would run. Raises DatasetError."""
-    workload = job.workload
-    shaped, size = job.storage.shaped_rate or math.inf, _mean_read(job, manifest)
+def _runs(job: TrainingJob, pace: Pace, schedule: Schedule) -> list[PlannedRun]:
+    """Return what the schedule is expected to run. Raises DatasetError."""
     found = []
-    for ranks in schedule.planned(shaped / (workload.ideal_samples_per_second * size)):
-        steps = job.rank_plan(manifest, 0, ranks).length
-        read = ranks * steps * workload.loader.batch_size * size
-        seconds = max(steps * workload.accelerator.step_seconds, read / shaped)
-        found.append(PlannedRun(ranks=ranks, steps=steps, bytes=read, seconds=seconds))
+    for ranks in schedule.expected((), pace.limit):
+        steps = pace.steps(ranks)
+        read = ranks * steps * job.workload.loader.batch_size * pace.sample_bytes
+        found.append(PlannedRun(ranks=ranks, steps=steps, bytes=read, seconds=steps * pace.step(ranks, ())))
     return found
 
 
-def _mean_read(job: TrainingJob, manifest: Manifest) -> float:
-    """Bytes that a sample of the dataset takes to read, mean."""
-    sample = job.workload.sample_read.bytes_mean / job.workload.sample.bytes_mean
-    return manifest.total / manifest.samples * sample
-
-
 def _plan_lines(
-    job: TrainingJob, manifest: Manifest, runs: Sequence[PlannedRun], schedule: Schedule
+    job: TrainingJob,
+    manifest: Manifest,
+    mean: float,
+    runs: Sequence[PlannedRun],
+    schedule: Schedule,
+    seconds: float,
 ) -> list[str]:
-    """The plan for people: bytes, steps, expected seconds, memory per rank."""
+    """Return the plan for people. `mean` are the bytes of a sample, `seconds` those expected in all."""
     workload = job.workload
-    mean = _mean_read(job, manifest)
-    memory = DIRECT_BYTES + _buffers(job, manifest)
+    memory = DIRECT_BYTES + _buffers(job, mean)
     if LOADERS.load(job.loader).tensors:
         memory += TORCH_BYTES - DIRECT_BYTES
         memory += WORKER_BYTES * workload.loader.workers
@@ -376,31 +375,33 @@ def _plan_lines(
         f"{run.ranks:5d}  {run.steps:5d}  {show_bytes(run.bytes):>10}  {show_seconds(run.seconds):>16}"
         for run in runs
     ]
-    total = show_seconds(sum(run.seconds for run in runs))
     read = show_bytes(sum(run.bytes for run in runs))
     if not schedule.assumption:
-        return [*lines, "", f"expected time:  {total} or more, without start-up"]
+        return [*lines, "", f"expected time:  about {show_seconds(seconds)} if the storage keeps up"]
     return [
         *lines,
         "",
-        f"expected:       about {len(runs)} runs, {read}, {total} or more, without start-up",
+        f"expected:       about {len(runs)} runs, {read}, {show_seconds(seconds)} if the storage keeps up",
         f"                counts and their number follow what is measured: {schedule.assumption}",
     ]
 
 
-def _buffers(job: TrainingJob, manifest: Manifest) -> float:
-    """Bytes that a rank's loader holds samples in."""
+def _buffers(job: TrainingJob, mean: float) -> float:
+    """Return the bytes that a rank's loader holds samples of `mean` bytes in."""
     loader = job.workload.loader
     if not LOADERS.load(job.loader).tensors:
         return loader.workers * loader.block_bytes
-    mean, voxel_bytes = _mean_read(job, manifest), 5  # float32 image and uint8 label
+    voxel_bytes = 5  # float32 image and uint8 label
     kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean
     return loader.workers * mean + (loader.prefetch + 1) * loader.batch_size * kept
 
 
 def _require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
     """Raises LaunchError when what ranks share with no other does not fit into the memory of this host."""
-    each, free = OWN_BYTES + _buffers(job, manifest), min(psutil.virtual_memory().available, memory_bytes())
+    each, free = (
+        OWN_BYTES + _buffers(job, Pace(job, manifest).sample_bytes),
+        min(psutil.virtual_memory().available, memory_bytes()),
+    )
     if ranks * each > free:
         raise LaunchError(
             f"{ranks} ranks need {show_bytes(ranks * each)} of memory or more, {show_bytes(free)} are free",

@@ -332,18 +332,21 @@ class Halving:
         if not points:
             return self.largest
         fed, starved = fed_between(points, self._threshold)
-        spent = time.monotonic() - self._begin
-        if starved - fed <= 1 or spent + spent / len(points) > self._seconds:
+        each = (self._seconds - self.seconds_left) / len(points)
+        if starved - fed <= 1 or each > self.seconds_left:
             return None
         return (fed + starved) // 2
 
-    def left(self, points: Sequence[Point]) -> int:
-        """Halvings that are left."""
-        fed, starved = fed_between(points, self._threshold) if points else (0, self.largest + 1)
-        return max(1, math.ceil(math.log2(max(2, starved - fed))))
+    def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
+        """The halvings that are left."""
+        if not points:
+            return (self.largest,)
+        fed, starved = fed_between(points, self._threshold)
+        return ((fed + starved) // 2,) * max(1, math.ceil(math.log2(max(2, starved - fed))))
 
-    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
-        return None
+    @property
+    def seconds_left(self) -> float:
+        return self._seconds - (time.monotonic() - self._begin)
 
     def outlook(self, points: Sequence[Point]) -> str:
         if not points:
@@ -353,9 +356,6 @@ class Halving:
 
     def verdict(self, points: Sequence[Point]) -> str:
         return ""
-
-    def planned(self, limit: float) -> Sequence[int]:
-        return (self.largest,)
 
 
 def fed_between(points: Sequence[Point], threshold: float) -> tuple[int, int]:

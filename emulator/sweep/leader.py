@@ -28,7 +28,7 @@ from emulator.record.result import BoundKind, Point, Probe, RunResult
 from emulator.run.point import Measured, TrainingJob
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
-from emulator.sweep.outlook import Spools, share_done, step_seconds
+from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools, share_done
 from emulator.sweep.schedule import ForFit, Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
 from emulator.units import counted, show_rate, show_seconds
@@ -45,6 +45,7 @@ class Leader:
         self._schedule = schedule
         self._begin = time.monotonic()
         self._ranks = self._length = self._step = 0
+        self._later: Sequence[int] = ()
         self._spools: Spools | None = None
 
     def open(
@@ -56,7 +57,7 @@ class Leader:
         there is only one. `differences` says how their software differs. Raises SpecError, StorageError.
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
-        self._manifest = manifest
+        self._manifest, self._pace = manifest, Pace(job, manifest)
         if isinstance(self._schedule, ForFit):
             self._schedule.hosts = len(set(hosts))
         require_apart(job.out, job.dataset)
@@ -115,10 +116,10 @@ class Leader:
         count = self._schedule.next_count(self._points)
         if count is not None:
             live.say(f"{self._schedule.outlook(self._points)}: {counted(count, 'rank')}")
-            self._length = self._job.rank_plan(self._manifest, self.number, count).length
-            self._ranks, self._step, self._spools = count, 0, None
-            self._left = self._schedule.left(self._points)
-            self._point_begin = time.monotonic()
+            self._later = self._schedule.expected(self._points, self._pace.limit)[1:]
+            self._length, self._spools = self._pace.steps(count), None
+            self._point_begin = self._first_step = time.monotonic()
+            self._ranks, self._step = count, 0
         return count
 
     def run_by(self, spools: Sequence[tuple[Path, int, int]]) -> None:
@@ -132,6 +133,8 @@ class Leader:
 
     def progress(self, steps: int) -> None:
         """Note that rank 0 has done `steps` steps of the point."""
+        if steps == 1:
+            self._first_step = time.monotonic()
         self._step = steps
 
     def now(self) -> Now:
@@ -154,7 +157,7 @@ class Leader:
             doing=f"{counted(self._ranks, 'rank')}, step {min(self._step + 1, self._length)} "
             f"of {self._length}",
             part=len(points) + 1,
-            parts=len(points) + self._left,
+            parts=len(points) + 1 + len(self._later),
             about=not self._schedule.certain,
             share=share_done(seconds, left),
             seconds=seconds,
@@ -167,27 +170,23 @@ class Leader:
         )
 
     def _seconds_left(self, points: Sequence[Point]) -> float:
-        """Estimate the seconds left: this point from its steps so far, later points from the earlier ones."""
-        workload, job = self._job.workload, self._job
-        here = time.monotonic() - self._point_begin
-        size = self._manifest.total / self._manifest.samples * workload.loader.batch_size
-
-        def of_step(ranks: int) -> float:
-            least = ranks * size / (job.storage.shaped_rate or math.inf)
-            return step_seconds(ranks, points, workload.accelerator.step_seconds, least)
-
-        each = here / self._step if self._step else of_step(self._ranks)
-        rest = max(0, self._length - self._step) * each
-        later = self._schedule.later(points)
-        if later is not None:
-            return rest + sum(self._length * of_step(ranks) for ranks in later)
-        mean = sum(point.seconds for point in points) / len(points) if points else self._length * each
-        return rest + (self._left - 1) * mean
+        """Estimate the seconds left: this run by its steps so far, later ones by the runs so far."""
+        pace, now = self._pace, time.monotonic()
+        each = pace.step(self._ranks, points)
+        if self._step:
+            # From the first step on: it waited for the loaders to start.
+            seen = now - self._first_step
+            each = (PRIOR_STEPS * each + seen) / (PRIOR_STEPS + self._step - 1)
+        starting = 0.0 if self._step else max(0.0, pace.between() - (now - self._point_begin))
+        rest = starting + max(0, self._length - self._step) * each
+        later = sum(pace.run(ranks, points) for ranks in self._later)
+        return min(rest + later, max(rest, self._schedule.seconds_left))
 
     def add(self, measured: Measured) -> None:
         """Sum up the measured point, store it and print it. Raises StorageError."""
         self._conclude((*self._points, summarise(self._job, measured)))
         point = self._points[-1]
+        self._pace.took(time.monotonic() - self._point_begin, point)
         live.say(
             f"  {counted(point.ranks, 'rank')}: {point.samples_per_second:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, {show_au(point)}, {show_seconds(point.seconds)}"

@@ -10,13 +10,65 @@ from pathlib import Path
 import numpy as np
 
 from emulator.analysis.throughput import Throughput, throughput
+from emulator.dataset.manifest import Manifest
+from emulator.record.machine import cores
 from emulator.record.result import Point
 from emulator.record.steps import last_steps
+from emulator.run.point import TrainingJob
 
 MOST_RANKS = 16
 """Ranks whose rows are read; the others are assumed to do the same."""
 RECENT_STEPS = 8
 """Last steps of a rank over which the present rate is taken."""
+
+BETWEEN_SECONDS = 1.0
+"""Time of a run outside its steps, before the first run: its loaders start, its rows are summed up."""
+PRIOR_STEPS = 4
+"""Steps of a run that count as much as the time of a step that was expected of it."""
+
+
+class Pace:
+    """Estimates how long runs take, from the runs so far."""
+
+    def __init__(self, job: TrainingJob, manifest: Manifest) -> None:
+        self._job = job
+        self._manifest = manifest
+        workload = job.workload
+        share = workload.sample_read.bytes_mean / workload.sample.bytes_mean
+        self.sample_bytes = manifest.total / manifest.samples * share
+        """Bytes that are read for a sample, mean."""
+        self._shaped = job.storage.shaped_rate or math.inf
+        demand = workload.ideal_samples_per_second * self.sample_bytes
+        self.limit = self._shaped / demand if math.isfinite(demand) else math.inf
+        """Processes that the storage feeds, where that is known; infinite where it is not."""
+        self._between: list[float] = []
+
+    def steps(self, ranks: int) -> int:
+        """Steps of each rank in a run of `ranks`."""
+        return self._job.rank_plan(self._manifest, 0, ranks).length
+
+    def step(self, ranks: int, points: Sequence[Point]) -> float:
+        """Seconds of a step."""
+        workload = self._job.workload
+        least = ranks * workload.loader.batch_size * self.sample_bytes / self._shaped
+        return step_seconds(ranks, points, workload.accelerator.step_seconds, least)
+
+    def run(self, ranks: int, points: Sequence[Point]) -> float:
+        """Seconds of a run, from the choice of its count to the next one."""
+        return self.between() + self.steps(ranks) * self.step(ranks, points)
+
+    def between(self) -> float:
+        """Seconds of a run outside its steps."""
+        return sum(self._between) / len(self._between) if self._between else BETWEEN_SECONDS
+
+    def took(self, seconds: float, point: Point) -> None:
+        """Note that a run took `seconds`, of which it has summed up `point.seconds`."""
+        self._between.append(max(0.0, seconds - point.seconds))
+
+
+def start_seconds(ranks: int) -> float:
+    """Estimate how long a command takes to start `ranks` ranks on this host and to end (results/start.md)."""
+    return 2.0 + 0.2 * ranks / cores()
 
 
 class Spools:

@@ -9,9 +9,20 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
+import numpy as np
+
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held
-from emulator.analysis.search import CountRun, KneeSearch, Stop, believe, next_count, observe, runs_left
+from emulator.analysis.search import (
+    Belief,
+    CountRun,
+    KneeSearch,
+    Stop,
+    believe,
+    next_count,
+    observe,
+    runs_left,
+)
 from emulator.errors import SpecError
 from emulator.record.result import Point
 from emulator.run.accelerator import Clock
@@ -28,15 +39,19 @@ class Schedule(Protocol):
 
     @property
     def certain(self) -> bool:
-        """True when no measurement can change `left`."""
+        """True when no measurement can change how many runs remain."""
         ...
 
-    def left(self, points: Sequence[Point]) -> int:
-        """Return how many runs remain after `points`."""
+    def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
+        """Return the counts that are expected after `points`, if the storage feeds `limit` processes.
+
+        `limit` is infinite when it is not known.
+        """
         ...
 
-    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
-        """Return the counts after the next one; None when they are not known yet."""
+    @property
+    def seconds_left(self) -> float:
+        """The time after which no further run begins; infinite without a budget."""
         ...
 
     def next_count(self, points: Sequence[Point]) -> int | None:
@@ -51,13 +66,9 @@ class Schedule(Protocol):
         """Return why the sweep ended, for people; may be empty."""
         ...
 
-    def planned(self, limit: float) -> Sequence[int]:
-        """Return the counts to run if the storage feeds `limit` processes (infinite: not known)."""
-        ...
-
     @property
     def assumption(self) -> str:
-        """The assumption that `planned` rests on; empty when there is none."""
+        """The assumption that `expected` rests on; empty when there is none."""
         ...
 
 
@@ -68,16 +79,14 @@ class FixedCounts:
     counts: tuple[int, ...]
     certain = True
     assumption = ""
+    seconds_left = math.inf
 
     @property
     def largest(self) -> int:
         return max(self.counts)
 
-    def left(self, points: Sequence[Point]) -> int:
-        return len(self.counts) - len(points)
-
-    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
-        return self.counts[len(points) + 1 :]
+    def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
+        return self.counts[len(points) :]
 
     def next_count(self, points: Sequence[Point]) -> int | None:
         return self.counts[len(points)] if len(points) < len(self.counts) else None
@@ -87,9 +96,6 @@ class FixedCounts:
 
     def verdict(self, points: Sequence[Point]) -> str:
         return ""
-
-    def planned(self, limit: float) -> Sequence[int]:
-        return self.counts
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
@@ -117,6 +123,11 @@ def require_ranks(counts: Sequence[int], world: int) -> None:
         )
 
 
+TYPICAL_VARIATION = 0.03
+"""Relative standard deviation of a run that is assumed before the first one, for the number of runs.
+
+Without any the search would end after its least number, 6; sweeps on two busy cores took 8 to 20.
+"""
 CLOSE = 0.1
 """Gap between a fed and a starved count, as a share, that is halved no further if the client is the limit."""
 
@@ -146,16 +157,35 @@ class Adaptive:
         choice = self._choice(points)
         return None if isinstance(choice, Stop) else choice
 
-    def left(self, points: Sequence[Point]) -> int:
-        """Assume that every run will narrow the interval as much as the next one is expected to."""
-        runs = self._search.min_runs
-        if points:
-            history = self._history(points)
-            runs = runs_left(history, self._search, believe(history, self._search))
-        return max(1, min(runs * self._repeats, self._search.max_runs - len(points)))
+    def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
+        """Play the search, with a limit at half of the largest count when it is not known.
 
-    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
-        return None
+        Once there are points, the counts are those around the knee, as many as `runs_left` tells.
+        """
+        if points:
+            now = believe(self._history(points), self._search)
+            near = min(self._search.maximum, max(1, round(now.n_au[1])))
+            return (near,) * self._left(points, now)
+        known = math.isfinite(limit)
+        knee = limit if known else self._search.maximum / 2
+        self.assumption = f"here with a limit at {knee:.3g} processes" + (
+            "" if known else ", which is a guess"
+        )
+        varied = np.random.default_rng(0).normal(0, TYPICAL_VARIATION, self._search.max_runs)
+        history: list[CountRun] = []
+        while not isinstance(count := next_count(history, self._search), Stop):
+            efficiency = min(1.0, knee / count * math.exp(varied[len(history) // self._repeats]))
+            history += [CountRun(ranks=count, efficiency=efficiency)] * self._repeats
+        return [run.ranks for run in history]
+
+    @property
+    def seconds_left(self) -> float:
+        return math.inf if self._budget is None else self._budget - (self._clock.now() - self._begin)
+
+    def _left(self, points: Sequence[Point], now: Belief) -> int:
+        """Assume that every run will narrow the interval as much as the next one is expected to."""
+        runs = runs_left(self._history(points), self._search, now)
+        return max(1, min(runs * self._repeats, self._search.max_runs - len(points)))
 
     def verdict(self, points: Sequence[Point]) -> str:
         """Return why the sweep stops; empty while it goes on."""
@@ -166,25 +196,13 @@ class Adaptive:
         """Return the knee believed so far, and about how long the rest will take."""
         if not points:
             return "looking for the knee"
-        now, left = believe(self._history(points), self._search), self.left(points)
+        now = believe(self._history(points), self._search)
+        left = self._left(points, now)
         low, _, high = now.n_au
         where = f"knee between {low:.3g} and {high:.3g} (95 %)"
         if now.beyond > 0.5:
             where = f"no knee below {self._search.maximum} so far"
         return f"{where}, about {counted(left, 'run')} and {show_seconds(left * self._per_run(points))} left"
-
-    def planned(self, limit: float) -> Sequence[int]:
-        """Play the search with that limit, or with one at half the largest count when it is not known."""
-        known = math.isfinite(limit)
-        knee = limit if known else self._search.maximum / 2
-        self.assumption = f"here with a limit at {knee:.3g} processes" + (
-            "" if known else ", which is a guess"
-        )
-        history: list[CountRun] = []
-        while not isinstance(count := next_count(history, self._search), Stop):
-            efficiency = min(1.0, knee / count)
-            history += [CountRun(ranks=count, efficiency=efficiency)] * self._repeats
-        return [run.ranks for run in history]
 
     def _choice(self, points: Sequence[Point]) -> int | Stop:
         again = points[-1].ranks if _disturbed(points) and len(points) < self._search.max_runs else None
@@ -193,11 +211,10 @@ class Adaptive:
         if len(points) >= self._search.max_runs and not isinstance(choice, Stop):
             reason = f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
             return Stop(reason=reason, precise=False)
-        if points and self._budget is not None and not isinstance(choice, Stop):
-            spent = self._clock.now() - self._begin
-            if spent + self._per_run(points) > self._budget:
-                reason = f"the budget of {show_seconds(self._budget)} is used up"
-                return Stop(reason=reason, precise=False)
+        tight = points and self._per_run(points) > self.seconds_left
+        if tight and self._budget is not None and not isinstance(choice, Stop):
+            reason = f"the budget of {show_seconds(self._budget)} is used up"
+            return Stop(reason=reason, precise=False)
         return choice
 
     @staticmethod
@@ -259,6 +276,7 @@ class ForFit:
 
     certain = True
     assumption = ""
+    seconds_left = math.inf
     BELOW, ABOVE = 0.6, 1.3
     """The two counts as shares of the count whose demand equals the limit."""
 
@@ -271,11 +289,12 @@ class ForFit:
         counts = self._counts(points)
         return counts[len(points)] if len(points) < len(counts) else None
 
-    def left(self, points: Sequence[Point]) -> int:
-        return 3 + (self.hosts > 1) - len(points)
-
-    def later(self, points: Sequence[Point]) -> Sequence[int] | None:
-        return self._counts(points)[len(points) + 1 :] if points else None
+    def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
+        if points:
+            return self._counts(points)[len(points) :]
+        full = min(limit, self.largest)
+        self.assumption = f"here with a limit at {full:.3g} processes or above"
+        return self._around(full)
 
     def on_half(self, points: Sequence[Point]) -> bool:
         """True when the run after `points` is the one on half of the hosts."""
@@ -291,11 +310,6 @@ class ForFit:
         if self._full(points) >= self.largest:
             return f"no limit up to {self.largest} processes: a fit gives only a lower bound of bandwidth"
         return "feedrate fit has what it needs"
-
-    def planned(self, limit: float) -> Sequence[int]:
-        full = min(limit, self.largest)
-        self.assumption = f"here with a limit at {full:.3g} processes or above"
-        return self._around(full)
 
     def _full(self, points: Sequence[Point]) -> float:
         """Return the number of processes whose demand equals what the largest count got."""

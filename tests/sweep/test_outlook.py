@@ -1,0 +1,58 @@
+"""How long a sweep will take."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from synthetic_results import point
+
+from emulator.analysis.search import KneeSearch
+from emulator.config.storage import StorageSpec
+from emulator.config.workload import load_workload
+from emulator.run.point import TrainingJob
+from emulator.sweep.outlook import BETWEEN_SECONDS, Pace
+from emulator.sweep.schedule import Adaptive
+
+MANIFEST = SimpleNamespace(total=960_000_000, samples=1000, samples_per_file=1)
+
+
+def pace(tmp_path, rate):
+    job = TrainingJob(
+        kind="sweep", dataset=tmp_path, workload=load_workload("unet3d-tiny"), loader="direct",
+        storage=StorageSpec(shaped_rate=rate), epochs=None, steps=60, out=tmp_path, command=(),
+    )  # fmt: skip
+    return Pace(job, MANIFEST)
+
+
+def test_known_bandwidth_decides_how_long_a_step_takes(tmp_path):
+    known, unknown = pace(tmp_path, 384e6), pace(tmp_path, None)
+    # 4 samples of 960 kB in 50 ms: 76.8 MB/s a rank, so 5 ranks
+    assert known.limit == pytest.approx(5) and unknown.limit == math.inf
+    assert known.step(2, ()) == known.step(5, ()) == unknown.step(50, ()) == pytest.approx(0.05)
+    assert known.step(10, ()) == pytest.approx(0.1)
+
+
+def test_what_a_run_takes_beside_its_steps_is_learnt(tmp_path):
+    learns = pace(tmp_path, None)
+    assert learns.run(1, ()) == pytest.approx(BETWEEN_SECONDS + 60 * 0.05)
+    learns.took(10.0, replace(point(2, 1e9), seconds=4.0))
+    assert learns.between() == pytest.approx(6.0)
+
+
+class Clock:
+    seconds = 0.0
+
+    def now(self):
+        return self.seconds
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0.4, 4), (5.0, 20), (100.0, 4), (math.inf, 20)])
+def test_a_sweep_is_played_before_it_begins(limit, most):
+    search = KneeSearch(maximum=12)
+    clock = Clock()
+    schedule = Adaptive(search, clock, repeats=1, budget=60)
+    counts = schedule.expected((), limit)
+    assert counts[0] == schedule.next_count([]) and 2 <= len(counts) <= most
+    clock.seconds = 45.0
+    assert schedule.seconds_left == 15.0
