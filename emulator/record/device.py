@@ -66,19 +66,33 @@ def read_counters(folder: Path) -> DeviceReads | None:
 def read_ahead_bytes(folder: Path) -> int | None:
     """Return the most that the kernel reads ahead of a sequential reader in `folder`; None if unknown."""
     try:
-        number = _number(folder.stat().st_dev)
-        block = Path("/sys/dev/block") / _device_number(folder, describe_mount(folder).get("source", ""))
+        bdi = Path("/sys/class/bdi") / _number(folder.stat().st_dev)
     except OSError:
         return None
-    for file in (
-        Path(f"/sys/class/bdi/{number}/read_ahead_kb"),
-        block / "bdi/read_ahead_kb",
-        block / "queue/read_ahead_kb",
-        block.resolve().parent / "queue/read_ahead_kb",  # of a partition: its disk's
-    ):
+    files = [block / name for block in _block_devices(folder) for name in ("bdi", "queue")]
+    for file in (place / "read_ahead_kb" for place in (bdi, *files)):
         with suppress(OSError, ValueError):
             return 1024 * int(file.read_text())
     return None
+
+
+def io_scheduler(folder: Path) -> str | None:
+    """Return the I/O scheduler of the block device below `folder`; None if there is none, or unknown."""
+    for block in _block_devices(folder):
+        with suppress(OSError):
+            text = (block / "queue/scheduler").read_text()
+            return text.partition("[")[2].partition("]")[0] or text.strip()
+    return None
+
+
+def _block_devices(folder: Path) -> list[Path]:
+    """Return the folder in /sys of the block device below `folder`, and of its disk if it is a partition."""
+    try:
+        number = _device_number(folder, describe_mount(folder).get("source", ""))
+    except OSError:
+        return []
+    block = (Path("/sys/dev/block") / number).resolve()
+    return [block, block.parent]
 
 
 def _number(device: int) -> str:

@@ -7,6 +7,7 @@ import platform
 import socket
 import time
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -15,16 +16,29 @@ from emulator import __version__
 
 
 def describe_machine() -> dict[str, Any]:
-    """Host name, CPU, cores, memory (bytes), kernel and versions of this machine."""
+    """Return the facts about this host that a result depends on; None where the system does not tell."""
     return {
         "host": socket.gethostname(),
         "cpu": _cpu_model(),
         "cores": cores(),
+        "cpu_limit": cpu_limit(),
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
+        "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
         "memory_bytes": memory_bytes(),
+        "network": _network(),
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "torch": installed("torch"),
         "feedrate": __version__,
     }
+
+
+def installed(package: str) -> str | None:
+    """Return the installed version of a package; None: it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def cores() -> int:
@@ -33,27 +47,51 @@ def cores() -> int:
 
 
 def memory_bytes() -> int:
-    """Bytes of physical memory, or of the cgroup's limit where that is lower."""
+    """Return the bytes of physical memory, or of the lowest limit of this process's cgroups."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = _read(limit).strip()
-        if text.isdigit():
-            total = min(total, int(text))
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        limits = (_read(str(file)).strip() for file in cgroup_files("memory", name))
+        total = min([total, *(int(text) for text in limits if text.isdigit())])
     return total
 
 
+def cpu_limit() -> float | None:
+    """Return the cores that the lowest CPU quota of this process's cgroups amounts to; None: no quota."""
+    pairs = [_read(str(file)).split() for file in cgroup_files("cpu", "cpu.max")]
+    for file in cgroup_files("cpu", "cpu.cfs_quota_us"):
+        pairs.append([_read(str(file)).strip(), _read(str(file.with_name("cpu.cfs_period_us"))).strip()])
+    quotas = [int(pair[0]) / int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0].isdigit()]
+    return min(quotas, default=None)
+
+
+def _network() -> dict[str, dict[str, int | None]]:
+    """Return the interfaces that are up, by name: `mtu` in bytes, `speed` in bit/s, None if unknown."""
+    found = {}
+    for interface in sorted(Path("/sys/class/net").glob("*")):
+        if interface.name == "lo" or _read(str(interface / "operstate")).strip() != "up":
+            continue
+        mtu, speed = (_read(str(interface / name)).strip() for name in ("mtu", "speed"))
+        found[interface.name] = {
+            "mtu": int(mtu) if mtu.isdigit() else None,
+            "speed": 1_000_000 * int(speed) if speed.isdigit() else None,  # virtual ones say -1
+        }
+    return found
+
+
 def describe_mount(folder: Path) -> dict[str, str]:
-    """Mount point, source and file system type of `folder`; empty where the system does not tell."""
+    """Return mount point, source, type and options of `folder`'s file system; empty if unknown."""
     path = folder.resolve()
-    best: tuple[str, str, str] | None = None
+    best: tuple[str, str, str, str] | None = None
     for line in _read("/proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
-        target = left.split()[4].replace("\\040", " ")
-        kind, source = right.split()[:2]
+        target, own = left.split()[4:6]
+        target = target.replace("\\040", " ")
+        kind, source, shared = right.split()[:3]
         # Of mounts stacked on one place the last one counts, hence >=.
         if path.is_relative_to(target) and (best is None or len(target) >= len(best[0])):
-            best = (target, source, kind)
-    return {} if best is None else dict(zip(("mount", "source", "type"), best, strict=True))
+            # Those of the mount, then those of the file system, which repeat rw.
+            best = (target, source, kind, ",".join(dict.fromkeys(f"{own},{shared}".split(","))))
+    return {} if best is None else dict(zip(("mount", "source", "type", "options"), best, strict=True))
 
 
 def cgroup_files(controller: str, name: str) -> list[Path]:

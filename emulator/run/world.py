@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 import emulator
 from emulator.errors import LaunchError
 from emulator.launch.launched import Library, mpi_library, require_family, require_world, started_by_mpi
+from emulator.record.machine import installed
 from emulator.run.comm import IDLE_POLL, Comm, MpiComm, agreed
 from emulator.run.heartbeat import watch_each_other
 
@@ -95,16 +95,9 @@ def _software(library: Library) -> dict[str, str]:
         "byte order": sys.byteorder,
         "Python": platform.python_version(),
         "NumPy": np.__version__,
-        "torch": _installed("torch"),
+        "torch": installed("torch") or "none",
         "MPI": str(library),
     }
-
-
-def _installed(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
 
 
 def differences(hosts: Mapping[str, Mapping[str, str]]) -> str:

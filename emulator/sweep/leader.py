@@ -19,9 +19,10 @@ from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.dataset.plan import command_to_extend
 from emulator.errors import SpecError
-from emulator.launch.launched import started_by_mpi
+from emulator.launch.launched import mpi_library, started_by_mpi
 from emulator.live import Now
 from emulator.order import plan_for
+from emulator.record.device import io_scheduler
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.out import ResultFolder, read_result, require_apart
 from emulator.record.result import BoundKind, Point, Probe, RunResult
@@ -70,7 +71,9 @@ class Leader:
             "folder": str(Path.cwd()),
             "mpirun": started_by_mpi() and not live.launched(),
             "hosts": sorted(set(hosts)),
+            "mpi": str(mpi_library()) if started_by_mpi() else None,
             "dataset_mount": mount,
+            "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
             "emulator": asdict(self_test(job.loader, job.workload)),
             "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),
         }

@@ -10,10 +10,20 @@ from typing import Any
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
 
-from emulator.plugins.page.compare import Comparison, blocks, compare, figures, names_of, page, shared
+from emulator.plugins.page.compare import (
+    Comparison,
+    blocks,
+    compare,
+    differences,
+    figures,
+    names_of,
+    page,
+    shared,
+)
 from emulator.plugins.page.reference import load_reference, load_references
 from emulator.record.result import RunResult
 from emulator.report.drawing import NARROW, WIDE, chart, svg, write_picture
+from emulator.report.table import Cell, Table
 from emulator.report.terminal import render as render_blocks
 
 
@@ -72,23 +82,48 @@ def test_counts_that_all_results_have_are_put_side_by_side() -> None:
     assert row[2].endswith(f"({b.bytes_per_second / a.bytes_per_second:.3f})")
 
 
-def test_what_differs_is_said_in_words() -> None:
+def differing(*results: RunResult) -> dict[str, tuple[Cell, ...]]:
+    named = [(name, result) for name, result in zip("abc", results, strict=False)]
+    return {str(row[0]): row[1:] for row in differences(compare(named)).rows}
+
+
+def test_what_differs_comes_first() -> None:
     other = changed(
         plain_sweep(), accelerator={"step_seconds": 0.323, "name": "H100"}, training={"sync": "none"}
     )
     other = replace(other, loader="torch", storage={**other.storage, "cache": "warm"}, kind="simulated")
-    said = compare([("a", plain_sweep()), ("b", other)]).cautions
-    assert "step time: 636 ms in a, 323 ms in b." in said
-    assert "loader: direct in a, torch in b." in said
-    assert "page cache: cold in a, warm in b." in said
-    assert "ranks wait for each other at: step in a, none in b." in said
-    assert "kind of result: sweep in a, simulated in b." in said
-    assert "b: simulated." in said
+    found = differing(plain_sweep(), other)
+    assert found["step time"] == ("636 ms", "323 ms")
+    assert found["loader"] == ("direct", "torch")
+    assert found["page cache"] == ("cold", "warm")
+    assert found["ranks wait for each other at"] == ("step", "none")
+    assert found["kind of result"] == ("sweep", "simulated")
+    comparison = compare([("a", plain_sweep()), ("b", other)])
+    assert "b: simulated." in comparison.cautions
+    first = blocks(comparison)[0]
+    assert isinstance(first, Table) and first.caption == "What differs"
+
+
+def test_machines_differ_by_what_both_results_recorded() -> None:
+    def on(**facts: object) -> RunResult:
+        return replace(plain_sweep(), environment={**plain_sweep().environment, **facts})
+
+    fast = {"eth0": {"mtu": 9000, "speed": 25_000_000_000}}
+    old, new = on(kernel="5.14", governor=None), on(kernel="6.8", governor="powersave", network=fast)
+    found = differing(old, new, new)
+    assert found["kernel"] == ("5.14", "6.8", "6.8")
+    assert found["CPU governor"] == ("none", "powersave", "powersave")
+    assert "network" not in found
+    assert differing(on(network={"eth0": {"mtu": 1500, "speed": None}}), new)["network"] == (
+        "eth0 MTU 1500",
+        "eth0 25 Gbit/s, MTU 9000",
+    )
 
 
 def test_results_that_differ_by_their_storage_alone_need_no_caution() -> None:
     assert compare([("a", plain_sweep()), ("b", multi_host_sweep())]).cautions == ()
     run = replace(plain_sweep(), kind="run")
+    assert differing(plain_sweep(), run) == {}
     assert compare([("a", plain_sweep()), ("b", run)]).cautions == ()
 
 

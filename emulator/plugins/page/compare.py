@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -160,7 +160,6 @@ def compare(
     shown = tuple(document for document in documents if _has(wanted, document.system))
 
     cautions = [caution for item in compared for caution in _own_cautions(item)]
-    cautions += [caution for other in compared[1:] for caution in _differences(compared[0], other)]
     if match and (submissions or documents) and not published and not shown:
         known = sorted({f"{row.submitter} {row.system}" for row in submissions if row.workload in workloads})
         close = get_close_matches(match, known, 3, 0.3)
@@ -289,11 +288,32 @@ SETTINGS = {
     "kind": "kind of result",
     "dataset.bytes": "dataset",
 }
-"""What has to be the same for two results to differ by their storage alone -> its name for people."""
+"""Settings that must be the same for two results to differ by their storage alone -> name for people."""
+MACHINE = {
+    "version": "feedrate",
+    "environment.python": "Python",
+    "environment.torch": "PyTorch",
+    "environment.mpi": "MPI",
+    "environment.kernel": "kernel",
+    "environment.cpu": "CPU",
+    "environment.cores": "cores",
+    "environment.cpu_limit": "CPU quota, cores",
+    "environment.governor": "CPU governor",
+    "environment.numa_nodes": "NUMA nodes",
+    "environment.memory_bytes": "memory",
+    "environment.network": "network",
+    "environment.dataset_mount.type": "file system",
+    "environment.dataset_mount.options": "mount options",
+    "environment.io_scheduler": "I/O scheduler",
+    "environment.reads.call": "reads by",
+    "environment.reads.request_bytes": "request",
+    "environment.reads.read_ahead_bytes": "read-ahead",
+}
+"""Facts about rank 0's host and its mount -> name for people."""
 
 
 def _setting(result: RunResult, key: str) -> Any:
-    """The value under a dotted key of a result; None where it has none."""
+    """Return the value under a dotted key of a result; None where it has none."""
     head, *rest = key.split(".")
     value = getattr(result, head)
     for part in rest:
@@ -301,14 +321,26 @@ def _setting(result: RunResult, key: str) -> Any:
     return value
 
 
-def _differences(first: Compared, other: Compared) -> list[str]:
-    """How the settings of two results differ, one sentence each."""
-    found = []
-    for key, words in SETTINGS.items():
-        a, b = _setting(first.result, key), _setting(other.result, key)
-        if not _same(a, b):
-            found.append(f"{words}: {_show(key, a)} in {first.name}, {_show(key, b)} in {other.name}.")
-    return found
+def differences(comparison: Comparison) -> Table:
+    """Return the settings and machine facts in which results differ. Facts that one lacks are left out."""
+    rows = []
+    for key, words in {**SETTINGS, **MACHINE}.items():
+        values = [_setting(compared.result, key) for compared in comparison.results]
+        unknown = key in MACHINE and not all(
+            _recorded(compared.result, key) for compared in comparison.results
+        )
+        if not unknown and not all(_same(values[0], value) for value in values[1:]):
+            rows.append((words, *(_show(key, value) for value in values)))
+    names = (compared.name for compared in comparison.results)
+    columns = (Column("fact", align="left"), *(Column(name, align="fold") for name in names))
+    return Table(caption="What differs", columns=columns, rows=tuple(rows))
+
+
+def _recorded(result: RunResult, key: str) -> bool:
+    """True if the result has the key, even if its value is None."""
+    head, _, name = key.rpartition(".")
+    holder = _setting(result, head) if head else {name: True}
+    return hasattr(holder, "get") and name in holder
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -320,14 +352,21 @@ def _same(a: Any, b: Any) -> bool:
 
 def _show(key: str, value: Any) -> str:
     if value is None:
-        return "unknown"
+        return "none" if key in MACHINE else "unknown"
+    if key.endswith("network") and isinstance(value, Mapping):
+        return "; ".join(f"{name} {_link(facts)}" for name, facts in value.items()) or "none"
     if key.endswith(("bytes", "bytes_mean")):
         return show_bytes(value)
     return show_seconds(value) if key.endswith("seconds") else str(value)
 
 
+def _link(facts: Any) -> str:
+    speed, mtu = (facts.get(key) if hasattr(facts, "get") else None for key in ("speed", "mtu"))
+    return f"{speed / 1e9:g} Gbit/s, MTU {mtu}" if speed else f"MTU {mtu}"
+
+
 def tables(comparison: Comparison) -> tuple[Table, ...]:
-    """What was measured, what was published, and the counts that all results have."""
+    """The measured figures, the published ones, and the counts that all results have."""
     found = (
         _entries("", comparison.measured),
         _entries("Published", comparison.published),
@@ -394,6 +433,7 @@ def as_plain(comparison: Comparison) -> dict[str, Any]:
             }
             for compared in comparison.results
         ],
+        "differences": table_as_plain(differences(comparison))["rows"],
         "tables": [table_as_plain(table) for table in tables(comparison)],
         "moves": list(comparison.moves),
         "documents": [to_plain(document) for document in comparison.documents],
@@ -402,8 +442,9 @@ def as_plain(comparison: Comparison) -> dict[str, Any]:
 
 
 def blocks(comparison: Comparison) -> list[Text | Table]:
-    """A comparison for a terminal: answers, tables, how the knee moves, documents, what is not comparable."""
-    found: list[Text | Table] = []
+    """A comparison for a terminal: what differs, answers, tables, how the knee moves, cautions."""
+    differ = differences(comparison)
+    found: list[Text | Table] = [differ, Text("")] if differ.rows else []
     for compared in comparison.results:
         found += [Text(compared.name, "bold"), Text(f"  {kind_of(compared.result).answer(compared.result)}")]
     found += tables(comparison)
@@ -564,7 +605,7 @@ def write_html(comparison: Comparison, path: Path) -> None:
 
 def page(comparison: Comparison) -> str:
     """One self-contained HTML page, in the clothes of the report. Raises MissingError."""
-    drawn = figures(comparison)
+    drawn, differ = figures(comparison), differences(comparison)
     plots = plotted(drawn, drawn[0] if drawn else None)
     return render(
         "compare.html",
@@ -579,6 +620,7 @@ def page(comparison: Comparison) -> str:
             }
             for compared in comparison.results
         ],
+        differences=laid_out(differ) if differ.rows else None,
         cautions=comparison.cautions,
         moves=comparison.moves,
         hero=plots[0] if plots else None,
