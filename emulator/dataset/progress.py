@@ -34,6 +34,9 @@ from emulator.units import show_bytes
 Done = Callable[[int, int], None]
 """Called with the (files, bytes) that were just finished; from many threads."""
 
+READERS = 16
+"""Files that a process reads at once unless told otherwise: storage that answers late needs many."""
+
 Value = TypeVar("Value")
 _TOGETHER = 64
 """Indices of a task, at most: handing one to a thread takes as long as a small file."""

@@ -48,7 +48,7 @@ from emulator.dataset.owned import (
     tidy,
 )
 from emulator.dataset.plan import DatasetPlan, outlook
-from emulator.dataset.progress import RECORD, Done, Journal, by_threads, journalled
+from emulator.dataset.progress import READERS, RECORD, Done, Journal, by_threads, journalled
 from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds, remove_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
@@ -60,7 +60,6 @@ from emulator.storage.folder import REQUEST, FolderStore
 from emulator.storage.posix import aligned_buffer
 from emulator.units import show_bytes
 
-_READERS = 8
 _MEASURED_FILES = 16
 
 
@@ -272,8 +271,7 @@ class DatasetWriter:
             wrong = not size or looks_right(self.store, form, parts, size)
             return not wrong and (not paranoid or sums_right(self.store, parts, crc))
 
-        # Storage far away answers many at once.
-        kept = np.fromiter(by_threads(intact, indices, _READERS), np.bool_, len(indices))
+        kept = np.fromiter(by_threads(intact, indices, READERS), np.bool_, len(indices))
         left: Index = indices[~kept]
         return left
 

@@ -24,7 +24,9 @@ from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 
 _SMALL_BYTES = 8 << 20
-"""Writers of smaller samples wait for fsync most of the time: more of them keep the disk busy."""
+"""Writers of smaller samples wait for fsync, or for the object store, most of the time: more keep it busy."""
+_OBJECTS = 16
+"""Small objects that are written at once; of large ones each is a copy in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,8 @@ def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filli
         fill_dask(writer, mine, how.dask, how.threads or cores, how.write, tally.watch)
         return
     small = writer.plan.recipe.size.bytes_mean < _SMALL_BYTES
-    threads = how.threads or min(16, 4 * cores if small else cores + 2)
+    several = min(16, 4 * cores) if isinstance(writer.store, FolderStore) else _OBJECTS
+    threads = how.threads or (several if small else min(16, cores + 2))
     try:
         writer.fill(mine, comm.rank, threads, how.write, tally.add)
     except FeedrateError as error:

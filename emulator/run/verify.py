@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset
-from emulator.dataset.progress import Tally, shown
+from emulator.dataset.progress import READERS, Tally, shown
 from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
 from emulator.dataset.writer import repair, repair_was_cut_off
 from emulator.run.comm import Comm, agreed
@@ -24,7 +23,7 @@ class Checking:
     sample: int | None = None
     """So many files, evenly spread; None: all."""
     threads: int | None = None
-    """Readers of a process; None: as many as cores."""
+    """Readers of a process; None: 16."""
     repair: bool = False
     """Make wrong files again."""
 
@@ -57,7 +56,7 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
     Quiet where a rank has said the error.
     """
     how = how or Checking()
-    first, threads = comm.rank == 0, how.threads or min(16, len(os.sched_getaffinity(0)))
+    first, threads = comm.rank == 0, how.threads or READERS
     dataset = open_together(comm, place)
     files = len(dataset.manifest.names)
     indices = evenly_spread(files, how.sample)

@@ -72,6 +72,9 @@ def test_objects_are_the_files_of_a_folder_byte_for_byte(made: Endpoint, tmp_pat
     assert done.status == 0 and "3 requests had to be repeated (busy 2, cut 1)" in done.out
     done = ask(made, "verify", PLACE)
     assert (done.status, done.out) == (0, f"{PLACE}: 24 of 24 files checked, 0 faults\n")
+    made.asked.clear()
+    assert ask(made, "verify", PLACE).status == 0
+    assert sum("sample_" in key for _, key, _ in made.asked) == 24, "one request an object that is small"
 
 
 def test_verify_finds_what_is_wrong_and_paranoid_makes_it_again(made: Endpoint) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,20 @@ def test_retries_are_bounded_and_end_in_one_line(samples: Endpoint, kind: str, s
         blob.read_into(0, memoryview(bytearray(9)))
     assert "\n" not in str(caught.value)
     assert len(samples.asked) == 2 if kind != "reset" else len(samples.asked) >= 2
+
+
+@pytest.mark.parametrize("kind", ["503", "hang"])
+def test_a_request_that_keeps_failing_is_an_error_after_the_storage_timeout(
+    samples: Endpoint, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """However many repetitions and seconds the URL allows."""
+    monkeypatch.setattr(sys, "argv", ["feedrate", "verify", "--storage-timeout", "2s"])
+    samples.faults.append(Fault(kind, 1000))  # type: ignore[arg-type]
+    source, began = store("timeout=60s&retries=1000"), time.monotonic()
+    with pytest.raises(StorageError, match="large"), source.open("large", SIZES["large"]) as blob:
+        blob.read_into(0, memoryview(bytearray(9)))
+    assert time.monotonic() - began < 20, "six times the limit, for a loaded machine"
+    assert len(samples.asked) < 10
 
 
 FAULTS = st.lists(

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from emulator import live
-from emulator.dataset.progress import Tally, shown
+from emulator.dataset.progress import READERS, Tally, shown
 from emulator.plugins.adopt.adopt import adopt_samples, find_samples
-from emulator.record.machine import cores
 from emulator.units import counted, show_bytes
 
 
@@ -22,14 +21,14 @@ def adopt(
         str | None, typer.Option("--format", help="Take these only, where there are several formats.")
     ] = None,
     samples_per_file: Annotated[int, typer.Option(min=1, help="Samples in each file.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="Readers; default: cores.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Readers; default: 16.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Make a manifest that is there anew.")] = False,
 ) -> None:
     """Write a manifest for files without one (DLIO's, anyone's), so that run, sweep and verify take them."""
     found = find_samples(folder, form or "", force)
     tally = Tally()
     with shown("adopt", tally, len(found.names), found.bytes):
-        adopt_samples(found, samples_per_file, threads or cores(), tally.add)
+        adopt_samples(found, samples_per_file, threads or READERS, tally.add)
     typer.echo(
         f"{folder}: adopted {counted(len(found.names), f'{found.format} file')}, {show_bytes(found.bytes)}"
         + (f"; left alone: {counted(found.left, 'other file')}" if found.left else "")

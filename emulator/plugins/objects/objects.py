@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 import threading
 import time
 from abc import abstractmethod
@@ -14,6 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from emulator.config.storage import Cache, ObjectURL
 from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
+from emulator.launch.watch import storage_timeout
 from emulator.storage.base import (
     HEAD,
     Appender,
@@ -25,6 +27,7 @@ from emulator.storage.base import (
     WriteOptions,
     wrong_size,
 )
+from emulator.units import show_seconds
 
 Value = TypeVar("Value")
 
@@ -58,6 +61,10 @@ class ObjectStore(Store):
     def __init__(self, place: ObjectURL) -> None:
         self.place = place
         self.stats = ReadStats()
+        self.deadline = storage_timeout(sys.argv[1:])
+        """Seconds after which a request that keeps failing is an error."""
+        self.timeout = min(place.timeout, self.deadline)
+        """Seconds without an answer after which one attempt has failed."""
         self._prefix = f"{place.prefix}/" if place.prefix else ""
         self._url = f"{place.kind}://{place.bucket}/{self._prefix}".rstrip("/")
 
@@ -90,13 +97,14 @@ class ObjectStore(Store):
         return f"{self._url}/{name}"
 
     def ask(self, doing: str, action: Callable[[], Value]) -> Value:
-        """`action()`, again while its failure may pass: at most `retries` times, each of them counted.
+        """Return `action()`; repeat it while its failure may pass, at most `retries` times, each counted.
 
-        Raises `absent`, what `meaning` makes of other failures, and StorageError when the last attempt
-        failed.
+        Does not repeat what could not end within --storage-timeout of the first attempt. Raises `absent`,
+        what `meaning` makes of other failures, and StorageError when the last attempt failed.
         """
-        pause = _BACKOFF
-        for left in range(self.place.retries, -1, -1):
+        pause, began, tries = _BACKOFF, time.monotonic(), 0
+        while True:
+            tries += 1
             try:
                 try:
                     return action()
@@ -105,16 +113,19 @@ class ObjectStore(Store):
                 except self.failures as error:
                     raise self.meaning(error, doing) from None
             except TransientError as trouble:
-                if left == 0:
+                took = time.monotonic() - began
+                next_end = took + pause + (self.timeout if trouble.kind == "timeout" else 0.0)
+                if tries > self.place.retries or next_end > self.deadline:
+                    often = f", {tries} times in {show_seconds(took)}" if tries > 1 else ""
                     raise StorageError(
-                        f"{doing}: {trouble}, {self.place.retries + 1} times",
-                        "see the log of the object store; the URL takes ?retries=10&timeout=60s",
+                        f"{doing}: {trouble}{often}",
+                        "see the log of the object store; --storage-timeout 2min and the URL's "
+                        "?retries=10&timeout=60s wait for longer",
                     ) from None
                 self.stats.add_retry(trouble.kind)
                 # At random, so that the ranks that failed together do not come back together.
                 time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  a pause's jitter, no secret
                 pause = min(pause * _GROWTH, _LONGEST)
-        raise AssertionError("the last attempt returns or raises")
 
     @abstractmethod
     def meaning(self, error: Any, doing: str) -> Exception:

@@ -48,7 +48,7 @@ class RadosStore(ObjectStore):
         """Connects. Raises StorageError when the cluster does not answer, or has no such pool."""
         super().__init__(place)
         limits = ("client_mount_timeout", "rados_osd_op_timeout", "rados_mon_op_timeout")
-        seconds = f"{max(1, round(place.timeout))}"
+        seconds = f"{max(1, round(self.timeout))}"
         user = {"name": place.option("user")} if place.option("user") else {}
         try:
             self._cluster = rados.Rados(conffile=self.source(), conf=dict.fromkeys(limits, seconds), **user)
@@ -77,7 +77,7 @@ class RadosStore(ObjectStore):
         if isinstance(error, rados.NoSpace):
             return StorageError(f"{doing}: the pool is full", "free some space, or raise its quota")
         if isinstance(error, rados.TimedOut):
-            return TransientError("timeout", f"no answer for {show_seconds(self.place.timeout)}")
+            return TransientError("timeout", f"no answer for {show_seconds(self.timeout)}")
         return TransientError("connection", _words(error))
 
     def chunks(self, blob: ObjectBlob, begin: int, end: int) -> Iterator[bytes]:

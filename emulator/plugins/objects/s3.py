@@ -52,7 +52,7 @@ class S3Store(ObjectStore):
         super().__init__(place)
         endpoint = endpoint_of(place)
         _require_keys(endpoint)
-        wait = timedelta(seconds=place.timeout)
+        wait = timedelta(seconds=self.timeout)
         regions = (place.option("region"), os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION"))
         try:
             self._client = obstore.store.S3Store(
@@ -96,7 +96,7 @@ class S3Store(ObjectStore):
                 f"{doing}: the endpoint answered {answer}", "check the endpoint and the bucket"
             )
         if "Timeout" in text or "TimedOut" in text:
-            return TransientError("timeout", f"no answer for {show_seconds(self.place.timeout)}")
+            return TransientError("timeout", f"no answer for {show_seconds(self.timeout)}")
         if "UnexpectedRange" in text or "IncompleteBody" in text or "Interrupted" in text:
             return TransientError("cut", "the body was cut off")
         return TransientError("connection", f"no connection to {self.source()}")
