@@ -6,7 +6,7 @@
     python benchmarks/knee.py --held-out         # families that nobody looked at while it was made
     python benchmarks/knee.py --cost step        # counts beyond the knee are dear (analysis.search.step_cost)
 
-Curves, variations and searches: tests/analysis/synthetic_curves.py. A sweep is told a maximum of 4096, and
+Curves, variations and searches: curves.py. A sweep is told a maximum of 4096, and
 limits C / r are drawn between 20 and 1200, but where a row says otherwise. How many runs a precision takes
 depends on the slope s of ln efficiency at the knee: with all runs at the knee, (variation / s / 0.0125)^2 for
 5 %. At a variation of 1 % that is 3 for soft p=6, 9 for p=3, 27 for usl,
@@ -24,22 +24,16 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: the pool below is the parallelism
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "analysis"))
-
-from points import point
-from synthetic_curves import (
+from curves import (
     BROKEN,
     LIMITS,
     SMOOTH,
@@ -57,6 +51,7 @@ from synthetic_curves import (
 
 from emulator.analysis.knee import find_knee
 from emulator.analysis.search import KneeSearch, run_cost, step_cost
+from emulator.record.result import Point
 
 HEAD = """\
 curve          run to run     |   runs   |  error, %   | holds  inter- | not iden- |  ms
@@ -128,6 +123,16 @@ class Outcome:
     """Of the interval, relative; nan without one."""
     seconds: float
     """CPU time per run."""
+
+
+def point(ranks: int, efficiency: float) -> Point:
+    """A count that nothing disturbed, of samples of a byte, one a second and process."""
+    return Point(
+        ranks=ranks, hosts=(), epochs=2, steps=10, samples=100, bytes=100, left_out=0, seconds=10.0,
+        samples_per_second=efficiency * ranks, bytes_per_second=efficiency * ranks,
+        ideal_samples_per_second=ranks, x_ideal=efficiency, au=efficiency, x_ideal_first=efficiency,
+        au_first=efficiency, wait_share=1 - efficiency, barrier_share=0.0, overshoot_p99=0.001,
+    )  # fmt: skip
 
 
 def outcome(number: int, row: Row, cost: str) -> Outcome:

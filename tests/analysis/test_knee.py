@@ -5,10 +5,10 @@ import re
 
 import numpy as np
 import pytest
+from curves import curve, drifting, heavy, searched, white
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from points import point
-from synthetic_curves import curve, drifting, heavy, searched, white
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.knee import find_knee, peak, saturated

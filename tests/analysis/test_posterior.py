@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from curves import curve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_curves import curve
 
 from emulator.analysis.posterior import (
     LOWEST,

@@ -4,10 +4,10 @@ import time
 
 import numpy as np
 import pytest
+from curves import FORMS, Trial, curve, trial, trial_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from points import point
-from synthetic_curves import FORMS, Trial, curve, trial, trial_random
 
 from emulator.analysis.search import (
     CountRun,

@@ -1,4 +1,4 @@
-"""Throughput curves with known knees, for tests and for benchmarks/knee.py.
+"""Throughput curves with known knees, for knee.py and for tests.
 
 Each is scaled by `limit` = C / r, the storage's limit in units of one process's demand r = 1; efficiency is
 X(N) / N. None is handed to the search: MVA and collapse are no members of the families it fits.
