@@ -1,7 +1,7 @@
 """How many emulated accelerators this machine holds when storage costs nothing but a copy.
 
-    python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--threads 16,24] [--torch 8,12]
-                                      [--pytorch 8,12] [--cold 0.8] [--out FILE]
+    python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--torch 8,12] [--pytorch 8,12]
+                                      [--cold 0.8] [--out FILE]
 
 One NVIDIA A100 at 1/16 of the sample size: 7 samples of 9.2 MB (image and label) every 0.636 s, 101 MB/s,
 warm in the page cache. With --cold the direct loader is also run cold, with as many as ask for that share
@@ -36,12 +36,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from against_pytorch import Case, trained
-from read_path import machine
-from read_path_fio import fio_turn
-from read_path_turn import Files, watched
+from processes import Files, feedrate, machine, peak_pss
+from read_path import fio
 
 import emulator
 from emulator.dataset.manifest import read_manifest
@@ -82,7 +79,7 @@ class Held:
     point: Point
     seconds: float
     """Of the whole command."""
-    peak_pss: int
+    memory: int
     """Bytes, of all of its processes together."""
     plain: tuple[float, ...]
     """GB/s of a loop that only reads, before and after; of a cold run none."""
@@ -123,7 +120,6 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--direct", default="64,96,104,112,128", help="counts of the direct loader, or none")
-    parser.add_argument("--threads", default="16,24,32,40", help="counts of the threads loader, or none")
     parser.add_argument("--torch", default="none", help="counts of the torch loader, or none")
     parser.add_argument("--pytorch", default="none", help="counts of plain PyTorch trainings, or none")
     parser.add_argument("--cold", type=float, help="share of fio's best that cold ranks ask for")
@@ -143,21 +139,20 @@ def _files(folder: Path, least: int) -> Files:
     with tempfile.TemporaryDirectory() as name:
         recipe = Path(name, "kits19-16th.toml")
         recipe.write_text(RECIPE)
-        command = [sys.executable, "-m", "emulator", "generate", folder, "--recipe", recipe]
+        command = feedrate("generate", folder, "--recipe", recipe, "--files", least)
         if not (folder / "manifest.json").is_file() or len(read_manifest(folder).names) < least:
-            subprocess.run([*map(str, command), "--files", str(least)], check=True, stdout=sys.stderr)
-    manifest = read_manifest(folder)
-    return Files(folder, tuple(folder / one for one in manifest.names), tuple(manifest.sizes[:].tolist()))
+            subprocess.run(command, check=True, stdout=sys.stderr)
+    return Files.of(read_manifest(folder), folder)
 
 
 def _most_cold(files: Files, share: float) -> tuple[float, int]:
-    """Bytes/s that fio reads from the files, and how many accelerators ask for `share` of it."""
+    """GB/s that fio reads from the files, and how many accelerators ask for `share` of it."""
     rates = []
     for depth in FIO_DEPTHS:
         files.evict()
-        rates.append(fio_turn(files, "psync", direct=True, depth=depth, block=FIO_BLOCK).rate)
-    demand = BATCH * files.total / len(files.paths) / STEP_SECONDS
-    return max(rates), max(1, int(share * max(rates) / demand))
+        rates.append(fio(files.paths, "psync", FIO_BLOCK, direct=True, depth=depth).rate)
+    demand = BATCH * sum(files.sizes) / len(files.paths) / STEP_SECONDS
+    return max(rates), max(1, int(share * max(rates) * 1e9 / demand))
 
 
 def _plain(files: Files) -> float:
@@ -176,7 +171,7 @@ def _plain(files: Files) -> float:
     begin = time.perf_counter()
     with ThreadPoolExecutor(cores) as readers:
         list(readers.map(read, [files.paths[first::cores] for first in range(cores)]))
-    return files.total / 1e9 / (time.perf_counter() - begin)
+    return sum(files.sizes) / 1e9 / (time.perf_counter() - begin)
 
 
 def _run(options: argparse.Namespace, files: Files, kind: str, cache: str, ranks: int) -> Held:
@@ -184,18 +179,17 @@ def _run(options: argparse.Namespace, files: Files, kind: str, cache: str, ranks
     settings = [f"loader.crop={[EDGE] * 3}", "access.refill=never", *options.set]
     with tempfile.TemporaryDirectory() as name:
         out = Path(name, "out")
-        command = [
-            *(sys.executable, "-m", "emulator", "run", options.folder, "--workload", "unet3d-a100"),
+        command = feedrate(
+            *("run", options.folder, "--workload", "unet3d-a100", "--mismatched-dataset"),
             *("-n", ranks, "--loader", kind, "--cache", cache, "--steps", options.steps, "--out", out),
-            "--mismatched-dataset",
             *(word for setting in settings for word in ("--set", setting)),
-        ]
+        )
         plain = [_plain(files)] if cache == "warm" else []
         begin = time.monotonic()
-        done = watched([str(word) for word in command], _environment(), period=PSS_SECONDS)
+        peak = peak_pss(command, _environment(), PSS_SECONDS)
         seconds = time.monotonic() - begin
         plain += [_plain(files)] if plain else []
-        return Held(kind, cache, read_result(out).points[0], seconds, done.peak_pss, tuple(plain))
+        return Held(kind, cache, read_result(out).points[0], seconds, peak, tuple(plain))
 
 
 def _trained(options: argparse.Namespace, files: Files, ranks: int) -> float:
@@ -234,7 +228,7 @@ def _row(run: Held) -> str:
         f"| {point.bytes_per_second / 1e9:.2f} | {plain} "
         f"| {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
         f"| {100 * point.overshoot_p99:.1f} % | {run.seconds - point.seconds:.1f} "
-        f"| {run.peak_pss / point.ranks / 1e6:.0f} |"
+        f"| {run.memory / point.ranks / 1e6:.0f} |"
     )
 
 
@@ -245,14 +239,12 @@ def _report(
     held: Mapping[str, int],
     fio: Sequence[float],
 ) -> str:
-    cold = [
-        f"Cold: as many as ask for {options.cold:.0%} of fio's {best / 1e9:.2f} GB/s.\n\n" for best in fio
-    ]
+    cold = [f"Cold: as many as ask for {options.cold:.0%} of fio's {best:.2f} GB/s.\n\n" for best in fio]
     most = ", ".join(f"{ranks} with {kind}" for kind, ranks in held.items())
     return (
         f"# Accelerators on one machine, {time.strftime('%Y-%m-%d')}\n\n"
         f"`python {' '.join(sys.argv)}`\n\n{len(files.paths)} files of "
-        f"{files.total / len(files.paths) / 1e6:.2f} MB; {options.steps} steps.\n{machine()}\n\n"
+        f"{sum(files.sizes) / len(files.paths) / 1e6:.2f} MB; {options.steps} steps.\n{machine()}\n\n"
         f"Most that held AU >= 90 %: {most}.\n\n" + "".join(cold) + _HEAD + "\n".join(rows) + "\n"
     )
 

@@ -25,9 +25,12 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
+from dlio import run_dlio
+from processes import feedrate
 
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -137,12 +140,11 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
         "accelerator.step_seconds": case.step_seconds, "training.sync": "step",
         "access.refill": "persistent" if case.persistent else "epoch",
     }  # fmt: skip
-    command = [
-        sys.executable, "-m", "emulator", "run", str(folder / f"data/{case.files}"), "-w", "unet3d-tiny",
-        "-n", str(case.ranks),
-        "--steps", str(case.steps), "--cache", "cold" if case.cold else "warm", "--out", str(out), "--force",
+    command = feedrate(
+        "run", folder / f"data/{case.files}", "-w", "unet3d-tiny", "-n", case.ranks, "--steps", case.steps,
+        "--cache", "cold" if case.cold else "warm", "--out", out, "--force",
         *(word for key, value in settings.items() for word in ("--set", f"{key}={value}")),
-    ]  # fmt: skip
+    )  # fmt: skip
     done = subprocess.run(
         command, env=surroundings(case, folder), capture_output=True, text=True, timeout=300, check=False
     )
@@ -160,55 +162,13 @@ def emulated(case: Case, folder: Path) -> tuple[Shares, Shares, str]:
     )
 
 
-DLIO_YAML = """\
-model: unet3d
-framework: pytorch
-workflow: {{generate_data: False, train: True, checkpoint: False}}
-dataset: {{data_folder: {folder}, format: npz, num_files_train: {files}, num_samples_per_file: 1,
-  record_length: 1000000, record_length_stdev: 0, record_length_resize: 163840}}
-reader: {{data_loader: pytorch, batch_size: {batch}, read_threads: {workers}, prefetch_size: {prefetch},
-  file_shuffle: seed, sample_shuffle: seed}}
-train: {{epochs: 1, computation_time: {step}}}
-metric: {{au: 0.90}}
-"""
-
-
 def dlio(case: Case, folder: Path, python: Path) -> float:
     """DLIO's own AU, in per cent, over an epoch of as many steps."""
-    conf = folder / "conf"
-    shutil.rmtree(conf, ignore_errors=True)
-    (conf / "workload").mkdir(parents=True)
-    train = folder / "dlio/train"
-    shutil.rmtree(train, ignore_errors=True)
-    train.mkdir(parents=True)
-    (folder / "dlio/valid").mkdir(exist_ok=True)  # it lists this folder, although it evaluates nothing
-    files = case.ranks * BATCH * case.steps
     paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
-    for number in range(files):  # the same files again and again
-        (train / f"img_{number:06d}.npz").symlink_to(paths[number % len(paths)])
-    text = DLIO_YAML.format(
-        folder=train.parent,
-        files=files,
-        batch=BATCH,
-        workers=WORKERS,
-        prefetch=2 * WORKERS,
-        step=case.step_seconds,
+    turns = islice(cycle(paths), case.ranks * BATCH * case.steps)  # the same files again and again
+    out = run_dlio(
+        python, folder, list(turns), ranks=case.ranks, batch=BATCH, workers=WORKERS, step=case.step_seconds
     )
-    (conf / "workload/job.yaml").write_text(text)
-    (conf / "config.yaml").write_text("defaults:\n - _self_\n - workload: job\n")
-    out = folder / "dlio/out"
-    command = [
-        Path(sys.executable).parent / "mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none",
-        "-n", case.ranks, python, "-m", "dlio_benchmark.main", "--config-dir", conf, "workload=job",
-        f"hydra.run.dir={out}", f"++workload.output.folder={out}",
-    ]  # fmt: skip
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "DFTRACER_ENABLE": "0"}
-    done = subprocess.run(
-        [str(word) for word in command], env={**os.environ, **quiet}, cwd=folder, capture_output=True,
-        text=True, timeout=300, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(done.stdout[-1500:] + done.stderr[-1500:])
     summary = json.loads(next(out.rglob("summary.json")).read_text())
     return float(summary["metric"]["train_au_mean_percentage"])
 
@@ -221,10 +181,8 @@ def prepared(folder: Path) -> list[Path]:
     for files in {case.files for case in CASES}:
         place = folder / f"data/{files}"
         if not (place / "manifest.json").exists():
-            words = ["generate", place, "--recipe", "tiny", "--files", files]
-            subprocess.run(
-                [sys.executable, "-m", "emulator", *map(str, words)], check=True, capture_output=True
-            )
+            words = feedrate("generate", place, "--recipe", "tiny", "--files", files)
+            subprocess.run(words, check=True, capture_output=True)
     return sorted((folder / f"data/{FILES}").rglob("*.npz"))
 
 

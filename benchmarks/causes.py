@@ -32,6 +32,7 @@ from typing import Any
 
 import namespaces
 import psutil
+from processes import AS_ROOT, feedrate
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.launch.scratch import ranks_in
@@ -40,18 +41,12 @@ from emulator.record.result import Point
 
 ROOT = Path(__file__).parents[1]
 LAB = ROOT / "tests" / "lab"
-sys.path.insert(0, str(ROOT / "tests"))
-
-from s3_server import s3_server  # noqa: E402  the S3 endpoint of the tests
 
 CPU = Path("/sys/fs/cgroup/cpu")
 GROUP = CPU / "feedrate-causes"
 FOLDER = Path("/tmp/feedrate-causes")
 DATA = FOLDER / "data"
-ENVIRONMENT = {
-    **os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-}  # fmt: skip
+ENVIRONMENT = {**os.environ, **AS_ROOT}
 
 Trouble = Callable[["Running"], None]
 
@@ -242,34 +237,19 @@ def device(rate: int) -> Iterator[tuple[list[str], object]]:
 @contextmanager
 def hosts(ranks: int, slow: str) -> Iterator[tuple[list[str], object]]:
     """Two hosts read objects from a third one; the link of the first has the rate `slow`."""
+    place = "s3://bucket/data"
     with ExitStack() as stack:
         stack.enter_context(namespaces.hosts(3))
-        server = subprocess.Popen(
-            namespaces.on(3, shlex.join([sys.executable, __file__, "--serve", "10.78.0.3"])),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
-        )  # fmt: skip
-        stack.callback(server.wait)
-        stack.callback(server.stdin.close)  # type: ignore[union-attr]
-        variables = json.loads(server.stdout.readline())  # type: ignore[union-attr]
+        variables = stack.enter_context(namespaces.s3_server(3, {**ENVIRONMENT}))
         ENVIRONMENT.update(variables)
-        place = "s3://bucket/data"
-        command = [sys.executable, "-m", "emulator", "generate", place, "--recipe", "tiny", "--files", "64"]
-        subprocess.run(
-            namespaces.on(2, shlex.join(command)), check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT
-        )
+        command = shlex.join(feedrate("generate", place, "--recipe", "tiny", "--files", "64"))
+        subprocess.run(namespaces.on(2, command), check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         if slow:
             words = f"/usr/bin/env ip netns exec {namespaces.NAME}sw tc qdisc add dev p1 root tbf rate {slow}"
             subprocess.run([*words.split(), "burst", "200kb", "latency", "200ms"], check=True)
         exported = [word for name in variables for word in ("-x", name)]
         command = namespaces.mpirun({1: ranks // 2, 2: ranks // 2}, ranks, *exported)
         yield namespaces.on(1, "--", *command), place
-
-
-def serve(address: str) -> None:
-    """The S3 endpoint, until stdin ends; first its variables."""
-    with s3_server(address) as endpoint:
-        print(json.dumps(endpoint.environment()), flush=True)
-        sys.stdin.read()
 
 
 def step(seconds: float) -> tuple[object, ...]:
@@ -450,16 +430,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", help="a word in the names of the cases")
-    parser.add_argument("--loader", default="", help="direct, torch (processes) or threads")
+    parser.add_argument("--loader", default="", help="direct or torch")
     parser.add_argument("--log", type=Path, default=FOLDER / "causes.jsonl")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=86_400, help="no run begins after so long")
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.serve:
-        serve(options.serve)
-        return
     FOLDER.mkdir(exist_ok=True)
     GROUP.mkdir(exist_ok=True)
     (GROUP / "cpu.shares").write_text(str(SHARES))
@@ -472,10 +448,8 @@ def main() -> None:
         options.table.write_text(table(done))
         return
     if not DATA.exists():
-        subprocess.run(
-            [sys.executable, "-m", "emulator", "generate", DATA, "--recipe", "tiny", "--files", "128"],
-            check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT,
-        )  # fmt: skip
+        words = feedrate("generate", DATA, "--recipe", "tiny", "--files", "128")
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was set up is taken down
     began = time.monotonic()
     known = {(row["case"], row["loader"], row["number"]) for row in done}

@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from processes import feedrate, in_a_process, table_line
+from processes import become_feedrate, in_a_process, table_line
 
 from emulator.config.recipe import load_recipe
 from emulator.dataset.manifest import Manifest, open_dataset, write_manifest
@@ -124,10 +124,10 @@ def of_commands(folder: Path, files: int) -> list[tuple[float, float]]:
     in_a_process(lambda: write_files(folder, files))
     again = ("generate", made, "--recipe", folder / "r.toml", "--subfolders", -(-files // IN_A_FOLDER))
     return [
-        in_a_process(lambda: feedrate(*again)),
-        in_a_process(lambda: feedrate("verify", made)),
-        in_a_process(lambda: feedrate("adopt", theirs, "--format", "bytes")),
-        in_a_process(lambda: feedrate("verify", theirs)),
+        in_a_process(lambda: become_feedrate(*again)),
+        in_a_process(lambda: become_feedrate("verify", made)),
+        in_a_process(lambda: become_feedrate("adopt", theirs, "--format", "bytes")),
+        in_a_process(lambda: become_feedrate("verify", theirs)),
     ]
 
 

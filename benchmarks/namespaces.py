@@ -5,7 +5,9 @@ Those of a process that was killed by SIGKILL go when the next one asks for host
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -54,3 +56,17 @@ def mpirun(slots: dict[int, int], ranks: int, *more: object) -> list[str]:
         "--host", ",".join(f"{NAME}{host}:{some}" for host, some in slots.items()),
         "--map-by", "slot:oversubscribe", "--bind-to", "none", "-n", str(ranks), *map(str, more),
     ]  # fmt: skip
+
+
+@contextmanager
+def s3_server(host: int, environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The tests' S3 server on a host: the variables with which its clients find it."""
+    command = shlex.join([sys.executable, str(_SCRIPT.parents[1] / "s3_server.py"), f"10.78.0.{host}"])
+    with subprocess.Popen(
+        on(host, command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as server:
+        assert server.stdin and server.stdout
+        try:
+            yield json.loads(server.stdout.readline())
+        finally:
+            server.stdin.close()

@@ -1,17 +1,57 @@
-"""What a benchmark runs in processes of its own, so that the kernel says what each took."""
+"""Shared by the benchmarks: commands, files, processes and their memory, and pages of results."""
 
 from __future__ import annotations
 
 import os
+import resource
+import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulator.dataset.manifest import Manifest
+
+AS_ROOT = {f"{who}_ALLOW_RUN_AS_ROOT{more}": "1" for who in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
+"""Environment in which mpirun starts ranks as root."""
 
 
-def feedrate(*words: object) -> None:
-    os.execv(  # noqa: S606
-        sys.executable, [sys.executable, "-m", "emulator", *map(str, words)]
-    )
+def feedrate(*words: object) -> list[str]:
+    """The command `feedrate` of this checkout."""
+    return [sys.executable, "-m", "emulator", *map(str, words)]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of a dataset."""
+
+    folder: Path
+    paths: tuple[Path, ...]
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, manifest: Manifest, folder: Path) -> Files:
+        return cls(folder, tuple(folder / one for one in manifest.names), tuple(manifest.sizes[:].tolist()))
+
+    def evict(self) -> None:
+        """Push the files out of the page cache."""
+        for path in self.paths:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def warm(self) -> None:
+        """Read the files into the page cache."""
+        buffer = bytearray(2**20)
+        for path in self.paths:
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
 
 
 def in_a_process(work: Callable[[], object]) -> tuple[float, float]:
@@ -32,5 +72,82 @@ def in_a_process(work: Callable[[], object]) -> tuple[float, float]:
     return time.monotonic() - begin, used.ru_maxrss / 1000
 
 
+def become_feedrate(*words: object) -> None:
+    """Replace this process by the command `feedrate`."""
+    os.execv(sys.executable, feedrate(*words))  # noqa: S606
+
+
+def cpu_of_children() -> float:
+    """User + system seconds of the processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def peak_pss(command: Sequence[str], env: Mapping[str, str], period: float) -> int:
+    """Run `command`; return the largest PSS of its process tree in bytes, sampled every `period` seconds."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=env)
+        ended, peak = threading.Event(), [0]
+
+        def watch() -> None:
+            while not ended.wait(period):
+                peak[0] = max(peak[0], sum(map(_pss, _tree(process.pid))))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        status = process.wait()
+        ended.set()
+        watcher.join()
+        said.seek(0)
+        if status:
+            sys.exit(f"{command[0]} ended with {status}:\n{said.read()[-2000:]}")
+    return peak[0]
+
+
+def _tree(root: int) -> list[int]:
+    """`root` and its descendants."""
+    found = [root]
+    for pid in found:
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def _pss(pid: int) -> int:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def machine() -> str:
+    """Processor, cores, memory and kernel of this machine."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = next((line.split(": ")[1] for line in info.splitlines() if line.startswith("model name")), "?")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, Linux {os.uname().release}."
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Their median and, in brackets, their range; empty for none."""
+    if not values:
+        return ""
+    middle, low, high = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
+    return f"{middle} [{low}-{high}]"
+
+
 def table_line(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def publish(title: str, head: str, lines: Iterable[str], out: Path | None) -> None:
+    """Print a page with its command line by line as it is measured, and write it to `out` if there is one."""
+    page = [f"# {title}, {time.strftime('%Y-%m-%d')}", "", f"`python {' '.join(sys.argv)}`", "", head, ""]
+    print("\n".join(page), flush=True)
+    for line in lines:
+        print(line, flush=True)
+        page.append(line)
+        if out:  # a page that is cut short keeps what was measured
+            out.write_text("\n".join(page) + "\n")

@@ -1,14 +1,11 @@
 """Memory and time of the step log against its rows, written and read through the record's own functions.
 
-    python benchmarks/rows.py [--rows 100000 1000000 10000000] [--no-old] [--no-fit] [--folder DIR]
-        [--out FILE]
+    python benchmarks/rows.py [--rows 100000 1000000 10000000] [--no-fit] [--folder DIR] [--out FILE]
 
 Rows are made up: ranks of 5,000 steps, random seconds, two points. Each is put into spools of 64 ranks a
 host, which each host writes as its part of the step log; then the commands that read results run, each in a
-process of its own, whose largest resident memory is the kernel's (ru_maxrss). `report` is run twice: on
-run.json as runs write it, which has what figures show, and on one without it, as older versions wrote, where
-`report` reads all rows, a point at a time. `fit` goes through all rows twice; `report` of a run that was
-killed finds them in its spools.
+process of its own, whose largest resident memory is the kernel's (ru_maxrss). `fit` goes through all rows
+twice; `report` of a run that was killed finds them in its spools.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-from processes import feedrate, in_a_process, table_line
+from processes import become_feedrate, in_a_process, table_line
 
 from emulator.analysis.here import here
 from emulator.analysis.parts import Whole
@@ -46,28 +43,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[10**5, 10**6, 10**7])
     parser.add_argument("--folder", type=Path, help="where OUT is made; default: the system's temporary one")
-    parser.add_argument("--no-old", action="store_true", help="no report that reads all rows")
     parser.add_argument("--no-fit", action="store_true", help="no fit and no report of a killed run")
     parser.add_argument("--out", type=Path, help="the table as a Markdown file")
     given = parser.parse_args()
     head = (
         "rows", "a rank sums up", "hosts write, rows/s", "MB", "bytes a row", "are read, rows/s", "MB",
-        "report, s", "MB", "report of old, s", "MB",
-        "fit, s", "MB", "report of killed, s", "MB",
+        "report, s", "MB", "fit, s", "MB", "report of killed, s", "MB",
     )  # fmt: skip
     lines = [table_line(*head), table_line(*["---"] * len(head))]
     print(lines[0], flush=True)
     for count in given.rows:
         with tempfile.TemporaryDirectory(dir=given.folder) as name:
-            lines.append(
-                table_line(f"{count:.0e}", *measured(Path(name), count, not given.no_old, not given.no_fit))
-            )
+            lines.append(table_line(f"{count:.0e}", *measured(Path(name), count, not given.no_fit)))
         print(lines[-1], flush=True)
     if given.out:
         given.out.write_text("\n".join(lines) + "\n")
 
 
-def measured(out: Path, count: int, with_old: bool, with_fit: bool) -> list[str]:
+def measured(out: Path, count: int, with_fit: bool) -> list[str]:
     ranks = max(1, count // STEPS // POINTS)
     steps = count // ranks // POINTS
     own, _ = in_a_process(lambda: sum_up(steps))
@@ -80,27 +73,23 @@ def measured(out: Path, count: int, with_old: bool, with_fit: bool) -> list[str]
     size = sum(file.stat().st_size for file in out.glob("steps*.parquet"))
     reading = in_a_process(lambda: sum(map(len, step_blocks(out))))
     write_result(out, result_of(ranks, steps))
-    report = in_a_process(lambda: feedrate("report", out, "--html", out / "a.html"))
+    report = in_a_process(lambda: become_feedrate("report", out, "--html", out / "a.html"))
     made = read_result(out)
-    old = fit = killed = (math.nan, math.nan)
+    fit = killed = (math.nan, math.nan)
     if with_fit:
-        fit = in_a_process(lambda: feedrate("fit", out, "--out", out / "system.toml"))
-    if with_old:
-        points = tuple(replace(at, step={}, course=None) for at in made.points)
-        write_result(out, replace(made, points=points))
-        old = in_a_process(lambda: feedrate("report", out, "--html", out / "a.html"))
+        fit = in_a_process(lambda: become_feedrate("fit", out, "--out", out / "system.toml"))
     if with_fit:
         for file in parts_of(out):
             file.unlink()
         for number in hosts:
             spool_of(out, number, ranks, steps)
         write_result(out, replace(made, points=made.points[:-1], status="incomplete", reason="killed"))
-        killed = in_a_process(lambda: feedrate("report", out, "--html", out / "a.html"))
+        killed = in_a_process(lambda: become_feedrate("report", out, "--html", out / "a.html"))
     return [
         f"{own:.2f} s", f"{count / sum(seconds for seconds, _ in writing) / 1e6:.2f} M",
         f"{max(memory for _, memory in writing):.0f}", f"{size / count:.0f}",
         f"{count / reading[0] / 1e6:.2f} M", f"{reading[1]:.0f}",
-        f"{report[0]:.1f}", f"{report[1]:.0f}", f"{old[0]:.1f}", f"{old[1]:.0f}",
+        f"{report[0]:.1f}", f"{report[1]:.0f}",
         f"{fit[0]:.1f}", f"{fit[1]:.0f}", f"{killed[0]:.1f}", f"{killed[1]:.0f}",
     ]  # fmt: skip
 
@@ -149,7 +138,8 @@ def result_of(ranks: int, steps: int) -> object:
         for _ in range(POINTS)
     )  # fmt: skip
     made = new_result(
-        "sweep", command=("feedrate",), workload=asdict(workload), dataset={"files": 10**9, "bytes": 10**18},
+        "sweep", command=("feedrate",), workload=asdict(workload),
+        dataset={"files": 10**9, "samples": 10**9, "bytes": 10**18},
         storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0}, loader="direct",
         environment={}, points=points,
     )  # fmt: skip

@@ -18,14 +18,13 @@ import argparse
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
 import namespaces
 import numpy as np
-from processes import table_line
+from processes import AS_ROOT, feedrate, table_line
 
 from emulator.record.out import read_result
 from emulator.record.result import Point
@@ -69,8 +68,8 @@ def main() -> None:
     with namespaces.hosts(max(counts)) as folder:
         data = folder / "data"
         (folder / "specks.toml").write_text(RECIPE)
-        recipe = ["--recipe", str(folder / "specks.toml"), "--files", str(FILES)]
-        subprocess.run([*FEEDRATE, "generate", str(data), *recipe], check=True, stdout=subprocess.DEVNULL)
+        words = feedrate("generate", data, "--recipe", folder / "specks.toml", "--files", FILES)
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         for hosts in counts:
             ranks = max(hosts, given.ranks)
             found = {
@@ -93,19 +92,16 @@ def main() -> None:
         given.out.write_text("\n".join(lines) + "\n")
 
 
-FEEDRATE = [sys.executable, "-m", "emulator"]
-
-
 def run(data: Path, hosts: int, ranks: int, step: float, steps: int) -> tuple[Point, float]:
     """`ranks` ranks on `hosts` hosts: the point, and the 99th percentile of lateness in seconds."""
     out = data.parent / "out"
-    words = [
-        *FEEDRATE, "run", data, "--workload", "unet3d-tiny", "--loader", "direct", "--cache", "warm",
+    words = feedrate(
+        "run", data, "--workload", "unet3d-tiny", "--loader", "direct", "--cache", "warm",
         "--set", f"accelerator.step_seconds={step}", "--set", "training.sync=step",
         "--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1",
         "--set", "loader.crop=[16, 16, 16]", "--set", "loader.workers=1",
         "--mismatched-dataset", "--steps", steps, "--out", out, "--force",
-    ]  # fmt: skip
+    )  # fmt: skip
     over_hosts(hosts, ranks, words)
     (point,) = read_result(out).points
     return point, float(np.quantile(read_steps(out)["late"], 0.99))
@@ -115,12 +111,10 @@ def over_hosts(hosts: int, ranks: int, words: Sequence[object]) -> None:
     """An mpirun on the first host that starts `ranks` ranks, as many on each host as on the others."""
     slots = {1 + host: -(-ranks // hosts) for host in range(hosts)}
     command = namespaces.mpirun(slots, ranks, "-x", "PYTHONPATH", *words)
-    roots = ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT")
-    allowed = {f"{root}{end}": "1" for root in roots for end in ("", "_CONFIRM")}
+    environment = {**os.environ, **AS_ROOT}
     subprocess.run(
-        namespaces.on(1, shlex.join(command)),
-        check=True, stdout=subprocess.DEVNULL, env={**os.environ, **allowed},
-    )  # fmt: skip
+        namespaces.on(1, shlex.join(command)), check=True, stdout=subprocess.DEVNULL, env=environment
+    )
 
 
 if __name__ == "__main__":

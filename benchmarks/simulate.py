@@ -1,4 +1,4 @@
-"""How fast the simulator is: CPU seconds and memory for up to 100,000 accelerators, and simpy beside it.
+"""How fast the simulator is: CPU seconds and memory for up to 100,000 accelerators.
 
     python benchmarks/simulate.py [WORDS OF A CASE'S NAME]
 
@@ -12,27 +12,19 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "systems"))
-
-import simpy_oracle
-
-from emulator.analysis.throughput import throughput
 from emulator.config.workload import load_workload
-from emulator.plugins.systems.predict import Simulation, on_paper, predict, rank_plan_of, set_scene
-from emulator.plugins.systems.scene import Played
+from emulator.plugins.systems.predict import Simulation, on_paper, predict
 from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
 
 CASES = {
-    "288 x 500, barriers": (288, 500, "step", None, "numba"),
-    "100,000 x 500": (100_000, 500, "none", None, "numba"),
-    "100,000 x 500, barriers": (100_000, 500, "step", None, "numba"),
-    "100,000 x 500, barriers, 12,500 hosts": (100_000, 500, "step", 12_500, "numba"),
-    "small, 64 x 100": (64, 100, "none", None, "numba"),
-    "small, 64 x 100, simpy": (64, 100, "none", None, "simpy"),
+    "288 x 500, barriers": (288, 500, "step", None),
+    "100,000 x 500": (100_000, 500, "none", None),
+    "100,000 x 500, barriers": (100_000, 500, "step", None),
+    "100,000 x 500, barriers, 12,500 hosts": (100_000, 500, "step", 12_500),
+    "small, 64 x 100": (64, 100, "none", None),
 }
-"""Name -> ranks, steps, barriers, hosts with a NIC of their own, engine."""
+"""Name -> ranks, steps, barriers, hosts with a NIC of their own."""
 ALLOWED = {"288": (1.0, 2e9), "100,000": (60.0, 2e9)}
 """Begin of a name -> CPU seconds and bytes of memory that it may take."""
 
@@ -47,21 +39,14 @@ def make(ranks: int, steps: int, sync: str, hosts: int | None) -> Simulation:
 
 def measure(name: str) -> dict[str, float]:
     """Run one case in this process."""
-    ranks, _, sync, hosts, engine = CASES[name]
-    simulation = make(*CASES[name][:4])
+    ranks, _, sync, hosts = CASES[name]
+    simulation = make(*CASES[name])
     predict(make(4, 3, sync, hosts), 4)  # compiled, or taken from the cache
     begin = time.process_time()
-    if engine == "simpy":
-        scene = set_scene(simulation, rank_plan_of(simulation, ranks, 0))
-        ready, events = simpy_oracle.play(scene)
-        played = Played(scene=scene, ready=ready)
-        au = throughput(played.totals(simulation.workload.loader.batch_size, scene.steps)[1]).au
-    else:
-        found = predict(simulation, ranks)
-        events, au = found.events, found.point.au
+    found = predict(simulation, ranks)
     seconds = time.process_time() - begin
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": seconds, "events": events, "memory": memory, "au": au}
+    return {"seconds": seconds, "events": found.events, "memory": memory, "au": found.point.au}
 
 
 def main() -> int:

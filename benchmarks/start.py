@@ -10,17 +10,15 @@ a rank and step.
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from read_path import machine
+from processes import cpu_of_children, feedrate, machine, publish
 
 from emulator.record.out import read_result
 
@@ -39,43 +37,32 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
     options = parser.parse_args()
-    feedrate = [sys.executable, "-m", "emulator"]
     if not (options.folder / "manifest.json").exists():
-        made = ("--recipe", "tiny", "--files", str(STEPS * options.ranks))
-        subprocess.run([*feedrate, "generate", str(options.folder), *made], check=True, stdout=sys.stderr)
-    rows, seconds, cpu = [], [], []
+        made = feedrate("generate", options.folder, "--recipe", "tiny", "--files", STEPS * options.ranks)
+        subprocess.run(made, check=True, stdout=sys.stderr)
+    title = f"Start of {options.ranks} ranks, loader {options.loader}"
+    publish(title, machine(), lines(options), options.out)
+
+
+def lines(options: argparse.Namespace) -> Iterator[str]:
+    """The table, and the medians."""
+    yield "| start and end, s | CPU of all processes, ms a rank |\n|---:|---:|"
+    seconds, cpu = [], []
     for _ in range(options.repeats):
         with tempfile.TemporaryDirectory() as name:
             words = ("--workload", "unet3d-tiny", "--loader", options.loader, "--cache", "warm", "--quiet")
             settings = (word for setting in SETTINGS for word in ("--set", setting))
-            before, begin = _cpu_seconds(), time.monotonic()
-            subprocess.run(
-                [
-                    *(*feedrate, "run", str(options.folder), *words, *settings, "--mismatched-dataset"),
-                    *("-n", str(options.ranks), "--steps", str(STEPS), "--out", f"{name}/out"),
-                ],
-                check=True,
-                stdout=subprocess.DEVNULL,
+            before, begin = cpu_of_children(), time.monotonic()
+            command = feedrate(
+                *("run", options.folder, *words, *settings, "--mismatched-dataset"),
+                *("-n", options.ranks, "--steps", STEPS, "--out", f"{name}/out"),
             )
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             took = time.monotonic() - begin
             seconds.append(took - read_result(Path(name, "out")).points[0].seconds)
-        cpu.append((_cpu_seconds() - before) / options.ranks)
-        rows.append(f"| {seconds[-1]:.1f} | {1e3 * cpu[-1]:.0f} |\n")
-        print(rows[-1], end="", flush=True)
-    text = (
-        f"# Start of {options.ranks} ranks, loader {options.loader}, {time.strftime('%Y-%m-%d')}\n\n"
-        f"`python {' '.join(sys.argv)}`\n\n{machine()}\n\n"
-        f"Median {statistics.median(seconds):.1f} s, {1e3 * statistics.median(cpu):.0f} ms of CPU a rank.\n\n"
-        "| start and end, s | CPU of all processes, ms a rank |\n|---:|---:|\n" + "".join(rows)
-    )
-    print("\n" + text)
-    if options.out:
-        options.out.write_text(text)
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+        cpu.append((cpu_of_children() - before) / options.ranks)
+        yield f"| {seconds[-1]:.1f} | {1e3 * cpu[-1]:.0f} |"
+    yield f"\nMedian {statistics.median(seconds):.1f} s, {1e3 * statistics.median(cpu):.0f} ms of CPU a rank."
 
 
 if __name__ == "__main__":

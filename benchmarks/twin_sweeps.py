@@ -8,7 +8,6 @@ time, 40 MB/s each (20 MB/s over networks), so that the storage is the limit and
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -22,17 +21,13 @@ from itertools import cycle
 from pathlib import Path
 
 import namespaces
+from processes import AS_ROOT, feedrate
 
 LAB = Path(__file__).parents[1] / "tests" / "lab"
-AS_ROOT = {f"{who}_ALLOW_RUN_AS_ROOT{more}": "1" for who in ("OMPI", "PRTE") for more in ("", "_CONFIRM")}
 FILES = 512
 
 Place = tuple[list[str], str]
 """What comes before the command `feedrate`, and the dataset."""
-
-
-def feedrate(*words: object) -> list[str]:
-    return [sys.executable, "-m", "emulator", *map(str, words)]
 
 
 def check(*words: object) -> str:
@@ -79,14 +74,7 @@ def hosts(slots: int, *links: str) -> Iterator[Place]:
     count = len(links) + 1
     with ExitStack() as stack:
         stack.enter_context(namespaces.hosts(count))
-        address, serve = f"10.78.0.{count}", Path(__file__).with_name("causes.py")
-        server = subprocess.Popen(
-            namespaces.on(count, shlex.join([sys.executable, str(serve), "--serve", address])),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        stack.callback(server.wait)
-        stack.callback(server.stdin.close)  # type: ignore[union-attr]
-        variables = json.loads(server.stdout.readline())  # type: ignore[union-attr]
+        variables = stack.enter_context(namespaces.s3_server(count, {**os.environ}))
         data = "s3://bucket/data"
         given = [f"{name}={value}" for name, value in {**variables, **AS_ROOT}.items()]
         make = ["env", *given, *feedrate("generate", data, "--recipe", "tiny", "--files", FILES)]

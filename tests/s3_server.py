@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -249,3 +251,9 @@ def s3_server(host: str = "127.0.0.1") -> Iterator[Endpoint]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+if __name__ == "__main__":  # a benchmark's server on another host: its variables on stdout, until stdin ends
+    with s3_server(sys.argv[1]) as running:
+        print(json.dumps(running.environment()), flush=True)
+        sys.stdin.read()
