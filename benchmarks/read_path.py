@@ -1,18 +1,15 @@
-"""What it costs to read a dataset: fio, feedrate's loaders, and DLIO, on the same files in one run.
+"""The cost of reading: feedrate's loaders beside fio and others, on the same bytes, in turns.
 
-    python benchmarks/read_path.py FOLDER [--files 24] [--repeats 5] [--out results/read_path.md]
+    python benchmarks/read_path.py files FOLDER    whole .npz files, cold and warm; --dlio PYTHON adds DLIO
+    python benchmarks/read_path.py small FOLDER    requests of 24, 115 and 323 kB from the page cache
+    python benchmarks/read_path.py torch FOLDER    --loader torch beside a plain DataLoader, page cache
+    python benchmarks/read_path.py s3 FOLDER       objects of an nginx on this machine (nginx-light)
+    python benchmarks/read_path.py rados POOL      objects of a Ceph pool
 
-FOLDER holds a dataset of .npz files; where there is none, `feedrate generate` makes one (recipe
-kits19). Contestants take turns, `--repeats` times; the table has medians and, in brackets, the range.
-
-    GB/s             bytes of the files / seconds of reading, start-up left out
-    CPU-s/GB         user + system seconds of the process tree while reading
-    PSS MB           peak proportional set size of the process tree, sampled every 0.25 s
-    first batch s    from the start of the process to its first batch (of --batch samples)
-
-fio is run with psync, libaio and io_uring; the fastest one of a setting stands for it. DLIO (2.0) is
-run when $DLIO_PYTHON names a python that has it; its start-up is measured by a run of one epoch and
-subtracted from a run of three. Cold: each file is evicted before each turn. Warm: each is read before.
+`files` reads the dataset in FOLDER, and makes one where there is none (recipe kits19). The others read files
+that they write below FOLDER, with samples of a workload's kind, and remove. Tables have medians of --turns
+and, in brackets, ranges. CPU is user + system seconds of the client and its workers: fio's as it says, DLIO's
+and `rados bench`'s with their start. DLIO is a run of three epochs less one of one epoch.
 """
 
 from __future__ import annotations
@@ -21,163 +18,436 @@ import argparse
 import json
 import os
 import re
+import shutil
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from itertools import count, cycle, islice
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+import psutil
+from dlio import run_dlio
+from processes import Files, cpu_of_children, feedrate, machine, publish, spread
 
-from read_path_contest import spread
-from read_path_dlio import dlio_turn
-from read_path_fio import fio_turn
-from read_path_turn import Files, Turn, watched
+from emulator.config.storage import ObjectURL
+from emulator.config.workload import AccessSpec, Workload, load_workload
+from emulator.dataset.manifest import Manifest, read_manifest
+from emulator.loader import Loader, make_loader
+from emulator.order import EpochPlan, RankPlan
+from emulator.plugins.baseline.fio import fio_environment
+from emulator.registry import STORES
+from emulator.run.selftest import ram_files
+from emulator.storage.base import Storage, TimedStorage
+from emulator.storage.posix import PosixStorage, aligned_buffer
+
+SMALL = (
+    ("24 kB column chunks", "dlrm-b200", 24 * 1024, None),
+    ("115 kB records", "resnet50-a100", 114_747, AccessSpec()),
+    ("323 kB files, opened and closed", "retinanet-b200", 0, None),
+)
+"""Title, workload, bytes of a request (0: a file), access (None: the workload's)."""
+OBJECTS = (64 << 10, 256 << 10, 1 << 20, 4_000_000)
+THREADS = 4
+EPOCHS = 1000
+"""Epochs of loaders that read for as long as they are asked."""
+WARM_BATCHES = 100
+"""Batches that a DataLoader's workers have read before they are timed."""
+NGINX = """\
+worker_processes 1; daemon off; pid {folder}/pid; error_log stderr; user root;
+events {{ worker_connections 256; }}
+http {{
+  access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000; open_file_cache max=1000;
+  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
+  server {{ listen 127.0.0.1:{port}; root {folder}; }}
+}}
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
-    """One row of the table."""
+class Turn:
+    """One turn of one contestant."""
 
-    name: str
-    cache: str
-    run: Callable[[], Turn]
-    family: str = ""
-    """Of contestants with the same family only the one with the best median GB/s is shown."""
+    bytes: int
+    seconds: float
+    cpu: float
+    """User + system seconds."""
+
+    @property
+    def rate(self) -> float:
+        """GB/s."""
+        return self.bytes / self.seconds / 1e9
+
+    @property
+    def cpu_per_gb(self) -> float:
+        return self.cpu / self.bytes * 1e9
+
+
+Contestant = Callable[[], Turn]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Contestants that read the same bytes."""
+
+    title: str
+    contestants: dict[str, Contestant]
+    rivals: tuple[str, ...]
+    """Contestants, or beginnings of their names, whose best one the others are compared with."""
+    before: Callable[[], None] = lambda: None
+    """Called before each turn."""
+
+
+def table(cases: Iterator[Case], turns: int, only: str) -> Iterator[str]:
+    """The lines of the table; contestants of a case take turns."""
+    yield "| bytes | reader | GB/s | CPU-s/GB | beside | GB/s / its | its CPU / own |"
+    yield "|---" * 7 + "|"
+    for case in cases:
+        taken: dict[str, list[Turn]] = {name: [] for name in case.contestants if re.search(only, name)}
+        for _ in range(turns):
+            for name in taken:
+                case.before()
+                taken[name].append(case.contestants[name]())
+        rates = {name: statistics.median(turn.rate for turn in own) for name, own in taken.items()}
+        rivals = [[name for name in taken if name.startswith(start)] for start in case.rivals]
+        best = [max(names, key=lambda name: rates[name]) for names in rivals if names]
+        for name, own in taken.items():
+            figures = f"{spread([t.rate for t in own])} | {spread([t.cpu_per_gb for t in own], 3)}"
+            for rival in [one for one in best if one != name] or [""]:
+                pairs = list(zip(own, taken.get(rival, ()), strict=False))
+                faster = spread([mine.rate / theirs.rate for mine, theirs in pairs])
+                cheaper = spread([theirs.cpu_per_gb / mine.cpu_per_gb for mine, theirs in pairs])
+                yield f"| {case.title} | {name} | {figures} | {rival} | {faster} | {cheaper} |"
+
+
+def timed(read: Callable[[], int], seconds: float = 0.0) -> Turn:
+    """Call `read` once at least, and until `seconds` are over."""
+    begin, cpu, size = time.monotonic(), _cpu(), 0
+    while not size or time.monotonic() - begin < seconds:
+        size += read()
+    return Turn(size, time.monotonic() - begin, _cpu() - cpu)
+
+
+def _cpu() -> float:
+    """User + system seconds of this process and of those that it started and that live."""
+    me = psutil.Process()
+    times = [one.cpu_times() for one in (me, *me.children(recursive=True))]
+    return sum(one.user + one.system for one in times)
+
+
+def loader_of(
+    stack: ExitStack, kind: str, workload: Workload, files: Manifest, storage: Storage
+) -> tuple[Loader, EpochPlan]:
+    """feedrate's loader `kind`, closed by `stack`, and the order in which one rank reads the files."""
+    access, spec = workload.access, workload.loader
+    loader = make_loader(kind, spec, TimedStorage(storage), files, access=access)
+    stack.enter_context(closing(loader))
+    plan = EpochPlan(
+        samples=files.samples, ranks=1, batch_size=spec.batch_size, samples_per_file=files.samples_per_file,
+        access=access,
+    )  # fmt: skip
+    return loader, plan
+
+
+def batches_of(loader: Loader, plan: EpochPlan, epochs: int) -> Iterator[int]:
+    """The bytes of the batches of so many epochs."""
+    return (batch.bytes for batch in loader.read(RankPlan(plan=plan, seed=0, epochs=epochs).portions(0)))
+
+
+def fio(paths: Sequence[Path], engine: str, request: int, *more: str, direct: bool, depth: int) -> Turn:
+    """fio reads the files: `depth` threads of psync, or one queue of that depth."""
+    jobs = depth if engine == "psync" else 1
+    folder = os.path.commonpath([path.parent for path in paths])  # fio limits how long its lists of files are
+    lines = [
+        "[global]", f"ioengine={engine}", "rw=read", f"bs={request}", f"direct={int(direct)}",
+        f"iodepth={1 if engine == 'psync' else depth}", "thread=1", "iomem_align=2m", "allow_file_create=0",
+        "invalidate=0",  # files that are to be read cold have been evicted
+        "file_service_type=sequential", *more,
+    ]  # fmt: skip
+    for job in range(jobs):
+        names = (str(path.relative_to(folder)).replace(":", "\\:") for path in paths[job::jobs])
+        lines += [f"[job{job}]", f"filename={':'.join(names)}"]
+    with tempfile.TemporaryDirectory() as made:
+        job_file = Path(made, "job.fio")
+        job_file.write_text("\n".join(lines) + "\n")
+        said = _said(["fio", "--output-format=json", str(job_file)], cwd=folder, env=fio_environment())
+    told = json.loads(said[said.index("{") :])["jobs"]
+    # fio's own account of its jobs, in percent of their run time: its start is not in it.
+    cpu = sum((job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000 for job in told)
+    reads = [job["read"] for job in told]
+    return Turn(sum(one["io_bytes"] for one in reads), max(one["runtime"] for one in reads) / 1000, cpu)
+
+
+def _said(command: list[str], **more: Any) -> str:
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, **more).stdout
+
+
+def whole_files(given: argparse.Namespace) -> Iterator[Case]:
+    """Every byte of a dataset of large files."""
+    folder: Path = given.place
+    if not (folder / "manifest.json").exists():
+        words = feedrate("generate", folder, "--recipe", "kits19", "--files", given.files)
+        subprocess.run(words, check=True, stdout=sys.stderr)
+    manifest = read_manifest(folder)
+    files = Files.of(manifest, folder)
+    workload = changed(
+        load_workload("unet3d-a100"), AccessSpec(refill="persistent"),
+        batch_size=4, workers=THREADS, prefetch=2 * THREADS, block_bytes=4 << 20,
+    )  # fmt: skip
+
+    for title, direct, cold in (
+        ("files, cold, O_DIRECT", True, True),
+        ("files, cold, buffered", False, True),
+        ("files, page cache", False, False),
+    ):
+        with ExitStack() as stack:
+            found: dict[str, Contestant] = {
+                f"fio {engine}": lambda engine=engine, direct=direct: fio(
+                    files.paths, engine, 4 << 20, direct=direct, depth=THREADS
+                )
+                for engine in ("psync", "libaio", "io_uring")
+            }
+            for kind in ("direct",) if direct else ("direct", "torch"):
+                storage = PosixStorage(folder, direct=direct, cache="cold" if cold else "warm")
+                rank = loader_of(stack, kind, workload, manifest, storage)
+                sum(batches_of(*rank, 1))  # workers, buffers, and the first use of their pages
+                found[f"feedrate {kind}"] = lambda own=rank: timed(lambda: sum(batches_of(*own, 1)))
+            if given.dlio and not direct:
+                found["DLIO"] = lambda cold=cold: dlio(given.dlio, files, cold)
+            yield Case(title, found, ("fio",), files.evict if cold else files.warm)
+
+
+def dlio(python: Path, files: Files, cold: bool) -> Turn:
+    """Two epochs of DLIO; cold only the first, since it finds its files in the page cache then."""
+    spent = []
+    few = files.paths[:4]
+    for paths, epochs in ((files.paths, 1), (few, 1)) if cold else ((files.paths, 3), (files.paths, 1)):
+        files.evict() if cold else None
+        begin, cpu = time.monotonic(), cpu_of_children()
+        run_dlio(python, files.folder, paths, batch=4, workers=THREADS, epochs=epochs)
+        spent.append((time.monotonic() - begin, cpu_of_children() - cpu))
+    (long, its), (short, less) = spent
+    size = sum(files.sizes[4:]) if cold else 2 * sum(files.sizes)
+    return Turn(size, long - short, its - less)
+
+
+def small_requests(given: argparse.Namespace) -> Iterator[Case]:
+    """Small requests: the direct loader, a loop of os.preadv in one Python thread, and fio."""
+    for title, name, request, access in SMALL:
+        with tempfile.TemporaryDirectory(dir=given.place) as made, ExitStack() as stack:
+            folder, workload = Path(made), load_workload(name)
+            files = ram_files(folder, workload)
+            batch = max(1, min(workload.loader.batch_size, files.samples // 4))
+            workload = changed(workload, access, batch_size=batch)
+            storage = PosixStorage(folder, direct=False, cache="warm")
+            batches = batches_of(*loader_of(stack, "direct", workload, files, storage), EPOCHS)
+            paths = [folder / one for one in files.names]
+            size = request or int(files.sizes[0])
+            some = plain_preadv(paths, size)
+            limit = ("time_based=1", f"runtime={round(given.seconds * 1000)}ms", "openfiles=1")
+            next(batches)
+            found: dict[str, Contestant] = {
+                "feedrate direct": lambda own=batches: timed(lambda: next(own), given.seconds),
+                "plain os.preadv": lambda own=some: timed(lambda: next(own), given.seconds),
+                "fio psync": lambda paths=paths, size=size, limit=limit: fio(
+                    paths, "psync", size, *limit, direct=False, depth=1
+                ),
+            }
+            yield Case(title, found, ("fio psync", "plain os.preadv"))
+
+
+def plain_preadv(paths: Sequence[Path], request: int) -> Iterator[int]:
+    """The bytes of one file after the other, read by requests in one thread."""
+    buffer = aligned_buffer(2**21)
+    places = [range(0, path.stat().st_size - request + 1, request) for path in paths]
+    for path, starts in cycle(list(zip(paths, places, strict=True))):
+        file = os.open(path, os.O_RDONLY)
+        done = sum(os.preadv(file, (buffer[:request],), at) for at in starts)
+        os.close(file)
+        yield done
+
+
+def torch_loaders(given: argparse.Namespace) -> Iterator[Case]:
+    """--loader torch beside a DataLoader with as many workers, whose samples are one os.preadv each."""
+    for name in ("retinanet-b200", "flux-b200"):
+        with tempfile.TemporaryDirectory(dir=given.place) as made, ExitStack() as stack:
+            folder, workload = Path(made), load_workload(name)
+            files = ram_files(folder, workload)
+            batch = -(-4_000_000 // workload.sample_read.bytes_mean)
+            access = replace(workload.access, refill="persistent")
+            workload = changed(workload, access, batch_size=batch)
+            storage = PosixStorage(folder, direct=False, cache="warm")
+            readers = {
+                "feedrate torch": batches_of(*loader_of(stack, "torch", workload, files, storage), EPOCHS),
+                "plain DataLoader": plain_loader(workload, [str(folder / one) for one in files.names]),
+            }
+            found: dict[str, Contestant] = {
+                title: lambda own=own: after(own, WARM_BATCHES, given.batches)
+                for title, own in readers.items()
+            }
+            yield Case(f"{name}, {batch} a batch", found, ("plain DataLoader",))
+
+
+def after(sizes: Iterator[int], first: int, batches: int) -> Turn:
+    """Time `batches` batches, after `first` of them."""
+    sum(islice(sizes, first))
+    return timed(lambda: sum(islice(sizes, batches)))
+
+
+def plain_loader(workload: Workload, paths: list[str]) -> Iterator[int]:
+    """The bytes of batches of PyTorch's own DataLoader."""
+    from plain_training import Stretches  # here: torch
+    from torch.utils.data import DataLoader
+
+    spec = workload.loader
+    loader = DataLoader(
+        Stretches(paths, workload.sample_read.bytes_mean), batch_size=spec.batch_size,
+        num_workers=spec.workers, multiprocessing_context="forkserver",
+        prefetch_factor=-(-spec.prefetch // spec.workers),
+    )  # fmt: skip
+    return (one.numel() for one in loader)
+
+
+def changed(workload: Workload, access: AccessSpec | None = None, **loader: Any) -> Workload:
+    """The workload with other settings of its loader, and another access if one is given."""
+    spec = replace(workload.loader, **loader)
+    accelerator = replace(workload.accelerator, step_batch_size=spec.batch_size)
+    return replace(workload, loader=spec, access=access or workload.access, accelerator=accelerator)
+
+
+def objects_of(size: int) -> Workload:
+    """A workload whose samples are objects of this size."""
+    workload = changed(
+        load_workload("retinanet-b200"), AccessSpec(),
+        batch_size=16, workers=THREADS, prefetch=8, block_bytes=4 << 20,
+    )  # fmt: skip
+    return replace(workload, sample=replace(workload.sample, bytes_mean=size, bytes_sd=0))
+
+
+def s3_objects(given: argparse.Namespace) -> Iterator[Case]:
+    """Whole objects by one GET each: the direct loader beside threads that call obstore alone."""
+    os.environ |= dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "any")
+    for size in OBJECTS:
+        with tempfile.TemporaryDirectory(dir=given.place) as folder, ExitStack() as stack:
+            os.environ["AWS_ENDPOINT_URL"] = url = stack.enter_context(nginx(Path(folder)))
+            (Path(folder) / "bucket/set").mkdir(parents=True)
+            files = ram_files(Path(folder) / "bucket/set", objects_of(size))
+            store = STORES.load("s3")(ObjectURL(kind="s3", bucket="bucket", prefix="set"))
+            rank = loader_of(stack, "direct", objects_of(size), files, store)
+            readers = {
+                "feedrate direct": batches_of(*rank, EPOCHS),
+                "obstore alone": obstore_alone(url, [f"set/{name}" for name in files.names], files),
+            }
+            found: dict[str, Contestant] = {
+                name: lambda own=own: after_one(own, given.seconds) for name, own in readers.items()
+            }
+            yield Case(f"objects, {files.sizes[0] / 1000:.0f} kB", found, ("obstore alone",))
+
+
+def after_one(sizes: Iterator[int], seconds: float) -> Turn:
+    next(sizes)
+    return timed(lambda: next(sizes), seconds)
+
+
+def obstore_alone(url: str, keys: list[str], files: Manifest) -> Iterator[int]:
+    """The bytes of 16 objects each, by threads that do nothing else."""
+    import obstore
+
+    options: Any = {"allow_http": True}
+    client = obstore.store.S3Store("bucket", endpoint=url, region="us-east-1", client_options=options)
+    turns, size = cycle(keys), int(files.sizes[0])
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in count():
+            some = [next(turns) for _ in range(16)]
+            yield sum(pool.map(lambda key: len(obstore.get_range(client, key, start=0, end=size)), some))
+
+
+@contextmanager
+def nginx(folder: Path) -> Iterator[str]:
+    """The URL at which nginx serves folder/BUCKET/KEY. It looks at no signature."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port))
+    program = shutil.which("nginx") or sys.exit("there is no nginx: apt-get install --yes nginx-light")
+    server = subprocess.Popen([program, "-p", str(folder), "-c", str(folder / "nginx.conf")])
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if not probe.connect_ex(("127.0.0.1", port)):
+                    break
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def rados_objects(given: argparse.Namespace) -> Iterator[Case]:
+    """Whole objects by one operation each: the direct loader beside Ceph's own tool."""
+    pool = str(given.place)
+    url = ObjectURL(kind="rados", bucket=pool, prefix="feedrate-set", options=(("conf", given.conf),))
+    rados = ["rados", "-c", given.conf, "-p", pool, "bench"]
+    for size in OBJECTS:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            store = STORES.load("rados")(url)
+            files = ram_files(Path(folder), objects_of(size))
+            for name in files.names:
+                store.put(name, Path(folder, name).read_bytes())
+            stack.callback(store.delete, files.names)
+            found, objects = int(files.sizes[0]), str(len(files.names))
+            kept = ["-b", str(found), "-t", str(THREADS), "--max-objects", objects, "--no-cleanup"]
+            _said([*rados, "60", "write", *kept])
+            stack.callback(_said, [*rados[:-1], "cleanup"])
+            batches = batches_of(*loader_of(stack, "direct", objects_of(size), files, store), EPOCHS)
+            contestants: dict[str, Contestant] = {
+                "feedrate direct": lambda own=batches: after_one(own, given.seconds),
+                "rados bench": lambda size=found: rados_bench(rados, size, given.seconds),
+            }
+            yield Case(f"objects, {found / 1000:.0f} kB", contestants, ("rados bench",))
+
+
+def rados_bench(rados: list[str], size: int, seconds: float) -> Turn:
+    """Ceph's tool reads the objects that it has written, at random."""
+    cpu = cpu_of_children()
+    said = _said([*rados, f"{seconds:.0f}", "rand", "-t", str(THREADS)])
+    took, reads = (
+        float(re.findall(rf"Total {words}:\s+([\d.]+)", said)[0]) for words in ("time run", "reads made")
+    )
+    return Turn(round(reads * size), took, cpu_of_children() - cpu)
+
+
+CASES: dict[str, Callable[[argparse.Namespace], Iterator[Case]]] = {
+    "files": whole_files, "small": small_requests, "torch": torch_loaders, "s3": s3_objects,
+    "rados": rados_objects,
+}  # fmt: skip
 
 
 def main() -> None:
-    options = _options()
-    files = _files(options)
-    contestants = _contestants(options, files)
-    turns: dict[int, list[Turn]] = {number: [] for number in range(len(contestants))}
-    for repeat in range(options.repeats):
-        for number, contestant in enumerate(contestants):
-            print(f"\r{repeat + 1}/{options.repeats} {contestant.name:40s}", end="", file=sys.stderr)
-            (files.evict if contestant.cache == "cold" else files.warm)()
-            turns[number].append(contestant.run())
-    print("\r", end="", file=sys.stderr)
-    text = _report(options, files, contestants, turns)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-
-
-def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--files", type=int, default=24)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=4, help="samples of a batch")
-    parser.add_argument("--depth", type=int, default=4, help="queue depth, and workers of a loader")
-    parser.add_argument("--block", type=int, default=4 * 2**20, help="bytes of a request")
-    parser.add_argument("--crop", type=int, default=128, help="edge of the torch loader's crop in voxels")
+    parser.add_argument("what", choices=CASES)
+    parser.add_argument("place", type=Path)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn: small, s3, rados")
+    parser.add_argument("--batches", type=int, default=300, help="of a turn: torch")
+    parser.add_argument("--files", type=int, default=24, help="files that are made: files")
+    parser.add_argument("--dlio", type=Path, help="python of an environment with DLIO 2.0: files")
+    parser.add_argument("--conf", default=os.environ.get("CEPH_CONF", "/etc/ceph/ceph.conf"), help="rados")
     parser.add_argument("--only", default="", help="contestants whose names match this pattern")
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
-    return parser.parse_args()
-
-
-def _files(options: argparse.Namespace) -> Files:
-    folder: Path = options.folder
-    if not sorted(folder.glob("*.npz")):
-        command = [sys.executable, "-m", "emulator", "generate", folder, "--recipe", "kits19"]
-        subprocess.run([*command, "--files", str(options.files)], check=True, stdout=sys.stderr)
-    paths = sorted(folder.glob("*.npz"))[: options.files]
-    return Files(folder, tuple(paths), tuple(path.stat().st_size for path in paths))
-
-
-def _contestants(options: argparse.Namespace, files: Files) -> list[Contestant]:
-    found = []
-    for cache, direct in (("cold", True), ("cold", False), ("warm", False)):
-        how = "O_DIRECT" if direct else "buffered"
-        for engine in ("psync", "libaio", "io_uring"):
-
-            def fio(engine: str = engine, direct: bool = direct) -> Turn:
-                return fio_turn(files, engine, direct, options.depth, options.block)
-
-            found.append(Contestant(f"fio {engine} {how}", cache, fio, f"fio {how} {cache}"))
-        found.append(_ours(options, files, "feedrate direct " + how, "direct", cache, direct=direct))
-    for cache in ("cold", "warm"):
-        found.append(_ours(options, files, "feedrate torch", "torch", cache))
-        if os.environ.get("DLIO_PYTHON"):
-            found.append(Contestant("DLIO npz", cache, lambda c=cache: dlio_turn(files, options, c)))  # type: ignore[misc]
-    return [one for one in found if re.search(options.only, one.name)]
-
-
-def _ours(
-    options: argparse.Namespace, files: Files, name: str, kind: str, cache: str, *,
-    direct: bool = False,
-) -> Contestant:  # fmt: skip
-    """feedrate's loader `kind` in a process of its own."""
-    request = {
-        "folder": str(files.folder), "names": [path.name for path in files.paths], "sizes": files.sizes,
-        "kind": kind, "cache": cache, "direct": direct, "batch": options.batch,
-        "workers": options.depth, "block": options.block, "crop": options.crop,
-    }  # fmt: skip
-
-    def run() -> Turn:
-        child = Path(__file__).with_name("read_path_rank.py")
-        command = [sys.executable, str(child), json.dumps({**request, "started": time.time()})]
-        done = watched(command)
-        said = json.loads(done.out)
-        return Turn(said["bytes"], said["seconds"], said["cpu_seconds"], done.peak_pss, said["first_batch"])
-
-    return Contestant(name, cache, run)
-
-
-def _report(
-    options: argparse.Namespace, files: Files, contestants: Sequence[Contestant], turns: dict[int, list[Turn]]
-) -> str:
-    rates = {number: statistics.median(turn.rate for turn in taken) for number, taken in turns.items()}
-    lines = [
-        f"# Read path, {time.strftime('%Y-%m-%d')}",
-        "",
-        f"`python {' '.join(sys.argv)}`",
-        "",
-        f"{len(files.paths)} files, {files.total / 1e9:.2f} GB; queue depth {options.depth}, requests of "
-        f"{options.block / 2**20:g} MiB; medians of {options.repeats} and ranges, interleaved.",
-        f"{machine()}",
-        "",
-        "| reader | cache | GB/s | of fio's best | CPU-s/GB | PSS MB | first batch s |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    best = {
-        cache: max(
-            (n for n, one in enumerate(contestants) if one.family.endswith(cache)),
-            key=lambda n: rates[n],
-            default=-1,
-        )
-        for cache in ("cold", "warm")
-    }
-    for number, contestant in enumerate(contestants):
-        rivals = [n for n, one in enumerate(contestants) if one.family and one.family == contestant.family]
-        if rivals and rates[number] < max(rates[n] for n in rivals):
-            continue
-        fio = turns.get(best[contestant.cache], [])
-        shares = [mine.rate / theirs.rate for mine, theirs in zip(turns[number], fio, strict=False)]
-        lines.append(f"| {contestant.name} | {contestant.cache} | {_columns(turns[number], shares)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _columns(taken: Sequence[Turn], shares: Sequence[float]) -> str:
-    figures = (
-        ([turn.rate / 1e9 for turn in taken], 2),
-        (shares, 3),
-        ([turn.cpu_per_gb for turn in taken], 3),
-        ([turn.peak_pss / 1e6 for turn in taken], 0),
-        ([turn.first_batch for turn in taken if turn.first_batch is not None], 2),
+    given = parser.parse_args()
+    head = f"{machine()} Medians of {given.turns} turns, ranges."
+    publish(
+        f"Read path: {given.what}", head, table(CASES[given.what](given), given.turns, given.only), given.out
     )
-    return " | ".join(spread(values, digits) if values else "-" for values, digits in figures)
-
-
-def machine() -> str:
-    """Processor, cores, memory and kernel of this machine."""
-    info = Path("/proc/cpuinfo").read_text()
-    model = next((line.split(": ")[1] for line in info.splitlines() if line.startswith("model name")), "?")
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return f"{os.cpu_count()} cores of {model}, {memory:.0f} GiB, Linux {os.uname().release}."
 
 
 if __name__ == "__main__":
