@@ -91,6 +91,7 @@ class Leader:
             live.say(f"note: the software of hosts differs: {differences}")
         result = first_result(job, manifest, environment)
         if job.resume:
+            self._pace.probed(probe)
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))
             self._folder = ResultFolder.resume(job.out, result)
         else:
@@ -205,14 +206,19 @@ class Leader:
 
     @property
     def request_to_probe(self) -> int | None:
-        """Bytes of a request if the storage should be probed now: once a point has waited for it."""
+        """Bytes of a request if the storage should be probed now.
+
+        It is probed once a point has waited for it, and before a search, to estimate how long that takes.
+        """
         waited = any(point.bound and point.bound.kind in UNTOLD for point in self._points)
         known = self._job.storage.emulated or self._folder.result.probe
-        return self._reading.request_bytes if waited and not known else None
+        wanted = waited or not self._schedule.certain
+        return self._reading.request_bytes if wanted and not known else None
 
     def add_probe(self, probe: tuple[Probe, ...]) -> None:
         """Keep what a probe found, and tell the storage's limits apart by it. Raises StorageError."""
         self._folder.update(probe=probe)
+        self._pace.probed(probe)
         self._conclude(self._points)
 
     def complete(self) -> RunResult:

@@ -12,7 +12,7 @@ import numpy as np
 from emulator.analysis.throughput import Throughput, throughput
 from emulator.dataset.manifest import Manifest
 from emulator.record.machine import cores
-from emulator.record.result import Point
+from emulator.record.result import Point, Probe
 from emulator.record.steps import last_steps
 from emulator.run.point import TrainingJob
 
@@ -37,11 +37,19 @@ class Pace:
         share = workload.sample_read.bytes_mean / workload.sample.bytes_mean
         self.sample_bytes = manifest.total / manifest.samples * share
         """Bytes that are read for a sample, mean."""
-        self._shaped = job.storage.shaped_rate or math.inf
-        demand = workload.ideal_samples_per_second * self.sample_bytes
-        self.limit = self._shaped / demand if math.isfinite(demand) else math.inf
-        """Processes that the storage feeds, where that is known; infinite where it is not."""
+        self._rate = job.storage.shaped_rate or math.inf
         self._between: list[float] = []
+
+    @property
+    def limit(self) -> float:
+        """Processes that the storage feeds, by its shape or a probe; infinite where neither is known."""
+        demand = self._job.workload.ideal_samples_per_second * self.sample_bytes
+        return self._rate / demand if math.isfinite(demand) else math.inf
+
+    def probed(self, probe: Sequence[Probe]) -> None:
+        """Take the largest bandwidth of a probe as the storage's, where it is not shaped."""
+        if probe and not self._job.storage.shaped_rate:
+            self._rate = max(each.bytes_per_second for each in probe)
 
     def steps(self, ranks: int) -> int:
         """Steps of each rank in a run of `ranks`."""
@@ -50,7 +58,7 @@ class Pace:
     def step(self, ranks: int, points: Sequence[Point]) -> float:
         """Seconds of a step."""
         workload = self._job.workload
-        least = ranks * workload.loader.batch_size * self.sample_bytes / self._shaped
+        least = ranks * workload.loader.batch_size * self.sample_bytes / self._rate
         return step_seconds(ranks, points, workload.accelerator.step_seconds, least)
 
     def run(self, ranks: int, points: Sequence[Point]) -> float:

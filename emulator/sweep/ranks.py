@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from emulator.config.workload import Placement
 from emulator.dataset.manifest import Dataset
 from emulator.record.out import RESULT
-from emulator.record.result import Probe, RunResult
+from emulator.record.result import RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
 from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
 from emulator.run.links import hosts_joined
@@ -64,6 +64,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
             made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
             shares = spool_shares(hosts, world.allgather(made))
             with agreed(world, lambda: Spool(*shares[world.rank])) as spool:
+                _probe_if_asked(job, dataset, world, checks, leader)
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
                     active = world.rank in on[:count]
@@ -77,26 +78,26 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
                             leader.add(measured)
                     number += 1
                     world.barrier()  # idle ranks wait here
-                    size = world.bcast(leader.request_to_probe if leader else None)
-                    if size is not None:
-                        probe = _probed(job, dataset, size, world.split(0 if checks else 1), checks)
-                        if leader and probe:
-                            leader.add_probe(probe)
+                    _probe_if_asked(job, dataset, world, checks, leader)
             agreed(world, lambda: write_part(job.out, part, [made]) if made else None)
             agreed(world, lambda: remove_spools(job.out, [made]) if made else None)
             return leader.complete() if leader else None
 
 
-def _probed(
-    job: TrainingJob, dataset: Dataset, size: int, group: Comm, reads: bool
-) -> tuple[Probe, ...] | None:
-    """Probe the storage from the first rank of each host, which make up `group`; None on other ranks."""
-    if not reads:
-        return None
-    direct = dataset.store.takes_direct()
-    storage = dataset.store.for_ranks(direct=direct, cache="cold")
-    folder = job.dataset if isinstance(job.dataset, Path) else None
-    return probe_storage(storage, dataset.manifest, folder, size, group)
+def _probe_if_asked(
+    job: TrainingJob, dataset: Dataset, world: Comm, reads: bool, leader: Leader | None
+) -> None:
+    """Probe the storage from the first rank of each host, which `reads`, if the leader asks for it."""
+    size = world.bcast(leader.request_to_probe if leader else None)
+    if size is None:
+        return
+    group = world.split(0 if reads else 1)
+    if reads:
+        storage = dataset.store.for_ranks(direct=dataset.store.takes_direct(), cache="cold")
+        folder = job.dataset if isinstance(job.dataset, Path) else None
+        found = probe_storage(storage, dataset.manifest, folder, size, group)
+        if leader:
+            leader.add_probe(found)
 
 
 def spool_shares(hosts: Sequence[str], made: Sequence[Path | None]) -> list[tuple[Path, int, int]]:

@@ -10,6 +10,7 @@ from synthetic_results import point
 from emulator.analysis.search import KneeSearch
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_workload
+from emulator.record.result import Probe
 from emulator.run.point import TrainingJob
 from emulator.sweep.outlook import BETWEEN_SECONDS, Pace
 from emulator.sweep.schedule import Adaptive
@@ -26,9 +27,12 @@ def pace(tmp_path, rate):
 
 
 def test_known_bandwidth_decides_how_long_a_step_takes(tmp_path):
-    known, unknown = pace(tmp_path, 384e6), pace(tmp_path, None)
+    known, unknown, probed = (pace(tmp_path, rate) for rate in (384e6, None, None))
+    probed.probed(
+        [Probe(request_bytes=2**20, depth=4, requests_per_second=384e6 / 2**20, latency_seconds=0.01)]
+    )
     # 4 samples of 960 kB in 50 ms: 76.8 MB/s a rank, so 5 ranks
-    assert known.limit == pytest.approx(5) and unknown.limit == math.inf
+    assert known.limit == probed.limit == pytest.approx(5) and unknown.limit == math.inf
     assert known.step(2, ()) == known.step(5, ()) == unknown.step(50, ()) == pytest.approx(0.05)
     assert known.step(10, ()) == pytest.approx(0.1)
 
