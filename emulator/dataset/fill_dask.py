@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
+from emulator import live
 from emulator.dataset.progress import JOURNALS
 from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter
@@ -16,6 +17,8 @@ from emulator.errors import LaunchError, MissingError
 from emulator.storage.base import WriteOptions
 
 _TASKS_PER_WORKER = 8
+_WORKERS_SECONDS = 30
+"""Longest time to wait for the first worker of a scheduler that has none."""
 _FIRST_JOURNAL = 500_000
 """Number of the first task's journal: far from those of ranks."""
 
@@ -95,6 +98,15 @@ def fill_dask(
             "start one with: dask scheduler, and give its address like tcp://host:8786",
         ) from None
     with _unlogged(), client:  # a lost scheduler is said below, in one line
+        if not client.scheduler_info()["workers"]:
+            live.say(f"waiting for a worker of the Dask scheduler at {address}")
+            try:
+                client.wait_for_workers(1, timeout=_WORKERS_SECONDS)
+            except TimeoutError:
+                raise LaunchError(
+                    f"the Dask scheduler at {address} has no worker after {_WORKERS_SECONDS} s",
+                    f"start some: dask worker {address}",
+                ) from None
         futures = [
             client.submit(_make, writer, options, part, number, pure=False)
             for part, number in tasks(len(client.scheduler_info()["workers"]))

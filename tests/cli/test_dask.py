@@ -71,6 +71,16 @@ def generating(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         yield started
 
 
+def test_a_scheduler_without_workers_is_one_line_after_a_while(dask, tmp_path):
+    for worker in dask[1:]:
+        worker.kill()
+        worker.wait()
+    address = json.loads((tmp_path / "scheduler.json").read_text())["address"]
+    done = feedrate("generate", tmp_path / "data", "--recipe", "tiny", "--files", 4, "--dask", address)
+    assert done.status == 5 and "has no worker after 30 s: start some" in done.err
+    assert "waiting for a worker" in done.out
+
+
 def test_a_lost_worker_costs_what_it_had_in_hand(dask, tmp_path):
     with generating(tmp_path) as command:
         dask[1].kill()
