@@ -59,9 +59,8 @@ VALIDATION = "valid"
 """Folder that DLIO wants to find beside it; it may be empty."""
 ADOPTED = "adopted"
 """The recipe of files that feedrate did not make."""
-SCHEMAS = (1, 2)
-"""2: names of adopted files are in the table; in 1 they were a list in the manifest."""
-
+SCHEMA = 1
+"""The version of manifest.json's layout."""
 MOST_DEPTH = 16
 """Levels of folders, at most."""
 
@@ -130,7 +129,7 @@ class Manifest:
     measured: Mapping[str, float] = field(default_factory=dict)
     """What was measured on the files: zstd_ratio, unique_blocks, bytes."""
     made: Recipe | None = None
-    """The recipe that the files were made by; None: they were not, or an older feedrate made them."""
+    """The recipe that the files were made by; None: they were adopted."""
 
     @property
     def samples(self) -> int:
@@ -161,8 +160,6 @@ class Dataset:
     """Bytes and checksum of each file."""
     table: str
     """Name of the file that has them."""
-    checked: bool = True
-    """False: an older feedrate wrote the manifest, without a checksum of its own."""
 
 
 _MOST_BYTES = 2**50
@@ -191,20 +188,18 @@ class Head:
     folder: str = ""
     depth: int = 1
     suffix: str = ""
-    names: Any = None
-    """The list of names, in schema 1. Its items are checked by `_listed`."""
     names_bytes: int = 0
-    """Bytes of names behind the rows of the table. Where there are none, and no list: they are computed."""
+    """Bytes of the names behind the rows of the table; 0: names are computed."""
     table: str
     table_crc32: int
     made: Recipe | None = None
-    checksum: str = ""
-    """SHA-256 over everything else; empty: an older feedrate wrote it."""
+    checksum: str
+    """SHA-256 over everything else."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "seed", "bytes", "subfolders", "table_crc32", "files", "names_bytes")
         at_least(1, self, "samples_per_file")
-        if self.schema not in SCHEMAS:
+        if self.schema != SCHEMA:
             raise SpecError("schema is another one")
         if self.format not in FORMATS:
             raise SpecError(f"format {self.format!r} is not known")
@@ -225,17 +220,14 @@ class Head:
 
     @property
     def adopted(self) -> bool:
-        """Whether the names are those of files that feedrate did not make."""
-        return self.names is not None or self.names_bytes > 0
+        """True when feedrate did not make the files."""
+        return self.names_bytes > 0
 
 
 def checksum_of(table: Mapping[str, Any]) -> str:
     """SHA-256 over what a manifest says, in whatever order and layout."""
     content = {key: value for key, value in table.items() if key != "checksum"}
-    summed = hashlib.sha256()
-    for piece in json.JSONEncoder(sort_keys=True).iterencode(content):  # never all of it: names may be many
-        summed.update(piece.encode())
-    return summed.hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def open_dataset(place: Place | Store) -> Dataset:
@@ -249,9 +241,8 @@ def open_dataset(place: Place | Store) -> Dataset:
 
 def _dataset(store: Store, table: Mapping[str, Any]) -> Dataset:
     """The dataset that the plain value `table` of a manifest describes. Raises DatasetError, StorageError."""
-    known = {key: value for key, value in table.items() if key in _KEYS}
     try:
-        head = build(Head, known if "checksum" in table else table)  # a later feedrate may know more keys
+        head = _head(table)
     except SpecError as error:
         raise _corrupt(store, str(error)) from None
     rows, behind = _read_table(store, head.table, head.table_crc32)
@@ -268,7 +259,7 @@ def _dataset(store: Store, table: Mapping[str, Any]) -> Dataset:
         raise _corrupt(store, "more bytes than there can be")
     if (head.files, head.bytes) != (len(sizes), total):
         raise _corrupt(store, f"it counts {head.files} files and {head.bytes} bytes, its table others")
-    if head.checksum and head.checksum != checksum_of(table):
+    if head.checksum != checksum_of(table):
         raise _corrupt(store, "it was changed after it was written: its own checksum is wrong")
     manifest = Manifest(
         format=head.format,
@@ -284,17 +275,22 @@ def _dataset(store: Store, table: Mapping[str, Any]) -> Dataset:
         measured=head.measured,
         made=head.made,
     )
-    return Dataset(store, manifest, rows, head.table, bool(head.checksum))
+    return Dataset(store, manifest, rows, head.table)
 
 
 _KEYS = frozenset(field.name for field in dataclasses.fields(Head))
+
+
+def _head(table: Mapping[str, Any]) -> Head:
+    """Check the plain values of a manifest. Raises SpecError."""
+    return build(Head, {key: value for key, value in table.items() if key in _KEYS})  # a later one has more
 
 
 def intact_head(store: Store) -> Head | None:
     """What manifest.json says when its own checksum is right, whatever became of its table."""
     try:
         table = _parsed(store, store.get(MANIFEST) or b"")
-        head = build(Head, {key: value for key, value in table.items() if key in _KEYS})
+        head = _head(table)
     except (DatasetError, SpecError):
         return None
     return head if head.checksum == checksum_of(table) else None
@@ -314,8 +310,8 @@ def recovered(store: Store) -> Dataset | None:
     for name in filter(TABLE.fullmatch, store.names("samples-")):
         try:
             stored, begin, end = _read_table(store, name, int(name[8:16], 16))[1]
-            head = json.loads(stored[begin:end])
-            found.append(_dataset(store, {**head, "table": name, "table_crc32": int(name[8:16], 16)}))
+            head = {**json.loads(stored[begin:end]), "table": name, "table_crc32": int(name[8:16], 16)}
+            found.append(_dataset(store, {**head, "checksum": checksum_of(head)}))
         except (DatasetError, ValueError, RecursionError, TypeError):
             continue
     return max(found, key=lambda dataset: len(dataset.manifest.names), default=None)
@@ -329,9 +325,9 @@ def _parsed(store: Store, text: bytes) -> dict[str, Any]:
         raise _corrupt(store, str(error)) from None
     if not isinstance(table, dict) or table.get("feedrate") != "dataset":
         raise _corrupt(store, "it is not a manifest of feedrate")
-    if table.get("schema") not in SCHEMAS:
+    if table.get("schema") != SCHEMA:
         raise DatasetError(
-            f"{store}/{MANIFEST} has schema {str(table.get('schema'))[:40]}, this feedrate reads 1 and 2",
+            f"{store}/{MANIFEST} has schema {str(table.get('schema'))[:40]}, this feedrate reads {SCHEMA}",
             "use the feedrate that made it, or generate again",
         )
     return table
@@ -424,30 +420,23 @@ def _read_table(store: Store, name: str, crc: int) -> tuple[StoredRows, tuple[St
 
 
 def _names(store: Store, head: Head, files: int, behind: tuple[StoredFile, int, int]) -> Sequence[str]:
-    """Computed names, or those behind the rows, or those listed in the manifest. Raises DatasetError."""
+    """Return computed names, or those behind the rows. Raises DatasetError."""
     if not head.adopted:
         return Names(files, head.suffix, head.subfolders, head.folder, head.depth)
-    if head.names_bytes:
-        stored, begin, end = behind
-        text = end - begin - (files + 1) * 8
-        listed = Listed(stored, begin, files)
-        if text != head.names_bytes or not listed.in_order(text):
-            raise _corrupt(store, f"its table {head.table} has the wrong layout")
-        _require_names(store, listed)
-        return listed
-    if not isinstance(head.names, list):
-        raise _corrupt(store, "its names are no list")
-    if len(head.names) != files:
-        raise _corrupt(store, f"{len(head.names)} names for {files} files")
-    _require_names(store, head.names)
-    return Listed.of(head.names)
+    stored, begin, end = behind
+    text = end - begin - (files + 1) * 8
+    listed = Listed(stored, begin, files)
+    if text != head.names_bytes or not listed.in_order(text):
+        raise _corrupt(store, f"its table {head.table} has the wrong layout")
+    _require_names(store, listed)
+    return listed
 
 
-def _require_names(store: Store, names: Sequence[Any]) -> None:
+def _require_names(store: Store, names: Sequence[str]) -> None:
     """Raises DatasetError where a name is none of a file in the folder, or comes twice."""
     for name in names:
         if not _stays_inside(name):
-            raise _corrupt(store, f"the name {str(name)[:60]!r} leaves the folder, or is none")
+            raise _corrupt(store, f"the name {name[:60]!r} leaves the folder, or is none")
     hashes = np.fromiter(map(hash, names), np.int64, len(names))  # a set of a million names takes 100 MB
     hashes.sort()
     again = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
@@ -456,9 +445,9 @@ def _require_names(store: Store, names: Sequence[Any]) -> None:
         raise _corrupt(store, "a name appears twice")
 
 
-def _stays_inside(name: Any) -> bool:
+def _stays_inside(name: str) -> bool:
     """True for the name of a file below the dataset's folder."""
-    if not isinstance(name, str) or not name or "\0" in name or name.startswith("/"):
+    if not name or "\0" in name or name.startswith("/"):
         return False
     try:
         inside = ".." not in name or ".." not in PurePosixPath(name).parts
@@ -474,9 +463,10 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table, old: str = "")
     """
     names = manifest.names
     packed = b"" if isinstance(names, Names) else Listed.of(names).packed()
+    tree = names if isinstance(names, Names) else Names(len(names), suffix="")
     content = {
         "feedrate": "dataset",
-        "schema": 2 if packed else 1,
+        "schema": SCHEMA,
         "format": manifest.format,
         "recipe": manifest.recipe,
         "seed": manifest.seed,
@@ -488,11 +478,10 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table, old: str = "")
         "identity": manifest.identity,
         "samples_per_file": manifest.samples_per_file,
         "subfolders": manifest.subfolders,
-        **({"folder": names.folder} if isinstance(names, Names) and names.folder else {}),
-        **({"depth": names.depth} if isinstance(names, Names) and names.depth > 1 else {}),
-        "suffix": names.suffix if isinstance(names, Names) else "",
-        "names": None,
-        **({"names_bytes": len(packed) - (len(names) + 1) * 8} if packed else {}),
+        "folder": tree.folder,
+        "depth": tree.depth,
+        "suffix": tree.suffix,
+        "names_bytes": len(packed) - (len(names) + 1) * 8 if packed else 0,
         **({"made": to_plain(manifest.made)} if manifest.made else {}),
     }
     behind = packed or json.dumps(content).encode()

@@ -11,9 +11,9 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -72,8 +72,6 @@ class Begun:
     table: str = ""
     """The table of the dataset that is being extended or repaired."""
     feedrate: Literal["plan"] = "plan"
-    checksum: str = ""
-    """SHA-256 over everything else; empty: an older feedrate wrote it."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "seed", "subfolders")
@@ -86,27 +84,21 @@ class Begun:
             or (self.table and not TABLE.fullmatch(self.table))
         ):
             raise SpecError("it is no plan")
-        if self.checksum and self.checksum != checksum_of(self._content()):
+
+    @classmethod
+    def read(cls, data: bytes) -> Begun:
+        """Read what `text` wrote. Raises ValueError, RecursionError, SpecError."""
+        plan = json.loads(data)
+        if not isinstance(plan, dict) or plan.pop("checksum", None) != checksum_of(plan):
             raise SpecError("its own checksum is wrong")
+        return build(cls, plan)
 
     @classmethod
     def of(cls, head: Head) -> Begun | None:
         """As if the dataset of `head`, whose table is lost, were being made; None: its files were adopted."""
         if head.adopted:
             return None
-        same = (
-            "identity",
-            "files",
-            "recipe",
-            "format",
-            "payload",
-            "seed",
-            "subfolders",
-            "folder",
-            "depth",
-            "table",
-        )
-        return cls(**{name: getattr(head, name) for name in same})
+        return cls(**{one.name: getattr(head, one.name) for one in fields(cls) if one.name != "feedrate"})
 
     @property
     def names(self) -> Names:
@@ -114,15 +106,9 @@ class Begun:
         return Names(self.files, format_named(self.format).suffix, self.subfolders, self.folder, self.depth)
 
     def text(self) -> bytes:
-        """As it is written."""
-        content = self._content()
-        return json.dumps({**content, "checksum": checksum_of(content)}).encode()
-
-    def _content(self) -> dict[str, Any]:
+        """As it is written: with a SHA-256 over everything else."""
         content = asdict(self)
-        if self.depth == 1:  # plans of before have no such key
-            del content["depth"]
-        return content
+        return json.dumps({**content, "checksum": checksum_of(content)}).encode()
 
 
 def index_of(names: Names, form: str, name: str) -> int | None:
@@ -172,7 +158,7 @@ def look(store: Store) -> Holding:
     data = store.get(PLAN)
     if data is not None:
         try:
-            begun = build(Begun, json.loads(data))
+            begun = Begun.read(data)
         except (ValueError, RecursionError, SpecError):
             raise DatasetError(
                 f"{store}/{PLAN} is damaged, or not feedrate's", "choose a new folder, or move it away"

@@ -89,7 +89,7 @@ def _opened(path: Path) -> StoredFile:
 
 
 Stored = StoredFile | bytes
-"""Bytes of a table; names that a manifest of an older version lists are held."""
+"""Bytes of a table; of one that is about to be written, in memory."""
 
 
 class Column:

@@ -17,9 +17,9 @@ def open_together(comm: Comm, place: Place) -> Dataset:
     # ended the rank by SIGBUS.
     node = comm.node()
     own = agreed(comm, lambda: open_dataset(place) if node.rank == 0 else None)
-    manifest, rows, table, checked = node.bcast(own and (own.manifest, own.rows, own.table, own.checked))
+    manifest, rows, table = node.bcast(own and (own.manifest, own.rows, own.table))
     store = agreed(comm, lambda: own.store if own else open_store(place))
-    return own or Dataset(store, manifest, rows, table, checked)
+    return own or Dataset(store, manifest, rows, table)
 
 
 def repeats_of(comm: Comm, store: Store) -> dict[str, int]:

@@ -116,12 +116,3 @@ def test_hostile_names_in_a_table_are_one_line(tmp_path, names, said):
         (tmp_path / MANIFEST).write_text(json.dumps({**changed, "checksum": checksum_of(changed)}))
         with pytest.raises(DatasetError, match="wrong layout"):
             open_dataset(tmp_path)
-
-
-def test_names_in_the_manifest_as_before_are_read(tmp_path):
-    adopted(tmp_path, ["a", "b"])
-    head = json.loads((tmp_path / MANIFEST).read_text())
-    del head["names_bytes"]
-    head |= {"schema": 1, "names": ["c", "d"]}
-    (tmp_path / MANIFEST).write_text(json.dumps({**head, "checksum": checksum_of(head)}))
-    assert list(open_dataset(tmp_path).manifest.names) == ["c", "d"]
