@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,16 @@ def _in_groups(blocks: Iterable[NDArray[np.void]]) -> Iterator[NDArray[np.void]]
         yield rows
 
 
-def read_rows(path: Path, dtype: np.dtype[Any], later: Container[str] = ()) -> NDArray[np.void]:
-    """The rows of a Parquet file with the columns of `dtype`; NaN for those of `later` that it lacks.
+def read_rows(path: Path, dtype: np.dtype[Any]) -> NDArray[np.void]:
+    """Return the rows of a Parquet file with the columns of `dtype`.
 
     Raises StorageError when it cannot be read, SpecError when it is damaged or has other columns.
     """
-    return np.concatenate([np.zeros(0, dtype), *row_blocks(path, dtype, later)])
+    return np.concatenate([np.zeros(0, dtype), *row_blocks(path, dtype)])
 
 
 def row_blocks(
-    path: Path, dtype: np.dtype[Any], later: Container[str] = (), only: tuple[str, int] | None = None
+    path: Path, dtype: np.dtype[Any], only: tuple[str, int] | None = None
 ) -> Iterator[NDArray[np.void]]:
     """The same rows, AT_ONCE at a time; with `only` those whose column of that name has that value."""
     import pyarrow
@@ -73,10 +73,10 @@ def row_blocks(
             if only is not None:
                 groups = [at for at in groups if _may_hold(opened, at, *only)]
             for batch in opened.iter_batches(AT_ONCE, groups, use_threads=False):
-                rows = _structured(path, batch, dtype, later)
+                rows = _structured(path, batch, dtype)
                 yield rows if only is None else rows[rows[only[0]] == only[1]]
             if not opened.num_row_groups:
-                _structured(path, opened.schema_arrow.empty_table(), dtype, later)
+                _structured(path, opened.schema_arrow.empty_table(), dtype)
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise storage_error(error, "cannot read the step log") from None
@@ -85,7 +85,7 @@ def row_blocks(
 
 
 def _may_hold(opened: Any, group: int, name: str, value: int) -> bool:
-    """Whether a row group may have rows whose column `name` is `value`, by what the file says of it."""
+    """True when a row group may have rows whose column `name` is `value`, by what the file says of it."""
     found = opened.metadata.row_group(group)
     for at in range(found.num_columns):
         column = found.column(at)
@@ -94,14 +94,11 @@ def _may_hold(opened: Any, group: int, name: str, value: int) -> bool:
     return True
 
 
-def _structured(path: Path, table: Any, dtype: np.dtype[Any], later: Container[str]) -> NDArray[np.void]:
+def _structured(path: Path, table: Any, dtype: np.dtype[Any]) -> NDArray[np.void]:
     """Rows of `dtype` from a batch of columns. Raises SpecError."""
     rows = np.zeros(table.num_rows, dtype=dtype)
     names = table.schema.names
     for name in dtype.names or ():
-        if name not in names and name in later:
-            rows[name] = np.nan
-            continue
         if name not in names:
             raise SpecError(f"{path} has no column {name}", "it is no step log of feedrate")
         column = table.column(names.index(name)).to_numpy(zero_copy_only=False)

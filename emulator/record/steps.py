@@ -60,9 +60,6 @@ STEP = np.dtype(
 These are the accelerator's time. What its process did when is in the columns after them (`analysis.here`).
 """
 
-MOMENTS = ("requested", "arrived", "got", "woke")
-"""Columns that step logs of earlier versions do not have; read from such a log, they are NaN."""
-
 Steps = NDArray[np.void]
 """Rows of dtype STEP, shape (steps,)."""
 
@@ -223,14 +220,13 @@ _LAST = (STEP.names or ())[-1]
 
 
 def is_step_log(file: Path) -> bool:
-    """Whether a file is Parquet with the columns of a step log. Raises OSError."""
+    """True for a Parquet file with the columns of a step log. Raises OSError."""
     import pyarrow
     import pyarrow.parquet
 
     with file.open("rb") as opened:
         try:
-            names = list(pyarrow.parquet.read_schema(opened).names)
-            return names in (list(STEP.names or ()), [n for n in STEP.names or () if n not in MOMENTS])
+            return tuple(pyarrow.parquet.read_schema(opened).names) == STEP.names
         except (pyarrow.ArrowException, OSError):
             return False
 
@@ -249,7 +245,7 @@ def remove_spools(out: Path, spools: Collection[Path] | None = None) -> None:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file of a step log has such a name."""
+    """True for the name of a file of a step log."""
     return bool(_PART.fullmatch(name))
 
 
@@ -311,7 +307,7 @@ def step_blocks(out: Path, point: int | None = None) -> Iterator[Steps]:
     Raises StorageError when they cannot be read, SpecError when a part is no step log.
     """
     for file in parts_of(out):
-        yield from row_blocks(file, STEP, MOMENTS, None if point is None else ("point", point))
+        yield from row_blocks(file, STEP, None if point is None else ("point", point))
     yield from _only_spooled(out, point)
 
 
@@ -330,7 +326,7 @@ def _only_spooled(out: Path, point: int | None) -> Iterator[Steps]:
 
 def _known(out: Path) -> NDArray[np.int64]:
     """The pairs of point and rank that the parts have."""
-    parts = [np.unique(_runs(rows)) for file in parts_of(out) for rows in row_blocks(file, STEP, MOMENTS)]
+    parts = [np.unique(_runs(rows)) for file in parts_of(out) for rows in row_blocks(file, STEP)]
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 

@@ -25,12 +25,9 @@ from emulator.record.out import ResultFolder, claim_failure, prepare_out, read_r
 from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult, new_result
 from emulator.record.rows import AT_ONCE
 from emulator.record.steps import (
-    MOMENTS,
     SPOOL_ROWS,
     STEP,
-    STEPS,
     Spool,
-    is_step_log,
     last_steps,
     make_spool,
     next_part,
@@ -531,19 +528,6 @@ def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SpecError) as error:
             read_steps(tmp_path)
         assert said in one_line(error)
-
-
-def test_a_step_log_of_an_earlier_version_lacks_only_the_moments(tmp_path: Path) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    steps = np.ones(5, dtype=STEP)
-    names = [name for name in STEP.names or () if name not in MOMENTS]
-    pyarrow.parquet.write_table(pyarrow.table({name: steps[name] for name in names}), tmp_path / STEPS)
-    back = read_steps(tmp_path)
-    assert is_step_log(tmp_path / STEPS)
-    assert all(np.isnan(back[name]).all() for name in MOMENTS)
-    assert all((back[name] == 1).all() for name in names)
 
 
 def test_a_truncated_step_log_is_one_line(tmp_path: Path) -> None:
