@@ -46,6 +46,7 @@ LINKED = s~](\(docs\|results\)/~]($(URL)/\1/~g
 UNLINKED = /^!\[/d; s~\[\([^]]*\)\](docs/[^)]*)~\1~g
 dist: $(INSTALLED)
 	rm -rf build/source && git checkout-index --all --prefix=build/source/
+	$(BIN)/sphinx-build -q -W -b man docs build/source/man
 	sed -i '$(if $(URL),$(LINKED),$(UNLINKED))' build/source/README.md
 	$(BIN)/python -m build build/source --outdir dist
 	$(BIN)/twine check --strict dist/*

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from emulator import __version__, errors
-from emulator.cli.main import app
+from emulator.cli.main import app, parameters
 from emulator.record import result
 from emulator.report.glossary import GLOSSARY
 
@@ -30,10 +30,10 @@ def verbs() -> Iterator[tuple[str, Any, Any]]:
         yield name, command, command.make_context(name, [], parent=above, resilient_parsing=True)
 
 
-def options(command: Any, context: Any) -> list[tuple[str, str]]:
-    """How each argument and option of a command is written, and what it means."""
-    found = (parameter.get_help_record(context) for parameter in command.get_params(context))
-    return [record for record in found if record is not None]
+def summary_and_examples(command: Any) -> tuple[str, list[str]]:
+    """What a command does, and the command lines of its help."""
+    summary, _, examples = inspect.cleandoc(command.help or "").partition("\b\nExamples:\n")
+    return summary.strip(), [line.strip() for line in examples.splitlines()]
 
 
 def cell(text: str) -> str:
@@ -45,8 +45,10 @@ def commands_page() -> str:
     lines = ["# Commands", "", "`feedrate COMMAND --help` prints the same."]
     for name, command, context in verbs():
         usage = " ".join(["feedrate", name, *command.collect_usage_pieces(context)])
-        lines += ["", f"## {name}", "", inspect.cleandoc(command.help or ""), "", f"    {usage}", ""]
-        for written, meaning in options(command, context):
+        summary, examples = summary_and_examples(command)
+        lines += ["", f"## {name}", "", summary, "", f"    {usage}", ""]
+        lines += ["Examples:", "", *(f"    {example}" for example in examples), ""] if examples else []
+        for written, meaning in (row for rows in parameters(command, context).values() for row in rows):
             lines += [f"`{written}`", f": {' '.join(meaning.split())}", ""]
     return "\n".join(lines) + "\n"
 
@@ -87,11 +89,31 @@ def glossary_page() -> str:
     return "\n".join(["# Glossary\n", *terms])
 
 
+def man_page() -> str:
+    """feedrate(1): what the commands do, two examples of each, and the exit status."""
+    described, shown = [], []
+    for name, command, _ in verbs():
+        summary, examples = summary_and_examples(command)
+        described += [f"{name}", f": {cell(summary)}", ""]
+        shown += [f"    {example}" for example in examples]
+    statuses = [
+        line for code, meaning in errors.EXIT_STATUS.items() for line in (f"{code}", f": {meaning}", "")
+    ]
+    return "\n".join(
+        [
+            "---", "orphan: true", "---", "# feedrate", "",
+            "## SYNOPSIS", "", "    feedrate COMMAND [OPTIONS] [ARGUMENTS]", "    feedrate COMMAND --help", "",
+            "## COMMANDS", "", *described, "## EXAMPLES", "", *shown, "", "## EXIT STATUS", "", *statuses,
+        ]
+    )  # fmt: skip
+
+
 PAGES = {
     "commands.md": commands_page,
     "fields.md": fields_page,
     "exit-codes.md": exit_codes_page,
     "glossary.md": glossary_page,
+    "man.md": man_page,
 }
 
 
@@ -112,5 +134,5 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "feedrate"
 html_copy_source = html_show_sphinx = False
-man_pages = [("commands", "feedrate", SUMMARY, [], 1)]
+man_pages = [("man", "feedrate", SUMMARY, [], 1)]
 man_show_urls = False

@@ -34,13 +34,15 @@ def ask(
         typer.Argument(metavar="PLACE", help="A folder on the storage, a dataset, or s3://BUCKET/PREFIX."),
     ],
     accelerator: Annotated[
-        str, typer.Option("--accelerator", "-a", help="v100, a100, h100, b200 or mi355.")
+        str, typer.Option("--accelerator", "-a", metavar="NAME", help="v100, a100, h100, b200 or mi355.")
     ] = "a100",
     workload: Annotated[
-        str, typer.Option("--workload", "-w", help="unet3d, or the name of a workload.")
+        str, typer.Option("--workload", "-w", metavar="NAME", help="unet3d, or the name of a workload.")
     ] = "unet3d",
-    up_to: Annotated[int, typer.Option("--up-to", min=1, help="Accelerators that you think of.")] = 16,
-    within: Annotated[str, typer.Option("--within", help="Time for all of it.")] = "5min",
+    up_to: Annotated[
+        int, typer.Option("--up-to", min=1, help="The largest number of accelerators that is of interest.")
+    ] = 16,
+    within: Annotated[str, typer.Option("--within", metavar="TIME", help="Time for all of it.")] = "5min",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data that were made.")] = False,
     require: options.Require = None,
     threshold: options.Threshold = None,
@@ -50,7 +52,13 @@ def ask(
     settings: options.Settings = None,
     force: options.Force = False,
 ) -> None:
-    """Say how many accelerators a storage feeds: make data, probe, sweep, and try PyTorch on this client."""
+    """Say how many accelerators a storage feeds: make data, probe, sweep, and try PyTorch on this client.
+
+    \b
+    Examples:
+      feedrate ask /mnt/ai --accelerator h100 --up-to 64
+      feedrate ask s3://bucket/scratch --within 10min --require 8
+    """
     name = workload if workload.endswith(".toml") or "-" in workload else f"{workload}-{accelerator}"
     gate = options.Gate(require, threshold, junit)
     spec = load_workload(name, gate.settings(settings))

@@ -16,7 +16,13 @@ def config(
         str | None, typer.Argument(metavar="DIR", help="The dataset beside which a feedrate.toml may lie.")
     ] = None,
 ) -> None:
-    """Show the defaults of feedrate.toml, beside DIR and in the home folder, and which of them wins."""
+    """Show the defaults of feedrate.toml, beside DIR and in the home folder, and which of them wins.
+
+    \b
+    Examples:
+      feedrate config
+      feedrate config /mnt/ai/kits19
+    """
     from emulator.cli.main import verb_command  # late: main imports this module
 
     files = files_for(dataset)

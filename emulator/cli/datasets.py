@@ -25,7 +25,13 @@ def verify(
     threads: Annotated[int | None, typer.Option(min=1, help="Readers of a process; default: 16.")] = None,
     repair_: Annotated[bool, typer.Option("--repair", help="Make wrong files again.")] = False,
 ) -> None:
-    """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any."""
+    """Find flipped bits, truncated, missing and extra files; exit status 3 when there are any.
+
+    \b
+    Examples:
+      feedrate verify /mnt/ai/kits19
+      feedrate verify /mnt/ai/kits19 --sample 1000 --repair
+    """
     how = Checking(sample=sample, threads=threads, repair=repair_)
     checked = check(parse_place(folder), world(), how)
     if checked is None:
@@ -72,7 +78,13 @@ def datasize(
     ] = None,
     rate: Annotated[str, typer.Option(help="Rate of writing, for the time that it takes.")] = "1GB/s",
 ) -> None:
-    """Files and bytes by MLPerf Storage's rule: 5 x the hosts' memory, and 500 steps an epoch."""
+    """Files and bytes by MLPerf Storage's rule: 5 x the hosts' memory, and 500 steps an epoch.
+
+    \b
+    Examples:
+      feedrate datasize -w unet3d-h100 --accelerators 64 --hosts 8 --host-memory 512GiB
+      feedrate datasize -w resnet50-a100 --accelerators 8
+    """
     if host_memory is not None and host_memory.strip().isdecimal():
         raise SpecError(f"--host-memory {host_memory} has no unit", f"write {host_memory.strip()}GiB")
     memory = parse_bytes(host_memory) if host_memory else int(psutil.virtual_memory().total)

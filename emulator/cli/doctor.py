@@ -35,7 +35,13 @@ def doctor(
         str, typer.Argument(metavar="[DIR]", help="Folder on the storage, s3://BUCKET or rados://POOL.")
     ] = ".",
 ) -> None:
-    """Check MPI, torch, the storage and the limits of this machine."""
+    """Check MPI, torch, the storage and the limits of this machine.
+
+    \b
+    Examples:
+      feedrate doctor /mnt/ai
+      feedrate doctor s3://bucket
+    """
     place = parse_place(folder)
     findings = [
         *_mpi(),

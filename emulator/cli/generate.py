@@ -96,7 +96,13 @@ def generate(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the dataset in DIR.")] = False,
 ) -> None:
-    """Make a dataset; the same command again resumes, and gives the same bytes however it was run."""
+    """Make a dataset; the same command again resumes, and gives the same bytes however it was run.
+
+    \b
+    Examples:
+      feedrate generate /mnt/ai/kits19 --recipe kits19 --size 2TB
+      feedrate generate s3://bucket/imagenet --recipe resnet50 --files 1024
+    """
     plan = _plan_of(
         recipe=recipe, like=like, files=files, size=size, seed=seed, form=form, payload=payload,
         seeded=seeds is not None, subfolders=subfolders, layout=layout, settings=settings or [],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -64,6 +65,16 @@ class VerbCommand(TyperCommand):
             raise SpecError(f"feedrate {name} takes no argument {argument}", f"see feedrate {name} -h")
         return []
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        names = [(_name(each), each) for each in self.params if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *(name if each.required else f"[{name}]" for name, each in names)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        for title, rows in parameters(self, ctx).items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def invoke(self, ctx: Any) -> Any:
         given = {name: ctx.params.pop(name) for name in ("as_json", "live", "quiet", "verbose")}
         ctx.params.pop("storage_timeout")
@@ -76,6 +87,37 @@ class VerbCommand(TyperCommand):
             terminal=_terminal,
         )
         return super().invoke(ctx)
+
+
+def parameters(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """Return how each argument and option of a verb is written, and what it means."""
+    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record and parameter.param_type_name == "argument":
+            found["Arguments"].append((_name(parameter), record[1]))
+        elif record:
+            found["Options"].append(record)
+    return found
+
+
+def _name(argument: Any) -> str:
+    return str(argument.metavar or argument.name).strip("[]")
+
+
+METAVARS = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+"""Type of an option -> its value in the help, where the option does not say."""
+
+
+def _with_metavars(command: Any, verb: Any) -> Any:
+    """Return the command with a metavar for each option; Typer would show names of Python's types."""
+    hints = get_type_hints(verb)
+    for parameter in command.params:
+        kinds = {hints.get(parameter.name), *get_args(hints.get(parameter.name))}
+        kinds |= {inner for kind in kinds for inner in get_args(kind)}
+        if parameter.metavar is None and parameter.param_type_name == "option" and bool not in kinds:
+            parameter.metavar = next((name for kind, name in METAVARS.items() if kind in kinds), None)
+    return command
 
 
 def _terminal() -> live.View:
@@ -107,7 +149,7 @@ class Verbs(TyperGroup):
         made(VERBS.load(cmd_name))
         common = typer.Typer(add_completion=False)
         common.command()(_of_every_verb)
-        command: Any = typer.main.get_command(verb)
+        command: Any = _with_metavars(typer.main.get_command(verb), VERBS.load(cmd_name))
         command.params += typer.main.get_command(common).params
         return command
 

@@ -42,11 +42,15 @@ Dataset = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the datas
 OptionalDataset = Annotated[
     str | None, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")
 ]
-WorkloadName = Annotated[str, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")]
-OptionalWorkload = Annotated[
-    str | None, typer.Option("--workload", "-w", help="Name or path; see feedrate workloads.")
+WorkloadName = Annotated[
+    str, typer.Option("--workload", "-w", metavar="NAME", help="Name or path; see feedrate workloads.")
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder for the result; default feedrate-results/...")]
+OptionalWorkload = Annotated[
+    str | None, typer.Option("--workload", "-w", metavar="NAME", help="Name or path; see feedrate workloads.")
+]
+Out = Annotated[
+    Path | None, typer.Option(metavar="OUT", help="Folder for the result; default feedrate-results/...")
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the result in OUT.")]
 Epochs = Annotated[
     int | None,
@@ -75,7 +79,7 @@ CacheName = Annotated[
         help="Whether this host's page cache may serve reads.",
     ),
 ]
-StorageText = Annotated[str, typer.Option("--storage", help="posix or shaped:RATE[,LATENCY].")]
+StorageText = Annotated[str, typer.Option("--storage", metavar="HOW", help="posix or shaped:RATE[,LATENCY].")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the workload; repeatable.")
 ]

@@ -81,7 +81,13 @@ def run(
         bool, typer.Option("--self-test", help="Measure only what the emulator costs.")
     ] = False,
 ) -> None:
-    """Emulate training with one rank per accelerator, once."""
+    """Emulate training with one rank per accelerator, once.
+
+    \b
+    Examples:
+      feedrate run /mnt/ai/kits19 -w unet3d-a100 -n 4
+      feedrate run /mnt/ai/kits19 -w unet3d-a100 -n 16 --loader direct --require 16
+    """
     gate = options.Gate(require, threshold, junit)
     spec = load_workload(workload, gate.settings(settings))
     if self_test:
@@ -111,7 +117,10 @@ def sweep(
     dataset: options.OptionalDataset = None,
     workload: options.OptionalWorkload = None,
     counts: Annotated[
-        str | None, typer.Option(help="Fixed process counts: 1,2,4,8 or 1-8. Default: look for the knee.")
+        str | None,
+        typer.Option(
+            metavar="COUNTS", help="Fixed process counts: 1,2,4,8 or 1-8. Default: look for the knee."
+        ),
     ] = None,
     ranks: options.Ranks = None,
     out: options.Out = None,
@@ -125,15 +134,26 @@ def sweep(
     settings: options.Settings = None,
     precision: Annotated[
         float,
-        typer.Option(min=0.001, max=1.0, help="Stop when the 95 % interval is narrower than this share."),
+        typer.Option(
+            min=0.001,
+            max=1.0,
+            metavar="SHARE",
+            help="Stop when the 95 % interval is narrower than this share.",
+        ),
     ] = 0.05,
     max_runs: Annotated[int, typer.Option(min=1, help="At most this many runs.")] = 20,
     purpose: Annotated[
         Literal["knee", "fit"],
-        typer.Option("--for", help="What the runs are chosen for: the knee, or few runs for feedrate fit."),
+        typer.Option(
+            "--for",
+            metavar="knee|fit",
+            help="What the runs are chosen for: the knee, or few runs for feedrate fit.",
+        ),
     ] = "knee",
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each count.")] = 1,
-    budget: Annotated[str | None, typer.Option(help="At most this much time, for example 2h.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="At most this much time, for example 2h.")
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(metavar="OUT", help="Continue the sweep in this folder; it knows DIR and the options."),
@@ -152,7 +172,13 @@ def sweep(
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
-    """Scale the number of ranks and find the knee."""
+    """Scale the number of ranks and find the knee.
+
+    \b
+    Examples:
+      feedrate sweep /mnt/ai/kits19 -w unet3d-a100 -n 16 --loader direct --out sweep
+      feedrate sweep --resume sweep
+    """
     if purpose == "fit" and counts is not None:
         raise SpecError("--for fit chooses the counts itself", "leave out --counts, or --for fit")
     if resume and out:

@@ -27,7 +27,13 @@ def workloads(
     name: Annotated[str | None, typer.Argument(help="Name or path of one workload.")] = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print its file, to write one of your own.")] = False,
 ) -> None:
-    """List the workloads, or show one with the source of every number."""
+    """List the workloads, or show one with the source of every number.
+
+    \b
+    Examples:
+      feedrate workloads unet3d-a100
+      feedrate workloads unet3d-a100 --toml > mine.toml
+    """
     if toml and name is None:
         raise SpecError("--toml prints the file of one workload", "name it: feedrate workloads NAME --toml")
     if toml and name is not None:

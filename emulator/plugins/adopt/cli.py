@@ -24,7 +24,13 @@ def adopt(
     threads: Annotated[int | None, typer.Option(min=1, help="Readers; default: 16.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Make a manifest that is there anew.")] = False,
 ) -> None:
-    """Write a manifest for files without one (DLIO's, anyone's), so that run, sweep and verify take them."""
+    """Write a manifest for files without one (DLIO's, anyone's), so that run, sweep and verify take them.
+
+    \b
+    Examples:
+      feedrate adopt /mnt/ai/theirs
+      feedrate adopt /mnt/ai/unet3d_data --format npz
+    """
     found = find_samples(folder, form or "", force)
     tally = Tally()
     with shown("adopt", tally, len(found.names), found.bytes):

@@ -70,6 +70,11 @@ def baseline(
     """Measure the storage's own limits by fio: IOPS, GB/s and latency over queue depths, one fio per host.
 
     `feedrate baseline rados --pool P --ceph-conf F` runs rados bench on a pool instead.
+
+    \b
+    Examples:
+      feedrate baseline /mnt/ai --quick
+      feedrate baseline rados --pool ai --ceph-conf /etc/ceph/ceph.conf
     """
     queue_depths = parse_list("--depths", depths) if depths else ()
     seconds = None if runtime is None else parse_seconds(runtime)

@@ -60,7 +60,13 @@ def calibrate(
     storage: options.StorageText = "posix",
     settings: options.Settings = None,
 ) -> None:
-    """Measure the time of a training step on this accelerator, as a profile that workloads can name."""
+    """Measure the time of a training step on this accelerator, as a profile that workloads can name.
+
+    \b
+    Examples:
+      feedrate calibrate --out a100.toml
+      feedrate calibrate --model unet3d-tiny --device cpu --batch 4
+    """
     shape = parse_storage(storage, cache)
     chosen, kind = model_named(model), choose_device(device)
     request = Request(

@@ -57,7 +57,13 @@ def checkpoint(
     dry_run: options.DryRun = False,
     force: options.Force = False,
 ) -> None:
-    """Write checkpoints with every rank, synced, then read them back and compare checksums."""
+    """Write checkpoints with every rank, synced, then read them back and compare checksums.
+
+    \b
+    Examples:
+      feedrate checkpoint /mnt/ai --model llama3-8b -n 8 --scale 1/100
+      feedrate checkpoint --models
+    """
     if models:
         _show_models()
         return

@@ -51,6 +51,11 @@ def import_(
     """Import a DLIO YAML with overrides as a workload, or MLPerf Storage's folders as results.
 
     A trace becomes a recording: PyTorch's profiler (.json, .json.gz), or Darshan with DXT (.darshan).
+
+    \b
+    Examples:
+      feedrate import unet3d_h100.yaml --out mine.toml
+      feedrate import mlperf-results --out imported
     """
     trace = next((end for end in TRACES if path.name.endswith(f".{end}")), "")
     if trace and not path.is_dir():
@@ -133,7 +138,13 @@ def export(
         typer.Option(metavar="VERSION", help="v1.0, v2.0 or v3.0; default: the newest with the workload."),
     ] = "",
 ) -> None:
-    """Write a result in MLPerf Storage's layout, marked as no submission; check it against the rules."""
+    """Write a result in MLPerf Storage's layout, marked as no submission; check it against the rules.
+
+    \b
+    Examples:
+      feedrate export --mlperf sweep --out submission
+      feedrate export --mlperf sweep --out submission --rules v2.0
+    """
     checks = export_result(mlperf, out, rules)
     if live.for_programs():
         live.answer(

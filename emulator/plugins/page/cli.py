@@ -65,7 +65,13 @@ def report(
     threshold: options.Threshold = None,
     junit: options.Junit = None,
 ) -> None:
-    """Show a result: table, knee, what qualifies it; write it as a page or a picture."""
+    """Show a result: table, knee, what qualifies it; write it as a page or a picture.
+
+    \b
+    Examples:
+      feedrate report sweep --html sweep.html
+      feedrate report sweep --require 8 --junit gate.xml
+    """
     files = {"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown, "prom": openmetrics}
     _check(files)
     gate = options.Gate(require, threshold, junit)
@@ -118,7 +124,13 @@ def compare(
         Path | None, typer.Option(metavar="FILE", help="Write what --fail-if-worse found as JUnit XML.")
     ] = None,
 ) -> None:
-    """Compare results on the same axes: per accelerator, per host, X/X_ideal; and say what differs."""
+    """Compare results on the same axes: per accelerator, per host, X/X_ideal; and say what differs.
+
+    \b
+    Examples:
+      feedrate compare old new --html compare.html
+      feedrate compare old new --fail-if-worse 5%
+    """
     _check({"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown})
     share = None if fail_if_worse is None else parse_share("--fail-if-worse", fail_if_worse)
     if junit is not None:

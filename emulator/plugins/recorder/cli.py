@@ -47,7 +47,13 @@ def record(
     ] = 100,
     force: Annotated[bool, typer.Option("--force", help="Overwrite JOB.")] = False,
 ) -> None:
-    """Run a job unchanged, and write down how it reads and what a step takes: a workload and a recipe."""
+    """Run a job unchanged, and write down how it reads and what a step takes: a workload and a recipe.
+
+    \b
+    Examples:
+      feedrate record --out job -- python train.py --epochs 1
+      feedrate record --out job --steps 200 -- torchrun --nproc-per-node 4 train.py
+    """
     if tracer not in TRACERS:
         raise SpecError(f"--tracer {tracer!r} is not known", "use auto, strace or python")
     why = strace.usable() if tracer != "python" else "--tracer python"

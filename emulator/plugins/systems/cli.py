@@ -47,7 +47,13 @@ def simulate(
     junit: options.Junit = None,
     force: options.Force = False,
 ) -> None:
-    """Predict a sweep on a described or fitted system, up to 100,000 ranks."""
+    """Predict a sweep on a described or fitted system, up to 100,000 ranks.
+
+    \b
+    Examples:
+      feedrate simulate -w unet3d-h100 -s weka-performance --counts 64,128,256,512
+      feedrate simulate -w mine.toml -s system.toml --counts 1-64 --hosts 8
+    """
     gate = options.Gate(require, threshold, junit)
     spec = load_workload(workload, gate.settings(settings))
     out = out or options.default_out(spec.name)
@@ -105,7 +111,13 @@ def fit(
     counts: Annotated[str | None, typer.Option(help="Use only these process counts.")] = None,
     force: options.Force = False,
 ) -> None:
-    """Estimate a system's bandwidth and latency from measured counts, with intervals."""
+    """Estimate a system's bandwidth and latency from measured counts, with intervals.
+
+    \b
+    Examples:
+      feedrate fit sweep --out system.toml
+      feedrate fit run-1 run-8 run-64 --out system.toml
+    """
     refuse_existing(out, force)  # before a minute of fitting
     found = fit_results(results, parse_progression(counts) if counts else None, say=typer.echo)
     if live.for_programs() and not found.fit.refusal:
@@ -134,7 +146,13 @@ def plan(
     ] = None,
     settings: options.Settings = None,
 ) -> None:
-    """How many accelerators a system feeds, or what a number of accelerators needs."""
+    """How many accelerators a system feeds, or what a number of accelerators needs.
+
+    \b
+    Examples:
+      feedrate plan -s system.toml -w unet3d-h100
+      feedrate plan -s weka-performance --accelerators 512
+    """
     jobs = [load_workload(name, settings or []) for name in workload or DEFAULT_WORKLOADS]
     stated = on_hosts(load_system(system), hosts) if system else None
     found = answer(jobs, stated, accelerators, per_host=per_host, threshold=au, margin=margin)
@@ -164,7 +182,13 @@ def efficiency(
         str | None, typer.Option(metavar="SYSTEM", help="Nodes that it takes to match this system.")
     ] = None,
 ) -> None:
-    """GB/s, IOPS and accelerators per TB, watt and price; nodes to match another system."""
+    """GB/s, IOPS and accelerators per TB, watt and price; nodes to match another system.
+
+    \b
+    Examples:
+      feedrate efficiency -s weka-performance -w unet3d-h100
+      feedrate efficiency -s mine.toml --result sweep --match weka-performance
+    """
     found = compare_systems(
         [load_system(name) for name in systems],
         load_workload(workload) if workload else None,

@@ -1,0 +1,26 @@
+"""The help of every verb: examples that the parser takes, and values without names of Python's types."""
+
+import shlex
+
+import pytest
+import typer
+
+from emulator.cli.main import app, parameters
+from emulator.registry import VERBS
+
+
+@pytest.mark.parametrize("verb", list(VERBS))
+def test_examples_are_command_lines_that_the_verb_takes(verb):
+    group = typer.main.get_command(app)
+    above = group.make_context("feedrate", [], resilient_parsing=True)
+    command = group.get_command(above, verb)
+    examples = [line.strip() for line in command.help.splitlines() if line.strip().startswith("feedrate ")]
+    assert len(examples) >= 2
+    for example in examples:
+        words = shlex.split(example)
+        words = words[: words.index(">")] if ">" in words else words
+        assert words[1] == verb
+        with command.make_context(verb, words[2:], parent=above) as context:
+            command.get_help(context)
+    written = [name for rows in parameters(command, context).values() for name, _ in rows]
+    assert not [name for name in written if "<" in name], "a type of Python"
