@@ -1,1 +1,1 @@
-"""What was asked for, as frozen dataclasses: the only room that reads TOML."""
+"""Workloads, recipes and options as frozen dataclasses: the only room that reads TOML."""

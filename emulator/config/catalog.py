@@ -1,4 +1,4 @@
-"""What comes with feedrate, found by name: workloads, recipes, models, systems. A path always works too."""
+"""Finds the content of the package by name: workloads, recipes, models, systems. A path always works too."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class TransformerShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """How a model is spread over ranks."""
+    """The division of a model over ranks."""
 
     tensor: int
     """Ranks that share every matrix of a layer."""
@@ -95,7 +95,7 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointIO:
-    """How a rank writes and reads its files."""
+    """Settings with which a rank writes and reads its files."""
 
     writes: int = 10
     """Checkpoints that are written."""

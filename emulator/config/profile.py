@@ -56,7 +56,7 @@ class Variant:
     """One way of computing: precision, compiled or not, memory layout."""
 
     name: str
-    """For example bf16-compiled-channels_last."""
+    """A name such as bf16-compiled-channels_last."""
     precision: Precision
     compiled: bool
     """True: through torch.compile."""
@@ -73,7 +73,7 @@ class Variant:
     worst_residual: float | None = None
     """Largest |t(B) - mean| / mean over the batch sizes: how far from a line the times are."""
     timings: tuple[Timing, ...]
-    """By batch size, ascending."""
+    """Timings in ascending order of batch size."""
 
     def __post_init__(self) -> None:
         sizes = [timing.batch_size for timing in self.timings]
@@ -81,7 +81,7 @@ class Variant:
             raise SpecError("timings must have different batch sizes, ascending")
 
     def timing(self, batch_size: int) -> Timing | None:
-        """What was measured at that batch size, if anything."""
+        """Return the measurement at that batch size, if there is one."""
         return next((timing for timing in self.timings if timing.batch_size == batch_size), None)
 
     def step_seconds(self, batch_size: int) -> float:

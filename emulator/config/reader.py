@@ -41,7 +41,7 @@ Spec = TypeVar("Spec")
 Table = Mapping[str, Any]
 
 KeyPath = tuple[str, ...]
-"""Where a value is: keys, and "[3]" for the fourth element of a list."""
+"""Position of a value: keys, and "[3]" for the fourth element of a list."""
 
 _TOML_KEY = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
 _TOML_NAME = rf"{_TOML_KEY}(?:\s*\.\s*{_TOML_KEY})*"
@@ -52,7 +52,7 @@ _LARGEST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where plain data came from, to name it in errors."""
+    """The origin of plain data, named in errors."""
 
     name: str = ""
     """The file; empty: errors name the key alone."""

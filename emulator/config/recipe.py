@@ -21,7 +21,7 @@ VOXEL_BYTES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeSpec:
-    """How large the samples are. Bytes count image and label: 5 per voxel."""
+    """The sizes of the samples. Bytes count image and label: 5 per voxel."""
 
     distribution: Distribution = "lognormal"
     """lognormal, mlperf (normal): drawn again when outside [bytes_min, bytes_max]. empirical: the shapes of

@@ -1,4 +1,4 @@
-"""Where a dataset lies, and how its storage is read: the options `--storage` and `--cache`.
+"""The place of a dataset, and how its storage is read: the options `--storage` and `--cache`.
 
 A dataset lies in a folder, or it is objects below a prefix of an S3 bucket or a Ceph pool, named by a URL.
 """
@@ -29,7 +29,7 @@ class StorageSpec:
     shaped_latency: float = 0.0
     """Seconds added to every read request when shaped."""
     noise: str = ""
-    """What ran on every host at the same time, as `--noise` says it; empty: nothing."""
+    """Load that ran on every host at the same time, as `--noise` says it; empty: none."""
 
     @property
     def emulated(self) -> bool:
@@ -75,7 +75,7 @@ class ObjectURL:
     prefix: str = ""
     """Without a slash at either end."""
     options: tuple[tuple[str, str], ...] = ()
-    """What follows the `?` of the URL. No secrets: results keep it."""
+    """Options after the `?` of the URL. No secrets: results keep them."""
 
     def __str__(self) -> str:
         query = urlencode(self.options, safe="/:")

@@ -29,12 +29,12 @@ Refill = Literal["epoch", "persistent", "never"]
 
 
 Placement = Literal["spread", "pack"]
-"""Where active ranks are: on all hosts, evenly, or on one host after the other."""
+"""Hosts of the active ranks: all hosts, evenly, or one host after the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSpec:
-    """What one sample of the job's dataset looks like."""
+    """The shape and size of one sample of the job's dataset."""
 
     format: str
     """File format of a sample, for example npz."""
@@ -76,7 +76,7 @@ class AccessSpec:
     """The job reads through the page cache, whose read-ahead `--loader direct` then has, too; false: it reads
     with O_DIRECT where the file system can. Worker processes read through the page cache either way."""
     refill: Refill = "epoch"
-    """What is read ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
+    """Read-ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
     in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in
     DLIO. never: reading goes on over the border."""
 
@@ -92,7 +92,7 @@ class AccessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSpec:
-    """How a rank reads: the settings of its data loader."""
+    """The settings of a rank's data loader."""
 
     batch_size: int
     """Samples per step of one accelerator."""
@@ -132,7 +132,7 @@ class AcceleratorSpec:
     step_batch_size: int
     """Batch size that `step_seconds` was taken at; the loader must have the same."""
     provenance: Provenance
-    """Where the time comes from: published, scaled (from another accelerator), measured, recorded from a job,
+    """Origin of the time: published, scaled (from another accelerator), measured, recorded from a job,
     bound (of a job that waited for data throughout: it takes so long or less), or chosen."""
     compute: Compute = "constant"
     """constant: every step takes `step_seconds`; empirical: step times are drawn from `quantiles`."""
@@ -141,7 +141,7 @@ class AcceleratorSpec:
     variant: str = ""
     """Variant of the profile."""
     quantiles: tuple[float, ...] | None = None
-    """From a profile: seconds of measured steps, ascending, equally likely. Their mean is `step_seconds`."""
+    """Seconds of measured steps of a profile, ascending, equally likely. Their mean is `step_seconds`."""
     together: bool = False
     """True: a step takes all ranks the same time. It was recorded from ranks that wait for each other, which
     is part of these times. False: each rank draws its own, and training waits for the slowest beside."""
@@ -165,7 +165,7 @@ class TrainingSpec:
     epochs: int = 5
     """Passes over the dataset."""
     sync: Literal["step", "epoch", "none"] = "step"
-    """Where ranks wait for each other; data-parallel training does so after every step."""
+    """Points at which ranks wait for each other; data-parallel training does so after every step."""
     au_threshold: float = 0.90
     """Accelerator utilisation (0 to 1) that the storage has to sustain."""
     shuffle_seed: int = 0

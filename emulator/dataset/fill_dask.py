@@ -24,7 +24,7 @@ _FIRST_JOURNAL = 500_000
 
 
 def _make(writer: DatasetWriter, options: WriteOptions, indices: Index, number: int) -> None:
-    """What a Dask worker does: one part, with one thread (the worker has several).
+    """Make one part on a Dask worker, with one thread (the worker has several).
 
     Where a worker was lost, another one goes on behind what the journal of its task says.
     """
@@ -67,7 +67,7 @@ def fill_dask(
         raise MissingError("--dask needs dask and distributed", "pip install 'feedrate[dask]'") from None
 
     def tasks(count: int) -> list[tuple[Index, int]]:
-        """What `count` workers have to do: the files and the number of the journal of each task."""
+        """Return the files, and the number of the journal, of each of the tasks for `count` workers."""
         parts = np.array_split(indices, min((count or 1) * _TASKS_PER_WORKER, len(indices)))
         # Numbers that no earlier command used: what a journal of theirs says may be what is to be made again.
         numbered = (name[len(JOURNALS) :][:6] for name in writer.store.names(JOURNALS))

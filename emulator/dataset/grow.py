@@ -1,4 +1,4 @@
-"""From (seed, index) to the bytes of a sample: pure, the same for any worker, thread or rank.
+"""Make the bytes of a sample from (seed, index): pure, the same for any worker, thread or rank.
 
 The random bits are AES-128 in counter mode, keyed by (dataset seed, sample index): as fast as memory,
 never the same in two files. Checksums are taken while the bytes are still in the core's cache.

@@ -34,7 +34,7 @@ _IGNORED = ("lost+found", ".feedrate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """What a folder is like."""
+    """Sizes, layout and compressibility of the files in a folder."""
 
     files: int
     """Files that hold anything."""
@@ -48,7 +48,7 @@ class Likeness:
     depth: int
     """Levels of folders that most files lie below; 1 or more."""
     ratio: float | None
-    """How far zstd compresses what was looked at; None: nothing was."""
+    """Factor by which zstd compresses the bytes that were read; None: none were."""
 
     def recipe(self, payload: str = "incompressible") -> Recipe:
         """Files of bytes like these. Raises SpecError."""
@@ -67,7 +67,7 @@ class Likeness:
 
 
 def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]) -> Likeness:
-    """What `folder` is like; with `content`, how far it compresses, too.
+    """Describe the files in `folder`; with `content`, also how far they compress.
 
     `progress(files, bytes)` is called now and then. Links to folders are not followed. Raises DatasetError,
     StorageError.

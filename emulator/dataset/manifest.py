@@ -52,7 +52,7 @@ MANIFEST = "manifest.json"
 TABLE = re.compile(r"samples-[0-9a-f]{8}\.npy")
 """Name of the table, in full."""
 HIDDEN = ".feedrate"
-"""Where the state of an unfinished dataset lies, below its place."""
+"""Folder for the state of an unfinished dataset, below its place."""
 TRAINING = "train"
 """Folder that DLIO wants the files in."""
 VALIDATION = "valid"
@@ -106,7 +106,7 @@ def _wide(leaves: int, depth: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What manifest.json says of a dataset, and the sizes of its files."""
+    """The content of manifest.json, and the sizes of the files."""
 
     format: str
     """File format: an entry point of `feedrate.formats`."""
@@ -127,7 +127,7 @@ class Manifest:
     seeds: Sequence[Mapping[str, str]] = ()
     """name, sha256 of each seed volume."""
     measured: Mapping[str, float] = field(default_factory=dict)
-    """What was measured on the files: zstd_ratio, unique_blocks, bytes."""
+    """Measurements on the files: zstd_ratio, unique_blocks, bytes."""
     made: Recipe | None = None
     """The recipe that the files were made by; None: they were adopted."""
 
@@ -287,7 +287,7 @@ def _head(table: Mapping[str, Any]) -> Head:
 
 
 def intact_head(store: Store) -> Head | None:
-    """What manifest.json says when its own checksum is right, whatever became of its table."""
+    """Return manifest.json when its own checksum is right, whatever became of its table."""
     try:
         table = _parsed(store, store.get(MANIFEST) or b"")
         head = _head(table)
@@ -334,7 +334,7 @@ def _parsed(store: Store, text: bytes) -> dict[str, Any]:
 
 
 def _absent(store: Store) -> DatasetError:
-    """Why there is no manifest. Raises StorageError."""
+    """Say why there is no manifest. Raises StorageError."""
     if isinstance(store, FolderStore):
         with storage_errors(f"cannot look at {store}"):
             there, begun = store.root.is_dir(), (store.root / HIDDEN).is_dir()
@@ -362,7 +362,7 @@ _MOST_HEADER = 256
 
 
 def _npy_header(files: int) -> bytes:
-    """What numpy writes in front of a table of so many rows."""
+    """Return the header that numpy writes in front of a table of so many rows."""
     buffer = io.BytesIO()
     described = np.lib.format.dtype_to_descr(ROW)
     np.lib.format.write_array_header_1_0(
@@ -383,7 +383,7 @@ def _range_of(sizes: Column | NDArray[np.int64]) -> tuple[int, int, int]:
 
 
 def _stored(store: Store, name: str) -> StoredFile | None:
-    """What a record holds. Raises StorageError."""
+    """Return a record; None: it is not there. Raises StorageError."""
     if not isinstance(store, FolderStore):
         data = store.get(name)
         with storage_errors("cannot hold a file in memory"):

@@ -41,9 +41,9 @@ from emulator.registry import FORMATS
 from emulator.storage.base import Entry, Store
 
 PLAN = f"{HIDDEN}/plan.json"
-"""What is being made, until it is finished."""
+"""The plan of the dataset that is being made, until it is finished."""
 LOCK = f"{HIDDEN}/lock"
-"""Who is making it."""
+"""Names the process that is making it."""
 _SEEDS = re.compile(rf"{HIDDEN}/seeds/[0-9a-f]{{16}}/(seeds\.json|\d{{4}}_[xy]\.npy)")
 _JOURNAL = re.compile(rf"{JOURNALS}\d{{6}}(\.\d{{6}})?")
 _SAMPLE = re.compile(rf"(?:{TRAINING}/)?(?:\d{{4,}}/)*sample_(\d{{7,}}).*", re.DOTALL)
@@ -95,18 +95,18 @@ class Begun:
 
     @classmethod
     def of(cls, head: Head) -> Begun | None:
-        """As if the dataset of `head`, whose table is lost, were being made; None: its files were adopted."""
+        """Treat the dataset of `head`, whose table is lost, as being made; None: its files were adopted."""
         if head.adopted:
             return None
         return cls(**{one.name: getattr(head, one.name) for one in fields(cls) if one.name != "feedrate"})
 
     @property
     def names(self) -> Names:
-        """Of its files, by index."""
+        """The names of its files, by index."""
         return Names(self.files, format_named(self.format).suffix, self.subfolders, self.folder, self.depth)
 
     def text(self) -> bytes:
-        """As it is written: with a SHA-256 over everything else."""
+        """Return the plan as it is written: with a SHA-256 over everything else."""
         content = asdict(self)
         return json.dumps({**content, "checksum": checksum_of(content)}).encode()
 
@@ -121,7 +121,7 @@ def index_of(names: Names, form: str, name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What of ours a place holds."""
+    """The files of ours at a place."""
 
     store: Store
     dataset: Dataset | None = None
@@ -144,13 +144,13 @@ class Holding:
         return found
 
     def journals(self) -> Iterator[Entry]:
-        """Those of the plan."""
+        """List the journals of the plan."""
         if self.begun is not None:
             yield from (entry for entry in self.store.entries(JOURNALS) if _JOURNAL.fullmatch(entry.name))
 
 
 def look(store: Store) -> Holding:
-    """What of ours lies at the place.
+    """Find the files of ours at the place.
 
     Raises DatasetError when it holds files and nothing says that they are ours; StorageError.
     """
@@ -219,7 +219,7 @@ def require_free(holding: Holding, names: Names, form: str, folders: list[str]) 
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """What is ours to remove, all of it as it was recorded."""
+    """The files of ours that may be removed, all of them as they were recorded."""
 
     samples: list[str]
     bytes: int

@@ -1,4 +1,4 @@
-"""What is to be generated: everything that determines the bytes, and nothing that does not.
+"""The plan of a dataset: everything that determines the bytes, and nothing that does not.
 
 The number of workers, threads, ranks and the time are not in it. The number of files is not part of
 the identity either: a dataset can be extended.
@@ -58,7 +58,7 @@ class DatasetPlan:
 
     @property
     def form(self) -> Format:
-        """How samples are written."""
+        """The format in which samples are written."""
         return format_of(self.recipe)
 
     @property
@@ -113,7 +113,7 @@ class DatasetPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What a plan comes to. Bytes."""
+    """The size of a planned dataset. Bytes."""
 
     files: int
     total: int

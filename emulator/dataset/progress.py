@@ -1,4 +1,4 @@
-"""What is done of a long job: kept in journals, counted over threads and processes, shown once in a while.
+"""Progress of a long job: kept in journals, counted over threads and processes, shown once in a while.
 
 A dataset that is being made has one journal per worker, in one file or in several objects: 24 bytes a file,
 kept before the file gets its name. A record that was cut off by a kill has a wrong check and counts for
@@ -50,7 +50,7 @@ hand to each other at each call. Files of 512 bytes in memory took 64 us with on
 
 
 def by_threads(work: Callable[[int], Value], indices: NDArray[np.int64], threads: int) -> Iterator[Value]:
-    """What `work` makes of each of `indices`, in their order, by so many threads, or by this one where they
+    """Yield work(index) of each of `indices`, in order, by so many threads, or by this one where they
     would only be in each other's way. Raises what it raises."""
     each, over = min(_TOGETHER, 1 + len(indices) // (32 * threads)), threading.Event()
 
@@ -82,14 +82,14 @@ Records = NDArray[np.void]
 
 
 JOURNALS = f"{HIDDEN}/journal-"
-"""What the names of all journals begin with."""
+"""The beginning of the names of all journals."""
 
 _WRITER = -1
 """The index of a record that names a writer: process in `bytes`, CRC-32 of the host's name in `crc`."""
 
 
 def journal_name(worker: int) -> str:
-    """What the names of the journal of worker number `worker` begin with."""
+    """Return the beginning of the names of the journal of worker number `worker`."""
     return f"{JOURNALS}{worker:06d}"
 
 
@@ -196,7 +196,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far a job is at some moment."""
+    """Progress of a job at some moment."""
 
     files: int
     files_all: int

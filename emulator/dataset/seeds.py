@@ -153,7 +153,7 @@ Weights = tuple[NDArray[np.int64], NDArray[np.int64], Image]
 
 
 def _linear(source: int, target: int) -> Weights:
-    """How `target` points lie between `source` points, corners on corners."""
+    """Return the weights that place `target` points between `source` points, corners on corners."""
     place = np.arange(target) * ((source - 1) / max(target - 1, 1))
     first = np.minimum(place.astype(np.int64), source - 1)
     return first, np.minimum(first + 1, source - 1), (place - first).astype(np.float32)
@@ -228,7 +228,7 @@ def _grid(shape: Shape3) -> tuple[Image, Image, Image]:
 
 
 def _inside(grid: tuple[Image, Image, Image], centre: Any, radii: Any) -> NDArray[np.bool_]:
-    """Which voxels of `grid` lie in an ellipsoid."""
+    """Mark the voxels of `grid` that lie in an ellipsoid."""
     terms = [((axis - c) / r) ** 2 for axis, c, r in zip(grid, centre, radii, strict=True)]
     inside: NDArray[np.bool_] = terms[0] + terms[1] + terms[2] <= 1
     return inside

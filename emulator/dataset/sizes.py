@@ -1,4 +1,4 @@
-"""How large sample number i is: pure functions of (recipe, seed, i).
+"""Sizes of samples by number: pure functions of (recipe, seed, i).
 
 Index i takes the quantile frac(offset + i x golden ratio) of the distribution, an evenly spread
 sequence: any number of files, from any index on, has the recipe's mean and spread, a dataset can be
@@ -192,7 +192,7 @@ MIN_STEPS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSize:
-    """What is needed."""
+    """The size of the dataset that a benchmark needs."""
 
     files: int
     bytes: int

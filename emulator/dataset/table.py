@@ -194,7 +194,7 @@ class Listed(NamesByIndex):
                 yield os.fsdecode(text[begin:end])
 
     def in_order(self, size: int) -> bool:
-        """Whether the ends are those of names in `size` bytes, none of them empty."""
+        """True when the ends are those of names in `size` bytes, none of them empty."""
         last = 0
         for first in range(0, len(self), ROWS_AT_ONCE):
             ends = self._ends[first : first + ROWS_AT_ONCE + 1]

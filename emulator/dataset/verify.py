@@ -26,7 +26,7 @@ from emulator.units import BLOCK_BYTES
 
 
 def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> str:
-    """Why the files of a sample cannot be it: by size and head. Empty: they can.
+    """Say why the files cannot be the sample, by size and head. Empty: they can.
 
     `size` is the bytes of all of them. Raises StorageError when the storage fails.
     """
@@ -106,7 +106,7 @@ def check_file(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
 
 
 def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
-    """What is wrong with file `index`, if anything. Raises StorageError."""
+    """Return the fault of file `index`, if it has one. Raises StorageError."""
     form = format_named(dataset.manifest.format)
     name = dataset.manifest.names[index]
     parts = form.parts(name)
@@ -135,7 +135,7 @@ def _fault(dataset: Dataset, index: int, buffer: bytearray) -> Fault | None:
 
 
 def check_files(dataset: Dataset, indices: Index, threads: int, done: Done) -> list[Fault]:
-    """What is wrong with the files `indices`, in index order. Raises StorageError."""
+    """Return the faults of the files `indices`, in index order. Raises StorageError."""
     local = threading.local()
 
     def check(index: int) -> Fault | None:
@@ -204,7 +204,7 @@ _WINDOW = 1 << 20
 
 
 def measure_payload(store: Store, names: Sequence[str]) -> dict[str, float]:
-    """What zstd level 3 makes of the files `names`, and the share of 4 KiB blocks that are in them once.
+    """Measure how the files `names` compress at zstd level 3, and their share of unique 4 KiB blocks.
 
     zstd_ratio: bytes / compressed bytes. unique_blocks: distinct / all blocks, over all files together
     (0 to 1). bytes: what was looked at, of large files windows. Raises DatasetError, StorageError.

@@ -140,7 +140,7 @@ def _folders_of_samples(names: Names, form: str) -> list[str]:
 
 
 def seeds_folder(store: Store) -> Path:
-    """Where preprocessed seed volumes lie: files to be mapped, on this host where samples are objects."""
+    """The folder of preprocessed seed volumes: files to be mapped, on this host for objects, too."""
     if isinstance(store, FolderStore):
         return store.root / HIDDEN / "seeds"
     return Path.home() / ".cache/feedrate/seeds"
@@ -167,7 +167,7 @@ class DatasetWriter:
     store: Store
     plan: DatasetPlan
     force: bool = False
-    """What is there is replaced."""
+    """Replace the dataset that is there."""
 
     @property
     def _folders(self) -> list[str]:
@@ -256,7 +256,7 @@ class DatasetWriter:
         return rows
 
     def unfinished(self, indices: Index, paranoid: bool) -> Index:
-        """Those of `indices` whose files are missing, are not what was recorded, or were not recorded.
+        """Return those `indices` whose files are missing, are not what was recorded, or were not recorded.
 
         Sizes and headers are compared; checksums when `paranoid`. Raises StorageError.
         """
@@ -276,7 +276,7 @@ class DatasetWriter:
         return left
 
     def left_by(self, worker: int, indices: Index) -> Index:
-        """Those of `indices` that the worker of this number has not made, which was lost.
+        """Return those `indices` that the lost worker of this number has not made.
 
         Raises StorageError.
         """
@@ -460,7 +460,7 @@ class DatasetWriter:
 
 
 def repair_was_cut_off(dataset: Dataset) -> bool:
-    """Whether files of it were being made again when that was killed. Raises DatasetError, StorageError."""
+    """True when a repair of the dataset was killed. Raises DatasetError, StorageError."""
     begun = look(dataset.store).begun
     manifest = dataset.manifest
     return begun is not None and (begun.identity, begun.files) == (manifest.identity, len(manifest.names))

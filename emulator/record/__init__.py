@@ -1,1 +1,1 @@
-"""What was measured: the step log, the result, the machine. The same for every producer."""
+"""Measurements: the step log, the result, the machine. The same for every producer."""

@@ -23,7 +23,7 @@ _REFRESH = 1.0
 
 
 class Reader(Protocol):
-    """What a thread that reads says of itself, readable at any time by others."""
+    """The counters of a thread that reads, readable at any time by others."""
 
     thread: int
     """The kernel's number for it."""
@@ -39,14 +39,14 @@ class Reader(Protocol):
 
 
 class Stretch(NamedTuple):
-    """What a stretch of time went into, in seconds."""
+    """Time by cause, in seconds."""
 
     storage: float = 0.0
     """A request was under way, its thread asleep."""
     cores: float = 0.0
     """A thread had something to do, and no core to do it on."""
     quota: float = 0.0
-    """As `cores`, because the CPU quota of the cgroup was used up."""
+    """Seconds as in `cores`, because the CPU quota of the cgroup was used up."""
     work: float = 0.0
     """A thread was on a core."""
     loader: float = 0.0
@@ -76,18 +76,18 @@ class _Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What the books said at one moment."""
+    """The schedstat and the counters of all threads at one moment."""
 
     time: float
     """Seconds of time.monotonic."""
     entries: Mapping[int, _Entry]
-    """By the kernel's number of the thread."""
+    """Entries by thread id."""
     throttled: float
     """Seconds that the cgroup was held back by its quota."""
 
 
 class Books:
-    """Those of the threads of this process. Used by one thread, its owner, which consumes what others read.
+    """The schedstat of this process's threads. Its owner thread consumes what the others read.
 
     Where the kernel keeps none (no Linux, or without CONFIG_SCHED_INFO), `kept` is False.
     """
@@ -137,7 +137,7 @@ class Books:
                     self._files[new] = os.open(f"/proc/self/task/{new}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def reading(self, before: Page, after: Page, lock_seconds: float = 0.0) -> Stretch:
-        """What the time between two pages went into, while the owner waited for what others read.
+        """Divide the time between two pages by cause, while the owner waited for what others read.
 
         `lock_seconds` is how long taking Python's lock takes: each request ends with that.
         """
@@ -152,7 +152,7 @@ class Books:
         )
 
     def readers(self, before: Page, after: Page) -> Stretch:
-        """What all threads that read did between two pages, summed: on a core, or without one."""
+        """Sum the time of all threads that read between two pages: on a core, or without one."""
         pairs = _pairs(before, after, {reader.thread for reader in self._readers()})
         ready = sum(max(0.0, now.ready - then.ready) for then, now in pairs)
         quota = min(ready, after.throttled - before.throttled)
@@ -161,7 +161,7 @@ class Books:
         )
 
     def others(self, before: Page, after: Page) -> Stretch:
-        """What all threads that do not read did between two pages; being asleep is the loader's."""
+        """Sum the time of all threads that do not read between two pages; being asleep is the loader's."""
         seconds = after.time - before.time
         readers = {reader.thread for reader in self._readers()}
         own = [_Thread.of(seconds, *pair) for pair in _pairs(before, after, after.entries.keys() - readers)]
@@ -172,7 +172,7 @@ class Books:
 
 
 def _pairs(before: Page, after: Page, threads: Iterable[int]) -> list[tuple[_Entry, _Entry]]:
-    """What was written of these threads then and now; of one that had not begun, nothing."""
+    """Return the entries of these threads then and now, without threads that had not begun."""
     nothing = _Entry(0.0, 0.0, 0.0, 0)
     return [
         (before.entries.get(thread, nothing), after.entries[thread])
@@ -182,7 +182,7 @@ def _pairs(before: Page, after: Page, threads: Iterable[int]) -> list[tuple[_Ent
 
 
 class _Thread(NamedTuple):
-    """What one thread did in a stretch, in seconds."""
+    """The time of one thread by cause, in seconds."""
 
     ran: float
     ready: float
@@ -260,7 +260,7 @@ class Quota:
 
 
 def has_quota(group: Path) -> bool:
-    """Whether the cgroup (v1 or v2) in this folder has a CPU quota."""
+    """True when the cgroup (v1 or v2) in this folder has a CPU quota."""
     with suppress(OSError, ValueError):
         return (group / "cpu.max").read_text().split()[0] != "max"
     with suppress(OSError, ValueError):

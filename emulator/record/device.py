@@ -13,7 +13,7 @@ from emulator.record.machine import describe_mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceReads:
-    """What a block device or NFS mount did during a point, for every process of the host."""
+    """Counters of a block device or NFS mount over a point, for every process of the host."""
 
     name: str
     """Name of the device in /proc/diskstats, or the mount point."""

@@ -137,7 +137,7 @@ def _read(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostActivity:
-    """What a host did between two moments. None where the system does not tell."""
+    """CPU, network and pressure of a host between two moments. None where the system does not tell."""
 
     busy_share: float | None
     """Share of the time of the cores that this process may use that was not idle (0 to 1)."""
@@ -172,7 +172,7 @@ class HostProbe:
         self._thread.start()
 
     def stop(self) -> HostActivity:
-        """What the host did since `start()`."""
+        """Return the activity of the host since `start()`."""
         self._done.set()
         self._thread.join()
         nic, stalled = _nic_bytes(), _stalled()
@@ -203,7 +203,7 @@ def _proc_stat(name: str) -> list[int]:
 
 
 def _ticks(cores: frozenset[int]) -> list[int]:
-    """Of these cores together: user, nice, system, idle, iowait, irq, softirq, steal, ..."""
+    """Sum the ticks of these cores: user, nice, system, idle, iowait, irq, softirq, steal, ..."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in _read("/proc/stat").splitlines()]
     rows = [map(int, numbers) for name, *numbers in filter(None, lines) if name in names]

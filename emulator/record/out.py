@@ -47,7 +47,7 @@ _PROBE = ".feedrate-probe"
 _PROBE_BYTES = 65536  # more than one block, so that a full disk shows
 
 LOCK = ".feedrate-lock"
-"""Who fills the folder, while somebody does."""
+"""Names the process that fills the folder, while one does."""
 
 _OUTPUT_OF_TOOLS = (
     "fio/[0-9][0-9][0-9]-*/*.fio",
@@ -55,7 +55,7 @@ _OUTPUT_OF_TOOLS = (
     "rados/[0-9][0-9][0-9]-*/*.command",
     "rados/[0-9][0-9][0-9]-*/*.json",
 )
-"""What baselines keep beside run.json, as patterns below OUT. Each .json is named in run.json."""
+"""Patterns below OUT of the files that baselines keep. Each .json is named in run.json."""
 
 
 class ResultFolder:
@@ -75,7 +75,7 @@ class ResultFolder:
         self.path = path
         self._lock = lock
         self.result = result
-        """What run.json holds."""
+        """The content of run.json."""
 
     @classmethod
     def create(cls, path: Path, result: RunResult, *, force: bool) -> ResultFolder:
@@ -228,7 +228,7 @@ def _tidy(path: Path, before: Owner | None) -> None:
 
 
 def _left_lock(path: Path) -> Owner | None:
-    """Who has left the lock in OUT behind, or holds it. Raises OSError."""
+    """Return the owner of the lock in OUT, alive or dead. Raises OSError."""
     lock = path / LOCK
     return Owner.read(lock.read_bytes()) if _is_file(lock) else None
 
@@ -285,7 +285,7 @@ def _is_file(file: Path) -> bool:
 
 
 def _looks_ours(file: Path, result: RunResult) -> bool:
-    """Whether what is at the name of a file of feedrate is one, beside this result. Raises StorageError."""
+    """True when the file at a name of feedrate's is one of this result. Raises StorageError."""
     if not _is_file(file):
         return False
     with storage_errors("cannot read a file"):
@@ -366,7 +366,7 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def read_failure(path: Path) -> str:
-    """Why the run ended early; empty when no rank left a reason."""
+    """Return why the run ended early; empty when no rank left a reason."""
     try:
         return (path / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -17,7 +17,7 @@ SCHEMA = 1
 """Version of the layout of run.json; a reader refuses a newer one."""
 
 UNFINISHED = "the run has not ended, or was killed"
-"""Why a result is incomplete until `ResultFolder.complete`."""
+"""The reason of an incomplete result until `ResultFolder.complete`."""
 
 Kind = str
 """run, sweep, simulated, baseline, checkpoint, imported, or an entry point of `feedrate.kinds`."""
@@ -31,11 +31,11 @@ class Flag:
     name: str
     """Short name, for example `overshoot` or `page-cache`."""
     value: float
-    """What was measured."""
+    """The measured value."""
     threshold: float
     """The value from which the flag is raised."""
     sentence: str
-    """What it means, for people."""
+    """The meaning, for people."""
 
 
 BoundKind = Literal[
@@ -71,13 +71,13 @@ CLIENT: tuple[BoundKind, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What limits a point, and the evidence for it."""
+    """The limit of a point, and the evidence for it."""
 
     kind: BoundKind
     """`client-link` is the network or the device of a client host; `straggler` one rank, which was stopped or
     late by itself; `emulator` its barriers between hosts."""
     help: str = ""
-    """What would help, with its number; empty: not known."""
+    """Advice that would help, with its number; empty: not known."""
     evidence: tuple[str, ...]
     """Measurements that show it, one sentence each."""
     host: str = ""
@@ -86,7 +86,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starved:
-    """Where the time went in which accelerators had nothing to do: shares of it that sum to 1.
+    """Causes of the time in which accelerators had nothing to do: shares of it that sum to 1.
 
     From the kernel's books on the threads that read (/proc/PID/task/TID/schedstat) and from how long their
     requests took. What a rank waited for another at a barrier counts as what held the other one up.
@@ -97,11 +97,11 @@ class Starved:
     storage: float = 0.0
     """A request was under way, its thread asleep."""
     link: float = 0.0
-    """As `storage`, for longer than on the median host: the network or the device of one host."""
+    """Share as in `storage`, longer than on the median host: the network or the device of one host."""
     cores: float = 0.0
     """A thread had something to do, and no core to do it on."""
     quota: float = 0.0
-    """As `cores`, because the CPU quota of its cgroup was used up."""
+    """Share as in `cores`, because the CPU quota of its cgroup was used up."""
     work: float = 0.0
     """A thread was on a core: copying, unpacking, Python."""
     loader: float = 0.0
@@ -117,7 +117,7 @@ class Starved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
-    """What the ranks of one host did during a point, and what the host itself measured. None: not known."""
+    """The work of one host's ranks in a point, and the host's own measurements. None: not known."""
 
     host: str
     ranks: int
@@ -138,11 +138,11 @@ class HostShare:
     nic_bytes: int | None = None
     """Bytes received on network interfaces, loopback left out."""
     device: DeviceReads | None = None
-    """What the block device or NFS mount of the dataset did, for every process of the host."""
+    """Counters of the dataset's block device or NFS mount, for every process of the host."""
     wait_seconds: float = 0.0
     """Seconds that its ranks were blocked on the loader, summed."""
     starved: Starved | None = None
-    """Where the time went that its accelerators starved."""
+    """Causes of the time in which its accelerators starved."""
     pressure: Mapping[str, float] = field(default_factory=dict)
     """`cpu`, `io`, `memory` -> share of the time in which some thread waited for it (PSI).
 
@@ -192,15 +192,15 @@ class Point:
     accelerators' time, which no late process holds up: what the storage feeds. NaN: not measured, since the
     point has no more steps than batches are read ahead."""
     x_ideal_first: float
-    """As x_ideal, over all steps, the first one included."""
+    """x_ideal over all steps, the first one included."""
     au_first: float
-    """As au, over all steps, the first ones included."""
+    """au over all steps, the first ones included."""
     wait_share: float
     """Share of the ranks' loop time in which accelerators waited for batches."""
     barrier_share: float
     """Share of the ranks' loop time waiting for other ranks."""
     barrier_seconds: float | None = None
-    """What the barrier of a step takes when all ranks come at once, before the loop; None: not measured."""
+    """Seconds of a step's barrier when all ranks come at once, before the loop; None: not measured."""
     overshoot_p99: float
     """99th percentile over steps of how late the process was at the end, as a share of the step time."""
     overshoot_share: float = 0.0
@@ -218,22 +218,22 @@ class Point:
     read_retries: Mapping[str, int] = field(default_factory=dict)
     """Requests to an object store that were repeated: `timeout`, `busy`, `cut`, `connection` -> requests."""
     starved: Starved | None = None
-    """Where the time went that accelerators starved, all hosts together."""
+    """Causes of the time in which accelerators starved, all hosts together."""
     au_here: float | None = None
-    """As au, in the processes' time: what a training on these clients gets. None: not in the log."""
+    """AU in the processes' time: what a training on these clients gets. None: not in the log."""
     au_here_first: float | None = None
-    """As au_here, over all steps, the first ones included."""
+    """au_here over all steps, the first ones included."""
     course: Course | None = None
     """Throughput over time; None: too few steps."""
     step: Mapping[str, float] = field(default_factory=dict)
     """`compute`, `wait`, `barrier`, `overshoot` -> seconds of the mean step. Time at a barrier counts as what
     the last rank did longer; as `barrier` where the log does not tell. Empty: not computed."""
     bound: Bound | None = None
-    """What limits the point; None: not examined."""
+    """The limit of the point; None: not examined."""
     au_published: float | None = None
-    """Of an imported run: AU as its documents have it; `au` is recomputed, NaN where that is not possible."""
+    """AU in the documents of an imported run; `au` is recomputed, NaN where that is not possible."""
     samples_per_second_published: float | None = None
-    """Of an imported run: throughput as its documents have it, over the steps that its version counts."""
+    """Throughput in the documents of an imported run, over the steps that its version counts."""
     flags: tuple[Flag, ...] = ()
 
 
@@ -242,7 +242,7 @@ KneeKind = Literal["knee", "beyond", "below", "at-least", "not-identifiable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Where adding processes stops paying. None: not observed within the counts that were run."""
+    """The count from which adding processes stops paying. None: not within the counts that were run."""
 
     kind: KneeKind | None = None
     """`knee`: `n_au` with its interval. `beyond` the largest count, or `below` the smallest. `at-least`: the
@@ -299,7 +299,7 @@ class Corner:
     clients: int
     """fio processes that ran at the same time, each with a folder of its own."""
     beside: str = ""
-    """What ran at the same time: `nothing`, `writers` or `readers`; empty: the question was not asked."""
+    """Load at the same time: `nothing`, `writers` or `readers`; empty: the question was not asked."""
     read: Side | None = None
     """None: nothing was read."""
     write: Side | None = None
@@ -361,7 +361,7 @@ class RunResult:
     kind: Kind
     status: Status
     reason: str = ""
-    """Why it is incomplete."""
+    """Reason of an incomplete result."""
     version: str
     """Version of feedrate that made it."""
     created: str
@@ -382,14 +382,14 @@ class RunResult:
     """Machine, versions, MPI."""
     points: tuple[Point, ...] = ()
     probe: tuple[Probe, ...] = ()
-    """What the storage did at some sizes and depths, asked once a point had waited for it."""
+    """Rates of the storage at some sizes and depths, probed once a point had waited for it."""
     knee: Knee | None = None
     baseline: tuple[Corner, ...] = ()
-    """What fio measured, in the order it was run; only of kind `baseline`."""
+    """fio's measurements, in the order of the runs; only of kind `baseline`."""
     checkpoints: tuple[Checkpoint, ...] = ()
     """Checkpoints in the order they were written and read; only of kind `checkpoint`."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the kind of a plug-in keeps, as plain values; feedrate's own kinds leave it empty."""
+    """Plain values of a plug-in's kind; feedrate's own kinds leave it empty."""
     flags: tuple[Flag, ...] = ()
     schema: int = SCHEMA
 

@@ -128,7 +128,7 @@ class Spool:
     """The rows of one rank in the spool of its host, so that a killed run keeps them."""
 
     def __init__(self, file: Path, place: int = 0, places: int = 1) -> None:
-        """Of rank `place` of the `places` ranks that share the spool. Raises StorageError."""
+        """Open the share of rank `place` of the `places` ranks of the spool. Raises StorageError."""
         self._doing = f"cannot write the step log {file}"
         self._place, self._places, self._rows = place, places, 0
         with storage_errors(self._doing):
@@ -183,7 +183,7 @@ def spools_of(out: Path) -> list[Path]:
 
 
 def is_spool(file: Path) -> bool:
-    """Whether what is in a file can be rows of steps. Raises OSError."""
+    """True when the file can hold rows of steps. Raises OSError."""
     whole = ("point", "rank", "epoch", "step", "samples", "bytes")
     for _, rows in _spooled(file):
         seconds = rows["begin"] + rows["wait"] + rows["compute"]

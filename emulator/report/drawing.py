@@ -76,7 +76,7 @@ def extra(name: str) -> ModuleType:
 
 
 def svg(figure: fig.Figure, size: Size = WIDE) -> str:
-    """As `svgs`, of one figure."""
+    """Draw one figure, as `svgs` does."""
     return svgs([(figure, size)])[0]
 
 
@@ -120,7 +120,7 @@ def write_picture(
 
 
 RENDER_SECONDS = 300.0
-"""How long the figures of a page may take."""
+"""Time limit for drawing the figures of a page."""
 
 
 def _rendered(kind: str, specs: Sequence[dict[str, Any]]) -> list[bytes]:
@@ -140,7 +140,7 @@ def _rendered(kind: str, specs: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def _render(kind: str) -> None:
-    """What the renderer does: specs from stdin, a picture a line to stdout."""
+    """Run the renderer: specs from stdin, a picture a line to stdout."""
     convert = extra("vl_convert")
     for spec in json.load(sys.stdin):
         picture = (
@@ -277,7 +277,7 @@ def _said(dot: fig.Dot, axis: fig.Axis) -> dict[str, Any]:
 
 
 def _at(value: float, axis: fig.Axis) -> float:
-    """Where a value lies along an axis, 0 to 1."""
+    """Return the position of a value along an axis, 0 to 1."""
     high = axis.high or 1.0
     if axis.kind == "log":
         return math.log(max(value, axis.low) / axis.low) / math.log(high / axis.low)
@@ -287,7 +287,7 @@ def _at(value: float, axis: fig.Axis) -> float:
 def _placed(
     places: Sequence[tuple[float, float, str]], x: fig.Axis, y: fig.Axis, size: Size
 ) -> Iterator[tuple[float, float, str, str, int, int]]:
-    """Those of the labels that lie within the plot and on no other one: x, y, text, side and offset in px."""
+    """Place the labels that fit within the plot and on no other: x, y, text, side and offset in px."""
     taken: list[tuple[float, float, float]] = [
         (_at(at, x) * size.width - 5, _at(at, x) * size.width + 5, (1 - _at(value, y)) * size.height)
         for at, value, _ in places

@@ -35,7 +35,7 @@ class Axis:
     """A scale and what is written beside it."""
 
     title: str = ""
-    """What is shown and its unit; empty where every label has its unit."""
+    """Quantity and unit; empty where every label has its unit."""
     kind: Literal["linear", "log", "names"] = "linear"
     """`names`: every x has a place of its own, whatever lies between."""
     low: float = 0.0
@@ -46,7 +46,7 @@ class Axis:
     labels: tuple[str, ...] = ()
     """Text of the ticks; empty: their numbers."""
     whole: bool = False
-    """Whether only whole numbers are labelled."""
+    """True if only whole numbers are labelled."""
     suffix: str = ""
     """Written after every number, for example ` %`."""
 
@@ -61,7 +61,7 @@ class Dot:
     used: bool = True
     """False: a flag invalidates it, and lines do not go through it."""
     text: str = ""
-    """What it is, for who points at it; empty: its figures."""
+    """Text for a pointer on the dot; empty: its figures."""
     colour: str = ""
     """Empty: that of its Dots."""
 
@@ -135,7 +135,7 @@ class Bars:
     stacks: tuple[tuple[float, tuple[float, ...]], ...]
     """x and the heights of the parts, from the bottom up."""
     colours: tuple[str, ...]
-    """Of the parts."""
+    """Colours of the parts."""
 
 
 Mark = Dots | Line | Band | HorizontalLine | VerticalLine | Labels | Bars
@@ -158,14 +158,14 @@ class Figure:
     """Short name, for ids: `step-time`."""
     title: str
     caption: str
-    """What it shows, in words; printed under the picture on a page."""
+    """Caption in words; printed under the picture on a page."""
     x: Axis
     y: Axis
     marks: tuple[Mark, ...]
-    """From the back to the front."""
+    """Marks from the back to the front."""
     legend: tuple[Key, ...]
     qualified: str
-    """What qualifies every number in it (`view.marks_line`): a picture may travel alone, and this with it."""
+    """Marks that qualify every number in it (`view.marks_line`): a picture may travel alone, with them."""
 
 
 def through(

@@ -1,4 +1,4 @@
-"""What the words of a report mean: at the foot of every page, and in the documentation."""
+"""The glossary of a report: at the foot of every page, and in the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a command is, drawn over and over on a terminal: what runs, how long it takes, the curve so far."""
+"""Live progress of a command on a terminal: what runs, how long it takes, the curve so far."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Terminal:
                 self._drawn = 0
 
     def _keep_above(self) -> None:
-        """From now on what is written appears above the view."""
+        """Make everything that is written from now on appear above the view."""
         if self._streams is None:
             self._streams = (sys.stdout, sys.stderr)
             sys.stderr = cast(TextIO, _Above(sys.stderr, self))

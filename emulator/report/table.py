@@ -63,10 +63,10 @@ class Column:
     align: Literal["right", "left", "fold"] = "right"
     """`left` is text on one line, `fold` is text that may take several lines."""
     room: int = 0
-    """Where there is no room for all columns, the one with the largest is left out first; 0: never. From 60
-    on it is also left out of a page on a small screen."""
+    """Order of leaving out columns without room: the largest goes first; 0: never. From 60 on
+    a column is also left out of a page on a small screen."""
     bar: bool = False
-    """Whether a page draws a bar as long as the figure behind it."""
+    """True if a page draws a bar as long as the figure behind it."""
 
     def text(self, cell: Cell) -> str:
         """The cell as people read it."""
@@ -88,7 +88,7 @@ class Table:
     flagged: frozenset[int] = frozenset()
     """Numbers of the rows that carry a validity flag."""
     items: str = ""
-    """What the rows are where a long table may lose its middle, for example `hosts`."""
+    """Plural of the rows where a long table may lose its middle, for example `hosts`."""
     detail: bool = False
     """Shown on a page and not in a terminal."""
 

@@ -142,7 +142,7 @@ def _fitting(table: Table, width: int) -> list[int]:
 
 
 def _left_out(table: Table, width: int) -> str:
-    """What is not shown for want of room, in words; empty: nothing."""
+    """List the columns and rows left out for want of room; empty: none."""
     shown_places = _fitting(table, width)
     names = [heading(column.head) for place, column in enumerate(table.columns) if place not in shown_places]
     return f"no room for: {', '.join(names)}" if names else ""

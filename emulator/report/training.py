@@ -56,7 +56,7 @@ def answer(result: RunResult) -> str:
 
 
 def setting(result: RunResult) -> str:
-    """Where and how it was measured, in one line: dataset, storage, loader."""
+    """Describe the measurement in one line: dataset, storage, loader."""
     parts = []
     if result.dataset.get("path"):
         size = f" ({show_bytes(result.dataset['bytes'])})" if result.dataset.get("bytes") else ""
@@ -68,7 +68,7 @@ def setting(result: RunResult) -> str:
 
 
 def _how(reads: Mapping[str, Any] | None) -> str:
-    """How samples are read, by the environment of a result."""
+    """Describe how samples are read, by the environment of a result."""
     if not reads:
         return ""
     ahead = reads["read_ahead_bytes"]
@@ -146,7 +146,7 @@ def starved_by(point: Point, starved: Starved | None) -> str:
 
 
 def imports_table(result: RunResult) -> Table:
-    """What each imported run published, and what follows from it."""
+    """Return the published figures of each imported run, and what follows from them."""
     runs = result.environment.get("imported")
     found = [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
     rows = tuple(
@@ -230,7 +230,7 @@ def latency_table(result: RunResult) -> Table:
 
 
 def advice(result: RunResult) -> str:
-    """What limits the largest counts and what would help, in one or two sentences; empty: not examined."""
+    """Say what limits the largest counts and what would help; empty: not examined."""
     points = by_ranks(result)
     bound = points[-1].bound if points else None
     if result.kind == "imported":

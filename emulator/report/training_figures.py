@@ -57,7 +57,7 @@ def measured(
 
 
 LIMITS = dict(zip(LIMIT_NAMES, fig.LIMIT_COLOURS, strict=False))
-"""What limits a point -> its colour."""
+"""Limit of a point -> its colour."""
 
 
 def told(point: Point) -> str:
@@ -87,7 +87,7 @@ def unit_for(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, f
 
 @dataclass(frozen=True, slots=True)
 class StorageLimit:
-    """What another tool read from the same storage at most."""
+    """The highest rate at which another tool read from the same storage."""
 
     bytes_per_second: float
     name: str
@@ -162,7 +162,7 @@ def _throughput(
 
 
 def _limit_key(kind: BoundKind) -> str:
-    """What limits a point, for the legend: that compute does is what one wants."""
+    """Name the limit of a point for the legend: that compute is the limit is what one wants."""
     return "fed: limited by compute" if kind == "compute" else f"limited by {LIMIT_NAMES[kind]}"
 
 
@@ -337,7 +337,7 @@ def over_time(result: RunResult) -> fig.Figure | None:
 
 
 def _of_some(result: RunResult) -> str:
-    """For the caption of what is drawn from steps: that these are some processes' alone, where they are."""
+    """Caption for figures of steps: says that they are some processes' alone, where they are."""
     return "".join(f" {flag.sentence}" for flag in result.flags if flag.name == "step-log")
 
 
@@ -346,7 +346,7 @@ PARTS = {"compute": "#4f83cc", "wait": "#e07b39", "barrier": "#9aa5b1", "oversho
 
 
 def step_time(result: RunResult) -> fig.Figure | None:
-    """Where the mean step goes: compute, wait, barrier, overshoot, stacked, for each process count."""
+    """Divide the mean step: compute, wait, barrier, overshoot, stacked, for each process count."""
     seconds = mean_steps(result)
     if not seconds:
         return None
@@ -385,7 +385,7 @@ def mean_steps(result: RunResult) -> dict[int, tuple[float, ...]]:
 
 
 def _estimated(point: Point) -> list[float]:
-    """From the shares that the result keeps; what they leave over is overshoot."""
+    """Estimate the parts from the shares that the result keeps; the rest is overshoot."""
     step = point.seconds / point.steps if point.steps else 0.0
     compute = point.au_first if computes(point) else 0.0
     rest = max(0.0, 1 - point.wait_share - point.barrier_share - compute)

@@ -58,13 +58,13 @@ class Mark:
     label: str
     """Two or three words, for a figure's subtitle."""
     sentence: str
-    """What it means."""
+    """The sentence that explains it."""
     serious: bool = True
     """True when the figures must not be read as those of a real storage, or not as the whole run."""
 
 
 def marks(result: RunResult) -> tuple[Mark, ...]:
-    """What has to be said wherever a number of `result` is shown."""
+    """Return the marks that have to be said wherever a number of `result` is shown."""
     found = []
     if result.status == "incomplete":
         reason = result.reason or "no reason was recorded"
@@ -207,7 +207,7 @@ def letter(number: int) -> str:
 
 
 def _severity(flag: Flag) -> float:
-    """How far the value is from its threshold, as a ratio: some flags are raised above it, some below."""
+    """Return the ratio of value and threshold: some flags are raised above it, some below."""
     low, high = sorted((abs(flag.value), abs(flag.threshold)))
     return high / low if low else math.inf
 
@@ -217,17 +217,17 @@ class Limit:
     """One thing that limits points, where, and why we think so."""
 
     name: str
-    """For example `storage`, or `client link of node005`."""
+    """A name such as `storage`, or `client link of node005`."""
     where: str
     """The process counts that it limits."""
     evidence: tuple[str, ...]
     """Measurements at the largest of them, one sentence each."""
     help: str
-    """What would help there; empty: nothing needs help."""
+    """Advice that would help there; empty: nothing needs help."""
 
 
 def limits(result: RunResult) -> tuple[Limit, ...]:
-    """What limits the points, the one of the largest count last."""
+    """Return the limits of the points, the one of the largest count last."""
     found: dict[tuple[BoundKind, str], list[Point]] = {}
     for point in sorted(result.points, key=lambda point: point.ranks):
         if point.bound is not None:

@@ -1,4 +1,4 @@
-"""What a storage can do, and what its reads cost.
+"""Storages, stores, and the cost of reads.
 
 A Storage gives samples to read, a Store can also be listed and written: that is where a dataset is made.
 Files, S3 and RADOS are adapters of these verbs; `TimedStorage` and `shaped.ShapedStorage` wrap any of them.
@@ -35,7 +35,7 @@ SKIM = 2**13
 cache: into 256 KiB, which only the second level holds, the kernel's copy took up to twice as long."""
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
-"""Why a request was repeated: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""
+"""Reason of a repeat: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""
 
 EDGES = tuple(sorted({round(10 ** (step / 231)) for step in range(9 * 231 + 1)}))
 """Upper edges of the latency histogram in microseconds, 1 us to 1000 s, 1 % apart from 100 us on; the last
@@ -44,7 +44,7 @@ _UPPER = np.array(EDGES[:-1])
 
 
 class ReadCounts(NamedTuple):
-    """What reads cost up to one moment."""
+    """The cost of reads up to one moment."""
 
     bytes: int = 0
     """Bytes delivered."""
@@ -99,7 +99,7 @@ _TOGETHER = 256
 
 
 class Tally:
-    """What one thread reads. That thread alone writes it, without a lock; anybody may look at any time."""
+    """Counts of the reads of one thread, which writes them without a lock; any thread may read them."""
 
     __slots__ = ("_filed", "begin", "bytes", "on_core", "opening", "requests", "seconds", "thread")
 
@@ -115,8 +115,8 @@ class Tally:
         self.on_core = 0.0
         """Seconds of CPU within requests, where they are known: nobody waits for the storage meanwhile."""
         self.begin = 0.0
-        """When what is under way began, a request, an opening or a scan, in seconds of time.monotonic; 0.0:
-        nothing is."""
+        """Start of the present request, opening or scan, in seconds of time.monotonic; 0.0: none is
+        under way."""
         self._filed = (np.zeros(len(EDGES), np.int64), 0.0, array("d"))
         """The histogram, the longest request in it, and seconds of the requests that are not in it yet."""
 
@@ -188,7 +188,7 @@ class ReadStats:
             self._retries[kind] += 1
 
     def tallies(self) -> tuple[Tally, ...]:
-        """Those of the threads of this process."""
+        """The tallies of the threads of this process."""
         with self._lock:
             return tuple(self._tallies)
 
@@ -208,7 +208,7 @@ class ReadStats:
             self._absorbed = self._absorbed.plus(counts)
 
     def _total(self) -> ReadCounts:
-        """Of all time, whatever was drained."""
+        """Add up the counts since the start, also those that were drained."""
         with self._lock:
             tallies = tuple(self._tallies)
             pages, retries = (self._pages_sampled, self._pages_resident), dict(self._retries)
@@ -279,7 +279,7 @@ Cancelled = Callable[[], bool]
 
 
 class Wanted(NamedTuple):
-    """What is to be read of one file."""
+    """A request for bytes of one file."""
 
     name: str
     size: int
@@ -299,7 +299,7 @@ class Scanner(Closing, ABC):
     """Reads many requests in one go. Used by one thread."""
 
     waits = False
-    """Whether every request may have to wait for the storage: then others should read at the same time."""
+    """True if every request may have to wait for the storage: then others should read at the same time."""
 
     @abstractmethod
     def scan(
@@ -321,13 +321,13 @@ class Storage(ABC):
     """A place with named samples. Safe to use from many threads; can be pickled for a worker process."""
 
     stats: ReadStats
-    """What the reads cost so far; a wrapper has those of the storage that it wraps."""
+    """Cost of the reads so far; a wrapper has that of the storage that it wraps."""
     alignment = 1
-    """As a Blob's."""
+    """Multiple of bytes at which direct reads begin and end, as in Blob."""
     evicts_on_close = False
-    """Whether closing a file pushes it out of the page cache, so that it must not stay open over epochs."""
+    """True if closing a file pushes it out of the page cache, so that it must not stay open over epochs."""
     turns = False
-    """Whether the requests of a rank take turns, so that one of its readers can hold up all others."""
+    """True if the requests of a rank take turns, so that one of its readers can hold up all others."""
 
     @abstractmethod
     def open(self, name: str, size: int | None = None) -> Blob:
@@ -353,7 +353,7 @@ class Storage(ABC):
 
 
 def closed() -> StorageError:
-    """What a read ends with that nobody waits for any more."""
+    """Return the error that ends a read for which nobody waits any more."""
     return StorageError("the loader is closed")
 
 
@@ -460,7 +460,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How samples are written. Object stores ignore it: an object is whole and safe, or not there."""
+    """Options of writing samples. Object stores ignore them: an object is whole and safe, or not there."""
 
     direct: bool = True
     """Past the page cache (O_DIRECT) where the file system can."""
@@ -528,11 +528,11 @@ class Store(Storage):
         """Bytes of `name`; None: it is not there."""
 
     def names_of(self, name: str) -> int:
-        """How many names the file `name` has, through which it can be written to. Raises StorageError."""
+        """Count the hard links of the file `name`. Raises StorageError."""
         return 1
 
     def oddity(self, name: str, strict: bool = False) -> str:
-        """What `name` is, when it is no plain file that can be read; `strict`: of this place alone, too."""
+        """Say why `name` is no plain file that can be read; `strict`: also links out of the folder."""
         return ""
 
     @abstractmethod
@@ -560,7 +560,7 @@ class Store(Storage):
         """The same samples as training jobs read them, with `stats` of their own; connections are shared."""
 
     def takes_direct(self) -> bool:
-        """Whether files can be read past the page cache (O_DIRECT)."""
+        """True when files can be read past the page cache (O_DIRECT)."""
         return False
 
     @abstractmethod

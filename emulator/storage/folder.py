@@ -37,7 +37,7 @@ REQUEST = 16 << 20
 _UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP)
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _FOLDERS = 4096
-"""Of so many it is remembered where they lie, links followed."""
+"""Directories whose resolved path is cached."""
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -129,7 +129,7 @@ class FolderStore(PosixStorage, Store):
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[Owner | None]:
-        """By a lock in the file `name`. When the body fails it goes, and its folder where that is empty."""
+        """Hold a lock in the file `name`. When the body fails it goes, and its folder where that is empty."""
         with storage_errors(f"cannot prepare {self}"):
             made = not (self.root / name).exists()
             try:
@@ -159,12 +159,12 @@ class FolderStore(PosixStorage, Store):
                 (self.root / folder).rmdir()
 
     def free(self) -> int | None:
-        """Of the nearest folder that is there."""
+        """Free bytes in the file system of the nearest folder that is there."""
         with storage_errors("cannot see the free space"):
             return shutil.disk_usage(self._nearest()).free
 
     def free_files(self) -> int | None:
-        """Of the nearest folder that is there, where its file system has a limit."""
+        """Free inodes in the file system of the nearest folder that is there; None: it has no limit."""
         with storage_errors("cannot see the free space"):
             found = os.statvfs(self._nearest())
         return found.f_favail if found.f_files else None

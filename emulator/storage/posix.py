@@ -38,13 +38,13 @@ _SAMPLED_OPENS = 8
 _SAMPLED_BYTES = 64 * 2**20
 """Bytes of a file that are looked at, at most."""
 _MOST_BYTES = 2**60
-"""Of a file."""
+"""Largest size of a file."""
 _MOST_PIECES = 1000
 """Buffers of one preadv: Linux takes 1024."""
 _MOST_SIZES = 256
 """Sizes of requests whose places are kept."""
 _TMPFS = 0x01021994
-"""What statfs says of a file system in memory."""
+"""The magic number that statfs returns for tmpfs."""
 _HUGE = 2 * 2**20
 """Bytes of a huge page."""
 
@@ -86,7 +86,7 @@ class PosixStorage(Storage):
         return PosixScanner(self, buffer, files, give_way)
 
     def path(self, name: str) -> str:
-        """Where the file `name` is."""
+        """The path of the file `name`."""
         return self._prefix + name
 
     def descriptor(self, path: str) -> tuple[int, int]:
@@ -281,7 +281,7 @@ class PosixScanner(Scanner):
 
 
 def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[memoryview]:
-    """Where bytes `done` to `length` of a request go: the first `head` to stay, all others over each other
+    """Split bytes `done` to `length` of a request: the first `head` to stay, all others over each other
     where `room` is shorter than the request."""
     if length <= len(room):
         return (room[done:length],)
@@ -320,7 +320,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _in_memory(folder: Path) -> bool:
-    """Whether `folder` lies in memory (tmpfs)."""
+    """True when `folder` lies in memory (tmpfs)."""
     told = ctypes.create_string_buffer(256)
     failed = _libc().statfs(os.fsencode(folder), told)
     return not failed and int.from_bytes(told.raw[:4], sys.byteorder) == _TMPFS
@@ -359,7 +359,7 @@ def resident_pages(fd: int, offset: int, size: int) -> tuple[int, int]:
 
 
 def probe_direct(folder: Path) -> bool:
-    """Whether the file system of `folder` takes O_DIRECT reads; False when it cannot be tried.
+    """True when the file system of `folder` takes O_DIRECT reads; False when it cannot be tried.
 
     Tries the first non-empty file, or a nameless one where the folder has none. Raises StorageError.
     """

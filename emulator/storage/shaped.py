@@ -30,7 +30,7 @@ from emulator.storage.base import HEAD, Blob, Closing, Storage, WrappedBlob
 from emulator.units import BLOCK_BYTES
 
 _BURST_NS = 10_000_000
-"""How far back a booking may begin: late wake-ups are made up for, and an idle device saves no more."""
+"""Time that a booking may reach back: it makes up for late wake-ups; an idle device saves no more."""
 _CHUNK_SECONDS = 0.002
 """A chunk takes about as long: short enough to take turns, long enough for a sleep to be exact."""
 _CHUNK_LEAST = 64 * 1024

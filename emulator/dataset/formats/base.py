@@ -1,4 +1,4 @@
-"""What a file format is: how the files of a sample are made, and where the samples lie in them.
+"""File formats: they make the files of a sample, and know where samples lie in them.
 
 Making: a format gives each file as pieces in order, and `write_file` puts them on storage through one small
 buffer, however large the file is. Finding: a format says where the arrays of a file lie (`spans`), or which
@@ -146,7 +146,7 @@ def write_file(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where an uncompressed array lies in its file."""
+    """The place of an uncompressed array in its file."""
 
     offset: int
     """Bytes before it."""
@@ -180,7 +180,7 @@ Peek = Callable[[int, int], memoryview]
 
 
 class Index(Protocol):
-    """Where the samples of one file lie. Pure."""
+    """The places of the samples of one file. Pure."""
 
     def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
         """Offset and bytes of what `read` asks for; a stream asks for whole blocks of `block` bytes."""
@@ -196,12 +196,12 @@ class Index(Protocol):
 
 
 class Unsummed:
-    """Those verbs of the Index of a file that keeps no checksums of its parts."""
+    """The verbs for checksums in the Index of a file that keeps none of its parts."""
 
     __slots__ = ()
     name: str
     unsummed: ClassVar[str]
-    """Why `--verify-reads` has nothing to compare with."""
+    """The reason for which `--verify-reads` has nothing to compare with."""
 
     def checked(self, read: Read) -> Sequence[Extent]:
         raise DatasetError(
@@ -256,7 +256,7 @@ class Format:
         raise NotImplementedError
 
     def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
-        """Where the arrays lie in the file `name` of `size` bytes; None when they have to be unpacked.
+        """Find the arrays in the file `name` of `size` bytes; None when they have to be unpacked.
 
         Looks at a few kB of it. Raises DatasetError.
         """
@@ -285,7 +285,7 @@ class Format:
         return self.arrays(memoryview(data), name)
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
-        """Where the `samples` samples of the file `name` lie, or these columns of them.
+        """Find the `samples` samples of the file `name`, or these columns of them.
 
         Looks at as little of the file as readers of the format do. Raises DatasetError.
         """
@@ -308,7 +308,7 @@ class PairFormat(Format):
         return (name, name.removesuffix(self.suffix) + self.suffix.replace("_x", "_y", 1))
 
     def key(self, name: str) -> Key:
-        """Which array the file `name` holds."""
+        """Name the array that the file `name` holds."""
         return "y" if name.endswith(self.suffix.replace("_x", "_y", 1)) else "x"
 
 

@@ -58,7 +58,7 @@ def npy_header(shape: tuple[int, ...], descr: str) -> bytes:
 
 
 def parse_npy(data: memoryview, name: str) -> Span:
-    """Where the array lies, from the header at the start of `data`. Raises DatasetError."""
+    """Find the array by the header at the start of `data`. Raises DatasetError."""
     if len(data) < 12 or bytes(data[:6]) != _MAGIC:
         raise bad(name, "not an .npy array")
     start = 12 if data[6] >= 2 else 10
