@@ -134,8 +134,10 @@ def storage_errors(doing: str) -> Iterator[None]:
 def unexpected(error: BaseException) -> str:
     """Return one line about a bug, and keep its traceback in a temporary file, which the line names.
 
-    FEEDRATE_TRACEBACK=1 prints the traceback, too.
+    FEEDRATE_TRACEBACK=1 prints the traceback, too. A limit of this process is no bug.
     """
+    if isinstance(error, MemoryError) or "can't start new thread" in str(error):
+        return "this process gets no more memory or threads: raise its limits (ulimit -v, -u, the cgroup's)"
     if os.environ.get("FEEDRATE_TRACEBACK"):
         traceback.print_exception(error)
     frames = traceback.extract_tb(error.__traceback__)

@@ -18,9 +18,10 @@ from xml.sax.saxutils import escape
 KEY, SECRET = "AKTEST", "a-secret-that-nobody-may-see"
 BUCKET = "bucket"
 
-FaultKind = Literal["503", "403", "hang", "cut", "short", "wrong-range", "reset"]
-"""503, 403: that status. hang: no answer. cut: the connection ends within the body. short: fewer bytes than
-were asked for. wrong-range: the bytes of another range. reset: no answer, connection closed."""
+FaultKind = Literal["503", "403", "301", "garbage", "hang", "cut", "short", "wrong-range", "reset"]
+"""503, 403, 301: that status. garbage: a body that is no XML. hang: no answer. cut: the connection ends
+within the body. short: fewer bytes than were asked for. wrong-range: the bytes of another range. reset: no
+answer, connection closed."""
 
 
 @dataclass
@@ -86,8 +87,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._fault = self.endpoint.fault(self.command, key)
         if bucket != BUCKET:
             self._error(404, "NoSuchBucket")
-        elif self._fault in ("503", "403"):
-            self._error(int(self._fault), "SlowDown" if self._fault == "503" else "AccessDenied")
+        elif self._fault in ("503", "403", "301"):
+            codes = {"503": "SlowDown", "403": "AccessDenied", "301": "PermanentRedirect"}
+            self._error(int(self._fault), codes[self._fault])
+        elif self._fault == "garbage":
+            self._answer(200, b"<<<no answer of S3>")
         elif self._fault in ("hang", "reset"):
             if self._fault == "hang":
                 self.endpoint.closing.wait(30)

@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import re
+import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -134,7 +135,11 @@ def _rendered(kind: str, specs: Sequence[dict[str, Any]]) -> list[bytes]:
     renderer = ChildProcess("the renderer", [sys.executable, "-m", __name__, kind])
     out, err = renderer.finish(json.dumps(specs), RENDER_SECONDS, "give --html, --svg or --png less")
     if renderer.returncode:
-        reason = (err.strip().splitlines() or [f"status {renderer.returncode}"])[-1][:200]
+        # An abort prints addresses of libc, which say nothing.
+        told = [line for line in err.splitlines() if line.strip() and not re.search(r"\[0x[0-9a-f]+\]", line)]
+        reason = told[-1].strip()[:200] if told else f"status {renderer.returncode}"
+        if renderer.returncode < 0:
+            reason = f"{signal.Signals(-renderer.returncode).name}; is memory short (ulimit -v)?"
         raise FeedrateError("the figures cannot be drawn", f"vl-convert failed ({reason})")
     return [base64.b64decode(line) for line in out.splitlines()]
 

@@ -23,7 +23,7 @@ from emulator import __version__
 from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
-from emulator.errors import FeedrateError, SpecError
+from emulator.errors import FeedrateError, SpecError, unexpected
 from emulator.plugins.baseline.fio import Setting, layout_file, parse_servers, run_fio
 from emulator.plugins.baseline.rados import Cluster
 from emulator.plugins.page.page import page
@@ -323,3 +323,9 @@ def test_a_model_without_end_is_refused(key, what, tmp_path):
     assert (
         done.status == 2 and f"{what} must be at most" in done.one_line() and "model.toml" in done.one_line()
     )
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_a_limit_of_the_process_is_no_bug(error, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert "ulimit" in unexpected(error) and not list(tmp_path.iterdir())

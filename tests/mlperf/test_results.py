@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from emulator.analysis.here import here
 from emulator.analysis.throughput import loop_seconds, overshoot_p99
-from emulator.errors import FeedrateError, SpecError
+from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.plugins.mlperf.export import export_result
 from emulator.plugins.mlperf.results import import_folder, import_run, write_imports
 from emulator.plugins.mlperf.rules import self_check
@@ -212,6 +213,14 @@ def test_files_of_many_samples_come_back_as_such(tmp_path):
                  "--mismatched-dataset", "--out", out),
     ):  # fmt: skip
         assert done.status == 0, done.err
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, usual[1]))  # a disk that is full after 400 bytes
+    try:
+        with pytest.raises(StorageError):
+            export_result(out, tmp_path / "exported")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert not (tmp_path / "exported").exists()
     export_result(out, tmp_path / "exported")
     (folder,) = find_runs(tmp_path / "exported")
     run = read_run(folder)

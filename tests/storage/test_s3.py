@@ -98,6 +98,14 @@ def test_retries_are_bounded_and_end_in_one_line(samples: Endpoint, kind: str, s
     assert len(samples.asked) == 2 if kind != "reset" else len(samples.asked) >= 2
 
 
+@pytest.mark.parametrize(("kind", "said"), [("301", "redirects"), ("garbage", "answers that S3 does not")])
+def test_an_endpoint_that_is_none_is_asked_once(samples: Endpoint, kind: str, said: str) -> None:
+    samples.faults.append(Fault(kind, 1000))  # type: ignore[arg-type]
+    with pytest.raises(StorageError, match=said):
+        list(store().names())
+    assert len(samples.asked) == 1
+
+
 @pytest.mark.parametrize("kind", ["503", "hang"])
 def test_a_request_that_keeps_failing_is_an_error_after_the_storage_timeout(
     samples: Endpoint, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -27,7 +28,7 @@ from emulator.analysis.here import here
 from emulator.analysis.throughput import durations
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload, stored_workload
-from emulator.errors import SpecError, storage_errors
+from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
 from emulator.plugins.mlperf.results import read_originals
 from emulator.plugins.mlperf.rules import Check, self_check
@@ -75,17 +76,20 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
-    for number, run in enumerate(runs):
-        name = _file_name(run.name.rpartition("/")[2])
-        while name in taken:
-            name = f"{name}_{number}"
-        taken.add(name)
-        write_run(run, runs_folder / name)
-        write_json(runs_folder / name / MARK, mark)
-    write_json(
-        folder / CHECK, [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
-    )
-    write_whole(folder / NOTICE, "\n".join(notice))
+    try:
+        for number, run in enumerate(runs):
+            name = _file_name(run.name.rpartition("/")[2])
+            while name in taken:
+                name = f"{name}_{number}"
+            taken.add(name)
+            write_run(run, runs_folder / name)
+            write_json(runs_folder / name / MARK, mark)
+        told = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
+        write_json(folder / CHECK, told)
+        write_whole(folder / NOTICE, "\n".join(notice))
+    except StorageError:  # half an export would be in the way of the next
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return checks
 
 

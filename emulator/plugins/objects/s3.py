@@ -85,7 +85,8 @@ class S3Store(ObjectStore):
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
             return StorageError(
                 f"{doing}: access denied{f' ({answer})' if status else ''}",
-                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what the bucket allows",
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, what the bucket allows, and whether the "
+                "endpoint redirects to another",
             )
         if status == 416:
             return DatasetError(f"{doing}: it ends before", "run feedrate verify on the dataset")
@@ -94,6 +95,12 @@ class S3Store(ObjectStore):
         if status:
             return StorageError(
                 f"{doing}: the endpoint answered {answer}", "check the endpoint and the bucket"
+            )
+        if "BareRedirect" in text:
+            return StorageError(f"{doing}: the endpoint redirects to no address", "check AWS_REGION")
+        if re.search(r"Invalid\w+Response", text):
+            return StorageError(
+                f"{doing}: {self.source()} gives answers that S3 does not", "check AWS_ENDPOINT_URL"
             )
         if "Timeout" in text or "TimedOut" in text:
             return TransientError("timeout", f"no answer for {show_seconds(self.timeout)}")
