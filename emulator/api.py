@@ -75,7 +75,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Result:
-    """What one OUT folder holds."""
+    """The content of one OUT folder."""
 
     run: RunResult
     """Everything about it, as run.json has it; results/README.md explains each field."""
@@ -123,7 +123,7 @@ class Result:
         return frame
 
     def _repr_markdown_(self) -> str:
-        """What a notebook shows: title, answer, tables."""
+        """Show title, answer and tables in a notebook."""
         tables = [markdown(table) for table in kind_of(self.run).tables(self.run) if not table.detail]
         return "\n\n".join([f"**{title(self.run)}**", self.answer, *tables])
 
@@ -136,7 +136,7 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """For example `throughput`."""
+        """A name such as `throughput`."""
         return self.figure.name
 
     @property

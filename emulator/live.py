@@ -249,7 +249,7 @@ def later(now: Now, seconds: float) -> Now:
 
 @dataclass
 class _Output:
-    """Where and how this process prints; `speak` sets it."""
+    """The output of this process; `speak` sets it."""
 
     view: View | None = None
     terminal: Callable[[], View] | None = None

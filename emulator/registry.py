@@ -81,7 +81,7 @@ class Group(Collection[str]):
         self.group = f"feedrate.{group}"
         """The entry points' group."""
         self.noun = noun
-        """What one of them is called in messages."""
+        """The noun for one of them in messages."""
         self._loaded: dict[str, Any] = {}
 
     def _offers(self) -> dict[str, list[EntryPoint]]:

@@ -1,1 +1,1 @@
-"""From step logs to numbers: pure functions of arrays, no files, no clock."""
+"""Numbers from step logs: pure functions of arrays, no files, no clock."""

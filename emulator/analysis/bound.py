@@ -75,7 +75,7 @@ HELPS: dict[BoundKind, str] = {
     "loader": "more workers or prefetch (loader.workers, loader.prefetch) may get more",
     "emulator": "fewer ranks on each core, or TCP between the hosts, would get more",
 }
-"""What would help where a limit has no number of its own (`Bound.help`)."""
+"""Advice for a limit that has no number of its own (`Bound.help`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

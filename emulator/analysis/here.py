@@ -107,7 +107,7 @@ def _ends(
     gates: NDArray[np.bool_],
     over: Whole,
 ) -> tuple[Floats, Floats]:
-    """When steps end in the processes' time, and by how much a line took their batches later than in its log,
+    """Return the ends of steps in the processes' time, and how much later than logged a line took batches,
     with a 0 before the first.
 
     A step ends `from_free` after the one before it, or at `from_data` and as much later as the line was when

@@ -24,7 +24,7 @@ CERTAIN = 0.975
 INTERVAL = (0.025, 0.5, 0.975)
 """Quantiles of a 95 % interval and its middle."""
 CAUTIOUS_INTERVAL = (0.0125, 0.5, 0.9875)
-"""Those of the 95 % interval that is shown, of cautious weights. What a process loses when alone looks like
+"""Quantiles of a cautious 95 % interval, the one shown. What a process loses when alone looks like
 drift, and the prior leans to one side: of searches on shallow curves INTERVAL held the truth in 0.83
 (results/knee.md)."""
 CANDIDATES = 60
@@ -89,7 +89,7 @@ class KneeSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Why no further run is worth it."""
+    """The reason for which no further run is worth it."""
 
     reason: str
     precise: bool

@@ -27,7 +27,7 @@ GROWN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How the ranks of a point read."""
+    """The reads of a point's ranks: request size and read-ahead."""
 
     request_bytes: int
     """Bytes of a request that the storage sees."""

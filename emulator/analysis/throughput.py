@@ -1,4 +1,4 @@
-"""From the steps of a point to its throughput and accelerator utilisation; whether a series has settled.
+"""Throughput and accelerator utilisation of a point's steps; tests whether a series has settled.
 
 For one rank, over its steps while all were busy:
 

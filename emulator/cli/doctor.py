@@ -72,7 +72,7 @@ class Finding:
     good: bool
     found: str
     advice: str = ""
-    """What to do when `good` is False."""
+    """Advice for when `good` is False."""
     required: bool = False
     """True when no run works without it."""
 

@@ -15,7 +15,7 @@ from emulator.launch.watch import DEFAULT_TIMEOUT, storage_timeout, watch_rank
 from emulator.run.world import world
 
 _LAST_WORDS_SECONDS = 2.0
-"""How long other ranks wait when MPI does not start: the launcher ends all ranks when one ends, and rank 0
+"""Time that other ranks wait when MPI does not start: the launcher ends all ranks when one ends, and rank 0
 still has to print the error."""
 TOGETHER = ("ask", "run", "sweep")
 """Commands whose other ranks follow rank 0 (`sweep.ranks.follow`)."""

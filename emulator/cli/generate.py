@@ -185,7 +185,7 @@ def _plan_of(
 
 
 def _likeness(folder: Path, payload: str | None) -> Likeness:
-    """What `folder` is like; a line on the terminal counts its files meanwhile. Raises DatasetError."""
+    """Describe `folder`; a line on the terminal counts its files meanwhile. Raises DatasetError."""
 
     def counted(files: int, size: int) -> None:
         if sys.stderr.isatty():

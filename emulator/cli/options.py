@@ -122,7 +122,7 @@ Junit = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What --require, --threshold and --junit ask of a result."""
+    """The demands of --require, --threshold and --junit on a result."""
 
     require: int | None
     threshold: float | None

@@ -361,7 +361,7 @@ class PlannedRun:
     steps: int
     bytes: float
     seconds: float
-    """Of its steps, on storage that is fast enough but for what shapes it."""
+    """Seconds of its steps, on storage that is fast enough but for its shaping."""
 
 
 def _runs(job: TrainingJob, pace: Pace, schedule: Schedule) -> list[PlannedRun]:

@@ -24,7 +24,7 @@ class Made(NamedTuple):
     """A worker process's account of making one batch."""
 
     stretch: Stretch
-    """Where the time went from the start of the batch until it was ready."""
+    """The time from the start of the batch until it was ready, by cause."""
     idle: float
     """Seconds before the start in which the worker was idle."""
     others: Stretch

@@ -93,7 +93,7 @@ class TorchLoader:
             )
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """As Loader.read. The tensors are dropped when the next batch is asked for."""
+        """Yield batches as Loader.read does. The tensors are dropped when the next batch is asked for."""
         assert self._loader is not None
         self._batches.requests = [StepRequest(self._epoch, portion) for portion in portions]
         self._epoch += 1

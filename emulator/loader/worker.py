@@ -152,7 +152,7 @@ class Collated:
     counts: ReadCounts
     """The worker's read requests since its last batch."""
     made: Made | None
-    """Where the worker's time went; None without schedstat."""
+    """The worker's time by cause; None without schedstat."""
 
 
 class StepDataset(torch.utils.data.Dataset[Tensors]):
@@ -206,7 +206,7 @@ def _collated(
 
 
 class _Diary:
-    """Where a worker's time goes, from its threads' schedstat, batch by batch."""
+    """A worker's time by cause, from its threads' schedstat, batch by batch."""
 
     def __init__(self, storage: Storage) -> None:
         self._last: Page | None = None

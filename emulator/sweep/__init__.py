@@ -1,1 +1,1 @@
-"""Which process counts, in what order, when to stop."""
+"""Chooses process counts, their order, and when to stop."""

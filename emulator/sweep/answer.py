@@ -87,7 +87,7 @@ def _client_limit(point: Point, cores: int) -> str:
 
 
 def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
-    """What the storage and the client lack for `up_to` accelerators, as numbers; empty: nothing known."""
+    """Say what storage and client lack for `up_to` accelerators, as numbers; empty: nothing known."""
     spec, found = question.workload, []
     threshold = spec.training.au_threshold
     full = [point for point in _limited_by_storage(answer.storage) if point.x_ideal < threshold]

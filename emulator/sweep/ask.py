@@ -1,4 +1,4 @@
-"""From an empty folder to "how many accelerators does this storage feed?", within a given time.
+"""Answers "how many accelerators does this storage feed?" from an empty folder, within a given time.
 
 Rank 0 decides, says what it decided, and measures: data for the smallest counts, a probe of a few seconds
 that bounds where the knee can be, data for the counts around it, a sweep with the direct loader for the
@@ -42,7 +42,7 @@ from emulator.units import counted, show_bytes, show_rate, show_seconds
 STORAGE, PYTORCH = "storage", "pytorch"
 """Folders of the results in OUT: with the direct loader, and with the torch loader."""
 FOLDER = "feedrate-ask"
-"""Where the dataset lies in the place that was asked about."""
+"""Folder of the dataset in the place that was asked about."""
 POINT_SECONDS = 4.0
 """Seconds of compute in a point: short, so that some fit into minutes."""
 PROBE_SECONDS = 2.0
@@ -62,7 +62,7 @@ _FREE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked."""
+    """The question of `feedrate ask`."""
 
     place: Place
     workload: Workload
@@ -82,7 +82,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What was found."""
+    """The answer of `feedrate ask`."""
 
     storage: RunResult
     """Sweep with the direct loader."""

@@ -242,7 +242,7 @@ class Adaptive:
 
 
 def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | None:
-    """Where only the client was the limit, halve towards the largest count that is fed, and stop there.
+    """Halve towards the largest fed count where only the client was the limit, and stop there.
 
     No run can tell where the storage's knee is, only that it is above. None: other rules choose.
     """

@@ -66,7 +66,7 @@ class Found:
 
     @property
     def bytes(self) -> int:
-        """Of all samples together."""
+        """Bytes of all samples together."""
         return int(self.sizes.sum())
 
 

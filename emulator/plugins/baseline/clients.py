@@ -65,7 +65,7 @@ class Trial:
     """One run of a tool on a number of clients at once."""
 
     title: str
-    """What it measures, for people."""
+    """The measurement, for people."""
     folder: str
     """Folder below OUT with what was run and printed."""
     run: Callable[[], Mapping[str, tuple[str, str]]]

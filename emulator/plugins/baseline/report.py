@@ -68,7 +68,7 @@ class Neighbour:
     """Readers (or writers) of one block size, alone and beside the others."""
 
     name: str
-    """For example `4 KiB random read`."""
+    """A name such as `4 KiB random read`."""
     alone: Side
     together: Side
 

@@ -42,7 +42,7 @@ class GpuSample:
     power_limit_watts: float | None
     temperature_celsius: float | None
     reasons: int | None
-    """Why clocks are held down: NVML's bits."""
+    """Reasons for which clocks are held down: NVML's bits."""
 
 
 class Gpu:

@@ -105,7 +105,7 @@ def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
 def timing_of(
     batch_size: int, seconds: Sequence[float], warmup: int, copies: Sequence[float], copy_bytes: int
 ) -> Timing:
-    """What a profile keeps of the steps at one batch size."""
+    """Return the entry of a profile for the steps at one batch size."""
     times = np.asarray(seconds, dtype=np.float64)
     return Timing(
         batch_size=batch_size,

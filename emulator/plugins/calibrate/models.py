@@ -1,4 +1,4 @@
-"""What can be measured: models, ways of computing a step, devices. Imports no PyTorch."""
+"""Models, ways of computing a step, and devices that can be measured. Imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeMode:
-    """How a step is computed. A profile keeps what was measured of each as one variant."""
+    """A way of computing a step. A profile keeps the measurements of each as one variant."""
 
     precision: Precision
     compiled: bool
@@ -49,13 +49,13 @@ class ComputeMode:
 
     @property
     def name(self) -> str:
-        """For example bf16-compiled-channels_last."""
+        """A name such as bf16-compiled-channels_last."""
         return f"{self.precision}-{'compiled' if self.compiled else 'eager'}-{self.layout}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to measure."""
+    """A measurement to make."""
 
     model: Model
     device: DeviceKind

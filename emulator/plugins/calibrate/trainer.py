@@ -109,7 +109,7 @@ LEARNING_RATE = 1e-3
 
 @contextmanager
 def device_errors(doing: str) -> Iterator[None]:
-    """What PyTorch raises within becomes a DeviceError: one line."""
+    """Turn PyTorch's errors within into a DeviceError: one line."""
     try:
         yield
     except MemoryError:
@@ -164,7 +164,7 @@ class Trainer:
         return float(self.launch(image, label).item())
 
     def launch(self, image: Tensor, label: Tensor) -> Tensor:
-        """As `step`, but returns when all of it is under way; the loss on the device."""
+        """Start a step and return when all of it is under way; the loss on the device."""
         self._optimiser.zero_grad(set_to_none=True)
         loss: Tensor = self._compute(image, label)
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -239,7 +239,7 @@ class DeviceInfo:
     """Product name; empty for a CPU."""
     memory_bytes: int | None
     gpu: str | None
-    """What NVML finds it by: its UUID, whatever CUDA_VISIBLE_DEVICES says, or its index. None: a CPU."""
+    """The UUID by which NVML finds it, whatever CUDA_VISIBLE_DEVICES says, or its index. None: a CPU."""
 
 
 def describe(device: DeviceKind) -> DeviceInfo:

@@ -171,7 +171,7 @@ class Verdict:
 
 
 def verdict(rounds: Sequence[Round]) -> Verdict:
-    """What the rounds say together."""
+    """Judge the rounds together."""
     logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
     interval = repeat_interval(logs)
     return Verdict(

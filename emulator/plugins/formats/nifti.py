@@ -68,7 +68,7 @@ def nifti_header(shape: Shape, key: Key) -> bytes:
 
 
 def _parse(data: memoryview, name: str) -> Span:
-    """Where the volume lies, from the first 348 bytes of a file. Raises DatasetError."""
+    """Find the volume by the first 348 bytes of a file. Raises DatasetError."""
     if len(data) < 348:
         raise bad(name, "too short for a NIfTI header")
     order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}i", data)[0] == 348), None)

@@ -58,10 +58,10 @@ class RowGroups:
     starts: Sequence[int]
     """First row of each group, and the number of rows behind the last."""
     chunks: Sequence[Sequence[tuple[int, int]]]
-    """Of each group, offset and bytes of each chunk. No arrays: few of them are asked for at a time."""
+    """Offset and bytes of each chunk of each group. No arrays: few of them are asked for at a time."""
 
     def _groups(self, read: Read) -> range:
-        """Those that begin within the rows of `read`, and with the first row of one that does not go on."""
+        """Return the groups that begin in `read`, and, unless it goes on, the one with its first row."""
         within = read.how != "on"
         first = bisect_left(self.starts, read.first + within)
         return range(first - within, bisect_left(self.starts, read.first + read.samples, first))
@@ -74,7 +74,7 @@ class RowGroups:
 
     def check(self, read: Read, pieces: Pieces) -> None:
         def peek(offset: int, length: int) -> memoryview:
-            """What was read; zeros between it."""
+            """Return the bytes that were read, and zeros between them."""
             found = bytearray(length)
             for extent, data in pieces:
                 first = max(offset, extent.offset)
@@ -206,7 +206,7 @@ def _type(column: ColumnSpec) -> Any:
 
 
 def _taken(sink: io.BytesIO) -> bytes:
-    """What pyarrow has written since the last time. It keeps count of the file's bytes itself."""
+    """Return what pyarrow has written since the last time. It keeps count of the file's bytes itself."""
     data = sink.getvalue()
     sink.seek(0)
     sink.truncate()

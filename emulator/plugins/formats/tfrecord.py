@@ -102,7 +102,7 @@ def example_bytes(voxels: Any) -> Any:
 
 
 def _example_spans(data: memoryview, offset: int, size: int, name: str) -> dict[str, Span]:
-    """Where the arrays of an Example of `size` bytes lie in a file that has it at `offset`.
+    """Find the arrays of an Example of `size` bytes in a file that has it at `offset`.
 
     `data` is its head or all of it. Raises DatasetError.
     """
@@ -146,7 +146,7 @@ def _length_of(head: memoryview, left: int, name: str) -> int:
 
 
 def wrong_record(data: memoryview) -> str:
-    """What is wrong with a framed record, its checksums compared; empty: nothing."""
+    """Say what is wrong with a framed record, its checksums compared; empty: nothing."""
     length, crc = _LENGTH.unpack_from(data) if len(data) >= _FRAME else (0, 0)
     if length + _FRAME != len(data) or masked_crc32c(bytes(data[:8])) != crc:
         return "the frame of a record is broken"

@@ -1,4 +1,4 @@
-"""What object stores have in common: bounded, counted retries, and writing what cannot be appended to."""
+"""Object stores: bounded, counted retries, and writing what cannot be appended to."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class ObjectStore(Store):
 
     request = 8 << 20
     failures: ClassVar[type[Exception]]
-    """What the client's calls raise."""
+    """Exceptions that the client's calls raise."""
     absent: ClassVar[type[Exception]]
-    """What they raise for an object that is not there."""
+    """Exceptions that they raise for an object that is not there."""
 
     def __init__(self, place: ObjectURL) -> None:
         self.place = place
@@ -80,7 +80,7 @@ class ObjectStore(Store):
         return other
 
     def describe(self) -> dict[str, str]:
-        """What a result says of the place, as of a mount: no keys."""
+        """Describe the place for a result, as a mount is described: no keys."""
         mount = f"{self.place.kind}://{self.place.bucket}"
         return {"mount": mount, "source": self.source(), "type": self.place.kind}
 
@@ -129,7 +129,7 @@ class ObjectStore(Store):
 
     @abstractmethod
     def meaning(self, error: Any, doing: str) -> Exception:
-        """What to raise for a failure of the client: a TransientError, a StorageError, a DatasetError."""
+        """Translate a failure of the client: a TransientError, a StorageError, a DatasetError."""
 
     def open(self, name: str, size: int | None = None) -> ObjectBlob:
         length = self.size(name) if size is None else size
@@ -157,7 +157,7 @@ class ObjectStore(Store):
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[Owner | None]:
-        """By an object that is written again every few seconds, so that others see that its owner lives.
+        """Hold a lock: an object that is written again every few seconds, so that others see its owner alive.
 
         One whose owner has ended, or has not written it for a while, is taken over.
         """
@@ -191,7 +191,7 @@ class ObjectStore(Store):
                     self.delete([name])
 
     def _await_lock(self, name: str) -> Owner | None:
-        """Who left the lock behind; None: there is none. Raises DatasetError while its owner is at work."""
+        """Return who left the lock behind; None: no lock. Raises DatasetError while its owner is at work."""
         found = self.get(name)
         if found is None:
             return None
@@ -237,7 +237,7 @@ class ObjectBlob(Blob):
         self.alignment = 1
         self.key = store.key(name)
         self.tag: str | None = None
-        """Which object it was when it was first read, where the store tells: it must stay the same."""
+        """The ETag of the first read, where the store has them: it must stay the same."""
         self._store = store
 
     def read_into(self, offset: int, buffer: memoryview) -> int:

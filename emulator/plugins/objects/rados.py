@@ -123,7 +123,7 @@ class RadosStore(ObjectStore):
         return bytes(data)
 
     def put(self, name: str, data: bytes | memoryview) -> None:
-        """Of any size: the pieces behind the first one come first."""
+        """Put an object of any size: the pieces behind the first one come first."""
         key, doing = self.key(name), f"cannot write {self.url(name)}"
         before, count = self._pieces(name), max(1, -(-len(data) // PIECE))
         for number in range(1, count):

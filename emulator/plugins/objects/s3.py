@@ -144,7 +144,7 @@ class S3Store(ObjectStore):
             return None
 
     def put(self, name: str, data: bytes | memoryview) -> None:
-        """Of any size: a large object goes in parts at the same time."""
+        """Put an object of any size: a large one goes in parts at the same time."""
         action = partial(
             obstore.put,
             self._client,

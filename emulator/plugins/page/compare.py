@@ -32,7 +32,7 @@ class Entry:
     """One process count of one result, or one published row, in the same figures."""
 
     name: str
-    """Which result, or who published it."""
+    """Name of the result or publisher."""
     accelerators: int
     hosts: int | None
     """None where it is not known."""
@@ -108,9 +108,9 @@ class Comparison:
     documents: tuple[PublishedFigure, ...] = ()
     """Single figures of documents."""
     cautions: tuple[str, ...] = ()
-    """What is not comparable, in words."""
+    """Sentences on what is not comparable."""
     moves: tuple[str, ...] = ()
-    """How far the knee moves from the first result to each other one, a sentence each."""
+    """Moves of the knee from the first result to each other one, a sentence each."""
 
     @property
     def measured(self) -> list[Entry]:
@@ -207,7 +207,7 @@ def gate(share: float, comparison: Comparison) -> list[Verdict]:
 
 
 def _has(wanted: Sequence[str], name: str) -> bool:
-    """Whether each of the words is in the name, from the beginning of one of its words on."""
+    """True when each of the words is in the name, from the beginning of one of its words on."""
     words = re.findall(r"[^\W_]+", name.casefold())
     rests = ["".join(words[place:]) for place in range(len(words))]
     return all(any(rest.startswith(word) for rest in rests) for word in wanted)
@@ -219,7 +219,7 @@ def _letters(text: str) -> str:
 
 
 def _moves(compared: Sequence[Compared]) -> list[str]:
-    """From the first knee to those of the others that ran the same workload.
+    """Say how the first knee moved to those of the others that ran the same workload.
 
     A knee moved when the 95 % intervals are apart; where they overlap the runs do not show it.
     """
@@ -264,7 +264,7 @@ def _knee_place(compared: Compared) -> str:
 
 
 def _own_cautions(compared: Compared) -> list[str]:
-    """What qualifies a result by itself."""
+    """Return the cautions about a result by itself."""
     result, qualified = compared.result, marks_line(compared.result)
     found = [f"{compared.name}: {qualified}."] if qualified else []
     raised = [note.name for note in notes(result)]

@@ -59,7 +59,7 @@ LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """What belongs on one page."""
+    """The results and systems of one page."""
 
     main: Path
     """OUT of the result that leads."""
@@ -68,7 +68,7 @@ class Gathered:
     systems: tuple[str, ...]
     """Names or files of the systems that it ran on."""
     folder: bool = False
-    """Whether they lie in a folder that was given; then a table lists them."""
+    """True if they lie in a folder that was given; then a table lists them."""
 
     @property
     def limit(self) -> StorageLimit | None:
@@ -83,7 +83,7 @@ class Gathered:
 
 
 def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gathered:
-    """What belongs on the page of `out`: a result, or a folder that holds results and system files.
+    """Find what the page of `out` shows: a result, or a folder that holds results and system files.
 
     In a folder the kind that comes first in `LEADING` leads (of several the one made last), the other
     results stand beside it, and so do the system files. Raises SpecError, StorageError.

@@ -27,7 +27,7 @@ FIGURES = ("system", "quantity", "value", "unit", "condition", "kind", "source")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What MLPerf Storage fixes about a workload (its YAML files)."""
+    """The part of a workload that MLPerf Storage fixes (its YAML files)."""
 
     batch_size: int
     step_seconds: float
@@ -62,7 +62,7 @@ class Submission:
     """Accelerator utilisation, 0 to 1."""
     samples_per_second: float
     version: str = "v1.0"
-    """Of MLPerf Storage."""
+    """Version of MLPerf Storage."""
 
     @property
     def ideal_samples_per_second(self) -> float:

@@ -285,7 +285,7 @@ reads now; whether its accelerator waits for a batch. In one row, for the cache.
 
 
 class RankStates(NamedTuple):
-    """What the ranks do, as in the scene, and where they are."""
+    """The ranks' states, as in the scene, and their places."""
 
     size: Any
     compute: Any
@@ -300,7 +300,7 @@ class RankStates(NamedTuple):
     asking: Any
     """RankStates whose accelerator wants a batch now, `counts[0]` of them."""
     counts: Any
-    """How many are asking, how many have arrived at the barrier."""
+    """Ranks that are asking, and ranks that have arrived at the barrier."""
 
 
 class Timers(NamedTuple):

@@ -24,7 +24,7 @@ from emulator.plugins.systems.system import SOFT, ClientSystem, Fitted, StorageS
 CONFIDENCE = 3.84
 """95 % quantile of chi-squared, one degree of freedom: what an unknown must take off the loss, in s^2."""
 SURE = 9.0
-"""How much worse, in s^2, models without a limit must be for a limit to be identified."""
+"""Margin in s^2 by which models without a limit must be worse for a limit to be identified."""
 LATENT = 0.90
 """Efficiency of the smallest count below which a lone rank's loss is called latency, not a cost of steps."""
 HUGE, SCATTERED = 0.30, 0.15
@@ -41,7 +41,7 @@ class Fit:
 
     system: System
     fitted: Fitted
-    """How sure it is; the system's `fit`."""
+    """Certainty of the fit; the system's `fit`."""
     counts: tuple[int, ...]
     """In the order of `measured` and `played`."""
     measured: tuple[float, ...]
@@ -51,11 +51,11 @@ class Fit:
     intervals: tuple[tuple[float, float], ...]
     """95 % intervals of a run about `played`, in bytes/s."""
     unlimited: str
-    """Why no limit is identified, where none is."""
+    """The reason for which no limit is identified, where none is."""
     refusal: str
-    """Why the system must not be used; empty: it may."""
+    """The reason for which the system must not be used; empty: it may."""
     notes: tuple[str, ...]
-    """What is not identified, as sentences."""
+    """Sentences on what is not identified."""
 
     def with_errors(self, held_out: tuple[float, ...]) -> Fit:
         """The same, and how well held-out counts are predicted (`Fitted.held_out`)."""
@@ -69,7 +69,7 @@ class _Choice:
 
     parameters: Parameters
     identified: bool
-    """Whether a limit was seen."""
+    """True if a limit was seen."""
     others: Sequence[Parameters]
     """The other models that were tried, with a limit or all without."""
     deviation: float
@@ -85,11 +85,11 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """What else the measurements allow, at 95 %."""
+    """Everything else that the measurements allow, at 95 %."""
 
     alternatives: Sequence[Parameters]
     intervals: dict[str, tuple[float, ...]]
-    """By unknown; empty where it was not estimated."""
+    """Intervals by unknown; empty where it was not estimated."""
     at_least: float | None
     """Bytes/s that the system has at least; None where a limit is identified."""
 
@@ -152,7 +152,7 @@ def _candidates(model: FitModel) -> tuple[list[Parameters], list[Parameters]]:
 
 
 def _own_losses(model: FitModel) -> list[tuple[str, float]]:
-    """What a rank may lose when alone, as (parameter, seconds) from the smallest count, the likelier first.
+    """List losses of a rank alone, as (parameter, seconds) from the smallest count, the likelier first.
 
     Empty where the smallest count loses nothing.
     """
@@ -245,7 +245,7 @@ def _system(fitted: Fitted, chosen: Parameters, start: float) -> System:
 
 
 def _unlimited(largest: Seen, chosen: Parameters) -> str:
-    """Why no limit is identified, from the largest count."""
+    """Say why no limit is identified, from the largest count."""
     text = f"AU {100 * largest.efficiency:.3g} % at {largest.ranks:,} ranks"
     if largest.efficiency >= LATENT:
         return f"{text}: the storage was not at its limit"
@@ -254,7 +254,7 @@ def _unlimited(largest: Seen, chosen: Parameters) -> str:
 
 
 def _refusal(model: FitModel, choice: _Choice) -> str:
-    """Why no model describes the runs; empty: one does."""
+    """Say why no model describes the runs; empty: one does."""
     residuals = model.residuals(choice.parameters)
     worst = int(np.argmax(np.abs(residuals)))
     if abs(residuals[worst]) <= HUGE and choice.deviation <= SCATTERED:
@@ -269,7 +269,7 @@ def _refusal(model: FitModel, choice: _Choice) -> str:
 
 
 def _notes(chosen: Parameters, alternatives: Sequence[Parameters]) -> tuple[str, ...]:
-    """What the measurements do not tell apart."""
+    """Name the parameters that the measurements do not tell apart."""
     notes, every = [], (chosen, *alternatives)
     if (chosen.latency or chosen.step_cost) and len({other.latency > 0 for other in every}) > 1:
         notes.append("not told apart: whether a rank loses time to latency or to a cost of each step")

@@ -26,7 +26,7 @@ class FitAnswer:
 
     fit: Fit
     advice: str
-    """Which further run would narrow which parameter most; empty when none would, or the fit is refused."""
+    """The further run that would narrow a parameter most; empty when none would, or the fit is refused."""
 
     def write(self, path: Path, force: bool = False) -> None:
         """Write the system file.

@@ -39,7 +39,7 @@ class Parameters:
     bandwidth: float = math.inf
     """Bytes/s."""
     hosted: bool = False
-    """Whether the bandwidth is each host's."""
+    """True if the bandwidth is each host's."""
     latency: float = 0.0
     """Seconds of a request."""
     step_cost: float = 0.0
@@ -48,7 +48,7 @@ class Parameters:
 
     @property
     def unknowns(self) -> int:
-        """How many parameters were free."""
+        """Number of parameters that were free."""
         known = (math.isinf(self.bandwidth), not self.latency, not self.step_cost, self.softness is None)
         return len(known) - sum(known)
 
@@ -200,7 +200,7 @@ def golden(loss: Callable[[float], float], low: float, high: float) -> float:
 
 
 def edge(over: Callable[[float], float], start: float, sign: int) -> float:
-    """Where `over`, below 0 at `start`, becomes 0 in the direction `sign`: doubling steps, then halving."""
+    """Find the zero of `over`, below 0 at `start`, in the direction `sign`: doubling steps, then halving."""
     step = 1e-3
     while over(start + sign * step) < 0 and step < 20:
         step *= 2

@@ -19,7 +19,7 @@ TRIAL_COUNTS = 9
 
 
 def further_run(workload: Workload, found: Fit) -> str:
-    """Which further run would narrow which parameter most, as a sentence; empty when none would.
+    """Say which further run would narrow which parameter most; empty when none would.
 
     A run tells two values of a parameter apart by how far they move the throughput there, in units of the
     variation from run to run.

@@ -45,7 +45,7 @@ class Feeds:
     interval: tuple[float, float]
     """95 % interval of it: model choice, what a fit leaves open, and run-to-run variation."""
     bound: Constraint | None
-    """What keeps the next one from being fed; None: nothing that the system states limits the workload."""
+    """The constraint that keeps the next one from being fed; None: the system states none."""
     knee: Knee
     """The same for a result."""
 
@@ -293,9 +293,9 @@ class Planned:
 
     workload: Workload
     needs: Needs | None = None
-    """What the accelerators that were asked about need."""
+    """The needs of the accelerators that were asked about."""
     feeds: Feeds | None = None
-    """What the system feeds, where no number of accelerators was given."""
+    """The accelerators that the system feeds, where no number of them was given."""
     verdict: str = ""
     """A sentence on whether the system has what is needed; empty without a system."""
 

@@ -76,7 +76,7 @@ class StorageSystem:
     read_efficiency: tuple[tuple[Bytes, float], ...] = ()
     """[read size, share of the bandwidth] pairs, sizes ascending; interpolated along ln size. Empty: 1."""
     softness: float | None = None
-    """How gradually the limit is reached: ranks that ask for D together get (D^-p + limit^-p)^(-1/p) with p =
+    """Gradualness of the limit: ranks that ask for D together get (D^-p + limit^-p)^(-1/p) with p =
     softness. None: the smaller of the two."""
 
     def __post_init__(self) -> None:
@@ -222,7 +222,7 @@ class Fitted:
 
     @property
     def standing(self) -> str:
-        """How well held-out counts are predicted, for people; empty where that is not known."""
+        """Say how well held-out counts are predicted; empty where that is not known."""
         if not self.held_out:
             return ""
         twin, constant, cap = self.held_out
