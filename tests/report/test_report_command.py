@@ -100,7 +100,7 @@ def test_compare_puts_results_and_published_rows_beside_each_other(out: Path, tm
     done = feedrate("compare", out, other, "--reference", "all", "--match", "weka", "--html", page)
     assert done.returncode == 0, done.stderr
     assert "weka-1-client-dual-socket-56-cores" in "".join(done.stdout.split())
-    assert "loader: direct in out, torch in other." in done.stdout
+    assert "loader  direct  torch" in done.stdout
     assert page.read_text().startswith("<!doctype html>")
 
 
