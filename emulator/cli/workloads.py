@@ -58,6 +58,8 @@ def workloads(
         live.answer(to_plain(spec))
         return
     typer.echo(f"{spec.name}: {spec.title}")
+    if "yaml" in spec.sources:
+        typer.echo(f"from {spec.sources['yaml']}")
     if spec.accelerator.provenance == "scaled":
         typer.echo("NOTE: the step time was scaled from another accelerator, not measured.")
     sections = ["sample", "access", "loader", "accelerator", "training"]

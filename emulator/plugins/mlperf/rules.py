@@ -60,8 +60,9 @@ class Limits:
     @property
     def listed(self) -> str:
         """The workloads, for people."""
-        accelerators = dict.fromkeys(name for found in self.workloads.values() for name in found)
-        return f"{', '.join(self.workloads)} on {' or '.join(accelerators)}"
+        return "; ".join(
+            f"{model} on {' or '.join(accelerators)}" for model, accelerators in self.workloads.items()
+        )
 
     @property
     def listed_subsets(self) -> str:
@@ -496,7 +497,7 @@ VERSIONS = {
     "v3.0": RuleBook(
         replace(
             _V1,
-            workloads=dict.fromkeys(("unet3d", "retinanet"), ("b200", "mi355")),
+            workloads={"unet3d": ("b200",), "retinanet": ("b200", "mi355")},
             subsets=("llama3-70b", "llama3-405b", "llama3-1t"),
             withdrawn=("dlrm", "flux"),
             saved=(),
