@@ -243,7 +243,7 @@ class _Guard:
         code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         code = code or peer.life.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         error = LostHost(peer.name, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
-        if error.silent or not select.select([self._stopped], [], [], _GRACE_SECONDS)[0]:
+        if error.silent or not _readable([self._stopped], _GRACE_SECONDS):
             end_rank(self._rank, error)
 
     def stop(self) -> None:
@@ -457,7 +457,7 @@ def _answer(
     try:
         while len(found) < len(expected):
             left = deadline - time.monotonic()
-            ready = select.select(listeners, [], [], max(0.0, left))[0]
+            ready = _readable(listeners, left)
             if not ready:
                 raise TimeoutError(
                     f"{len(expected) - len(found)} of {len(expected)} connections from hosts did not come"
@@ -479,6 +479,15 @@ def _answer(
             link.close()
         raise
     return found
+
+
+def _readable(links: Sequence[socket.socket], seconds: float) -> list[socket.socket]:
+    """Return those of `links` that have something to read within `seconds`."""
+    waiting = select.poll()  # select() fails where a rank has more than 1,024 files open
+    for link in links:
+        waiting.register(link, select.POLLIN)
+    ready = dict(waiting.poll(max(0.0, 1e3 * seconds)))
+    return [link for link in links if link.fileno() in ready]
 
 
 def _exactly(link: socket.socket, size: int) -> bytes:

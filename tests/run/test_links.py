@@ -1,6 +1,7 @@
 """Hosts joined by sockets: all meet, nobody else gets in, clocks are followed, and who is gone is missed."""
 
 import queue
+import resource
 import socket
 import threading
 import time
@@ -30,7 +31,7 @@ from emulator.run.links import (
 def on_hosts(hosts, work):
     """`work(links, rank)` of the only rank of each of so many hosts."""
     group, names = Group(hosts), [f"host{number}" for number in range(hosts)]
-    unguarded = threading.Barrier(hosts, timeout=20)
+    unguarded = threading.Barrier(hosts, timeout=60)
 
     def live(rank):
         with hosts_joined(ThreadComm(group, rank), names) as (links, problem):
@@ -49,6 +50,21 @@ def test_every_host_learns_the_last_moment_of_all(hosts):
     learned = on_hosts(hosts, lambda links, rank: [links.meet(ends[rank], hosts) for ends in steps])
     for told in learned:  # the same clock for all here, known to within the time of a message
         assert told == pytest.approx([max(ends) for ends in steps], abs=0.01)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hosts", [100, 300, 600])
+def test_hundreds_of_hosts_join_and_meet(hosts):
+    """Their first ranks are threads of this process: what is told is that they do, not how fast."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 10 * hosts:
+        pytest.skip(f"{hard} open files allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        met = on_hosts(hosts, lambda links, rank: [links.meet(1e9 + rank, hosts) for _ in range(20)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert met == [pytest.approx([1e9 + hosts - 1] * 20, abs=1.0)] * hosts
 
 
 def test_the_first_hosts_meet_without_the_others():
