@@ -81,9 +81,10 @@ def _limited_by_storage(result: RunResult) -> list[Point]:
 
 
 def _client_limit(point: Point, cores: int) -> str:
-    kind = point.bound.kind if point.bound else ""
+    if point.bound is None:
+        return ""
     words = {"client-cpu": f"its {counted(cores, 'core')}", "cpu-quota": "its CPU quota"}
-    return words.get(kind, kind.replace("-", " "))
+    return words.get(point.bound.kind, LIMIT_NAMES[point.bound.kind])
 
 
 def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
@@ -103,6 +104,7 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
             of_cores = min(answer.pytorch.points, key=lambda point: point.ranks)
             each = sum(host.cpu_seconds for host in of_cores.hosts) / of_cores.seconds / of_cores.ranks
             each /= max(0.01, of_cores.x_ideal)  # a fed rank needs more CPU than a starved one
+            each = max(each, cores / (fed + 1))  # the cores that are there did not feed one more
             more = math.ceil(question.up_to * each) - cores
             if more > 0:
                 like = f" (or {math.ceil(question.up_to * hosts / fed)} hosts like this)" if fed else ""

@@ -122,7 +122,8 @@ def ask(question: Question, comm: Comm) -> None:
             "ask about an empty folder, or one with more samples",
         )
     if largest < question.up_to:
-        live.say(f"counts: up to {largest}, by the data and the ranks that there are")
+        why = "more ranks were not started" if largest == comm.size else f"{fits} have a batch of data"
+        live.say(f"counts: up to {largest}, since {why}")
     left = end - time.monotonic()
     storage = _storage_knee(question, where, largest, left * _SWEEPING, comm)
     if find_spec("torch") is None:
@@ -172,7 +173,7 @@ def _grown(question: Question, where: Place, recipe: str, end: float) -> Dataset
     dataset = open_dataset(store)
     read = probed(store, dataset.manifest)
     knee = read / demand
-    live.say(f"probe: {show_rate(read)}, which would feed {knee:.3g}; one asks for {show_rate(demand)}")
+    live.say(f"probe: {show_rate(read)}, enough for {knee:.3g} at {show_rate(demand)} each")
     if question.storage.shaped_rate:
         knee = question.storage.shaped_rate / demand
     largest = min(question.up_to, max(_FIRST_RANKS, math.ceil(_ROOM * knee) + 1))

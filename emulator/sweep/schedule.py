@@ -187,6 +187,8 @@ class Adaptive:
     def _left(self, points: Sequence[Point], now: Belief) -> int:
         """Assume that every run will narrow the interval as much as the next one is expected to."""
         runs = runs_left(self._history(points), self._search, now)
+        if max(now.beyond, now.below) > 0.5:  # a run of the largest or smallest count, most likely, tells
+            runs = min(runs, 2)
         return max(1, min(runs * self._repeats, self._search.max_runs - len(points)))
 
     def verdict(self, points: Sequence[Point]) -> str:
