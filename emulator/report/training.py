@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import Any
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.gate import knee_range, threshold_of
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
 from emulator.report.figure import Figure
@@ -134,6 +135,41 @@ def points_table(result: RunResult) -> Table:
     )
     flagged = frozenset(place for place, point in enumerate(found) if point.flags)
     return Table(caption="", columns=columns, rows=tuple(rows), flagged=flagged).without_empty_columns()
+
+
+PLAIN = ("samples_per_second", "bytes_per_second", "ideal_samples_per_second", "x_ideal", "au", "au_here")
+"""Fields of a point that a CSV has under their own names."""
+LATENCIES = ("read_p50", "read_p90", "read_p99", "read_p999", "read_max")
+
+
+def csv_table(result: RunResult) -> Table:
+    """Return the points for programs: base units, names of run.json's fields, no layout.
+
+    `knee_low` and `knee_high` are those of the gates (`analysis.gate.knee_range`).
+    """
+    knee = None if result.knee is None else result.knee.n_au
+    low, high = knee_range(result.knee, result.points, threshold_of(result))
+    name = str(result.workload.get("name", ""))
+    latency = {id(point): seconds for point, seconds in with_latency(result)}
+    rows = tuple(
+        (
+            *(result.label, name, result.loader, result.created, point.ranks, len(point.hosts) or None),
+            *(_finite(getattr(point, field)) for field in PLAIN),
+            *(latency.get(id(point)) or (None,) * len(LATENCIES)),
+            LIMIT_NAMES[point.bound.kind] if point.bound else "",
+            " ".join(flag.name for flag in point.flags),
+            *(knee, low, _finite(high)),
+        )
+        for point in by_ranks(result)
+    )
+    heads = ["label", "workload", "loader", "created", "ranks", "hosts", *PLAIN]
+    heads += [f"{head}_seconds" for head in LATENCIES]
+    heads += ["limit", "flags", "knee", "knee_low", "knee_high"]
+    return Table(caption="", columns=tuple(map(Column, heads)), rows=rows)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def starved_by(point: Point, starved: Starved | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from emulator.analysis.bound import LIMIT_NAMES
@@ -44,7 +45,8 @@ def _plural(name: str) -> str:
     if article in ("a", "an"):
         noun, _, more = rest.partition(" ")
         return f"{noun}s {more}".strip()
-    return name.removeprefix("NVIDIA ").removeprefix("AMD ") + "s"
+    model = name.removeprefix("NVIDIA ").removeprefix("AMD ")
+    return re.sub(r"( \d+ GB)?$", r"s\1", model, count=1)  # V100s 32 GB
 
 
 def _storage_says(question: Question, result: RunResult, name: str) -> str:

@@ -122,7 +122,7 @@ def ask(question: Question, comm: Comm) -> None:
             "ask about an empty folder, or one with more samples",
         )
     if largest < question.up_to:
-        why = "more ranks were not started" if largest == comm.size else f"{fits} have a batch of data"
+        why = "more ranks were not started" if largest == comm.size else "the data suffice for no more"
         live.say(f"counts: up to {largest}, since {why}")
     left = end - time.monotonic()
     storage = _storage_knee(question, where, largest, left * _SWEEPING, comm)

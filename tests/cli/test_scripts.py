@@ -1,5 +1,6 @@
 """What scripts read: answers on stdout, exit statuses, defaults of feedrate.toml, resumed sweeps."""
 
+import csv
 import json
 
 import pytest
@@ -50,8 +51,12 @@ def test_every_answer_is_json(words):
 def test_report_as_json_csv_and_markdown(swept, tmp_path):
     out = swept[1]
     assert json.loads(feedrate("report", out, "--json").out)["answer"]
-    table = feedrate("report", out, "--csv", "-").out.splitlines()
-    assert table[0].startswith("ranks,samples/s,") and len(table) == 3
+    rows = list(csv.DictReader(feedrate("report", out, "--csv", "-").out.splitlines()))
+    assert [row["ranks"] for row in rows] == ["1", "2"] and {row["label"] for row in rows} == {"as it was"}
+    for row, point in zip(rows, read_result(out).points, strict=True):
+        assert float(row["bytes_per_second"]) == point.bytes_per_second
+        assert 0 < float(row["read_p50_seconds"]) <= float(row["read_max_seconds"]) < 60
+        assert float(row["knee_low"]) >= 0
     assert "| ranks |" in feedrate("report", out, "--markdown", "-").out
     assert json.loads(feedrate("compare", out, out, "--json").out)["results"][0]["label"] == "as it was"
     assert "ends in .jpg" in feedrate("report", out, "--png", tmp_path / "p.jpg").one_line()

@@ -18,6 +18,7 @@ from emulator.plugins.page import compare as comparing
 from emulator.plugins.page.page import beside, gather, write_html
 from emulator.plugins.page.reference import load_references
 from emulator.record.out import read_result
+from emulator.report import training
 from emulator.report.drawing import draw_result, write_picture
 from emulator.report.junit import write_junit
 from emulator.report.metrics import as_openmetrics
@@ -32,9 +33,7 @@ Png = Annotated[Path | None, typer.Option("--png", help="Write the plots as a pi
 Svg = Annotated[Path | None, typer.Option("--svg", help="Write the plots as a drawing.")]
 Csv = Annotated[
     Path | None,
-    typer.Option(
-        "--csv", metavar="FILE", help="Write the table of points as CSV, with all digits; - is stdout."
-    ),
+    typer.Option("--csv", metavar="FILE", help="Write the points as CSV, in bytes and seconds; - is stdout."),
 ]
 Markdown = Annotated[
     Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown; - is stdout.")
@@ -85,7 +84,8 @@ def report(
     elif STDOUT not in (csv, markdown):
         print_blocks(blocks)
     if csv is not None:
-        _write(csv, to_csv(kind_of(result).tables(result)[0]))
+        kind = kind_of(result)
+        _write(csv, to_csv(training.csv_table(result) if kind is training else kind.tables(result)[0]))
     if markdown is not None:
         _write(markdown, as_markdown(blocks))
     if openmetrics is not None:
@@ -93,9 +93,9 @@ def report(
     if html is not None:
         write_html(result, html, tables, figures, found.limit)
         _said(f"page: {html}")
-    for path, kind in ((png, "png"), (svg, "svg")):
+    for path, form in ((png, "png"), (svg, "svg")):
         if path is not None:
-            draw_result(result, path, kind)
+            draw_result(result, path, form)
             _said(f"picture: {path}")
     gate.leave(result)
 
