@@ -46,7 +46,7 @@ def workloads(
         typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
         for known in names("workloads"):
             spec = load_workload(known)
-            demand = show_rate(spec.ideal_samples_per_second * spec.sample_read.bytes_mean)
+            demand = show_rate(spec.demand)
             step = show_seconds(spec.accelerator.step_seconds)
             typer.echo(
                 f"{known:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "

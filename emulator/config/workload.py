@@ -220,6 +220,11 @@ class Workload:
         seconds = self.accelerator.step_seconds
         return self.loader.batch_size / seconds if seconds > 0 else float("inf")
 
+    @property
+    def demand(self) -> float:
+        """Bytes/s that one accelerator reads that never waits (infinite when it does not compute)."""
+        return self.ideal_samples_per_second * self.sample_read.bytes_mean
+
 
 def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
     """The workload of that name or path, with `--set` settings laid over it.

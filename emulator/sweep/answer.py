@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.record.result import STORAGE, Point, RunResult
-from emulator.sweep.ask import Answer, Question, demand_of, fed_between
+from emulator.sweep.ask import Answer, Question, fed_between
 from emulator.units import counted, show_rate
 
 
@@ -96,7 +96,7 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
     full = [point for point in _limited_by_storage(answer.storage) if point.x_ideal < threshold]
     if full:
         rate = max(point.bytes_per_second for point in full)
-        lacking = threshold * question.up_to * demand_of(spec) - rate
+        lacking = threshold * question.up_to * spec.demand - rate
         if lacking > 0:
             found.append(f"{show_rate(lacking)} more")
     if answer.pytorch is not None and answer.pytorch.points:

@@ -163,7 +163,7 @@ def _recipe_of(workload: Workload) -> str:
 def _grown(question: Question, where: Place, recipe: str, end: float) -> Dataset:
     """Data for few counts; then, by what writing and reading them showed, for as many as make sense."""
     workload, store = question.workload, open_store(where)
-    batch, demand = workload.loader.batch_size, demand_of(workload)
+    batch, demand = workload.loader.batch_size, workload.demand
     files = max(_files(workload, min(_FIRST_RANKS, question.up_to)), _files_of_before(store))
     plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
     free = store.free()
@@ -207,11 +207,6 @@ def _files(workload: Workload, ranks: int) -> int:
     """Files that make a step of so many ranks."""
     samples = ranks * workload.loader.batch_size
     return max(2, math.ceil(samples / workload.sample.samples_per_file))
-
-
-def demand_of(workload: Workload) -> float:
-    """Bytes/s of an accelerator that never waits."""
-    return workload.ideal_samples_per_second * workload.sample_read.bytes_mean
 
 
 def _of(manifest: Manifest) -> str:

@@ -8,7 +8,6 @@ from command import feedrate
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.plugins.systems import cli
-from emulator.plugins.systems.limits import demand
 from emulator.plugins.systems.lines import plan_lines
 from emulator.plugins.systems.predict import on_paper, predict
 from emulator.plugins.systems.simulate import sweep
@@ -24,7 +23,7 @@ def test_the_count_is_where_utilisation_crosses_the_threshold():
     system = System(storage=StorageSystem(bandwidth=45e9))
     found = feeds(A100, system)
     assert found.bound.name == "storage bandwidth"
-    assert found.accelerators == pytest.approx(45e9 / demand(A100) / 0.9, abs=1)
+    assert found.accelerators == pytest.approx(45e9 / A100.demand / 0.9, abs=1)
     assert utilisation(A100, system, found.accelerators) >= 0.9
     assert utilisation(A100, system, found.accelerators + 1) < 0.9
 
@@ -112,8 +111,8 @@ def test_a_system_that_states_nothing_limits_nothing():
 def test_what_is_needed_is_enough_and_no_more():
     found = needs(A100, 16, 4, cpu_seconds_per_gb=0.5)
     assert found.hosts == 4
-    assert found.bandwidth == pytest.approx(0.9 * 16 * demand(A100), rel=0.03)
-    assert found.cores == pytest.approx(4 * demand(A100) / 1e9 * 0.5)
+    assert found.bandwidth == pytest.approx(0.9 * 16 * A100.demand, rel=0.03)
+    assert found.cores == pytest.approx(4 * A100.demand / 1e9 * 0.5)
     system = System(
         storage=StorageSystem(bandwidth=found.bandwidth / 0.9), clients=ClientSystem(hosts=4, nic=found.nic)
     )

@@ -44,11 +44,6 @@ class SystemLimits:
     rank: float
 
 
-def demand(workload: Workload) -> float:
-    """Bytes/s of one accelerator that never waits."""
-    return workload.ideal_samples_per_second * workload.sample_read.bytes_mean
-
-
 def read_share(storage: StorageSystem, size: float) -> float:
     """Share of the bandwidth that reads of `size` bytes reach: the curve, interpolated along ln size."""
     curve = storage.read_efficiency
@@ -127,7 +122,7 @@ def cap(system: System, workload: Workload, threshold: float | None = None) -> f
     """Accelerators whose demand fills the tightest limit, without any simulation; 0: one alone exceeds what a
     rank can read; infinite: nothing is stated. `threshold` is the AU that is wanted; None: the workload's."""
     wanted = workload.training.au_threshold if threshold is None else threshold
-    each, hosts = demand(workload), system.clients.hosts
+    each, hosts = workload.demand, system.clients.hosts
     found = tightest_limits(system, workload)
     full = found.system / each
     if hosts is not None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from emulator.config.workload import Workload
 from emulator.plugins.systems.fit import Fit
-from emulator.plugins.systems.limits import demand
 from emulator.plugins.systems.sizing import WHOSE, Feeds, Needs, Planned
 from emulator.plugins.systems.system import System
 from emulator.units import show_rate, show_seconds
@@ -103,7 +102,7 @@ def _feeds(found: Sequence[Feeds], system: System, threshold: float | None, marg
         f"{'95 % interval':17}  bound by"
     )
     for each in found:
-        start = f"{each.workload.name:16} {show_rate(demand(each.workload)):>13}"
+        start = f"{each.workload.name:16} {show_rate(each.workload.demand):>13}"
         if each.bound is None:
             yield f"{start} {'no limit':>9} {'':>9}  the system states nothing that limits this workload"
             continue

@@ -23,7 +23,7 @@ from emulator.analysis.knee import PRIOR_DEVIATION
 from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import throughput
 from emulator.config.workload import Workload
-from emulator.plugins.systems.limits import SystemLimits, demand, soft_limits, tightest_limits
+from emulator.plugins.systems.limits import SystemLimits, soft_limits, tightest_limits
 from emulator.plugins.systems.scene import Played, Scene, play
 from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import Alternative, StorageSystem, System
@@ -98,7 +98,7 @@ class FitModel:
             host=bandwidth if parameters.hosted else math.inf,
             rank=tightest_limits(trial, self.workload).rank,
         )
-        asked = count.rate / count.efficiency / count.ranks if count.efficiency else demand(self.workload)
+        asked = count.rate / count.efficiency / count.ranks if count.efficiency else self.workload.demand
         bound = soft_limits(hard, asked, count.ranks, hosts, parameters.softness)
         scene = Scene(
             size=count.size,

@@ -17,7 +17,7 @@ from emulator.analysis.throughput import share_of_time, throughput
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
 from emulator.order import EpochOrder, EpochPlan, RankPlan
-from emulator.plugins.systems.limits import GB, cap, demand, soft_limits, tightest_limits
+from emulator.plugins.systems.limits import GB, cap, soft_limits, tightest_limits
 from emulator.plugins.systems.scene import Scene, play
 from emulator.plugins.systems.system import System
 from emulator.record.result import HostShare, Point
@@ -151,7 +151,7 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
     number = range(rank_plan.length)
     system = system.cautious
     hard, hosts = tightest_limits(system, workload), min(system.clients.hosts or 1, ranks)
-    bound = soft_limits(hard, demand(workload), ranks, hosts, system.storage.softness)
+    bound = soft_limits(hard, workload.demand, ranks, hosts, system.storage.softness)
     return Scene(
         size=batch_bytes(rank_plan, simulation.sizes),
         compute=compute,

@@ -17,7 +17,7 @@ from emulator.analysis.knee import NO_KNEE
 from emulator.config.reader import to_plain
 from emulator.config.workload import Workload
 from emulator.errors import SpecError
-from emulator.plugins.systems.limits import Constraint, binding, cap, constraints, demand, tightest_limits
+from emulator.plugins.systems.limits import Constraint, binding, cap, constraints, tightest_limits
 from emulator.plugins.systems.predict import Simulation, on_paper, predict
 from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
 from emulator.record.result import Knee
@@ -252,7 +252,7 @@ def needs(
     """The storage and hosts that `accelerators` of `workload` need at the AU `threshold`."""
     wanted = workload.training.au_threshold if threshold is None else threshold
     hosts = -(-accelerators // per_host)
-    each = demand(workload)
+    each = workload.demand
 
     def with_storage(rate: float) -> float:
         return utilisation(workload, System(storage=StorageSystem(bandwidth=rate)), accelerators)
