@@ -1,4 +1,4 @@
-"""How many emulated accelerators this machine holds when storage costs nothing but a copy.
+"""Counts the emulated accelerators that this machine holds when storage costs nothing but a copy.
 
     python benchmarks/accelerators.py FOLDER [--direct 64,96,112] [--torch 8,12] [--pytorch 8,12]
                                       [--cold 0.8] [--out FILE]
@@ -78,7 +78,7 @@ class Held:
     cache: str
     point: Point
     seconds: float
-    """Of the whole command."""
+    """Seconds of the whole command."""
     memory: int
     """Bytes, of all of its processes together."""
     plain: tuple[float, ...]
@@ -204,7 +204,7 @@ def _trained(options: argparse.Namespace, files: Files, ranks: int) -> float:
 
 
 def _environment() -> dict[str, str]:
-    """As of an installed feedrate, whose modules are compiled once and not by each rank."""
+    """Environment of an installed feedrate, whose modules are compiled once and not by each rank."""
     compileall.compile_dir(Path(emulator.__file__).parent, quiet=2)
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 

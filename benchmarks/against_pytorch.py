@@ -41,7 +41,7 @@ FILES, BATCH, WORKERS = 1024, 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What both programs run."""
+    """A job that both programs run."""
 
     name: str
     ranks: int
@@ -57,7 +57,7 @@ class Case:
     edge: int = 32
     """Voxels of a crop, each way; feedrate's is the workload's."""
     times: int = 1
-    """How often an epoch of the training has each file."""
+    """Times that an epoch of the training has each file."""
     cold: bool = False
     """The files are evicted from the page cache before each run; an epoch reads none twice."""
 

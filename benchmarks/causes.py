@@ -1,4 +1,4 @@
-"""Who is blamed? Real runs whose limit is known, and what feedrate says limits them.
+"""Compares known limits of real runs with those that feedrate names.
 
     python benchmarks/causes.py [--only WORD] [--log FILE] [--repeats 3] [--table results/causes.md]
 
@@ -57,7 +57,7 @@ class Running:
 
     process: subprocess.Popen[str]
     stack: ExitStack
-    """What is ended with it."""
+    """Processes that end with it."""
 
     def ranks(self) -> list[psutil.Process]:
         """Its ranks, in order, once all of them are there."""
@@ -76,7 +76,7 @@ class Case:
     limit: tuple[str, ...]
     """Kinds of bound that are right."""
     words: tuple[object, ...]
-    """Of `feedrate run`, beside dataset, workload, loader and OUT."""
+    """Options of `feedrate run`, beside dataset, workload, loader and OUT."""
     trouble: Trouble | None = None
     """Called as soon as the run has been started."""
     before: Callable[[], AbstractContextManager[tuple[list[str], object]]] | None = None
@@ -96,7 +96,7 @@ def hog(*words: object) -> Trouble:
 
 
 def hog_nice(nice: int) -> Trouble:
-    """As `hog`, four of them, with this niceness."""
+    """Run `hog` four times, with this niceness."""
 
     def start(running: Running) -> None:
         running.stack.callback(end, begin(["nice", "-n", str(nice), "stress-ng", "--quiet", "--cpu", "4"]))
@@ -116,11 +116,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 SHARES = 100_000
-"""Those of GROUP, against 1024 of a process that is in no cgroup."""
+"""CPU shares of GROUP, against 1024 of a process that is in no cgroup."""
 
 
 def hog_in_cgroup() -> Trouble:
-    """As `hog`, in a cgroup of its own with twice the shares that the run has."""
+    """Run `hog` in a cgroup of its own with twice the shares that the run has."""
 
     def start(running: Running) -> None:
         group = CPU / "feedrate-hogs"
@@ -410,7 +410,7 @@ CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "barrier")
 
 
 def facts(point: Point) -> dict[str, object]:
-    """What a point says of its limit."""
+    """Return the limit that a point names, and its shares."""
     assert point.bound is not None
     lost = point.starved
     return {

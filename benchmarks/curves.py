@@ -234,7 +234,7 @@ class Trial:
         return self.belief.n_au[1] / self.curve.knee() - 1
 
     def covers(self, slack: float = 0.01) -> bool:
-        """Whether the 95 % interval, widened by `slack` at either end, holds the knee."""
+        """True when the 95 % interval, widened by `slack` at either end, holds the knee."""
         low, _, high = self.belief.n_au
         return low * (1 - slack) <= self.curve.knee() <= high * (1 + slack)
 

@@ -43,7 +43,7 @@ def truth(result: RunResult) -> float:
 
 
 def holds(knee: Knee, knee_is: float) -> bool:
-    """Whether the answer is true."""
+    """True when the answer is true."""
     sides = (knee.fed or 0, math.inf if knee.kind == "at-least" else knee.starved or math.inf)
     low, high = knee.interval or sides
     return low <= knee_is <= high and knee.kind in ("knee", "at-least", "not-identifiable")

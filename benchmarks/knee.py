@@ -1,4 +1,4 @@
-"""How well the search finds a knee that is known, on curves and run-to-run variation of many kinds.
+"""Tests the search for a known knee, on curves and run-to-run variation of many kinds.
 
     python benchmarks/knee.py                    # 100 searches per row; minutes on two cores
     python benchmarks/knee.py --searches 10 --only cliff --only drifting
@@ -120,7 +120,7 @@ class Outcome:
     """Relative; nan without a number."""
     holds: bool
     width: float
-    """Of the interval, relative; nan without one."""
+    """Relative width of the interval; nan without one."""
     seconds: float
     """CPU time per run."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 NAME = f"fr{os.getpid()}h"
 """Host i is NAME + i, at 10.78.0.i; the bridge is in NAME + sw."""
 AGENT = f"/run/{NAME}/agent"
-"""What stands in for ssh: AGENT HOST COMMAND, of which a shell on the host makes one line."""
+"""Replaces ssh: AGENT HOST COMMAND, of which a shell on the host makes one line."""
 _SCRIPT = Path(__file__).parents[1] / "tests" / "lab" / "hosts.sh"
 
 

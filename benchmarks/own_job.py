@@ -163,7 +163,7 @@ def measure(device: Capped, kind: str, number: int, recorded: int, counts: tuple
 
 
 def middle(row: dict[str, Any], name: str) -> float:
-    """Of a row, the median of its turns."""
+    """Return the median of a row's turns."""
     return median(turn[name] for turn in row["turns"])
 
 

@@ -119,7 +119,7 @@ def network(kind: str) -> nn.Module:
 def train(
     kind: str, folder: Path, steps: int, then: Callable[[int], None] = lambda done: None
 ) -> list[float]:
-    """When each step ended; `then` is told how many are done."""
+    """Train and return the end of each step; `then` is told how many are done."""
     torch.set_num_threads(1)
     seed = int(os.environ.get("SEED", "0"))
     torch.manual_seed(seed)

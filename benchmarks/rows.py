@@ -95,7 +95,7 @@ def measured(out: Path, count: int, with_fit: bool) -> list[str]:
 
 
 def spool_of(out: Path, number: int, ranks: int, steps: int) -> Path:
-    """What the ranks of one host leave while they run."""
+    """Write the spool that the ranks of one host leave while they run."""
     on_it = range(number * RANKS_A_HOST, min(ranks, (number + 1) * RANKS_A_HOST))
     file = make_spool(out, number)
     for place, rank in enumerate(on_it):
@@ -121,7 +121,7 @@ def rows_of(point: int, rank: int, steps: int) -> Steps:
 
 
 def sum_up(steps: int) -> None:
-    """What a rank does with its own rows at the end of a point, but for the messages."""
+    """Sum up a rank's own rows as at the end of a point, but for the messages."""
     workload, rows = load_workload("unet3d-a100"), rows_of(0, 0, steps)
     point_of(workload, 10**6, 1, rows, here(rows, workload.training.sync), Whole())
 

@@ -1,4 +1,4 @@
-"""What more hosts cost the emulator, when nothing else changes. As root, on network-namespace hosts.
+"""Measures the cost of more hosts to the emulator. As root, on network-namespace hosts.
 
     python benchmarks/scale.py [--hosts 1,2,4,8,16] [--ranks 8] [--step-ms 3.5,47.5] [--seconds 6]
         [--repeats 3] [--out FILE]

@@ -1,4 +1,4 @@
-"""How fast the simulator is: CPU seconds and memory for up to 100,000 accelerators.
+"""Measures the simulator: CPU seconds and memory for up to 100,000 accelerators.
 
     python benchmarks/simulate.py [WORDS OF A CASE'S NAME]
 

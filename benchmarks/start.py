@@ -1,4 +1,4 @@
-"""How long ranks of one machine take to start and to end, beside what they do in between.
+"""Times the start and the end of ranks on one machine, beside what they do in between.
 
     python benchmarks/start.py FOLDER [--ranks 100] [--loader direct] [--repeats 5] [--out FILE]
 

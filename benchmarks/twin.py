@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def errors_of(rows: list[HeldOut]) -> dict[str, list[float]]:
-    """Of each kind, in % of the throughput."""
+    """Errors of each kind, in % of the throughput."""
     return {kind: [100 * row.errors[number] for row in rows] for number, kind in enumerate(KINDS)}
 
 

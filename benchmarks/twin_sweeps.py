@@ -27,7 +27,7 @@ LAB = Path(__file__).parents[1] / "tests" / "lab"
 FILES = 512
 
 Place = tuple[list[str], str]
-"""What comes before the command `feedrate`, and the dataset."""
+"""The words before the command `feedrate`, and the dataset."""
 
 
 def check(*words: object) -> str:

@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 
 def unless_ended(ask: Callable[[], T], ended: T) -> T:
-    """What `ask()` tells of a psutil.Process; `ended` where that has ended since it was seen."""
+    """Return what `ask()` tells of a psutil.Process; `ended` where that has ended since it was seen."""
     try:
         return ask()
     except psutil.NoSuchProcess:
@@ -70,7 +70,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def outlive(processes: Sequence[psutil.Process], seconds: float = 15.0) -> list[str]:
-    """Those that still run after so long."""
+    """Return the processes that still run after so long."""
     deadline = time.monotonic() + seconds
     while any(map(is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -78,7 +78,7 @@ def outlive(processes: Sequence[psutil.Process], seconds: float = 15.0) -> list[
 
 
 def held(pid: int) -> set[str]:
-    """What a process has in /dev/shm: open, mapped, or as its temporary folder. Nobody else's is counted."""
+    """List a process's files in /dev/shm: open, mapped, or in its temporary folder. Nobody else's count."""
     place, found = Path("/proc") / str(pid), set()
     with suppress(OSError):  # it has ended
         found |= {line.split(None, 5)[-1].strip() for line in (place / "maps").read_text().splitlines()}

@@ -12,7 +12,7 @@ from command import ROOT_AND_OVERSUBSCRIBED
 
 LAB = Path(__file__).parent / "lab"
 NAME = f"fr{os.getpid()}h"
-"""Of this run's hosts: two runs at once do not meet."""
+"""Beginning of the names of this run's hosts: two runs at once do not meet."""
 HOSTS = tuple(f"{NAME}{number}" for number in (1, 2, 3))
 AGENT = f"/run/{NAME}/agent"
 

@@ -26,7 +26,7 @@ answer, connection closed."""
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests of a method whose key contains `key`."""
+    """A fault of the next `times` requests of a method whose key contains `key`."""
 
     kind: FaultKind
     times: int = 1
@@ -52,7 +52,7 @@ class Endpoint:
     """ETags, by the identity of the bytes: a sum over an object for each of its ranges would take long."""
 
     def environment(self) -> dict[str, str]:
-        """What a client of it needs."""
+        """Address and keys for a client."""
         return {"AWS_ENDPOINT_URL": self.url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
     def fault(self, method: str, key: str) -> FaultKind | None:

@@ -4,7 +4,7 @@ import threading
 
 
 class Group:
-    """What the threads of a ThreadComm share."""
+    """State that the threads of a ThreadComm share."""
 
     def __init__(self, size):
         self.size = size

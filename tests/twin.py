@@ -24,14 +24,14 @@ Sweep = Callable[[str, Path], None]
 
 @dataclass(frozen=True)
 class Twin:
-    """What was predicted for UNSEEN, and what came out."""
+    """Prediction and outcome for UNSEEN."""
 
     predicted: RunResult
     measured: RunResult
 
     @property
     def errors(self) -> list[float]:
-        """Of throughput, relative, one for each count."""
+        """Errors of throughput, relative, one for each count."""
         pairs = zip(self.predicted.points, self.measured.points, strict=True)
         return [guess.samples_per_second / real.samples_per_second - 1 for guess, real in pairs]
 

@@ -88,7 +88,7 @@ class Bound:
 class Starved:
     """Causes of the time in which accelerators had nothing to do: shares of it that sum to 1.
 
-    From the kernel's books on the threads that read (/proc/PID/task/TID/schedstat) and from how long their
+    From schedstat of the threads that read (/proc/PID/task/TID/schedstat) and from how long their
     requests took. What a rank waited for another at a barrier counts as what held the other one up.
     """
 

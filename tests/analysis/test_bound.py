@@ -75,7 +75,7 @@ def test_a_single_host_says_where_its_bytes_came_from():
 
 
 def lost(**shares):
-    """What starved a point: shares, of which the storage has the rest."""
+    """Return causes of a point's starving: shares, of which the storage has the rest."""
     return Starved(seconds=20.0, **{"storage": 1 - sum(shares.values()), **shares})
 
 

@@ -45,7 +45,7 @@ def emulated(costs, sync, per_epoch=4, *, ask=False):
 
 
 def trained(costs, sync, per_epoch=4, *, ask=False):
-    """When each step of a plain training loop with the same costs ends, shape (steps, ranks)."""
+    """Return the ends of a plain training loop's steps with the same costs, shape (steps, ranks)."""
     steps, ranks = costs["gap"].shape
     now, arrived, ends = [0.0] * ranks, [0.0] * ranks, []
     for k in range(steps):

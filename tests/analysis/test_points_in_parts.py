@@ -44,7 +44,7 @@ class Part(Whole):
 
 
 def in_parts(rows, cuts, make):
-    """What `make(rows, over)` gives in each part; `cuts` are the ranks at which parts begin."""
+    """Return what `make(rows, over)` gives in each part; `cuts` are the ranks at which parts begin."""
     edges = [0, *cuts, rows["rank"].max() + 1]
     groups = [rows[(rows["rank"] >= a) & (rows["rank"] < b)] for a, b in pairwise(edges)]
     gate, held = threading.Barrier(len(groups)), [None] * len(groups)
@@ -78,7 +78,7 @@ def point_log(seed, ranks, steps, epoch, sync):
 
 
 def close(one, other):
-    """Whether plain values, however nested, agree but for the order in which numbers were added."""
+    """True when plain values agree, however nested, but for the order in which numbers were added."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(close(one[key], other[key]) for key in one)
     if isinstance(one, tuple):

@@ -1,4 +1,4 @@
-"""From what single ranks know to what starved a point."""
+"""Causes of a point's starving follow from what single ranks know."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def account(reading, host="a", process=CORES, **more):
 
 
 def lost(rows, sync, ranks):
-    """What starved all ranks, and those of each host."""
+    """Return what starved all ranks, and those of each host."""
     return starved(rows, here(rows, sync), ranks)
 
 

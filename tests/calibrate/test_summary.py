@@ -1,4 +1,4 @@
-"""What a profile keeps of measured times: exact means, a line with intervals that hold, autocorrelation."""
+"""Profiles of measured times: exact means, a line with intervals that hold, autocorrelation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What scripts read: answers on stdout, exit statuses, defaults of feedrate.toml, resumed sweeps."""
+"""Output for scripts: answers on stdout, exit statuses, defaults of feedrate.toml, resumed sweeps."""
 
 import csv
 import json

@@ -31,7 +31,7 @@ PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 SLOTS = 2
 SMALL = {"unet3d-a100": "unet3d-tiny"}
 SHM = "/dev/shm:/dev/shm"
-"""As with --ipc=host, and in Apptainer."""
+"""A mount as with --ipc=host, and in Apptainer."""
 QUICK = ["--loader", "direct", "--steps", "8", "--budget", "30s"]
 
 
@@ -104,7 +104,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def docker(debian):
-    """What `docker build` makes of the Dockerfile."""
+    """Make what `docker build` makes of the Dockerfile."""
     folder = debian.with_name("docker")
     subprocess.run(["cp", "-a", debian, folder], check=True)
     text = re.sub(r"^#.*\n", "", (LAUNCH / "Dockerfile").read_text(), flags=re.MULTILINE)

@@ -36,7 +36,7 @@ def as_dlio(folder: Path, form: str = "npz", files: int = FILES, edge: int = 60)
 
 
 def adopt(folder: Path, form: str = "", samples: int = 1) -> Manifest:
-    """As the command does it."""
+    """Adopt a folder as the command does."""
     return adopt_samples(find_samples(folder, form), samples, 2, lambda files, size: None)
 
 

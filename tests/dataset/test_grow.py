@@ -1,4 +1,4 @@
-"""From (seed, index) to bytes."""
+"""Bytes of samples follow from (seed, index)."""
 
 from __future__ import annotations
 

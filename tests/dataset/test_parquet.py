@@ -52,7 +52,7 @@ def clicks() -> bytes:
 
 
 def chunks_of(data: bytes, groups: range, names: list[str]) -> list[tuple[int, int]]:
-    """Where pyarrow says that the chunks are."""
+    """Return the places of the chunks by pyarrow."""
     metadata = pq.read_metadata(io.BytesIO(data))
     found = []
     for group in groups:

@@ -1,4 +1,4 @@
-"""How large samples are, by index."""
+"""Sizes of samples by index."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.dlio, pytest.mark.timeout(600)]
 DLIO = Path(os.environ.get("FEEDRATE_DLIO", Path(__file__).resolve().parents[2] / ".venv-dlio/bin/python"))
 RANKS = 2
 STEPS = 20
-"""Of an epoch of each rank."""
+"""Steps of an epoch of each rank."""
 CONFIG = """\
 model: unet3d
 framework: pytorch
@@ -80,7 +80,7 @@ def dlio(
 
 
 def imported(place: Path) -> Point:
-    """What DLIO's results in `place` are as a result of ours."""
+    """Import DLIO's results in `place` as a result of ours."""
     done = feedrate("import", place / "out", "--out", place / "imported")
     assert done.status == 0, done.err
     print(done.out)

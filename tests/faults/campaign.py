@@ -55,7 +55,7 @@ Case = Callable[["Bench", Path, Random, int], str]
 
 @dataclass(frozen=True)
 class Bench:
-    """What cases share."""
+    """Files that cases share."""
 
     specimens: Path
     """Intact files of every kind, read only."""
@@ -72,7 +72,7 @@ class Kind:
     name: str
     run: Case
     share: float = 1.0
-    """Of the cases."""
+    """Share of the cases."""
     needs_all: bool = True
     """It uses specimens of every kind, and not only datasets."""
 
@@ -89,7 +89,7 @@ RANKS = "one of several ranks is killed"
 
 
 def calls_of(work: Callable[[], Done]) -> tuple[Done, int]:
-    """What `work`, a fork with a rule, came to, and how many calls matched its rule."""
+    """Return how `work`, a fork with a rule, ended, and how many calls matched its rule."""
     library = ctypes.CDLL(None)
     library.feedrate_faults(b"")
     done = work()
@@ -148,7 +148,7 @@ def failing(protocol: Protocol, bench: Bench, work: Path, random: Random, number
 
 
 def counted(protocol: Protocol, bench: Bench, work: Path, calls: str) -> int:
-    """How many such calls the protocol makes."""
+    """Count the calls of this kind that the protocol makes."""
     if calls not in protocol.most:
         trial = work / "trial"
         trial.mkdir()
@@ -310,7 +310,7 @@ PROTOCOLS = [
 
 
 def make_references(folder: Path) -> None:
-    """What the protocols begin with and should end with."""
+    """Make the states that the protocols begin with and should end with."""
     for name, words in {
         "made-3": (*MADE, "--files", "3"),
         "made-5": (*MADE, "--files", "5"),
@@ -490,7 +490,7 @@ def session(scratch: Path) -> int:
 
 
 def processes_with(text: str) -> list[int]:
-    """Those whose command lines hold `text`."""
+    """Find the processes whose command lines hold `text`."""
     return [
         process.pid for process in psutil.process_iter()
         if text in " ".join(unless_ended(process.cmdline, [])) and is_alive(process)
@@ -526,20 +526,20 @@ KINDS = [
 
 @dataclass(frozen=True)
 class Task:
-    """What a campaign is asked to do."""
+    """Settings of a campaign."""
 
     kinds: Sequence[Kind]
     bench: Bench
     seed: int
     root: Path
     end: float
-    """When no case begins any more, as time.monotonic() tells it."""
+    """time.monotonic() from which on no case begins."""
     cases: int
     """In all, about; 0: any number."""
     stride: int
     """Workers: each takes every stride-th number."""
     first: dict[str, int]
-    """Of each kind, the number of its first case."""
+    """The number of the first case of each kind."""
 
     def due(self, next_number: dict[str, int]) -> Kind | None:
         """The kind that has had the least of its share; None: it is over."""
@@ -576,7 +576,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def left_running() -> str:
-    """What outlives a command by more than 5 s, which is ended then."""
+    """End and name the processes that outlive a command by more than 5 s."""
     deadline = time.monotonic() + 5
     while True:
         try:
@@ -604,12 +604,12 @@ class Worker:
     said: bytes = b""
     doing: tuple[str, int] | None = None
     broken: str = ""
-    """What the judge itself failed with."""
+    """Errors of the judge itself."""
     since: float = 0.0
 
 
 Found = dict[str, list[tuple[int, str]]]
-"""For each class its cases: their numbers, and what was wrong."""
+"""The cases of each class: their numbers, and what was wrong."""
 
 
 def campaign(task: Task, found: Found, save: Callable[[], object]) -> None:
@@ -738,7 +738,7 @@ def main() -> int:
 
 
 def earlier(log: Path | None, kinds: Sequence[Kind], seed: int) -> Found:
-    """What was found before with this seed."""
+    """Return what was found before with this seed."""
     kept = json.loads(log.read_text()) if log and log.exists() else {}
     before = kept.get("found", {}) if kept.get("seed") == seed else {}
     return {kind.name: [tuple(end) for end in before.get(kind.name, [])] for kind in kinds}

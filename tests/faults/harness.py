@@ -193,7 +193,7 @@ def inside(words: list[str], folder: Path, memory: int | None = 4 * 2**30) -> Do
 
 
 def redirect(out: Path, err: Path) -> None:
-    """What this process prints from now on goes into these files."""
+    """Redirect the output of this process to these files from now on."""
     for descriptor, path in ((1, out), (2, err)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(file, descriptor)
@@ -227,7 +227,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def complaint(done: Done) -> str:
-    """What is wrong with how a command ended; empty when nothing is."""
+    """Say what is wrong with the end of a command; empty: nothing."""
     if done.status == -1 or done.err.startswith("hung"):
         return f"hang: {done.err}"
     if done.status < 0:

@@ -318,5 +318,5 @@ def nifti_damaged(data: bytes, random: Random) -> bytes:
 
 
 def gz_damaged(damage: Damage) -> Damage:
-    """What is packed is damaged, and packed again."""
+    """Unpack, damage, and pack again."""
     return lambda data, random: gzip.compress(damage(gzip.decompress(data), random), 1)

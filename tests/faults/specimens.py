@@ -47,14 +47,14 @@ DAMAGES: dict[str, Damage] = {
     "raw": bytes_damaged,
     "jpeg": bytes_damaged,
 }
-"""Of each format: any bytes, and its own fields."""
+"""Kinds of damage by format: any bytes, and its own fields."""
 
 
 Finds = Callable[[bytes, bytes], bool]
 
 
 def changes_json(before: bytes, after: bytes) -> bool:
-    """Whether it says something else now."""
+    """True when it says something else now."""
     try:
         return bool(json.loads(before) != json.loads(after))
     except (ValueError, RecursionError):

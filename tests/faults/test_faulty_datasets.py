@@ -40,7 +40,7 @@ WORDS = (
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
-    """What forks should not each do again."""
+    """Import what forks should not each import again."""
     load_verbs()
     format_named("npz")
 

@@ -109,7 +109,7 @@ def mirror(tiny: Path, tmp_path: Path) -> Iterator[Mirror]:
 @pytest.mark.mpi
 @pytest.mark.parametrize("verb", STOPPED)
 def test_a_mount_whose_server_is_stopped(mirror, tiny, tmp_path, verb):
-    """As root: a FUSE server that gets SIGSTOP, so that its callers cannot be killed."""
+    """Run as root: a FUSE server gets SIGSTOP, so that its callers cannot be killed."""
     mirror.process.send_signal(signal.SIGSTOP)
     expect_dead_mount(mirror, words_of(STOPPED[verb], mirror, tiny, tmp_path), lambda: True)
 

@@ -1,4 +1,4 @@
-"""What a machine runs out of, and processes that are killed early: one line each."""
+"""Machines that run out of something, and processes that are killed early: one line each."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ TINY = ("--recipe", "tiny", "--files", "3", "--no-fsync", "--threads", "1", "--s
 
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> None:
-    """What forks should not each do again."""
+    """Import what forks should not each import again."""
     load_verbs()
     format_named("npz")
     load_recipe("tiny")

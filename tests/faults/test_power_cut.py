@@ -49,7 +49,7 @@ class Disk:
     log: Path
 
     def now(self) -> int:
-        """Where its log ends."""
+        """Return the offset at which its log ends."""
         return self.log.stat().st_size
 
 
@@ -85,7 +85,7 @@ def logged_disk(work: Path) -> Iterator[Disk]:
 
 
 def after_cut(log: bytes, cut: int, random: Random, image: Path) -> None:
-    """What the disk holds when the power goes at `cut`, an offset in its log: write it into `image`."""
+    """Write into `image` what the disk holds when the power goes at `cut`, an offset in its log."""
     data, cached, at = bytearray(SIZE), [], 0
 
     def keep(offset: int, content: bytes) -> None:
@@ -178,7 +178,7 @@ def test_generate(tmp_path):
 @pytest.mark.faults
 @pytest.mark.timeout(1200)
 def test_results_and_checkpoints(tmp_path):
-    """What `update` and `commit` have returned from is there afterwards."""
+    """Everything that `update` and `commit` have returned from is there afterwards."""
     whole, data = plain_sweep(), os.urandom(50_000)
     told: list[tuple[int, int, int]] = []
 

@@ -1,4 +1,4 @@
-"""When a call into the storage counts as a hang, and when it is only slow."""
+"""Calls into the storage that hang, and calls that are only slow."""
 
 from __future__ import annotations
 

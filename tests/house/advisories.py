@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def affected(advisory: dict, version: str) -> bool:
-    """By the versions that an advisory lists, or by the ranges between `introduced` and `fixed`."""
+    """True by the versions that an advisory lists, or by the ranges between `introduced` and `fixed`."""
     for one in advisory.get("affected", ()):
         if version in one.get("versions", ()):
             return True

@@ -74,7 +74,7 @@ def attributes(size: int) -> bytes:
 
 
 def answer(kind: int, body: bytes, file: int, medium: Medium) -> bytes:
-    """What the request is answered with. Raises OSError."""
+    """Answer the request. Raises OSError."""
     if kind == INIT:
         return struct.pack("<IIIIHHIIHHI28x", 7, 31, MOST, FLAGS, 64, 48, MOST, 1, MOST // 4096, 0, 0)
     if kind == GETATTR:

@@ -1,4 +1,4 @@
-"""How tests make loaders."""
+"""Makes loaders for tests."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def as_files(folder: Path, form: str, parts: list[bytes]) -> Files:
 
 
 def check(files: Files, arrays: dict[str, np.ndarray], block: int) -> None:
-    """By path, as an open file, and with checksums, a sample has the arrays that were written."""
+    """A sample has the arrays that were written: by path, as an open file, and with checksums."""
     form, named = format_named(files.format), files.storage()
     shaped = ShapedStorage(files.storage(), limiter := NodeLimiter.create(1e12, 0.0, 0))
     limiter.unlink()

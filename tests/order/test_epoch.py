@@ -1,4 +1,4 @@
-"""What the epoch plan promises: one order for any number of ranks, nothing twice, equal steps."""
+"""The epoch plan promises one order for any number of ranks, nothing twice, equal steps."""
 
 import math
 from collections import Counter

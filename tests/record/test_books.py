@@ -1,4 +1,4 @@
-"""The kernel's books: what threads did, from real threads and from invented ones."""
+"""The schedstat of threads, from real threads and from invented ones."""
 
 import os
 import subprocess

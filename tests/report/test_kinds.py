@@ -1,4 +1,4 @@
-"""What every kind of result can say of itself."""
+"""Every kind of result can say these things of itself."""
 
 import pytest
 from synthetic_results import plain_sweep, result

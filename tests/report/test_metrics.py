@@ -1,4 +1,4 @@
-"""What other programs read of a result: OpenMetrics by its reference parser, the dashboard, JUnit."""
+"""Results for other programs: OpenMetrics by its reference parser, the dashboard, JUnit."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ SCRIPT = ROOT / "tests" / "lab" / "slurm.sh"
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """What a user of the cluster has: SLURM_CONF, and feedrate on PATH."""
+    """Environment of a user of the cluster: SLURM_CONF, and feedrate on PATH."""
     folder = tmp_path_factory.mktemp("slurm")
     try:
         subprocess.run([SCRIPT, "up", folder, "3"], check=True)

@@ -22,7 +22,7 @@ from emulator.sweep.schedule import Adaptive
 STORAGE = 20e9
 """Bytes/s: twelve accelerators."""
 POOR = 5e9
-"""What the client gets while others have its cores."""
+"""Throughput that the client gets while others have its cores."""
 
 
 def run(ranks: int, client: str | None = None) -> Point:

@@ -1,4 +1,4 @@
-"""How long a sweep will take."""
+"""Estimates of a sweep's duration."""
 
 import math
 from dataclasses import replace

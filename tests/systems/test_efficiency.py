@@ -30,7 +30,7 @@ WEKA = {name: load_system(f"weka-{name}") for name in ("high-capacity", "mainstr
 
 
 def for_nodes(rate, nodes, wanted):
-    """What the same nodes would deliver if there were `wanted` of them."""
+    """Return what the same nodes would deliver if there were `wanted` of them."""
     return rate * wanted / nodes
 
 

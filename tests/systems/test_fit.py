@@ -39,7 +39,7 @@ TINY = load_workload("unet3d-tiny", ["access.refill=never"])  # 80 MB/s a rank
 
 
 def measured(system, counts, variation=0.0, seed=0):
-    """What a sweep on `system` would have seen, with relative variation."""
+    """Return the points of a sweep on `system`, with relative variation."""
     random = np.random.default_rng(seed)
     found = []
     for number, ranks in enumerate(counts):

@@ -1,4 +1,4 @@
-"""From a workload and a system to a point: the emulator's plan, the emulator's formulas."""
+"""Points predicted from a workload and a system: the emulator's plan, the emulator's formulas."""
 
 from dataclasses import asdict, replace
 
