@@ -155,7 +155,7 @@ class FolderStore(PosixStorage, Store):
 
     def clear(self, folders: Iterable[str]) -> None:
         for folder in folders:
-            with suppress(OSError):  # somebody else's files are in it
+            with suppress(OSError):  # files of others are in it
                 (self.root / folder).rmdir()
 
     def free(self) -> int | None:

@@ -92,7 +92,7 @@ def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gath
     for path in baselines:
         result = read_result(path)
         if result.kind != "baseline":
-            raise SpecError(f"{path} is no baseline but a {result.kind}", "feedrate baseline makes one")
+            raise SpecError(f"{path} is a {result.kind}, not a baseline", "feedrate baseline makes one")
         others.append((path.name, result))
     if not out.is_dir() or (out / RESULT).is_file():
         main = out.parent if out.name == RESULT else out

@@ -146,7 +146,7 @@ def plan(
     ] = None,
     settings: options.Settings = None,
 ) -> None:
-    """How many accelerators a system feeds, or what a number of accelerators needs.
+    """Say how many accelerators a system feeds, or what a number of accelerators needs.
 
     \b
     Examples:
