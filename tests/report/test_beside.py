@@ -130,7 +130,7 @@ def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
     assert "1 MiB sequential read" in render(result_blocks(weka()), 60)
     assert "Nothing was measured" not in page(weka())
     write_result(tmp_path, plain_sweep())
-    with pytest.raises(SpecError, match="is no baseline"):
+    with pytest.raises(SpecError, match="is a sweep, not a baseline"):
         gather(tmp_path, [tmp_path], [])
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="no result"):
