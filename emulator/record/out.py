@@ -195,6 +195,17 @@ def require_apart(out: Path, dataset: object) -> None:
         )
 
 
+def require_no_result_around(dataset: Path) -> None:
+    """Refuse a dataset's folder that lies in a result. Raises SpecError."""
+    mine = dataset.resolve()
+    for folder in (mine, *mine.parents):
+        try:
+            read_result(folder)
+        except FeedrateError:  # no run.json, or somebody else's
+            continue
+        raise SpecError(f"the dataset {dataset} lies in the result {folder}", "choose another folder")
+
+
 def prepare_out(path: Path, force: bool, held: bool = False) -> None:
     """Create the folder OUT, or take an empty one, and try a write there. Before anything is measured.
 

@@ -18,6 +18,7 @@ from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.progress import State, Tally, shown
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
+from emulator.record.out import require_no_result_around
 from emulator.run.comm import Comm, agreed
 from emulator.run.shared import repeats_of
 from emulator.storage.base import Store, WriteOptions
@@ -79,6 +80,8 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
     if how.dask and comm.size > 1:
         raise SpecError("--dask under mpirun would make every file twice", "use one of them")
     first = comm.rank == 0
+    if isinstance(store, FolderStore):
+        agreed(comm, lambda: require_no_result_around(store.root) if first else None)
     with ExitStack() as stack:
         nobody = nullcontext((Holding(store), None))
         holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else nobody))

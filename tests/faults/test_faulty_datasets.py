@@ -209,6 +209,16 @@ def test_a_result_has_no_place_in_a_dataset_nor_around_one(data: Path) -> None:
     assert not (data / "out").exists()
 
 
+def test_a_dataset_has_no_place_in_a_result(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("-w", "unet3d-tiny", "--loader", "direct", "--mismatched-dataset", "--out", out)
+    assert run(tmp_path, "run", data, *words).status == 0
+    for place in (out, out / "new" / "data"):
+        done = run(tmp_path, "generate", place, *WORDS)
+        assert done.status == 2 and "lies in the result" in done.one_line()
+    assert not (out / "new").exists()
+
+
 CHANGES = {
     "payload": "ratio=2", "seed": 1, "recipe": "kits19", "identity": "0" * 64, "samples_per_file": 2,
     "bytes": 1, "files": 7, "subfolders": 3, "suffix": "_x.npy", "format": "raw", "table_crc32": 5,
