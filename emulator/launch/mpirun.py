@@ -364,7 +364,7 @@ _BANNERS = (
 )
 """Words in mpirun's banners, which our own line replaces."""
 _NOISE = re.compile(
-    r"\[[^\]]*:\d+\] (PMIX|PRTE|OPAL|ORTE|OMPI|\*\*\*|\[ ?\d+\])|\[warn\]|Abort is in progress|"
+    r"\[[^\]]*:\d+\] ((?i:PMIX|PRTE|OPAL|ORTE|OMPI|MCA)|\*\*\*|\[ ?\d+\])|\[warn\]|Abort is in progress|"
     r"(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|.*hit ctrl-c again|\s*\*\*\* "
 )
 """Lines of Open MPI, PMIx and libevent."""

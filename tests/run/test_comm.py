@@ -43,6 +43,18 @@ def test_banners_are_left_out_and_everything_else_stays():
     assert list(without_banners(lines)) == [lines[0], *lines[6:]]
 
 
+def test_lines_in_which_open_mpi_says_that_others_are_gone_are_left_out():
+    hidden: list[str] = []
+    lines = [
+        "[node1:14851] pmix_ptl_base: send_msg: write failed: Connection reset by peer (104) [sd = 24]\n",
+        "[node1:77] PRTE ERROR: Unreachable in file odls.c\n",
+    ]
+    assert list(without_banners([*lines, "[node1:77] a line of a driver\n"], hidden)) == [
+        "[node1:77] a line of a driver\n"
+    ]
+    assert hidden == lines
+
+
 def test_nul_bytes_that_mpirun_forwards_are_left_out():
     """Open MPI 5 was seen to put one before the words of a rank that was ending."""
     assert list(without_banners(["\0feedrate: error: rank 1\n"])) == ["feedrate: error: rank 1\n"]
