@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,29 +52,6 @@ class Files:
             with path.open("rb", buffering=0) as file:
                 while file.readinto(buffer):
                     pass
-
-
-def in_a_process(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of `work` in a process of its own, and the most megabytes that it had resident."""
-    begin = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        try:
-            work()
-            os._exit(0)
-        except BaseException as error:  # noqa: BLE001
-            print(repr(error), file=sys.stderr)
-            os._exit(1)
-    _, status, used = os.wait4(child, 0)
-    if status:
-        raise SystemExit(f"it ended with {status}")
-    return time.monotonic() - begin, used.ru_maxrss / 1000
-
-
-def become_feedrate(*words: object) -> None:
-    """Replace this process by the command `feedrate`."""
-    os.execv(sys.executable, feedrate(*words))  # noqa: S606
 
 
 def cpu_of_children() -> float:

@@ -1,15 +1,12 @@
 """The cost of reading: feedrate's loaders beside fio and others, on the same bytes, in turns.
 
     python benchmarks/read_path.py files FOLDER    whole .npz files, cold and warm; --dlio PYTHON adds DLIO
-    python benchmarks/read_path.py small FOLDER    requests of 24, 115 and 323 kB from the page cache
     python benchmarks/read_path.py torch FOLDER    --loader torch beside a plain DataLoader, page cache
-    python benchmarks/read_path.py s3 FOLDER       objects of an nginx on this machine (nginx-light)
-    python benchmarks/read_path.py rados POOL      objects of a Ceph pool
 
-`files` reads the dataset in FOLDER, and makes one where there is none (recipe kits19). The others read files
-that they write below FOLDER, with samples of a workload's kind, and remove. Tables have medians of --turns
+`files` reads the dataset in FOLDER, and makes one where there is none (recipe kits19). `torch` reads files
+that it writes below FOLDER, with samples of a workload's kind, and removes. Tables have medians of --turns
 and, in brackets, ranges. CPU is user + system seconds of the client and its workers: fio's as it says, DLIO's
-and `rados bench`'s with their start. DLIO is a run of three epochs less one of one epoch.
+with its start. DLIO is a run of three epochs less one of one epoch.
 """
 
 from __future__ import annotations
@@ -18,18 +15,15 @@ import argparse
 import json
 import os
 import re
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from itertools import count, cycle, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,39 +31,20 @@ import psutil
 from dlio import run_dlio
 from processes import Files, cpu_of_children, feedrate, machine, publish, spread
 
-from emulator.config.storage import ObjectURL
 from emulator.config.workload import AccessSpec, Workload, load_workload
 from emulator.dataset.manifest import Manifest, read_manifest
 from emulator.loader import Loader, make_loader
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.baseline.fio import fio_environment
-from emulator.registry import STORES
 from emulator.run.selftest import ram_files
 from emulator.storage.base import Storage, TimedStorage
-from emulator.storage.posix import PosixStorage, aligned_buffer
+from emulator.storage.posix import PosixStorage
 
-SMALL = (
-    ("24 kB column chunks", "dlrm-b200", 24 * 1024, None),
-    ("115 kB records", "resnet50-a100", 114_747, AccessSpec()),
-    ("323 kB files, opened and closed", "retinanet-b200", 0, None),
-)
-"""Title, workload, bytes of a request (0: a file), access (None: the workload's)."""
-OBJECTS = (64 << 10, 256 << 10, 1 << 20, 4_000_000)
 THREADS = 4
 EPOCHS = 1000
 """Epochs of loaders that read for as long as they are asked."""
 WARM_BATCHES = 100
 """Batches that a DataLoader's workers have read before they are timed."""
-NGINX = """\
-worker_processes 1; daemon off; pid {folder}/pid; error_log stderr; user root;
-events {{ worker_connections 256; }}
-http {{
-  access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000; open_file_cache max=1000;
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  server {{ listen 127.0.0.1:{port}; root {folder}; }}
-}}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +103,10 @@ def table(cases: Iterator[Case], turns: int, only: str) -> Iterator[str]:
                 yield f"| {case.title} | {name} | {figures} | {rival} | {faster} | {cheaper} |"
 
 
-def timed(read: Callable[[], int], seconds: float = 0.0) -> Turn:
-    """Call `read` once at least, and until `seconds` are over."""
-    begin, cpu, size = time.monotonic(), _cpu(), 0
-    while not size or time.monotonic() - begin < seconds:
-        size += read()
+def timed(read: Callable[[], int]) -> Turn:
+    """One turn of `read`, which returns how many bytes it read."""
+    begin, cpu = time.monotonic(), _cpu()
+    size = read()
     return Turn(size, time.monotonic() - begin, _cpu() - cpu)
 
 
@@ -239,42 +213,6 @@ def dlio(python: Path, files: Files, cold: bool) -> Turn:
     return Turn(size, long - short, its - less)
 
 
-def small_requests(given: argparse.Namespace) -> Iterator[Case]:
-    """Small requests: the direct loader, a loop of os.preadv in one Python thread, and fio."""
-    for title, name, request, access in SMALL:
-        with tempfile.TemporaryDirectory(dir=given.place) as made, ExitStack() as stack:
-            folder, workload = Path(made), load_workload(name)
-            files = ram_files(folder, workload)
-            batch = max(1, min(workload.loader.batch_size, files.samples // 4))
-            workload = changed(workload, access, batch_size=batch)
-            storage = PosixStorage(folder, direct=False, cache="warm")
-            batches = batches_of(*loader_of(stack, "direct", workload, files, storage), EPOCHS)
-            paths = [folder / one for one in files.names]
-            size = request or int(files.sizes[0])
-            some = plain_preadv(paths, size)
-            limit = ("time_based=1", f"runtime={round(given.seconds * 1000)}ms", "openfiles=1")
-            next(batches)
-            found: dict[str, Contestant] = {
-                "feedrate direct": lambda own=batches: timed(lambda: next(own), given.seconds),
-                "plain os.preadv": lambda own=some: timed(lambda: next(own), given.seconds),
-                "fio psync": lambda paths=paths, size=size, limit=limit: fio(
-                    paths, "psync", size, *limit, direct=False, depth=1
-                ),
-            }
-            yield Case(title, found, ("fio psync", "plain os.preadv"))
-
-
-def plain_preadv(paths: Sequence[Path], request: int) -> Iterator[int]:
-    """The bytes of one file after the other, read by requests in one thread."""
-    buffer = aligned_buffer(2**21)
-    places = [range(0, path.stat().st_size - request + 1, request) for path in paths]
-    for path, starts in cycle(list(zip(paths, places, strict=True))):
-        file = os.open(path, os.O_RDONLY)
-        done = sum(os.preadv(file, (buffer[:request],), at) for at in starts)
-        os.close(file)
-        yield done
-
-
 def torch_loaders(given: argparse.Namespace) -> Iterator[Case]:
     """--loader torch beside a DataLoader with as many workers, whose samples are one os.preadv each."""
     for name in ("retinanet-b200", "flux-b200"):
@@ -323,112 +261,10 @@ def changed(workload: Workload, access: AccessSpec | None = None, **loader: Any)
     return replace(workload, loader=spec, access=access or workload.access, accelerator=accelerator)
 
 
-def objects_of(size: int) -> Workload:
-    """A workload whose samples are objects of this size."""
-    workload = changed(
-        load_workload("retinanet-b200"), AccessSpec(),
-        batch_size=16, workers=THREADS, prefetch=8, block_bytes=4 << 20,
-    )  # fmt: skip
-    return replace(workload, sample=replace(workload.sample, bytes_mean=size, bytes_sd=0))
-
-
-def s3_objects(given: argparse.Namespace) -> Iterator[Case]:
-    """Whole objects by one GET each: the direct loader beside threads that call obstore alone."""
-    os.environ |= dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "any")
-    for size in OBJECTS:
-        with tempfile.TemporaryDirectory(dir=given.place) as folder, ExitStack() as stack:
-            os.environ["AWS_ENDPOINT_URL"] = url = stack.enter_context(nginx(Path(folder)))
-            (Path(folder) / "bucket/set").mkdir(parents=True)
-            files = ram_files(Path(folder) / "bucket/set", objects_of(size))
-            store = STORES.load("s3")(ObjectURL(kind="s3", bucket="bucket", prefix="set"))
-            rank = loader_of(stack, "direct", objects_of(size), files, store)
-            readers = {
-                "feedrate direct": batches_of(*rank, EPOCHS),
-                "obstore alone": obstore_alone(url, [f"set/{name}" for name in files.names], files),
-            }
-            found: dict[str, Contestant] = {
-                name: lambda own=own: after_one(own, given.seconds) for name, own in readers.items()
-            }
-            yield Case(f"objects, {files.sizes[0] / 1000:.0f} kB", found, ("obstore alone",))
-
-
-def after_one(sizes: Iterator[int], seconds: float) -> Turn:
-    next(sizes)
-    return timed(lambda: next(sizes), seconds)
-
-
-def obstore_alone(url: str, keys: list[str], files: Manifest) -> Iterator[int]:
-    """The bytes of 16 objects each, by threads that do nothing else."""
-    import obstore
-
-    options: Any = {"allow_http": True}
-    client = obstore.store.S3Store("bucket", endpoint=url, region="us-east-1", client_options=options)
-    turns, size = cycle(keys), int(files.sizes[0])
-    with ThreadPoolExecutor(THREADS) as pool:
-        for _ in count():
-            some = [next(turns) for _ in range(16)]
-            yield sum(pool.map(lambda key: len(obstore.get_range(client, key, start=0, end=size)), some))
-
-
-@contextmanager
-def nginx(folder: Path) -> Iterator[str]:
-    """The URL at which nginx serves folder/BUCKET/KEY. It looks at no signature."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port))
-    program = shutil.which("nginx") or sys.exit("there is no nginx: apt-get install --yes nginx-light")
-    server = subprocess.Popen([program, "-p", str(folder), "-c", str(folder / "nginx.conf")])
-    try:
-        for _ in range(100):
-            with socket.socket() as probe:
-                if not probe.connect_ex(("127.0.0.1", port)):
-                    break
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def rados_objects(given: argparse.Namespace) -> Iterator[Case]:
-    """Whole objects by one operation each: the direct loader beside Ceph's own tool."""
-    pool = str(given.place)
-    url = ObjectURL(kind="rados", bucket=pool, prefix="feedrate-set", options=(("conf", given.conf),))
-    rados = ["rados", "-c", given.conf, "-p", pool, "bench"]
-    for size in OBJECTS:
-        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            store = STORES.load("rados")(url)
-            files = ram_files(Path(folder), objects_of(size))
-            for name in files.names:
-                store.put(name, Path(folder, name).read_bytes())
-            stack.callback(store.delete, files.names)
-            found, objects = int(files.sizes[0]), str(len(files.names))
-            kept = ["-b", str(found), "-t", str(THREADS), "--max-objects", objects, "--no-cleanup"]
-            _said([*rados, "60", "write", *kept])
-            stack.callback(_said, [*rados[:-1], "cleanup"])
-            batches = batches_of(*loader_of(stack, "direct", objects_of(size), files, store), EPOCHS)
-            contestants: dict[str, Contestant] = {
-                "feedrate direct": lambda own=batches: after_one(own, given.seconds),
-                "rados bench": lambda size=found: rados_bench(rados, size, given.seconds),
-            }
-            yield Case(f"objects, {found / 1000:.0f} kB", contestants, ("rados bench",))
-
-
-def rados_bench(rados: list[str], size: int, seconds: float) -> Turn:
-    """Ceph's tool reads the objects that it has written, at random."""
-    cpu = cpu_of_children()
-    said = _said([*rados, f"{seconds:.0f}", "rand", "-t", str(THREADS)])
-    took, reads = (
-        float(re.findall(rf"Total {words}:\s+([\d.]+)", said)[0]) for words in ("time run", "reads made")
-    )
-    return Turn(round(reads * size), took, cpu_of_children() - cpu)
-
-
 CASES: dict[str, Callable[[argparse.Namespace], Iterator[Case]]] = {
-    "files": whole_files, "small": small_requests, "torch": torch_loaders, "s3": s3_objects,
-    "rados": rados_objects,
-}  # fmt: skip
+    "files": whole_files,
+    "torch": torch_loaders,
+}
 
 
 def main() -> None:
@@ -436,11 +272,9 @@ def main() -> None:
     parser.add_argument("what", choices=CASES)
     parser.add_argument("place", type=Path)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn: small, s3, rados")
     parser.add_argument("--batches", type=int, default=300, help="of a turn: torch")
     parser.add_argument("--files", type=int, default=24, help="files that are made: files")
     parser.add_argument("--dlio", type=Path, help="python of an environment with DLIO 2.0: files")
-    parser.add_argument("--conf", default=os.environ.get("CEPH_CONF", "/etc/ceph/ceph.conf"), help="rados")
     parser.add_argument("--only", default="", help="contestants whose names match this pattern")
     parser.add_argument("--out", type=Path, help="write the table there as Markdown")
     given = parser.parse_args()

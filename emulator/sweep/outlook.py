@@ -75,7 +75,7 @@ class Pace:
 
 
 def start_seconds(ranks: int) -> float:
-    """Estimate how long a command takes to start `ranks` ranks on this host and to end (results/start.md)."""
+    """Estimate how long a command takes to start `ranks` ranks on this host and to end."""
     return 2.0 + 0.2 * ranks / cores()
 
 

@@ -1,7 +1,7 @@
 """The oracle: the same ranks and network as processes of simpy, as its users write them.
 
 Nothing of the engine is in it: rates are recomputed from the definition of max-min fairness whenever a stream
-begins or ends. benchmarks/simulate.py measures its speed.
+begins or ends.
 """
 
 from collections import Counter

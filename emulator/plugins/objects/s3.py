@@ -33,7 +33,7 @@ _CHUNK = 256 << 10
 """Bytes after which a body is handed on while the rest of it arrives."""
 _AT_ONCE = 512 << 10
 """Bytes up to which a body is taken at once. A stream takes 60 us more of CPU at 256 KiB, 50 at 512, and 60
-less at 1 MiB (obstore alone, 4 threads, nginx; results/read_path_objects.md)."""
+less at 1 MiB (obstore alone, 4 threads, nginx)."""
 _PART = 16 << 20
 """Bytes of one part of an upload; what is smaller is put at once."""
 _PAGE = 1000
