@@ -1,8 +1,8 @@
 """feedrate: how many accelerators can this storage feed?
 
-For notebooks and scripts: `generate`, `verify`, `baseline`, `checkpoint`, `simulate`, `read`, `find_knee`,
-`figures`, imported when they are used, so that a rank imports nothing of them. `emulator.api` also has `run`
-and `sweep`: here these are packages.
+For notebooks and scripts: `generate`, `verify`, `baseline`, `checkpoint`, `simulate`, `read`, `compare`,
+`find_knee`, `figures`, imported when they are used, so that a rank imports nothing of them. `emulator.api`
+also has `run`, `sweep`, `record` and `report`: here these are packages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Result,
         baseline,
         checkpoint,
+        compare,
         figures,
         find_knee,
         generate,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    "Picture", "Result", "__version__", "baseline", "checkpoint", "figures", "find_knee", "generate", "read",
-    "simulate", "verify",
+    "Picture", "Result", "__version__", "baseline", "checkpoint", "compare", "figures", "find_knee",
+    "generate", "read", "simulate", "verify",
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +52,14 @@ from emulator.storage import open_store
 from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.summary import recovered
 
+if TYPE_CHECKING:
+    from emulator.plugins.page.compare import Comparison
+    from emulator.plugins.page.page import Report
+    from emulator.plugins.recorder.job import Written
+
 __all__ = [
-    "Picture", "Result", "baseline", "checkpoint", "figures", "find_knee", "generate", "read", "run",
-    "simulate", "sweep", "verify",
+    "Picture", "Result", "baseline", "checkpoint", "compare", "figures", "find_knee", "generate", "read",
+    "record", "report", "run", "simulate", "sweep", "verify",
 ]  # fmt: skip
 
 
@@ -308,6 +313,63 @@ def checkpoint(
     except Quiet as end:
         raise RankError(f"feedrate checkpoint ended with status {end.code}", read_failure(job.out)) from None
     return read(out)
+
+
+def record(
+    command: Sequence[str],
+    *,
+    out: str | os.PathLike[str],
+    steps: int | None = None,
+    warmup: int = 5,
+    keep_names: bool = False,
+    traced_steps: int = 100,
+    force: bool = False,
+) -> Written:
+    """Run a PyTorch job unchanged, and write down how it reads and what a step takes.
+
+    The arguments are the options of `feedrate record`; the job's exit status is `observation.status`. Around
+    a loop of this process there is `plugins.recorder.recording`. Call it in the main thread. Raises
+    SpecError, StorageError, LaunchError.
+    """
+    from emulator.plugins.recorder import strace
+    from emulator.plugins.recorder.job import prepare, write
+    from emulator.plugins.recorder.session import run_job
+    from emulator.plugins.recorder.watch import Watch
+
+    why = strace.usable()
+    prepare(Path(out), force)
+    watch = Watch(traced=not why, keep_names=keep_names)
+    traced = traced_steps if steps is None else min(traced_steps, steps // 2)
+    ran = run_job(command, watch, warmup + traced, None if steps is None else warmup + steps)
+    return write(Path(out), watch, ran, why=why, warmup=warmup)
+
+
+def report(
+    out: str | os.PathLike[str],
+    *,
+    baselines: Sequence[str | os.PathLike[str]] = (),
+    systems: Sequence[str] = (),
+) -> Report:
+    """A result with what stands beside it: baselines of the same storage, systems by name or file.
+
+    `out` may be a folder of results. `Report.write` makes the page, pictures and files that
+    `feedrate report` writes. Raises StorageError, SpecError.
+    """
+    from emulator.plugins.page import page
+
+    return page.report(Path(out), [Path(one) for one in baselines], systems)
+
+
+def compare(
+    outs: Sequence[str | os.PathLike[str]], *, references: Sequence[str] = (), match: str = ""
+) -> Comparison:
+    """Results beside each other and beside published ones: tables by name or CSV file, or `all`.
+
+    `match` keeps published systems whose name has its words. Raises StorageError, SpecError.
+    """
+    from emulator.plugins.page import compare as comparing
+
+    return comparing.compare_folders([Path(one) for one in outs], references, match)
 
 
 def simulate(

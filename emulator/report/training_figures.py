@@ -101,26 +101,26 @@ def hero(result: RunResult, limit: StorageLimit | None = None) -> fig.Figure | N
     """
     if len({point.ranks for point in by_ranks(result)}) < 2:
         return None
-    figure = _throughput(result, limit, by_limit=True)
+    most = max(point.bytes_per_second for point in result.points)
+    limits = [limit] if limit is not None and limit.bytes_per_second <= 3 * most else []
+    figure = throughput(result, limits, by_limit=True)
     return figure and replace(figure, name="answer", title="Throughput and the knee")
 
 
-def throughput(result: RunResult) -> fig.Figure | None:
-    """All processes together: bytes/s against the process count, with the ideal line and the knee."""
-    return _throughput(result)
-
-
-def _throughput(
-    result: RunResult, limit: StorageLimit | None = None, by_limit: bool = False
+def throughput(
+    result: RunResult, limits: Sequence[StorageLimit] = (), by_limit: bool = False
 ) -> fig.Figure | None:
+    """All processes together: bytes/s against the process count, with the ideal line, the knee, and `limits`.
+
+    `by_limit`: points in the colours of what limits them.
+    """
     points = by_ranks(result)
     if not points:
         return None
     x = fig.process_axis([point.ranks for point in points])
     log = x.kind == "log"
     most = max(point.bytes_per_second for point in points)
-    seen = limit is not None and limit.bytes_per_second <= 3 * most
-    most = max(most, limit.bytes_per_second if limit and seen else 0.0)
+    most = max(most, *(limit.bytes_per_second for limit in limits), 0.0)
     name, unit = ("", 1.0) if log else unit_for(most, RATES)
     dots = measured(points, lambda point: point.bytes_per_second / unit, by_limit=by_limit)
     top = most / unit * (2.0 if log else 1.18) or 1.0
@@ -132,10 +132,12 @@ def _throughput(
         each = demand / unit
         ends = (float(points[0].ranks) if log else 0.0, min(points[-1].ranks * 1.02, top / each))
         marks.append(fig.Line(points=tuple((end, end * each) for end in ends), colour=fig.IDEAL, dashed=True))
-    if limit is not None and seen:
-        rate = limit.bytes_per_second
+    for place, limit in enumerate(limits, start=1):
+        rate, alone = limit.bytes_per_second, len(limits) == 1
         label = f"{limit.name}: {show_rate(rate)}"
-        marks.append(fig.HorizontalLine(y=rate / unit, colour=fig.SECOND, label=label))
+        colour = fig.SECOND if alone else fig.series_colour(place)
+        marks.append(fig.HorizontalLine(y=rate / unit, colour=colour, label=label if alone else ""))
+        legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
     fit = [
         (ranks, *(ranks * level / unit for level in levels))
         for ranks, *levels in fitted(result)

@@ -6,7 +6,7 @@ from synthetic_results import plain_sweep
 from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
 from emulator.plugins.checkpoint.report import QUESTION, answer, figures, setting, tables
 from emulator.plugins.page.compare import blocks, compare
-from emulator.plugins.page.page import beside, gather, page
+from emulator.plugins.page.page import page, report
 from emulator.record.out import write_result
 from emulator.record.result import RunResult
 from emulator.report.drawing import NARROW, WIDE, svg
@@ -89,12 +89,12 @@ def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):
     for name, result in (("train", plain_sweep()), ("save", run(of(2.0)))):
         (tmp_path / name).mkdir()
         write_result(tmp_path / name, result)
-    found = gather(tmp_path, [], [])
-    assert found.main == tmp_path / "train"
-    assert [table.caption for table in beside(plain_sweep(), found)[0]] == [
+    found = report(tmp_path)
+    assert found.folder == tmp_path / "train"
+    assert [table.caption for table in found.tables] == [
         f"All results in {tmp_path.name}",
         "Mean of the checkpoints (save)",
         "Each checkpoint (save)",
     ]
     (tmp_path / "train" / "run.json").unlink()
-    assert gather(tmp_path, [], []).main == tmp_path / "save"
+    assert report(tmp_path).folder == tmp_path / "save"

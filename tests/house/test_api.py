@@ -45,10 +45,23 @@ def test_a_result_is_a_table_figures_and_a_sentence(tmp_path):
     assert "14 accelerators" in result.answer and "| ranks |" in result._repr_markdown_()
     pictures[0].save(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    shown = api.report(tmp_path)
+    shown.write(tmp_path / "a.md")
+    assert shown.result == result.run and "| ranks |" in (tmp_path / "a.md").read_text()
+    assert "no difference" in emulator.compare([tmp_path, tmp_path]).moves[0]
+    with pytest.raises(FeedrateError, match="txt"):
+        shown.write(tmp_path / "a.txt")
+
+
+def test_a_job_is_recorded(tmp_path):
+    seen = api.record([sys.executable, "-c", "raise SystemExit(3)"], out=tmp_path / "job")
+    assert seen.observation.status == 3 and seen.described is None and seen.refused
 
 
 def test_the_surface_is_what_it_says():
-    assert set(api.__all__) - set(dir(emulator)) == {"run", "sweep"}, "packages have these names"
+    assert set(api.__all__) - set(dir(emulator)) == {"run", "sweep", "record", "report"}, (
+        "packages have these names"
+    )
     with pytest.raises(AttributeError):
         emulator.nothing  # noqa: B018
 

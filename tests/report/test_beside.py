@@ -19,7 +19,7 @@ from emulator.plugins.baseline.report import (
     tables,
     training_figure,
 )
-from emulator.plugins.page.page import beside, gather, page
+from emulator.plugins.page.page import page, report
 from emulator.record.out import write_result
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report.drawing import WIDE, chart, svg
@@ -105,9 +105,9 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
         write_result(tmp_path / name, one)
     system = '[storage]\nnodes = 6\nbandwidth = "227GB/s"\n[hardware]\ndrives_per_node = 10\n'
     (tmp_path / "ours.toml").write_text(system + 'drive_capacity = "7.68TB"\n')
-    found = gather(tmp_path, [], [])
-    assert found.main == tmp_path / "sweep"
-    shown, pictures = beside(plain_sweep(), found)
+    found = report(tmp_path)
+    assert found.folder == tmp_path / "sweep"
+    shown, pictures = found.tables, found.figures
     assert [table.caption for table in shown] == [
         f"All results in {tmp_path.name}",
         "Training beside fio (fio)",
@@ -115,7 +115,7 @@ def test_a_folder_gives_one_page_with_all_of_it(tmp_path: Path):
         "Every queue depth (fio)",
         "Efficiency",
     ]
-    html = page(plain_sweep(), shown, pictures)
+    html = found.text("html")
     assert [figure.name for figure in pictures] == [f"baseline-{name}" for name in FIGURES]
     assert {f'id="plot-baseline-{name}"' in html for name in FIGURES} == {True}
     for table in shown:
@@ -131,10 +131,10 @@ def test_a_baseline_alone_and_what_is_none(tmp_path: Path):
     assert "Nothing was measured" not in page(weka())
     write_result(tmp_path, plain_sweep())
     with pytest.raises(SpecError, match="is a sweep, not a baseline"):
-        gather(tmp_path, [tmp_path], [])
+        report(tmp_path, [tmp_path])
     (tmp_path / "empty").mkdir()
     with pytest.raises(StorageError, match="no result"):
-        gather(tmp_path / "empty", [], [])
+        report(tmp_path / "empty")
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -15,8 +15,8 @@ import pytest
 from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, with_steps
 
 from emulator.analysis.point import PARTS, mean_step
-from emulator.errors import MissingError, StorageError
-from emulator.plugins.page.page import inline, write_html
+from emulator.errors import MissingError
+from emulator.plugins.page.page import inline
 from emulator.record.result import RunResult
 from emulator.record.steps import STEP
 from emulator.report.drawing import DARK, WIDE, chart, draw_result, extra, legend_rows, svg
@@ -213,12 +213,6 @@ def test_pictures_are_written_whole(tmp_path: Path) -> None:
     draw_result(EXAMPLES["empty"](), tmp_path / "a.svg", "svg")
     assert ET.fromstring((tmp_path / "a.svg").read_text()).tag == f"{SVG}svg"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "a.svg"]
-
-
-def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StorageError) as error:
-        write_html(EXAMPLES["empty"](), tmp_path / "nowhere" / "a.html")
-    assert "\n" not in str(error.value)
 
 
 def test_a_missing_package_is_named_with_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:

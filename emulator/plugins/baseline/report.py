@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from emulator.plugins.baseline.suites import access_name
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report import figure as fig
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
-from emulator.report.training_figures import by_ranks, mean_demand, measured
+from emulator.report.training_figures import StorageLimit, by_ranks, mean_demand, throughput
 from emulator.report.view import marks_line
 from emulator.units import show_rate, show_seconds
 
@@ -388,24 +388,16 @@ def latency_figure(result: RunResult) -> fig.Figure | None:
 
 def training_figure(training: RunResult, baseline: RunResult) -> fig.Figure | None:
     """Return training throughput against processes, with the tool's maxima as dashed levels."""
-    points = by_ranks(training)
-    most = maxima(baseline.baseline)
-    levels = [(name, bytes_per_second(c)) for name, c in most.items() if c.read and c.read_share == 1]
-    if not points or not levels:
-        return None
-    dots = measured(points, lambda point: point.bytes_per_second)
-    marks: list[fig.Mark] = []
-    legend = [fig.Key("training", fig.MEASURED)]
-    for place, (name, rate) in enumerate(levels, start=1):
-        marks.append(fig.HorizontalLine(y=rate, colour=fig.series_colour(place)))
-        legend.append(fig.Key(f"{tool(baseline)}, {name}", fig.series_colour(place), "dash"))
-    return fig.Figure(
+    levels = [
+        StorageLimit(bytes_per_second(corner), f"{tool(baseline)}, {name}")
+        for name, corner in maxima(baseline.baseline).items()
+        if corner.read and corner.read_share == 1
+    ]
+    figure = throughput(training, levels) if levels else None
+    return figure and replace(
+        figure,
         name="baseline-training",
         title=f"Training beside {tool(baseline)}",
-        caption="What training reads, all processes together. Dashed: the most that the baseline read.",
-        x=fig.process_axis([point.ranks for point in points]),
-        y=fig.rate_axis(max([dot.y for dot in dots] + [rate for _, rate in levels]) * 1.15, show_rate),
-        marks=(*marks, *fig.through(dots, fig.MEASURED)),
-        legend=(*legend, *fig.flagged_key(dots)),
-        qualified=marks_line(training),
+        caption="What training reads, all processes together. Dashed: what processes that never wait would "
+        "read, and the most that the baseline read.",
     )

@@ -13,19 +13,12 @@ from emulator import live
 from emulator.analysis.gate import worst
 from emulator.cli import options
 from emulator.errors import SpecError
-from emulator.files import require_writable, write_whole
+from emulator.files import require_writable
 from emulator.plugins.page import compare as comparing
-from emulator.plugins.page.page import beside, gather, write_html
-from emulator.plugins.page.reference import load_references
-from emulator.record.out import read_result
-from emulator.report import training
-from emulator.report.drawing import draw_result, write_picture
+from emulator.plugins.page import page
 from emulator.report.junit import write_junit
-from emulator.report.metrics import as_openmetrics
-from emulator.report.table import as_plain, to_csv
-from emulator.report.terminal import as_markdown, print_blocks, result_blocks
-from emulator.report.view import kind_of
-from emulator.sweep.summary import recovered
+from emulator.report.table import as_plain
+from emulator.report.terminal import print_blocks
 from emulator.units import parse_share
 
 Html = Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")]
@@ -74,30 +67,12 @@ def report(
     files = {"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown, "prom": openmetrics}
     _check(files)
     gate = options.Gate(require, threshold, junit)
-    found = gather(out, baseline or [], system or [])
-    result = recovered(found.main)
-    tables, figures = beside(result, found)
-    blocks = [*result_blocks(result), *tables]
+    found = page.report(out, baseline or [], system or [])
     if live.for_programs():
-        folder = found.main.parent if found.main.is_file() else found.main
-        live.answer({**options.answer_of(result, folder), "beside": [as_plain(table) for table in tables]})
-    elif STDOUT not in (csv, markdown):
-        print_blocks(blocks)
-    if csv is not None:
-        kind = kind_of(result)
-        _write(csv, to_csv(training.csv_table(result) if kind is training else kind.tables(result)[0]))
-    if markdown is not None:
-        _write(markdown, as_markdown(blocks))
-    if openmetrics is not None:
-        _write(openmetrics, as_openmetrics(result))
-    if html is not None:
-        write_html(result, html, tables, figures, found.limit)
-        _said(f"page: {html}")
-    for path, form in ((png, "png"), (svg, "svg")):
-        if path is not None:
-            draw_result(result, path, form)
-            _said(f"picture: {path}")
-    gate.leave(result)
+        beside = [as_plain(table) for table in found.tables]
+        live.answer({**options.answer_of(found.result, found.folder), "beside": beside})
+    _show(found, files)
+    gate.leave(found.result)
 
 
 def compare(
@@ -131,54 +106,38 @@ def compare(
       feedrate compare old new --html compare.html
       feedrate compare old new --fail-if-worse 5%
     """
-    _check({"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown})
+    files = {"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown}
+    _check(files)
     share = None if fail_if_worse is None else parse_share("--fail-if-worse", fail_if_worse)
     if junit is not None:
         if share is None:
             raise SpecError("--junit was given without --fail-if-worse", "add --fail-if-worse 5%")
         require_writable(junit)
-    found = [read_result(out) for out in outs]
-    names = comparing.names_of(outs, [result.label for result in found])
-    results = list(zip(names, found, strict=True))
-    comparison = comparing.compare(results, *load_references(reference or []), match)
-    blocks = comparing.blocks(comparison)
+    comparison = comparing.compare_folders(outs, reference or [], match)
     if live.for_programs():
         live.answer(comparing.as_plain(comparison))
-    elif STDOUT not in (csv, markdown):
-        print_blocks(blocks)
-    if csv is not None:
-        _write(csv, to_csv(comparing.tables(comparison)[0]))
-    if markdown is not None:
-        _write(markdown, as_markdown(blocks))
-    if html is not None:
-        comparing.write_html(comparison, html)
-        _said(f"page: {html}")
-    for path, kind in ((png, "png"), (svg, "svg")):
-        if path is not None:
-            write_picture(comparing.figures(comparison), path, kind, "Comparison")
-            _said(f"picture: {path}")
+    _show(comparison, files)
     if share is not None:
         verdicts = comparing.gate(share, comparison)
         for verdict in verdicts:
             print(verdict.line)
         if junit is not None:
-            write_junit(junit, names[0], verdicts)
+            write_junit(junit, comparison.results[0].name, verdicts)
         raise typer.Exit(worst(verdicts))
 
 
-def _said(line: str) -> None:
-    """A line for people, where stdout is not the answer alone."""
-    if not live.quiet():
-        typer.echo(line)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file, or to stdout for `-`. Raises StorageError."""
-    if path == STDOUT:
-        sys.stdout.write(text)
-        return
-    write_whole(path, text)
-    _said(f"file: {path}")
+def _show(document: page.Document, files: Mapping[str, Path | None]) -> None:
+    """Show it for people, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
+    if not live.for_programs() and STDOUT not in files.values():
+        print_blocks(document.blocks)
+    for form, path in files.items():
+        if path == STDOUT:
+            sys.stdout.write(document.text(form))
+        elif path is not None:
+            document.write(path, form)
+            if not live.quiet():
+                what = {"html": "page", "png": "picture", "svg": "picture"}.get(form, "file")
+                typer.echo(f"{what}: {path}")
 
 
 def _check(files: Mapping[str, Path | None]) -> None:

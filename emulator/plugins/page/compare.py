@@ -14,14 +14,15 @@ from emulator.analysis.gate import Verdict, knee_range, no_worse, threshold_of
 from emulator.analysis.knee import INCONCLUSIVE
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
-from emulator.files import write_whole
-from emulator.plugins.page.page import laid_out, plotted, render
-from emulator.plugins.page.reference import PublishedFigure, Submission
+from emulator.plugins.page.page import Document, laid_out, plotted, render, unknown_form
+from emulator.plugins.page.reference import PublishedFigure, Submission, load_references
+from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.report import figure as fig
-from emulator.report.table import Cell, Column, Table, number, one_place, three_digits, three_places
+from emulator.report.drawing import write_picture
+from emulator.report.table import Cell, Column, Table, number, one_place, three_digits, three_places, to_csv
 from emulator.report.table import as_plain as table_as_plain
-from emulator.report.terminal import Text
+from emulator.report.terminal import Text, as_markdown
 from emulator.report.training_figures import computes
 from emulator.report.view import kind_of, marks, marks_line, notes, title
 from emulator.units import show_bytes, show_rate, show_seconds
@@ -99,9 +100,9 @@ class Compared:
         return str(self.result.workload.get("name", ""))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Everything that the table and the page of a comparison show."""
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Document):
+    """Results beside each other and beside published ones."""
 
     results: tuple[Compared, ...]
     published: tuple[Entry, ...] = ()
@@ -117,6 +118,22 @@ class Comparison:
         """The points of all results."""
         return [entry for compared in self.results for entry in compared.entries]
 
+    @property
+    def blocks(self) -> list[Text | Table]:
+        return blocks(self)
+
+    def text(self, form: str) -> str:
+        if form == "html":
+            return page(self)
+        if form == "csv":
+            return to_csv(tables(self)[0])
+        if form == "md":
+            return as_markdown(blocks(self))
+        raise unknown_form(form)
+
+    def draw(self, path: Path, form: str) -> None:
+        write_picture(figures(self), path, form, "Comparison")
+
 
 def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
     """The labels where all results have one of their own, else as few last parts of each path as tell them
@@ -129,6 +146,13 @@ def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{number}: {path}" for number, path in enumerate(paths, 1)]
+
+
+def compare_folders(outs: Sequence[Path], references: Sequence[str] = (), match: str = "") -> Comparison:
+    """Results in folders, beside published tables by name or file. Raises SpecError, StorageError."""
+    found = [read_result(out) for out in outs]
+    names = names_of(outs, [result.label for result in found])
+    return compare(list(zip(names, found, strict=True)), *load_references(references), match)
 
 
 def compare(
@@ -596,11 +620,6 @@ def _qualified(comparison: Comparison) -> str:
         for compared, labels in zip(comparison.results, marked, strict=True)
         for label in labels
     )
-
-
-def write_html(comparison: Comparison, path: Path) -> None:
-    """Write the page whole or not at all. Raises MissingError, StorageError."""
-    write_whole(path, page(comparison))
 
 
 def page(comparison: Comparison) -> str:

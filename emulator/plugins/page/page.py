@@ -6,10 +6,12 @@ A page is self-contained: inline SVG and CSS, no network; it says all without it
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,16 @@ from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.registry import TABLES
 from emulator.report import training
-from emulator.report.drawing import DARK, HERO, NARROW, WIDE, extra, svgs
+from emulator.report.drawing import DARK, HERO, NARROW, WIDE, draw_result, extra, svgs
 from emulator.report.figure import Figure
 from emulator.report.glossary import GLOSSARY, anchor, term_of
-from emulator.report.table import NONE, Cell, Column, Table, heading, shortened
+from emulator.report.metrics import as_openmetrics
+from emulator.report.table import NONE, Cell, Column, Table, heading, shortened, to_csv
+from emulator.report.terminal import Text, as_markdown, result_blocks
 from emulator.report.training import advice, cards
 from emulator.report.training_figures import StorageLimit, hero
 from emulator.report.view import again, kind_of, limits, marks, notes, title
+from emulator.sweep.summary import recovered
 from emulator.text import masked, printable
 from emulator.units import show_bytes, show_rate, show_seconds
 
@@ -57,17 +62,47 @@ LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
 """Kinds of results that lead a page; others stand beside these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """The results and systems of one page."""
+class Document:
+    """What is shown in a terminal and written as files."""
 
-    main: Path
-    """OUT of the result that leads."""
+    @property
+    def blocks(self) -> list[Text | Table]:
+        """Its paragraphs and tables."""
+        raise NotImplementedError
+
+    def text(self, form: str) -> str:
+        """As `html`, `csv`, `md`, or of a result `prom` (OpenMetrics). Raises MissingError, SpecError."""
+        raise NotImplementedError
+
+    def draw(self, path: Path, form: str) -> None:
+        """Write its plots as `png` or `svg`. Raises MissingError, StorageError."""
+        raise NotImplementedError
+
+    def write(self, path: str | os.PathLike[str], form: str = "") -> None:
+        """Write a file whole or not at all, in the form that its name ends in unless one is given.
+
+        Raises MissingError, SpecError, StorageError.
+        """
+        file = Path(path)
+        form = form or file.suffix.removeprefix(".")
+        if form in ("png", "svg"):
+            self.draw(file, form)
+        else:
+            write_whole(file, self.text(form))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Document):
+    """A result, and everything that stands beside it."""
+
+    folder: Path
+    """OUT of the result."""
+    result: RunResult
     others: tuple[tuple[str, RunResult], ...]
     """Name and result of each other one beside it."""
     systems: tuple[str, ...]
     """Names or files of the systems that it ran on."""
-    folder: bool = False
+    listed: bool = False
     """True if they lie in a folder that was given; then a table lists them."""
 
     @property
@@ -81,8 +116,57 @@ class Gathered:
                     found.append(StorageLimit(corner.read.bytes_per_second, words))
         return max(found, key=lambda limit: limit.bytes_per_second, default=None)
 
+    @cached_property
+    def _beside(self) -> list[tuple[str, tuple[tuple[Table, ...], tuple[Figure, ...]]]]:
+        return [(name, kind_of(other).beside(self.result, other)) for name, other in self.others]
 
-def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gathered:
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        """The tables beside the result's own, each with the name of where it is from."""
+        tables = [_all_of(self)] if self.listed and self.others else []
+        for name, (found, _) in self._beside:
+            tables += [replace(table, caption=f"{table.caption} ({name})") for table in found]
+        if self.systems:
+            for name in TABLES:
+                tables += TABLES.load(name)(self.result, self.systems)
+        return tuple(table for table in tables if table.rows)
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """The figures beside the result's own."""
+        return tuple(
+            replace(figure, title=f"{figure.title} ({name})")
+            for name, (_, figures) in self._beside
+            for figure in figures
+        )
+
+    @property
+    def blocks(self) -> list[Text | Table]:
+        return [*result_blocks(self.result), *self.tables]
+
+    def text(self, form: str) -> str:
+        kind = kind_of(self.result)
+        if form == "html":
+            return page(self.result, self.tables, self.figures, self.limit)
+        if form == "csv":
+            return to_csv(
+                training.csv_table(self.result) if kind is training else kind.tables(self.result)[0]
+            )
+        if form == "prom":
+            return as_openmetrics(self.result)
+        if form == "md":
+            return as_markdown(self.blocks)
+        raise unknown_form(form)
+
+    def draw(self, path: Path, form: str) -> None:
+        draw_result(self.result, path, form)
+
+
+def unknown_form(form: str) -> SpecError:
+    return SpecError(f"a file cannot be written as {form!r}", "write .html, .png, .svg, .csv or .md")
+
+
+def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = ()) -> Report:
     """Find what the page of `out` shows: a result, or a folder that holds results and system files.
 
     In a folder the kind that comes first in `LEADING` leads (of several the one made last), the other
@@ -90,13 +174,13 @@ def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gath
     """
     others = []
     for path in baselines:
-        result = read_result(path)
-        if result.kind != "baseline":
-            raise SpecError(f"{path} is a {result.kind}, not a baseline", "feedrate baseline makes one")
-        others.append((path.name, result))
+        other = read_result(path)
+        if other.kind != "baseline":
+            raise SpecError(f"{path} is a {other.kind}, not a baseline", "feedrate baseline makes one")
+        others.append((path.name, other))
     if not out.is_dir() or (out / RESULT).is_file():
         main = out.parent if out.name == RESULT else out
-        return Gathered(main=main, others=tuple(others), systems=tuple(systems))
+        return Report(folder=main, result=recovered(main), others=tuple(others), systems=tuple(systems))
     held = {path.parent: read_result(path) for path in sorted(out.glob(f"*/{RESULT}"))}
     if not held:
         read_result(out)  # says what is missing
@@ -105,7 +189,9 @@ def gather(out: Path, baselines: Sequence[Path], systems: Sequence[str]) -> Gath
     for kind in reversed(kinds):
         others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != main]
     files = (str(path) for path in sorted(out.glob("*.toml")) if _is_system(path))
-    return Gathered(main=main, others=tuple(others), systems=(*systems, *files), folder=True)
+    return Report(
+        folder=main, result=recovered(main), others=tuple(others), systems=(*systems, *files), listed=True
+    )
 
 
 def _turn(kind: str) -> tuple[int, str]:
@@ -121,21 +207,7 @@ def _is_system(path: Path) -> bool:
     return False
 
 
-def beside(result: RunResult, found: Gathered) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
-    """The tables and figures of everything beside `result`, each with the name of where it is from."""
-    tables: list[Table] = [_all_of(found, result)] if found.folder and found.others else []
-    figures: list[Figure] = []
-    for name, other in found.others:
-        more_tables, more_figures = kind_of(other).beside(result, other)
-        tables += [replace(table, caption=f"{table.caption} ({name})") for table in more_tables]
-        figures += [replace(figure, title=f"{figure.title} ({name})") for figure in more_figures]
-    if found.systems:
-        for name in TABLES:
-            tables += TABLES.load(name)(result, found.systems)
-    return tuple(table for table in tables if table.rows), tuple(figures)
-
-
-def _all_of(found: Gathered, main: RunResult) -> Table:
+def _all_of(found: Report) -> Table:
     """Every result of a folder in a row, the leading one first."""
     columns = (
         Column("result", align="fold"),
@@ -143,25 +215,11 @@ def _all_of(found: Gathered, main: RunResult) -> Table:
         Column("made", align="left", room=90),
         Column("what it says", align="fold"),
     )
-    named = [(found.main.name, main), *found.others]
+    named = [(found.folder.name, found.result), *found.others]
     rows = tuple(
         (made.label or name, made.kind, made.created, kind_of(made).answer(made)) for name, made in named
     )
-    return Table(caption=f"All results in {found.main.resolve().parent.name}", columns=columns, rows=rows)
-
-
-def write_html(
-    result: RunResult,
-    path: Path,
-    tables: Sequence[Table] = (),
-    figures: Sequence[Figure] = (),
-    limit: StorageLimit | None = None,
-) -> None:
-    """Write the page whole or not at all, with the `tables` and `figures` that stand beside the result.
-
-    `limit` is the most that another tool read. Raises MissingError, StorageError.
-    """
-    write_whole(path, page(result, tables, figures, limit))
+    return Table(caption=f"All results in {found.folder.resolve().parent.name}", columns=columns, rows=rows)
 
 
 def page(
