@@ -324,6 +324,16 @@ def current() -> View:
     return _output.view
 
 
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show nothing while the body runs."""
+    before, _output.view = _output.view, Nothing()
+    try:
+        yield
+    finally:
+        _output.view = before
+
+
 def for_programs() -> bool:
     """True when the answer is printed as JSON."""
     return _output.json

@@ -14,7 +14,7 @@ import numpy as np
 
 from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import drift
-from emulator.config.workload import Workload
+from emulator.config.workload import UNLIKE, Workload
 from emulator.record.result import STORAGE, Flag, HostShare, Point
 from emulator.units import counted, show_bytes, show_rate, show_seconds
 
@@ -204,6 +204,24 @@ def another_dataset(difference: str) -> Flag | None:
         return None
     sentence = f"The dataset is not the workload's: {difference}. The figures are not this workload's."
     return Flag(name="mismatched-dataset", value=1.0, threshold=0.0, sentence=sentence)
+
+
+def unlike_job(workload: Workload) -> Flag | None:
+    """Where it was recorded, the workload's replay was > 5 % faster or slower than the job."""
+    job = workload.job
+    if job is None or job.trusted:
+        return None
+    sentence = (
+        f"The recording is not to be trusted: where it was made, its replay was {percent(job.difference)} "
+        f"than the job ({job.replay_samples_per_second:.1f} samples/s, not {job.samples_per_second:.1f}): "
+        f"{job.why}."
+    )
+    return Flag(name="unlike-job", value=abs(job.difference), threshold=UNLIKE, sentence=sentence)
+
+
+def percent(difference: float) -> str:
+    """A relative difference of speeds, as 12 % faster."""
+    return f"{abs(difference):.0%} {'faster' if difference > 0 else 'slower'}"
 
 
 def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:

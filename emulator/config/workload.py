@@ -177,6 +177,38 @@ class TrainingSpec:
         share("au_threshold", self.au_threshold)
 
 
+UNLIKE = 0.05
+"""Largest relative difference between the rates of a recorded job and its replay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """The job that was recorded, beside its replay on the storage where it was recorded."""
+
+    samples_per_second: float
+    """Of all its processes, in its own samples."""
+    waited: float
+    """Share of the time in which it waited for data."""
+    replay_samples_per_second: float
+    replay_waited: float
+    why: str = ""
+    """Where the two rates differ by more than 5 %: why, as far as that is known."""
+
+    def __post_init__(self) -> None:
+        positive(self, "samples_per_second", "replay_samples_per_second")
+        at_least(0, self, "waited", "replay_waited")
+
+    @property
+    def difference(self) -> float:
+        """The replay's rate by the job's, less 1."""
+        return self.replay_samples_per_second / self.samples_per_second - 1
+
+    @property
+    def trusted(self) -> bool:
+        """True where the replay is as fast as the job."""
+        return abs(self.difference) <= UNLIKE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One training workload on one kind of accelerator."""
@@ -190,6 +222,8 @@ class Workload:
     accelerator: AcceleratorSpec
     training: TrainingSpec = TrainingSpec()
     access: AccessSpec = AccessSpec()
+    job: JobSpec | None = None
+    """Of a recorded workload that was checked."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 

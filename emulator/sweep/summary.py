@@ -20,6 +20,7 @@ from emulator.analysis.flags import (
     point_flags,
     short_run,
     small_dataset,
+    unlike_job,
 )
 from emulator.analysis.here import here
 from emulator.analysis.knee import find_knee
@@ -67,7 +68,7 @@ def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, An
     """Return the result before its first point."""
     memory = int(environment["memory_bytes"]) * len(environment["hosts"])
     small = None if job.storage.emulated else small_dataset(manifest.total, memory)
-    flags = (small, another_dataset(mismatch(job.workload, manifest)))
+    flags = (small, another_dataset(mismatch(job.workload, manifest)), unlike_job(job.workload))
     return new_result(
         job.kind,
         command=job.command,

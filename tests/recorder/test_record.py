@@ -35,7 +35,18 @@ def record(
     out: Path, kind: str, folder: Path, *words: str, options: tuple[str, ...] = (), **environment: str
 ):
     return feedrate(
-        "record", "--out", out, *options, "--", sys.executable, JOBS, kind, folder, *words, **environment
+        "record",
+        "--out",
+        out,
+        "--no-check",
+        *options,
+        "--",
+        sys.executable,
+        JOBS,
+        kind,
+        folder,
+        *words,
+        **environment,
     )
 
 
@@ -139,6 +150,24 @@ def test_a_job_that_kills_itself_and_one_without_a_loader(tracer, tmp_path):
     lines = [line for line in done.err.splitlines() if "no DataLoader" in line]
     assert "24 data files of 1.2 MB" in lines[0]
     assert not (tmp_path / "none" / "workload.toml").exists()
+
+
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_a_recording_is_checked_by_a_replay_of_the_same_files(tracer, tmp_path):
+    data, out = make_files(tmp_path / "data", [20_000] * 96), tmp_path / "job"
+    job = ("--", sys.executable, JOBS, "files", data, "step=0.02", "epochs=3", "batch_size=2")
+    before = sorted(data.iterdir())
+    done = feedrate("record", "--out", out, "--tracer", tracer, "--traced-steps", "20", *job)
+    assert done.status == 0 and done.out == "steps 144\n", done.err
+    job = load_workload(str(out / "workload.toml")).job
+    assert job is not None, done.err
+    # A busy machine may make the two differ: then the recording is not trusted, and says so.
+    assert ("not to be trusted" in done.err) == (not job.trusted) == bool(job.why)
+    assert f"your job: {job.samples_per_second:.1f} samples/s" in done.err
+    assert 10 < job.samples_per_second <= 100 and 10 < job.replay_samples_per_second <= 110
+    made = {path for path in data.iterdir() if path.suffix == ".bin"}  # the job's own
+    assert sorted(set(data.iterdir()) - made) == before
+    assert all(b"patient" not in path.read_bytes() for path in out.iterdir())
 
 
 def test_what_is_in_the_way_is_not_touched(tmp_path):

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from emulator.plugins.recorder.steps import Track, batches_taken, from_batch_to_batch, step_cpu, step_time
+from emulator.plugins.recorder.steps import (
+    Track,
+    batches_taken,
+    from_batch_to_batch,
+    pace_of,
+    settled,
+    step_cpu,
+    step_time,
+)
 
 
 def track(waits: list[float], step: float, ready: list[int] | None = None, epochs: int = 1) -> Track:
@@ -65,6 +73,20 @@ def test_steps_in_which_the_job_validates_or_waits_for_another_loader_do_not_cou
         other.add(0, number, 4, 1, at, at, number, 0)
     found = step_time([one.table(0, batches_taken([one, other]))], warmup=0)
     assert found is not None and found.seconds == pytest.approx(0.1) and found.steps == 36
+
+
+def test_a_pace_leaves_out_what_was_read_ahead_and_counts_waits():
+    waits = [3.0] + [0.0] * 8 + [0.1, 0.3] * 20
+    found = pace_of([track(waits, 0.2, epochs=2).table()] * 2, 0, ahead=8)
+    assert found is not None and found.steps == 2 * 2 * 41 and found.samples == 4
+    assert found.seconds == pytest.approx(0.2 + 8.0 / 41) and found.waited == pytest.approx(8.0 / 16.2)
+    assert pace_of([track(waits, 0.2).table()], 40, ahead=8) is None
+
+
+def test_of_a_short_epoch_the_second_half_is_settled():
+    epoch, step = np.array([0, 0, 0, 0, 1, 1, 1], np.int32), np.array([0, 1, 2, 3, 0, 1, 2], np.int32)
+    assert settled(epoch, step, 8).tolist() == [False, False, True, True, False, True, True]
+    assert settled(epoch, step, 0).tolist() == [False, True, True, True, False, True, True]
 
 
 def test_too_few_steps_give_nothing():

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from emulator import live
+from emulator.analysis.flags import percent
 from emulator.errors import FeedrateError, SpecError
 from emulator.plugins.recorder import strace
+from emulator.plugins.recorder.check import check
 from emulator.plugins.recorder.describe import main_loader, main_loaders, reads_words, step_words
 from emulator.plugins.recorder.job import Written, prepare, write
 from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.session import Ran, end_as, run_job
 from emulator.plugins.recorder.watch import Watch
 from emulator.units import show_bytes, show_seconds
+
+_BY_SIGNAL = 128
+"""Exit statuses from here on say that somebody has ended the job."""
 
 TRACERS = ("auto", "strace", "python")
 
@@ -45,6 +51,9 @@ def record(
             help="First steps, after the warm-up, whose reads strace sees.",
         ),
     ] = 100,
+    no_check: Annotated[
+        bool, typer.Option("--no-check", help="Do not replay the job at the end, to compare the two rates.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite JOB.")] = False,
 ) -> None:
     """Run a job unchanged, and write down how it reads and what a step takes: a workload and a recipe.
@@ -66,14 +75,16 @@ def record(
     ran = run_job(job, watch, traced, enough)
     try:
         written = write(out, watch, ran, why=why, warmup=warmup)
-        _say(written, ran)
+        _say(lines(written, ran))
+        if not no_check and 0 <= ran.status < _BY_SIGNAL:
+            written = _checked(written, watch)
         if live.for_programs():
             found = written.observation
             step = found.step.seconds if found.step else None
             told = {
                 "step_seconds": step,
                 "workload": written.described is not None,
-                "told": lines(written, ran),
+                "told": [*lines(written, ran), *check_lines(written)],
             }
             live.answer({"folder": str(written.folder), "reads": found.how, **told})
     except FeedrateError as error:
@@ -85,10 +96,40 @@ def record(
         raise typer.Exit(status)
 
 
-def _say(written: Written, ran: Ran) -> None:
+def _say(told: Iterable[str]) -> None:
     """On stderr: the job's own output is on stdout."""
-    for line in lines(written, ran):
+    for line in told:
         sys.stderr.write(line + "\n")
+
+
+def _checked(written: Written, watch: Watch) -> Written:
+    """`written` with its check, or with the reason why there is none on stderr."""
+    if written.described is None:
+        return written
+    try:
+        _say(["  now a replay of about 10 s, to check the recording (--no-check leaves it out)"])
+        written = check(written, watch)
+    except FeedrateError as error:
+        _say([f"  not checked by a replay: {error}"])
+    _say(check_lines(written))
+    return written
+
+
+def check_lines(written: Written) -> list[str]:
+    """The job's rate beside its replay's, for people; nothing where it was not checked."""
+    job = written.described.workload.job if written.described else None
+    if job is None:
+        return []
+    found = [
+        f"  your job: {job.samples_per_second:.1f} samples/s, {job.waited:.0%} waiting; its replay here: "
+        f"{job.replay_samples_per_second:.1f} ({job.difference:+.1%}), {job.replay_waited:.0%} waiting"
+    ]
+    if not job.trusted:
+        found.append(
+            f"  the recording is not to be trusted: its replay is {percent(job.difference)}: {job.why}; "
+            "results made with it have the flag unlike-job"
+        )
+    return found
 
 
 def _seen(loader: Loader) -> str:

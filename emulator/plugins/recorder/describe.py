@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import fmean
 
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec, Workload
@@ -48,13 +49,9 @@ def main_loader(observation: Observation) -> Loader | None:
     for other in alike[1:]:
         reads = reads.plus(other.reads)
     first = alike[0]
-    return Loader(
-        rank=first.rank,
-        host=first.host,
-        process=first.process,
-        settings=first.settings,
-        torch=first.torch,
-        accelerator=first.accelerator,
+    stored = [one.stored for one in alike if one.stored is not None]
+    return replace(
+        first,
         epochs=max(one.epochs for one in alike),
         steps=sum(one.steps for one in alike),
         samples=sum(one.samples for one in alike),
@@ -63,9 +60,9 @@ def main_loader(observation: Observation) -> Loader | None:
         ahead=sum(one.samples * one.ahead for one in alike) / max(1, sum(one.samples for one in alike))
         if first.samples
         else 1.0,
-        others=first.others,
         step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
         batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
+        stored=fmean(stored) if stored else None,
         reads=reads,
     )
 

@@ -29,7 +29,7 @@ from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.plugins.recorder.describe import Described, describe, main_loader
 from emulator.plugins.recorder.observation import Loader, Observation, Overhead
 from emulator.plugins.recorder.session import Ran
-from emulator.plugins.recorder.steps import SEEN, Table, from_batch_to_batch, step_time
+from emulator.plugins.recorder.steps import SEEN, Pace, Table, from_batch_to_batch, pace_of, step_time
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.machine import describe_machine, utc_now
 from emulator.record.rows import read_rows, write_rows
@@ -56,6 +56,8 @@ class Written:
     told: tuple[str, ...]
     refused: str
     """Why there is no workload; empty: there is one."""
+    pace: Pace | None = None
+    """The job's own, to compare its replay with; None: too few steps."""
 
 
 def several() -> tuple[int, int]:
@@ -188,6 +190,7 @@ def _put_together(folder: Path, parts: Sequence[tuple[Observation, Sequence[Tabl
         names={name: size for one, _ in parts for name, size in one.names.items()},
     )
     main = main_loader(merged)
+    mine: list[Table] = []
     if main is not None:
         mine = [table for table, one in zip(tables, loaders, strict=True) if one.settings == main.settings]
         in_turn = not main.settings.workers and not main.accelerator
@@ -206,7 +209,11 @@ def _put_together(folder: Path, parts: Sequence[tuple[Observation, Sequence[Tabl
         write_whole(folder / RECIPE, toml(described.recipe))
         write_whole(folder / WORKLOAD, toml(described.workload))
     told = described.told if described else ()
-    return Written(folder=folder, observation=merged, described=described, told=told, refused=refused)
+    ahead = described.workload.loader.prefetch if described else 0
+    pace = pace_of(mine, warmup, ahead)
+    return Written(
+        folder=folder, observation=merged, described=described, told=told, refused=refused, pace=pace
+    )
 
 
 def toml(spec: Workload | Recipe) -> str:

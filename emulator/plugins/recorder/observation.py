@@ -70,12 +70,14 @@ class Loader:
     """Median CPU seconds of the process that trains, in a step that nobody traced; 0: not known."""
     batch_cpu_seconds: float = 0.0
     """CPU seconds of its workers for a batch, while nobody traced them."""
+    stored: float | None = None
+    """Bytes from storage for each byte that was read, while nobody traced; None: not known."""
     reads: Reads
 
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
-        at_least(0, self, "others", "step_cpu_seconds", "batch_cpu_seconds")
+        at_least(0, self, "others", "step_cpu_seconds", "batch_cpu_seconds", "stored")
 
     @property
     def share_read(self) -> float:

@@ -25,6 +25,8 @@ from emulator.storage.posix import resident_pages
 
 MOST_FILES = 2_000_000
 """Files that are told apart; what is read of further ones is counted, but not which they are."""
+_MOST_PATHS = 20_000
+"""Files of a group whose paths are kept in memory, for the replay that checks the recording."""
 
 _MOST_PAGES = 2**20
 _MOST_RUNS = 2**18
@@ -266,6 +268,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.files: dict[int, int] = {}  # number of a file -> its bytes
+        self.paths: dict[int, bytes] = {}  # the same of the first ones -> where it is
         self.opens = self.stats = self.visits = self.visit_bytes = self.visit_size = 0
         self.bytes = self.direct = self.mapped = 0
         self.requests, self.runs = Histogram(), Histogram()
@@ -285,6 +288,7 @@ class _Group:
 
     def merge(self, other: _Group) -> None:
         self.files.update(other.files)
+        self.paths.update(other.paths)
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.requests.merge(other.requests)
@@ -375,7 +379,11 @@ class Reduction:
         number = len(self._numbers) if old is None else old[0]
         self._numbers[digest] = (number, max(size, old[1] if old else 0), 0)
 
-    def _keep_name(self, path: bytes, size: int) -> None:
+    def _holds(self, group: _Group, number: int, path: bytes, size: int) -> None:
+        """The group reads the file."""
+        group.files[number] = size
+        if len(group.paths) < _MOST_PATHS:
+            group.paths[number] = path
         if self.names is not None:
             self.names[os.fsdecode(path)] = size
 
@@ -406,8 +414,7 @@ class Reduction:
         group.visit_bytes += size
         group.visit_size += size
         group.bytes += size
-        group.files[number] = size
-        self._keep_name(path, size)
+        self._holds(group, number, path, size)
         group.readahead[device] = group.readahead.get(device, 0) + size
 
     def looked(self, key: object, path: bytes) -> None:
@@ -461,8 +468,7 @@ class Reduction:
         if not handle.visit:
             group.visits += 1
             group.visit_size += handle.size
-            group.files[handle.number] = handle.size
-            self._keep_name(handle.path, handle.size)
+            self._holds(group, handle.number, handle.path, handle.size)
             device = self.file(handle.path)
             if device is not None:
                 group.readahead[device[2]] = group.readahead.get(device[2], 0) + size
@@ -483,8 +489,7 @@ class Reduction:
             pages, resident = _in_memory(path, found[1])
             group.pages += pages
             group.resident += resident
-        group.files[found[0]] = found[1]
-        self._keep_name(path, found[1])
+        self._holds(group, found[0], path, found[1])
         group.readahead[found[2]] = group.readahead.get(found[2], 0) + size
 
     def _end(self, handle: _Open) -> None:

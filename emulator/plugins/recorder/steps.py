@@ -74,6 +74,20 @@ class StepTime:
         at_least(0, self, "seconds", "at_least", "steps", "all_steps", "waited")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast steps follow each other, waiting included."""
+
+    seconds: float
+    """Mean, from batch to batch."""
+    waited: float
+    """Share of the time in which a batch was waited for."""
+    steps: int
+    """Steps that it is taken from."""
+    samples: float = 0.0
+    """Mean samples of a batch; 0: batches do not tell."""
+
+
 @dataclass(slots=True)
 class Track:
     """The steps of one loader as they come in, one rank's."""
@@ -173,6 +187,46 @@ def step_cpu(table: Table) -> float:
     return float(np.median(known)) if len(known) else 0.0
 
 
+def settled(epoch: NDArray[np.int32], step: NDArray[np.int32], ahead: int) -> NDArray[np.bool_]:
+    """Steps after what was read ahead at the epoch's start, or in the second half of a short epoch."""
+    _, which, counts = np.unique(epoch, return_inverse=True, return_counts=True)
+    found: NDArray[np.bool_] = step >= np.clip(counts // 2, 1, max(1, ahead))[which]
+    return found
+
+
+def pace_of(tables: Sequence[Table], warmup: int, ahead: int) -> Pace | None:
+    """The job's pace over steps that are like those of a replay, from all ranks; None: there are too few.
+
+    Left out are the first `ahead` batches of an epoch, and what `step_time` leaves out for another
+    DataLoader's sake.
+    """
+    parts = []
+    for table in tables:
+        used = untraced(table[warmup:])
+        used = used[_alone(used) & settled(used["epoch"], used["step"], ahead)]
+        parts.append(used)
+    rows = np.concatenate(parts) if parts else np.zeros(0, SEEN)
+    total = float((rows["wait"] + rows["between"]).sum())
+    if len(rows) < FEW or not total:
+        return None
+    return Pace(
+        seconds=total / len(rows),
+        waited=float(rows["wait"][rows["ready"] != 1].sum()) / total,
+        steps=len(rows),
+        samples=float(rows["samples"].mean()),
+    )
+
+
+def _alone(table: Table) -> NDArray[np.bool_]:
+    """Steps that are whole and in which the process took no more than usual of another DataLoader."""
+    whole: NDArray[np.bool_] = ~np.isnan(table["between"])
+    if not whole.any():
+        return whole
+    typical = float(np.median(table["between"][whole]))
+    usual: NDArray[np.bool_] = table["others"] <= np.median(table["others"][whole])
+    return whole & usual & (table["other_wait"] <= _SMALL * typical)
+
+
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
     """What a step takes, from the steps of all ranks after `warmup` of each; None: too few were seen.
 
@@ -193,8 +247,7 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         if not whole.any():
             continue
         typical = float(np.median(table["between"][whole]))
-        alone = whole & (table["others"] <= np.median(table["others"][whole]))
-        alone &= table["other_wait"] <= _SMALL * typical
+        alone = _alone(table)
         all_times.append(cycle[whole])
         betweens.append((table["between"] - table["other_wait"])[whole])
         waits.append((table["wait"] + table["other_wait"])[whole])

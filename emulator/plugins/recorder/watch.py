@@ -191,9 +191,9 @@ class Watch:
             steps, batches = np.sum([track.batches for track in tracks], 0).tolist()
             got, asked = np.sum([track.read for track in tracks], 0).tolist()
             counters, used = self._counters(keys, self._seen), self._counters(keys, self._used)
-            ticks, made = used.get("ticks", 0), batches
+            free, made = used, batches
             if batches > asked:  # what tracing costs is not the job's
-                ticks, made = ticks - counters.get("ticks", 0), batches - asked
+                free, made = _since(counters, used), batches - asked
             loader = Loader(
                 rank=tracks[0].rank,
                 host=host,
@@ -209,11 +209,23 @@ class Watch:
                 ahead=asked / got if got else 1.0,
                 others=float(np.median(table["others"])),
                 step_cpu_seconds=step_cpu(table),
-                batch_cpu_seconds=ticks / made / os.sysconf("SC_CLK_TCK") if settings.workers else 0.0,
+                batch_cpu_seconds=free.get("ticks", 0) / made / os.sysconf("SC_CLK_TCK")
+                if settings.workers
+                else 0.0,
+                stored=free["storage"] / max(1, free["calls"])
+                if {"storage", "calls"} <= free.keys()
+                else None,
                 reads=self.reduction.seen(first, counters, not self.traced),
             )
             found.append((loader, table))
         return found
+
+    def files(self, settings: Settings) -> list[bytes]:
+        """Paths of files that the loaders with these settings read: the first ones, in order."""
+        groups = [
+            self.reduction.group(key) for key, seen in self.loaders.items() if seen.settings == settings
+        ]
+        return sorted({path for group in groups for path in group.paths.values()})
 
     def _give_reads_of_main(self) -> None:
         """Without a tracer, files that a process opens itself belong to its loader without workers, if it has

@@ -1,0 +1,185 @@
+"""Replays a recording on the storage where it was made, and compares the rate with the job's.
+
+The replay reads the files that the job read, through links from a folder in memory: nothing is written to
+the user's storage, and no name of a file is kept. It reads them from memory or from storage, as the job did.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from emulator import live
+from emulator.cli.entry import rank_server
+from emulator.config.workload import JobSpec, Workload
+from emulator.dataset.manifest import ADOPTED, Manifest, write_manifest
+from emulator.dataset.table import ROW, Listed
+from emulator.errors import RankError, SpecError
+from emulator.files import write_whole
+from emulator.launch.forkserver import Preload
+from emulator.launch.mpirun import launch
+from emulator.launch.scratch import scratch
+from emulator.plugins.recorder.describe import main_loader, main_loaders
+from emulator.plugins.recorder.job import WORKLOAD, Written, several, toml
+from emulator.plugins.recorder.observation import Loader
+from emulator.plugins.recorder.steps import Pace, settled
+from emulator.plugins.recorder.watch import Watch
+from emulator.record.out import read_failure, read_result
+from emulator.record.steps import Steps, read_steps
+from emulator.storage.folder import FolderStore
+from emulator.sweep import ranks as sweep_ranks
+from emulator.units import show_bytes
+
+_SECONDS = 10.0
+_FEW_STEPS, _MOST_STEPS = 10, 2000
+_COLD, _WARM = 0.9, 0.1
+"""Shares of the bytes read that came from storage: a replay that reads from storage, or from memory, alone
+is like the job from the first on, or up to the second."""
+_BYTES_DIFFER = 0.1
+
+
+def check(written: Written, watch: Watch) -> Written:
+    """`written` with the job's rate beside that of its replay, in workload.toml, too.
+
+    Raises SpecError where the two cannot be compared, and FeedrateError where the replay fails.
+    """
+    described, loader, job = written.described, main_loader(written.observation), written.pace
+    if described is None or loader is None:
+        return written
+    if job is None:
+        raise SpecError("too few steps of the job are like those of a replay", "record a longer stretch")
+    if several()[1] > 1:
+        raise SpecError(
+            "several recorders share the job", "record the launcher: feedrate record -- torchrun ..."
+        )
+    if find_spec("torch") is None:
+        raise SpecError("a replay needs PyTorch beside feedrate", "pip install 'feedrate[torch]'")
+    cache, ranks = _cache(loader), len(main_loaders(written.observation))
+    with scratch() as (folder, _), live.silent():
+        data, out = folder / "data", folder / "out"
+        files = _link(watch.files(loader.settings), data, described.workload)
+        ahead, batch = described.workload.loader.prefetch, described.workload.loader.batch_size
+        epoch = files * described.workload.sample.samples_per_file // (ranks * batch)
+        if epoch < 2:
+            raise SpecError("the files that were seen are too few for two steps", "raise --traced-steps")
+        steps = ahead + min(_MOST_STEPS, max(_FEW_STEPS, math.ceil(_SECONDS / job.seconds)))
+        words = [
+            "run", str(data), "--workload", str(written.folder / WORKLOAD), "--ranks", str(ranks),
+            "--steps", str(min(steps, epoch) if epoch >= _FEW_STEPS + ahead else steps), "--cache", cache,
+            "--out", str(out), "--mismatched-dataset",
+        ]  # fmt: skip
+        if launch(ranks, words, out, Preload(rank_server, [sweep_ranks], "torch")):
+            raise RankError("the replay failed", read_failure(out))
+        (point,) = read_result(out).points
+        rows = read_steps(out)
+    replay = _pace(rows, ahead)
+    if replay is None:
+        raise SpecError("too few steps of the replay came after its read-ahead", "record a longer stretch")
+    # A sample of the replay may be a part of the job's.
+    samples = ranks * (job.samples or loader.settings.batch_size or 1)
+    found = JobSpec(
+        samples_per_second=samples / job.seconds,
+        waited=job.waited,
+        replay_samples_per_second=samples / replay.seconds,
+        replay_waited=replay.waited,
+    )
+    if not found.trusted:
+        flags = [flag.name for flag in point.flags if flag.name != "short"]
+        found = replace(found, why=_why(written, loader, replay, rows, found.difference, flags))
+    workload = replace(described.workload, job=found)
+    write_whole(written.folder / WORKLOAD, toml(workload))
+    return replace(written, described=replace(described, workload=workload))
+
+
+def _cache(loader: Loader) -> Literal["cold", "warm"]:
+    """Where the job's bytes came from while its steps were timed. Raises SpecError for a mixture."""
+    stored = loader.stored
+    if stored is None:
+        raise SpecError("it is not known whether the job read from storage or from memory", "")
+    if _WARM < stored < _COLD:
+        raise SpecError(
+            f"{stored:.0%} of the job's bytes came from storage, the others from memory, as no replay's do",
+            "record when all of its data are in the page cache, or none",
+        )
+    return "cold" if stored >= _COLD else "warm"
+
+
+def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
+    """Make a dataset of links to the files, and return how many there are. Raises FeedrateError."""
+    data.mkdir()
+    sizes: list[int] = []
+    for path in paths:
+        with suppress(OSError):
+            status = os.stat(path)  # noqa: PTH116  bytes
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                (data / str(len(sizes))).symlink_to(os.fsdecode(path))
+                sizes.append(status.st_size)
+    if not sizes:
+        raise SpecError("the files that the job read are gone", "")
+    rows = np.zeros(len(sizes), ROW)
+    rows["bytes"] = sizes
+    manifest = Manifest(
+        format=workload.sample.format,
+        recipe=ADOPTED,
+        seed=0,
+        names=Listed.of(str(number) for number in range(len(sizes))),
+        sizes=np.ascontiguousarray(rows["bytes"]),
+        samples_per_file=workload.sample.samples_per_file,
+    )
+    write_manifest(FolderStore(data), manifest, rows)
+    return len(sizes)
+
+
+def _pace(rows: Steps, ahead: int) -> Pace | None:
+    """The replay's, from batch to batch as its processes have them, as `steps.pace_of` takes the job's."""
+    seconds = waited = 0.0
+    steps = 0
+    for rank in np.unique(rows["rank"]):
+        mine = rows[rows["rank"] == rank]
+        mine = mine[np.lexsort((mine["step"], mine["epoch"]))]
+        mine = mine[settled(mine["epoch"], mine["step"], ahead)]
+        inside = np.flatnonzero(mine["epoch"][1:] == mine["epoch"][:-1]) + 1
+        seconds += float((mine["got"][inside] - mine["got"][inside - 1]).sum())
+        waited += float(mine["wait"][inside].sum())
+        steps += len(inside)
+    if not steps or not seconds:
+        return None
+    return Pace(seconds=seconds / steps, waited=min(1.0, waited / seconds), steps=steps)
+
+
+def _why(
+    written: Written, loader: Loader, replay: Pace, rows: Steps, difference: float, flags: Sequence[str]
+) -> str:
+    """What was seen that can make the replay faster or slower than the job."""
+    step, found = written.observation.step, []
+    asked = loader.steps * loader.share_read * loader.ahead
+    of_job = loader.reads.bytes / asked if asked and loader.reads.bytes else 0.0
+    of_replay = float(rows["bytes"].mean())
+    if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
+        found.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
+    if loader.reads.mapped:
+        found.append("the job maps files, and the replay reads them")
+    if (
+        step is not None
+        and difference > 0
+        and loader.batch_cpu_seconds > step.seconds * loader.settings.workers / 2
+    ):
+        found.append("the job's workers are busy with decoding, and the replay's decode nothing")
+    if step is not None and step.bound:
+        found.append("the job waited for nearly every batch, so that its step time is a bound")
+    if step is not None and step.traced:
+        found.append("too few steps came after the tracing, which makes them longer")
+    if loader.others:
+        found.append("the job takes batches of another DataLoader, too")
+    if flags:
+        found.append(f"the replay has the flags {', '.join(flags)}")
+    return "; ".join(found) or f"nothing that was recorded tells, in {replay.steps} steps of the replay"
