@@ -157,16 +157,15 @@ def test_a_run_that_a_signal_ends_says_so_once(run, number, status, said):
 
 
 @pytest.mark.parametrize("whom", ["command", pytest.param("launcher", marks=pytest.mark.long)])
-def test_nothing_outlives_its_launcher_and_the_next_start_tidies_up(run, tiny, tmp_path, whom):
+def test_nothing_outlives_its_launcher(run, whom):
     place, family = run.scratch(), run.family()
     launcher = family[0] if whom == "launcher" else psutil.Process(run.process.pid)
     launcher.kill()
     assert not outlive(family, 5)
     run.process.wait()
-    done = feedrate(
-        "run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--out", tmp_path / "b"
-    )
-    assert done.status == 0, done.err
+    deadline = time.monotonic() + 5
+    while place.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not place.exists()
 
 

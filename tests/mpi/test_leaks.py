@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import TextIO
 
 import psutil
@@ -111,6 +112,42 @@ def test_workers_end_with_a_rank_that_is_killed(tiny, tmp_path):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def is_helper(process: psutil.Process) -> bool:
+    """True for multiprocessing's resource tracker and the workers' fork server: no run needs them."""
+    return "multiprocessing." in " ".join(unless_ended(process.cmdline, [])) and (
+        unless_ended(process.name, "") != "pt_data_worker"
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("loader", KINDS)
+def test_whoever_is_killed_nothing_is_left_after_5_seconds(tiny, tmp_path, loader):
+    """Kills one process of the run: command, launcher, mpirun, fork server, stand-in, rank, or worker."""
+    random = Random(int(os.environ.get("FEEDRATE_FAULTS_SEED", "1")))
+    for kill in range(int(os.environ.get("FEEDRATE_KILLS", "4"))):
+        folder = tmp_path / str(kill)
+        (folder / "tmp").mkdir(parents=True)
+        with (folder / "said").open("w+") as said:
+            process = start(tiny, folder, said, "--loader", loader, "--epochs", 500)
+            try:
+                seen = watch(process, folder / "out")
+                everyone = family(process)
+                victim = random.choice([one for one in everyone if not is_helper(one)])
+                what = " ".join(unless_ended(victim.cmdline, []))[:200]
+                unless_ended(victim.kill, None)
+                assert process.wait(timeout=30) != 0, what
+                assert not outlive(everyone, 5), what
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        deadline = time.monotonic() + 5
+        while left(seen, folder / "tmp") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left(seen, folder / "tmp"), what
 
 
 def watch(process: subprocess.Popen[str], out: Path | None) -> set[str]:
