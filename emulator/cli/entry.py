@@ -19,8 +19,8 @@ _LAST_WORDS_SECONDS = 2.0
 still has to print the error."""
 TOGETHER = ("ask", "run", "sweep")
 """Commands whose other ranks follow rank 0 (`sweep.ranks.follow`)."""
-ALONE = ("record",)
-"""Commands that run a user's process have no watchdog: it may hang, and signals are meant for it."""
+OF_PROGRAMS = ("record",)
+"""Commands that run a user's program: signals are meant for it, and it may be a rank, but they are none."""
 
 
 def open_streams() -> None:
@@ -49,11 +49,11 @@ def entry() -> None:
         timeout = storage_timeout(sys.argv[1:])
     except FeedrateError:
         timeout = DEFAULT_TIMEOUT  # the command line reports the error
-    if len(sys.argv) < 2 or sys.argv[1] not in ALONE:
-        if started_by_mpi():
-            watch_rank(rank_hint(), timeout)
-        else:
-            supervised(timeout)
+    runs_a_program = len(sys.argv) > 1 and sys.argv[1] in OF_PROGRAMS
+    if started_by_mpi() and not runs_a_program:
+        watch_rank(rank_hint(), timeout)
+    else:
+        supervised(timeout, runs_a_program=runs_a_program)
     try:
         if together and rank_hint() > 0:
             comm = world()

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 from emulator.errors import storage_errors
 from emulator.files import PREFIX_VARIABLE, SCRATCH_VARIABLE
-from emulator.launch.process import process_state
+from emulator.launch.process import let_go_of_output, process_state
 
 MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
@@ -50,6 +51,42 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
     finally:
         _remove(folder)
         os.close(held)
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """Have a process of its own that, if this one is killed during the body, removes the folder of `scratch`.
+
+    It also ends the processes that were started with the folder in their command line.
+    """
+    watched, held = os.pipe()
+    guard = os.fork()
+    if not guard:
+        try:
+            os.setsid()
+            let_go_of_output()
+            os.close(held)
+            if not os.read(watched, 1):  # nobody holds the other end any more
+                _end_users(folder)
+                _remove(folder)
+        finally:
+            os._exit(0)
+    os.close(watched)
+    try:
+        yield
+    finally:
+        with suppress(BrokenPipeError):
+            os.write(held, b".")
+        os.close(held)
+        os.waitpid(guard, 0)
+
+
+def _end_users(folder: Path) -> None:
+    name = os.fsencode(folder.name)
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if name in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGTERM)
 
 
 class RankFile(NamedTuple):

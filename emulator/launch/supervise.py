@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -34,12 +35,19 @@ _STATUS = b"="
 """Followed by one byte: the exit status of the finished command."""
 
 
-def supervised(timeout: float) -> None:
+FOR_PROGRAMS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+"""Signals that a command passes on to the user's program that it runs."""
+
+
+def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
     """Return in a child process, which does the work. This process ends as the child ends, or when it hangs.
 
     Signals are passed on to the child. When this process ends, even by SIGKILL, so does the child.
+    `runs_a_program`: signals are for a program that the child runs; so they do not limit its time.
     """
     handled = {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    if runs_a_program:
+        handled |= {signal.Signals[name] for name in FOR_PROGRAMS}
     handled -= {number for number in handled if signal.getsignal(number) == signal.SIG_IGN}
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     handled.add(signal.SIGCHLD)
@@ -59,7 +67,9 @@ def supervised(timeout: float) -> None:
         Watchdog(timeout, lambda error: _give_up(beat, error), lambda: _tell(beat, b"."))
         return
     os.close(beat)
-    _exit_as(_supervise(child, beats, handled, timeout), child)
+    heard = _Heard(time.monotonic())
+    status = _supervise(child, beats, handled, timeout, heard, ends=not runs_a_program)
+    _exit_as(status, child, over=heard.status is not None)
 
 
 def tell_status(status: int) -> None:
@@ -102,20 +112,25 @@ def _give_up(pipe: int, error: StorageError) -> None:
     os._exit(error.exit_code)
 
 
-def _supervise(child: int, beats: int, handled: set[signal.Signals], timeout: float) -> int:
-    """Wait for the `child`; its wait status, or -1 - exit status where it is left behind."""
-    heard = _Heard(time.monotonic())
+def _supervise(
+    child: int, beats: int, handled: set[signal.Signals], timeout: float, heard: _Heard, *, ends: bool
+) -> int:
+    """Wait for the `child`; its wait status, or -1 - exit status where it is left behind.
+
+    `ends`: a signal tells it to end.
+    """
     told_to_end = False
     while True:
         found = signal.sigtimedwait(handled, 0.25)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
+            heard.listen(beats, heard.last, prolong=False)
             return status
         now = time.monotonic()
         if found is not None and found.si_signo != signal.SIGCHLD:
             if found.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
                 os.kill(child, found.si_signo)
-            if not told_to_end:
+            if ends and not told_to_end:
                 # The time to end counts from here; heartbeats prolong it no more.
                 told_to_end, heard.last = True, now
         if heard.listen(beats, now, prolong=not told_to_end):
@@ -181,16 +196,24 @@ def _leave(child: int) -> None:
     write_stderr(f"feedrate: process {child} is left behind: it ends when the storage answers")
 
 
-def _exit_as(status: int, child: int) -> None:
-    """End this process with the child's status or signal."""
+def end_by(number: int) -> None:
+    """End this process by signal `number`, without a core file; return if that does not end it."""
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+
+
+def _exit_as(status: int, child: int, *, over: bool) -> None:
+    """End this process with the child's status or signal; `over`: its command was over by then."""
     if status < 0:
         os._exit(-1 - status)
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-            os.kill(os.getpid(), number)
+        if over or number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            end_by(number)
         name = signal.Signals(number).name
         write_stderr(f"feedrate: error: the command was killed by {name}{short_of_memory(number)}")
         os._exit(128 + number)

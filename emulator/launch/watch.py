@@ -32,7 +32,7 @@ DEFAULT_TIMEOUT = 30.0
 
 _MOST_PATIENCE = 10.0
 """Longest time of a call that syncs, while the storage moves data, in timeouts."""
-_UNWATCHED = "briefly"
+UNWATCHED = "briefly"
 """Name of threads that the watchdog ignores: nobody waits for them."""
 _LONG_CALLS = frozenset(
     (
@@ -115,7 +115,7 @@ class Watchdog:
         for thread in threading.enumerate():
             # After a fork, threading still has the parent's number for the main thread (until Python 3.12).
             number = os.getpid() if thread is threading.main_thread() else thread.native_id
-            if number is None or thread.name == _UNWATCHED or thread is threading.current_thread():
+            if number is None or thread.name == UNWATCHED or thread is threading.current_thread():
                 continue
             try:
                 used = time.clock_gettime_ns((~number << 3) | 6)  # Linux: the CPU clock of that thread
@@ -149,7 +149,7 @@ class Watchdog:
 
 def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
     """Run `action()` in a thread, wait `seconds` at most, and return True if it ended in time."""
-    thread = threading.Thread(target=action, name=_UNWATCHED, daemon=True)
+    thread = threading.Thread(target=action, name=UNWATCHED, daemon=True)
     thread.start()
     thread.join(seconds)
     return not thread.is_alive()

@@ -63,6 +63,14 @@ def test_generate(shim, tmp_path, calls):
     expect_hang(shim, f"path={data} calls={calls}", str(data), *words, seconds=seconds)
 
 
+def test_record(shim, tmp_path):
+    """The job's own words come after --."""
+    words = ("record", "--storage-timeout", f"{LIMIT:g}s", "--out", tmp_path / "hung" / "job", "--", "true")
+    struck = feedrate_struck(shim, f"path={tmp_path}/hung calls=mkdir mode=hang", *words, seconds=SOON)
+    assert struck.calls > 0 and struck.done.status == 4
+    assert "has not answered for" in struck.done.one_line()
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("loader", ["direct", pytest.param("torch", marks=pytest.mark.long)])
 def test_run(shim, tiny, tmp_path, loader):

@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
-from command import feedrate
+from command import feedrate, is_alive
 
 from emulator.config.recipe import load_recipe
 from emulator.config.workload import load_workload
@@ -243,26 +244,70 @@ def test_reads_are_traced_at_first_and_steps_are_timed_afterwards(context, persi
     assert load_recipe(str(out / "recipe.toml")).files == 128
 
 
-@pytest.mark.long
-def test_what_a_killed_recorder_leaves_is_removed_by_the_next(tmp_path):
-    data = make_files(tmp_path / "data", [20_000] * 8)
-    words = [
-        sys.executable,
-        "-m",
-        "emulator",
-        "record",
-        "--out",
-        str(tmp_path / "killed"),
-        "--",
-        "sleep",
-        "60",
-    ]
-    killed = subprocess.Popen(words)
+def until(found, seconds: float = 30.0):
+    """What `found()` gives, once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (now := found()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return now
+
+
+def recorder(out: Path, *job: object) -> subprocess.Popen:
+    """`feedrate record` of a job, under way."""
+    words = [sys.executable, "-m", "emulator", "record", "--out", out, "--", *job]
+    return subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True)
+
+
+def users(name: str) -> list[psutil.Process]:
+    """Processes with `name` in their command line."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(name in word for word in process.info["cmdline"] or ()):
+            found.append(process)
+    return found
+
+
+HEEDLESS = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: pathlib.Path(sys.argv[1], "interrupted").touch())
+pathlib.Path(sys.argv[1], "ready").touch()
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_the_first_interrupt_is_the_jobs_and_the_second_ends(tmp_path):
+    running = recorder(tmp_path / "job", sys.executable, "-c", HEEDLESS, tmp_path)
     try:
-        while not (left := list(Path("/dev/shm").glob(f"feedrate-*-{killed.pid}-*"))):
-            time.sleep(0.05)
+        assert until((tmp_path / "ready").exists)
+        running.send_signal(signal.SIGINT)
+        assert until((tmp_path / "interrupted").exists)
+        time.sleep(0.6)  # closer ones are one keystroke
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=30)
     finally:
-        killed.kill()
-        killed.wait()
-    assert record(tmp_path / "job", "none", data).status == 0
-    assert not any(folder.exists() for folder in left)
+        running.kill()
+    assert running.returncode == -signal.SIGKILL and "Traceback" not in said
+    assert "the job ended with signal 9: what was seen until then was recorded" in said, said
+    assert (tmp_path / "job" / "record.json").exists()
+
+
+@pytest.mark.parametrize("whom", ["supervisor", "worker", "both"])
+def test_a_killed_recorder_leaves_nothing(whom, tmp_path):
+    """Neither a tracer nor a folder in memory; a job that heeds SIGTERM ends, too."""
+    (tmp_path / "job").mkdir()
+    running = recorder(tmp_path / "job" / "out", "sleep", "600")
+    try:
+        (worker,) = until(psutil.Process(running.pid).children)
+        memory = Path("/dev/shm")
+        (folder,) = until(lambda: list(memory.glob(f"feedrate-*-{worker.pid}-*")))
+        assert until(lambda: [one for one in worker.children(recursive=True) if one.name() == "sleep"])
+        (job,) = [one for one in worker.children(recursive=True) if one.name() == "sleep"]
+        for process in {"supervisor": [running], "worker": [worker], "both": [running, worker]}[whom]:
+            process.kill()
+        running.communicate(timeout=30)
+        assert until(lambda: not folder.exists())
+        assert until(lambda: not users(folder.name)), users(folder.name)
+        assert until(lambda: not is_alive(job))
+    finally:
+        running.kill()

@@ -27,7 +27,7 @@ from emulator.errors import RankError, SpecError
 from emulator.files import write_whole
 from emulator.launch.forkserver import Preload
 from emulator.launch.mpirun import launch
-from emulator.launch.scratch import scratch
+from emulator.launch.scratch import guarded, scratch
 from emulator.plugins.recorder.describe import main_loader, main_loaders
 from emulator.plugins.recorder.job import WORKLOAD, Written, several, toml
 from emulator.plugins.recorder.observation import Loader
@@ -64,7 +64,7 @@ def check(written: Written, watch: Watch) -> Written:
     if find_spec("torch") is None:
         raise SpecError("a replay needs PyTorch beside feedrate", "pip install 'feedrate[torch]'")
     cache, ranks = _cache(loader), len(main_loaders(written.observation))
-    with scratch() as (folder, _), live.silent():
+    with scratch() as (folder, _), guarded(folder), live.silent():
         data, out = folder / "data", folder / "out"
         files = _link(watch.files(loader.settings), data, described.workload)
         ahead, batch = described.workload.loader.prefetch, described.workload.loader.batch_size

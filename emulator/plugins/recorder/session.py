@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import selectors
@@ -18,11 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from emulator.errors import LaunchError, SpecError
-from emulator.launch.scratch import scratch
+import psutil
+
+from emulator.errors import LaunchError, SpecError, StorageError
+from emulator.launch.process import die_with_parent
+from emulator.launch.scratch import guarded, scratch
+from emulator.launch.supervise import FOR_PROGRAMS, end_by, tell_status
+from emulator.launch.watch import UNWATCHED, storage_timeout
 from emulator.plugins.recorder import strace
 from emulator.plugins.recorder.hook import feedrate_probe as probe
 from emulator.plugins.recorder.watch import Watch
+from emulator.units import show_seconds
 
 HOOK = Path(probe.__file__).parent
 """The folder that is put in front of the job's PYTHONPATH."""
@@ -34,8 +39,9 @@ _END_SECONDS = 5.0
 """How long a tracer has to end."""
 _CHUNK = 1 << 20
 _SET_PIPE_SIZE = 1031
-_PR_SET_PDEATHSIG = 1
-_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_SAME_SECONDS = 0.5
+"""Closer than this, two of these are one: sent to a group of processes, it comes from the supervisor, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +72,8 @@ class Listener:
         """True once `enough` steps were seen."""
         self.failure = ""
         """Why it could not go on; empty: it could."""
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        # It looks at the job's files, and hangs where they do; the job must not be ended for that.
+        self._thread = threading.Thread(target=self._run, name=UNWATCHED, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -123,9 +130,18 @@ class Listener:
         self._watch.end_reads()
 
     def stop(self) -> None:
-        """Read what is there, and end. Processes of the job that still run are no longer traced."""
+        """Read what is there, and end. Processes of the job that still run are no longer traced.
+
+        Raises StorageError when a file of the job does not answer.
+        """
         self._stop.set()
-        self._thread.join()
+        timeout = storage_timeout(sys.argv[1:])
+        self._thread.join(_END_SECONDS + timeout)
+        if self._thread.is_alive():
+            raise StorageError(
+                f"a file that the job read has not answered for {show_seconds(timeout)}",
+                "the storage hangs; see the system log",
+            )
 
 
 def _pipe(path: Path) -> int:
@@ -164,7 +180,7 @@ def run_job(job: Sequence[str], watch: Watch, traced: int, enough: int | None) -
         raise LaunchError(
             f"there is no program {job[0]!r}", "give the job after --, as it runs without feedrate"
         )
-    with scratch() as (folder, _):
+    with scratch() as (folder, _), guarded(folder):
         listener = Listener(folder, watch, traced, enough)
         words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
         before, begin = _cpu(), time.monotonic()
@@ -184,17 +200,17 @@ def _cpu() -> float:
 
 
 def _run(words: Sequence[str], env: dict[str, str]) -> int:
-    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
+    parent = os.getpid()
 
-    def die_with_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    def end_with_recorder() -> None:
+        die_with_parent(signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
 
     child: list[int] = []
     with _signals_to(child):
         try:
-            started = subprocess.Popen(words, env=env, preexec_fn=die_with_parent)
+            started = subprocess.Popen(words, env=env, preexec_fn=end_with_recorder)
         except OSError as error:
             raise LaunchError(f"cannot run {words[0]}: {error.strerror}", "give the job after --") from None
         child.append(started.pid)
@@ -207,16 +223,28 @@ def _run(words: Sequence[str], env: dict[str, str]) -> int:
 
 @contextmanager
 def _signals_to(child: list[int]) -> Iterator[None]:
-    """While the body runs, signals go on to the process of `child`, once there is one."""
+    """While the body runs, signals go on to the process of `child`, once there is one.
+
+    A second SIGINT kills it with all that it has started.
+    """
+    last: dict[int, float] = {}
 
     def forward(number: int, frame: FrameType | None) -> None:
+        if number in _ENDING:
+            before, now = last.get(number), time.monotonic()
+            if before is not None and now - before < _SAME_SECONDS:
+                return
+            last[number] = now
+            if before is not None and number == signal.SIGINT:
+                _kill(child)
+                return
         if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
             return  # the terminal has sent it to the job, too
         for process in child:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
 
-    numbers = [getattr(signal, name) for name in _FORWARDED]
+    numbers = [signal.Signals[name] for name in FOR_PROGRAMS]
     before = {
         number: signal.signal(number, forward)
         for number in numbers
@@ -227,6 +255,15 @@ def _signals_to(child: list[int]) -> Iterator[None]:
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+def _kill(processes: Sequence[int]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            job = psutil.Process(process)
+            for one in [*job.children(recursive=True), job]:
+                with suppress(psutil.Error):
+                    one.kill()
 
 
 def _in_foreground() -> bool:
@@ -270,11 +307,8 @@ def end_as(status: int) -> int:
     """The exit status for a job that ended with `status`; what a signal ended ends this process so, too."""
     if status >= 0:
         return status
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if -status not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-status, signal.SIG_DFL)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.kill(os.getpid(), -status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    tell_status(128 - status)
+    end_by(-status)
     return 128 - status
