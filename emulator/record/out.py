@@ -231,6 +231,21 @@ def prepare_out(path: Path, force: bool, held: bool = False) -> None:
             probe.unlink(missing_ok=True)
 
 
+def remove_result(path: Path) -> None:
+    """Remove feedrate's own files of a result, and the folder where nothing else is left.
+
+    Raises SpecError when files of others have such names, StorageError.
+    """
+    check_out(path, force=True)
+    with storage_errors(f"cannot remove the result {path}"):
+        for file in _own_files(path):
+            file.unlink()
+        with suppress(OSError):  # somebody's own files stay
+            (path / SPOOL).rmdir()
+        with suppress(OSError):
+            path.rmdir()
+
+
 def _tidy(path: Path, before: Owner | None) -> None:
     """Remove the temporary files of the process that was killed here. Raises StorageError."""
     with storage_errors(f"cannot write to {path}"):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import yaml
+
 UNET3D = """\
 model: unet3d
 framework: pytorch
@@ -73,6 +75,7 @@ class Run:
     """What a sleep takes beyond its step."""
     record: int = 1_000_000
     """Bytes of a sample."""
+    start: datetime = datetime(2026, 1, 1)
 
     @property
     def seconds(self) -> float:
@@ -130,20 +133,29 @@ class Run:
             _dump(folder / "per_epoch_stats.json", self._stats())
         _dump(folder / "summary.json", self._summary(au, rate * self.ranks, names[0]))
         if newer and metadata:
-            _dump(folder / "training_20260101_000000_metadata.json", self._metadata(layout))
-        (place / "config.yaml").write_text(self._config(seed))
-        (place / "overrides.yaml").write_text("- workload=unet3d_h100\n")
+            when = f"{self.start:%Y%m%d_%H%M%S}"
+            _dump(folder / f"training_{when}_metadata.json", self._metadata(layout, seed))
+        config = self._config(seed)
+        (place / "config.yaml").write_text(config)
+        overrides = ["workload=unet3d_h100", f"++workload.reader.batch_size={self.batch}"]
+        overrides.append(f"++workload.dataset.num_files_train={self.steps * self.batch * self.ranks}")
+        overrides += [f"++workload.train.seed={seed}"] if seed is not None else []
+        (place / "overrides.yaml").write_text(yaml.safe_dump(overrides))
+        choices = {"overrides": {"task": overrides}, "runtime": {"choices": {"workload": "unet3d_h100"}}}
+        (place / "hydra.yaml").write_text(yaml.safe_dump({"hydra": choices}))
         return folder
 
-    def _metadata(self, layout: str) -> dict[str, object]:
+    def _metadata(self, layout: str, seed: int | None) -> dict[str, object]:
         """v2.0 writes what its program held, v3.0 a document with fixed keys."""
         if layout == "v2.0":
             return {"args": {"model": "unet3d"}, "params_dict": {}, "benchmark_type": "training"}
         known = {"benchmark_type": "training", "model": "unet3d", "command": "run", "accelerator": "h100"}
-        return {**known, "run_datetime": "20260101_000000", "num_processes": self.ranks, "parameters": {}}
+        config = yaml.safe_load(self._config(seed))["workload"]
+        when = f"{self.start:%Y%m%d_%H%M%S}"
+        return {**known, "run_datetime": when, "num_processes": self.ranks, "parameters": config}
 
     def _stats(self) -> dict[str, object]:
-        start = datetime(2026, 1, 1)
+        start = self.start
         stats: dict[str, object] = {}
         for epoch in range(1, self.epochs + 1):
             end = start + timedelta(seconds=self.seconds)
@@ -166,7 +178,7 @@ class Run:
             "train_io_stdev_MB_per_second": 0.0,
         }
         return {
-            "start": "2026-01-01T00:00:00",
+            "start": self.start.isoformat(),
             "num_accelerators": self.ranks,
             "num_hosts": self.hosts,
             "hostname": host,
@@ -177,16 +189,19 @@ class Run:
             "host_cpu_count": [8] * self.hosts,
             "host_processor_name": "",
             "potential_caching": [1] * self.hosts,
-            "host_cpuinfo": {"model name": "AMD EPYC"},
-            "host_meminfo": {"MemTotal": "24684092 kB"},
+            "host_cpuinfo": {"model name": "AMD EPYC", "siblings": "8"},
+            "host_meminfo": {"MemTotal": "16777216 kB"},
             "host_memory_GB": [16.0] * self.hosts,
             "data_size_per_host_GB": 0.1,
             "epochs": self.epochs,
-            "end": "2026-01-01T01:00:00",
+            "end": (self.start + timedelta(seconds=self.seconds * self.epochs)).isoformat(),
         }
 
     def _config(self, seed: int | None) -> str:
-        text = UNET3D.replace("146600628", str(self.record)).replace("68341808", "0")
+        files = f"num_files_train: {self.steps * self.batch * self.ranks}"
+        text = UNET3D.replace("num_files_train: 168", files).replace("epochs: 5", f"epochs: {self.epochs}")
+        if self.record != 146_600_628:
+            text = text.replace("146600628", str(self.record)).replace("68341808", "0")
         text = text.replace("batch_size: 7", f"batch_size: {self.batch}").replace("0.323", str(self.step))
         text = text.replace("\ntrain:\n", f"\ntrain:\n  seed: {seed}\n") if seed is not None else text
         return "workload:\n" + "\n".join("  " + line for line in text.splitlines()) + "\n"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from artefacts import LLAMA, Run
 from command import feedrate
 
@@ -26,15 +28,31 @@ def checkpoint_run(folder: Path, verb: str, start: datetime, *, text: bool = Fal
     (folder / "dlio_config").mkdir(parents=True)
     config = LLAMA.replace("_write: 10", f"_write: {count if verb == 'save' else 0}")
     config = config.replace("_read: 10", f"_read: {count if verb == 'load' else 0}")
-    (folder / "dlio_config" / "config.yaml").write_text(config)
+    overrides = ["workload=llama3_8b", f"++workload.checkpoint.checkpoint_folder={folder.name}"]
+    config = config.replace("checkpoint_folder: x", f"checkpoint_folder: '{folder.name}'")
+    hydra = {"overrides": {"task": overrides}, "runtime": {"choices": {"workload": "llama3_8b"}}}
+    metadata = {"benchmark_type": "checkpointing", "model": "llama3-8b", "num_processes": 8}
+    metadata["parameters"] = yaml.safe_load(config)
+    for name, text_of in (
+        ("dlio_config/config.yaml", config),
+        ("dlio_config/overrides.yaml", yaml.safe_dump(overrides)),
+        ("dlio_config/hydra.yaml", yaml.safe_dump({"hydra": hydra})),
+        (f"checkpointing_{folder.name}_metadata.json", json.dumps(metadata)),
+    ):
+        (folder / name).write_text(text_of)
     for rank in range(8):
         spans = {}
         for number in range(1, count + 1):
             began, seconds = start + timedelta(seconds=10 * number), 2 + rank / 10
             duration = f"{seconds:.6f}" if text else seconds
-            spans[f"{verb}_ckpt{number}"] = {"start": began.isoformat(), "duration": duration}
+            spans[f"{verb}_ckpt{number}"] = {
+                "start": began.isoformat(),
+                "end": (began + timedelta(seconds=seconds)).isoformat(),
+                "duration": duration,
+            }
         (folder / f"{rank}_per_epoch_stats.json").write_text(json.dumps({"1": spans}))
     metric = {f"{verb}_checkpoint_duration_mean_seconds": 2.0, "checkpoint_size_GB": 104.7}
+    metric |= {f"{verb}_checkpoint_io_mean_GB_per_second": 104.7 / 2}
     summary = {"start": start.isoformat(), "num_accelerators": 8, "num_hosts": 2, "hostname": "a"}
     summary |= {"metric": metric, "host_memory_GB": [64.0, 0.0], "host_cpu_count": [96, 0]}
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -88,11 +106,10 @@ def test_a_tree_of_three_versions(tree, tmp_path):
     assert skipped["test_data"] == "part of a copy of the benchmark's code"
     assert any("a run of the benchmark kv_cache" in line for line in lines)
     assert any("/datagen/" in line and "holds no summary.json" in line for line in lines)
-    left = [line for line in lines if line.startswith("left out of")]
+    left = [line for line in lines if line.startswith("note on")]
     assert any("0_output.json and 1 more: a placeholder" in line for line in left)
     assert any("20260101_010000: 0_output.json: not valid JSON" in line for line in left)
     assert any("20260101_020000: its logs: the logs belong to another run" in line for line in left)
-    assert len(left) == 3
     strict = feedrate("import", tree, "--out", tmp_path / "strict", "--strict")
     assert strict.status == 2 and strict.one_line() and not (tmp_path / "strict").exists()
     training = read_result(tmp_path / "out" / "unet3d-h100")
@@ -166,7 +183,7 @@ def test_recomputed_above_published_is_said(tmp_path):
 def test_a_run_takes_no_more_steps_than_it_was_told(tmp_path):
     folder = Run(steps=200).write(tmp_path / "run", "v1.0", logs=False)
     config = folder / "configs" / "config.yaml"
-    config.write_text(config.read_text().replace("epochs: 5", "epochs: 5\n    total_training_steps: 50"))
+    config.write_text(config.read_text().replace("epochs: 2", "epochs: 2\n    total_training_steps: 50"))
     (runs,) = import_folder(folder).training.values()
     assert runs[0].published.steps_per_epoch(4) == 50
 
@@ -188,3 +205,50 @@ def test_cores_and_memory_are_of_each_host(tmp_path, logs):
     waits = [host.wait_seconds for host in point.hosts]
     assert all(map(math.isnan, waits)) if not logs else waits == pytest.approx([2 * (1.5 + 19 * 0.005)] * 4)
     export_result(tmp_path / "out", tmp_path / "back")
+
+
+def test_a_configuration_of_another_workload_never_agrees(tmp_path):
+    folder = Run(steps=200).write(tmp_path / "unet3d_h100" / "run", "v3.0", logs=False)
+    other = Run(steps=200, batch=4, step=25.0).write(tmp_path / "other", "v3.0", logs=False)
+    shutil.copy(other / "dlio_config" / "config.yaml", folder / "dlio_config" / "config.yaml")
+    done = feedrate("import", folder.parent, "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+    assert "not possible" in done.out and "they agree" not in done.out
+    (point,) = read_result(tmp_path / "out").points
+    (flag,) = (flag for flag in point.flags if flag.name == "documents")
+    assert "train.computation_time is 25.0 in config.yaml, 0.1 in the metadata" in flag.sentence
+    rate = sum(import_run(read_run(folder)).published.samples_per_second) / 2
+    assert f"{rate:,.6g} samples/s were published, " in flag.sentence, "both numbers"
+    assert "are 2 accelerators x batch 4 / 25 s x AU" in flag.sentence
+
+
+@pytest.mark.parametrize(
+    ("lost", "source"), [((), ""), (("overrides.yaml",), ""), (("overrides.yaml", "hydra.yaml"), "metadata")]
+)
+def test_the_accelerator_is_known_without_overrides(tmp_path, lost, source):
+    folder = Run().write(tmp_path / "unet3d" / "run", "v3.0", logs=False)
+    for name in lost:
+        (folder / "dlio_config" / name).unlink()
+    ((name, (imported,)),) = import_folder(folder).training.items()
+    assert name == "unet3d-h100" and imported.workload.accelerator.name == "NVIDIA H100"
+    assert [why for why in imported.said if why.startswith("not there")] == (
+        [f"not there: {', '.join(sorted(lost, key=('hydra.yaml', 'overrides.yaml').index))}, 0_output.json, "
+         f"1_output.json"] if lost else ["not there: 0_output.json, 1_output.json"]
+    )  # fmt: skip
+
+
+def test_submitters_keep_their_names_and_import_again_leaves_no_older_result(tmp_path):
+    start = datetime(2026, 1, 1)
+    for submitter in ("One", "Two"):
+        place = tmp_path / "tree" / "closed" / submitter / "results" / "sys" / "checkpointing" / "llama3-8b"
+        checkpoint_run(place / "20260101_000000", "save", start)
+    out = tmp_path / "out"
+    assert feedrate("import", tmp_path / "tree", "--out", out).status == 0
+    assert {path.name for path in out.iterdir()} == {"One-sys-llama3-8b", "Two-sys-llama3-8b"}
+    assert {read_result(path).label for path in out.iterdir()} == {"One sys", "Two sys"}
+    (out / "One-sys-llama3-8b").rename(out / "llama3-8b-2")
+    mine = out / "mine.txt"
+    mine.write_text("kept")
+    again = feedrate("import", tmp_path / "tree", "--out", out, "--force")
+    assert again.status == 0, again.err
+    assert {path.name for path in out.iterdir()} == {"One-sys-llama3-8b", "Two-sys-llama3-8b", "mine.txt"}

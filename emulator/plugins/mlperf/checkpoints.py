@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from emulator.config.checkpoint import parameters
 from emulator.errors import SpecError
-from emulator.plugins.mlperf.config import Config, workload_table
+from emulator.plugins.mlperf.agreement import documents, of_checkpoints, stated_config
 from emulator.plugins.mlperf.from_yaml import checkpoint_model
 from emulator.plugins.mlperf.summary import GIB, CheckpointMetric, Machines, read_metric, read_summary
 from emulator.plugins.mlperf.tree import RunFolder
@@ -41,17 +41,24 @@ class ImportedCheckpoints:
     start: datetime
     checkpoints: tuple[Checkpoint, ...]
     """`began` counts from the start of this run."""
+    said: tuple[str, ...]
+    """What was left out of its documents, is missing, or does not agree."""
+
+    @property
+    def called(self) -> str:
+        return str(self.workload["name"])
+
+    @property
+    def apart(self) -> str:
+        """What tells it from another group of the same name."""
+        return f"{self.ranks}-ranks"
 
 
 def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     """Read the checkpoints of `run`. Raises SpecError naming what is missing or wrong."""
-    table = run.configs.get("config.yaml")
-    if table is None:
-        stated = (value.get("parameters") for value in run.metadata.values() if isinstance(value, Mapping))
-        table = next((value for value in stated if isinstance(value, Mapping)), None)
-    if table is None:
+    config = stated_config(run)
+    if config is None:
         raise SpecError(f"{run.name}: a run of checkpoints without its configuration")
-    config = Config(f"{run.name}/config.yaml", workload_table(table, f"{run.name}/config.yaml"))
     name = re.sub(r"^llama_", "llama3-", config.model("model"))
     model = checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name))
     machines, metric = read_summary(run, Machines), read_metric(run, CheckpointMetric)
@@ -61,23 +68,26 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
     spread = model.parallelism
     group = spread.tensor * spread.pipeline
     subset = config.text("checkpoint.mode") == "subset" or ranks % group > 0 or ranks < group
+    workload = {
+        **asdict(model),
+        "title": f"Checkpoints: {model.title}",
+        "parameters": parameters(model.shape),
+        "subset": subset,
+        "scale": "1",
+        "data_parallel": spread.data if subset else ranks // group,
+    }
+    checkpoints = tuple(_checkpoints(run, ranks, hosts, size, start))
     return ImportedCheckpoints(
         run=run,
-        workload={
-            **asdict(model),
-            "title": f"Checkpoints: {model.title}",
-            "parameters": parameters(model.shape),
-            "subset": subset,
-            "scale": "1",
-            "data_parallel": spread.data if subset else ranks // group,
-        },
+        workload=workload,
+        said=(*run.unread, *of_checkpoints(run, workload, machines, subset, checkpoints)),
         ranks=ranks,
         hosts=hosts,
         hostname=machines.hostname,
         memory=sum(machines.memory),
         cores=machines.cores[0] if machines.cores else 0,
         start=start,
-        checkpoints=tuple(_checkpoints(run, ranks, hosts, size, start)),
+        checkpoints=checkpoints,
     )
 
 
@@ -134,6 +144,8 @@ def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: S
         dataset={"path": "", "bytes": checkpoints[0].bytes},
         storage={"cache": "unknown", "direct": None},
         loader="DLIO's",
+        label=first.run.system,
+        flags=tuple(documents(written.said) for written in runs if written.said),
         environment={
             "memory_bytes": first.memory // first.hosts,
             "cores": first.cores,

@@ -79,7 +79,7 @@ def _show_imports(imports: Imports, folders: Mapping[str, Path]) -> None:
             {
                 "results": {name: str(folder) for name, folder in folders.items()},
                 "runs": imports.count,
-                "left_out": {name: list(reasons) for name, reasons in imports.notes.items()},
+                "notes": {name: list(reasons) for name, reasons in imports.notes.items()},
                 "skipped": dict(imports.skipped),
             }
         )
@@ -92,7 +92,7 @@ def _show_imports(imports: Imports, folders: Mapping[str, Path]) -> None:
         typer.echo(f"  {written.ranks} ranks, {written.run.name}: {len(written.checkpoints)} checkpoints")
     for name, reasons in imports.notes.items():
         for why in reasons:
-            typer.echo(f"left out of {name}: {why}")
+            typer.echo(f"note on {name}: {why}")
     for name, why in imports.skipped.items():
         typer.echo(f"skipped {name}: {why}")
     typer.echo(f"{imports.count} runs imported, {len(imports.skipped)} folders skipped")

@@ -35,6 +35,8 @@ HIDDEN_SHARE = 0.02
 """AU - X/X_ideal over all steps above which start-up is reported. A share of 1."""
 OVERSLEPT = 0.005
 """Published - recomputed AU above which oversleep is reported. A share of 1."""
+MOST = 1.02
+"""X/X_ideal above which figures are impossible: accelerators take no more than they ask for."""
 ROUNDING = 0.001
 """Tolerance of comparisons of AU. A recomputed AU cannot exceed the published one: sleeps are never short."""
 SKIPS = {"v1.0": 0, "v2.0": 2, "v3.0": 1}
@@ -275,6 +277,9 @@ class Figures:
                 for share, version in zip(self.either, ("v3.0", "v2.0"), strict=True)
             )
             return f"{au}; nothing says which formula its throughput follows: X/X_ideal is {by}"
+        most = max(share for share in (self.x_ideal, self.x_ideal_first, 0.0) if share is not None)
+        if most > MOST:
+            return f"{au}, X/X_ideal {most * 100:.1f} %: not possible, its documents are of several runs"
         if self.x_ideal is not None and self.x_ideal > self.au_published + ROUNDING:
             return f"{au}, but its throughput gives {self.x_ideal * 100:.2f} %: the two do not fit together"
         if self.x_ideal_first is None:

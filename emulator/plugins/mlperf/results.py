@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,9 +25,10 @@ from emulator.analysis.point import with_course
 from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_time
 from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload
-from emulator.errors import SpecError, storage_errors
+from emulator.errors import SpecError, StorageError, storage_errors
+from emulator.plugins.mlperf.agreement import choices, documents, of_training, stated_config
 from emulator.plugins.mlperf.checkpoints import ImportedCheckpoints, checkpoint_result, read_checkpoints
-from emulator.plugins.mlperf.config import Config, parse_overrides, workload_table
+from emulator.plugins.mlperf.config import Config
 from emulator.plugins.mlperf.figures import (
     HIDDEN_SHARE,
     OVERSLEPT,
@@ -42,12 +44,12 @@ from emulator.plugins.mlperf.figures import (
 from emulator.plugins.mlperf.summary import trains
 from emulator.plugins.mlperf.tree import RunFolder, find_runs, own_runs, read_run, why_no_run, write_run
 from emulator.plugins.mlperf.workload import convert
-from emulator.record.out import ResultFolder, check_out, read_result
+from emulator.record.out import ResultFolder, check_out, read_result, remove_result
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import STEP, Steps
 
 ORIGINALS = "mlperf"
-Run = TypeVar("Run")
+Run = TypeVar("Run", "Imported", ImportedCheckpoints)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -61,13 +63,14 @@ class Imported:
     figures: Figures
     rows: Steps
     """Steps of the run as point 0; empty without logs."""
+    said: tuple[str, ...]
+    """What was left out of its documents, is missing, or does not agree."""
+    apart: str = ""
+    """What tells it from another group of the same name."""
 
     @property
-    def system(self) -> str:
-        """`SUBMITTER SYSTEM` of a run in a tree of submissions (SUBMITTER/results/SYSTEM/...), else empty."""
-        parts = self.run.name.split("/")
-        at = parts.index("results") if "results" in parts[1:-1] else 0
-        return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
+    def called(self) -> str:
+        return self.workload.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class Imports:
     skipped: Mapping[str, str]
     """Name of a folder that was not imported -> why."""
     notes: Mapping[str, Sequence[str]]
-    """Name of an imported run -> its files that were left out, and why."""
+    """Name of an imported run -> what was left out of it, is missing, or does not agree."""
 
     @property
     def count(self) -> int:
@@ -98,7 +101,7 @@ def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imp
     training: dict[str, list[Imported]] = {}
     checkpoints: dict[str, list[ImportedCheckpoints]] = {}
     skipped: dict[str, str] = {}
-    notes: dict[str, list[str]] = {}
+    notes: dict[str, Sequence[str]] = {}
     for path in find_runs(folder):
         name = path.relative_to(folder).as_posix() if path != folder else folder.resolve().name
         try:
@@ -112,44 +115,50 @@ def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imp
                 written = read_checkpoints(run)
                 key = repr((name.rpartition("/")[0], written.workload["shape"], written.ranks))
                 checkpoints.setdefault(key, []).append(written)
-                notes[name] = [*run.unread]
+                notes[name] = written.said
                 continue
             try:
                 imported = import_run(run, workload)
-                notes[name] = [*run.unread]
             except SpecError as error:  # perhaps its logs alone are of no use
                 if strict or not run.logs:
                     raise
-                imported = import_run(run, workload, with_logs=False)
-                notes[name] = [*run.unread, f"its logs: {error.what.removeprefix(f'{name}: ')}"]
+                of_logs = f"its logs: {error.what.removeprefix(f'{name}: ')}"
+                unread = (*run.unread, of_logs)
+                imported = import_run(replace(run, unread=unread), workload, with_logs=False)
+            notes[name] = imported.said
         except SpecError as error:
             if strict:
                 raise
             skipped[name] = str(error).removeprefix(f"{path}/").removeprefix(f"{name}/")
             continue
         spec = imported.workload
-        key = repr((imported.system, spec.sample, spec.loader.batch_size, spec.accelerator))
+        key = repr((run.system, spec.sample, spec.loader.batch_size, spec.accelerator))
         training.setdefault(key, []).append(imported)
     if not (training or checkpoints):
         name, why = next(iter(skipped.items()))
         more = f", and {len(skipped) - 1} more folders like it" if len(skipped) > 1 else ""
         raise SpecError(f"{folder}: no run could be imported ({name}: {why}{more})")
-    several = len({runs[0].system for runs in training.values()}) > 1  # whose knees are their own
+    systems = {runs[0].run.system for group in (training, checkpoints) for runs in group.values()}
+    several = len(systems) > 1  # whose knees are their own
     return Imports(
-        training=_named(
-            training, lambda first: f"{first.system if several else ''} {first.workload.name}".strip()
-        ),
-        checkpoints=_named(checkpoints, lambda first: str(first.workload["name"])),
+        training=_named(training, several),
+        checkpoints=_named(checkpoints, several),
         skipped=skipped,
         notes={name: reasons for name, reasons in notes.items() if reasons},
     )
 
 
-def _named(groups: Mapping[str, list[Run]], name_of: Callable[[Run], str]) -> dict[str, list[Run]]:
-    """Name each group by a part of a path, with a number where two would have the same."""
+def _named(groups: Mapping[str, list[Run]], several: bool) -> dict[str, list[Run]]:
+    """Name each group by a part of a path, by its submitter's where there are several.
+
+    Two of one name get what tells them apart; a number, where nothing does.
+    """
     named: dict[str, list[Run]] = {}
-    for runs in groups.values():
-        base = name = _NOT_IN_NAMES.sub("-", name_of(runs[0])) or "training"
+    labels = [(runs[0].run.system if several else "", runs[0].called) for runs in groups.values()]
+    for runs, (system, word) in zip(groups.values(), labels, strict=True):
+        more = runs[0].apart if labels.count((system, word)) > 1 else ""
+        text = " ".join(part for part in (system, word, more) if part)
+        base = name = _NOT_IN_NAMES.sub("-", text) or "training"
         number = 1
         while name in named:
             number += 1
@@ -165,9 +174,10 @@ def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Im
     blocks = read_blocks(run, published.accelerators) if with_logs else []
     check_logs(run, published, blocks)
     figures = recompute(run, published, spec, blocks)
+    said = (*run.unread, *of_training(run, published, spec, figures, blocks))
     step, batch = spec.accelerator.step_seconds, spec.loader.batch_size
     rows = step_rows(blocks, step, batch, spec.sample_read.bytes_mean, figures.skips or 0)
-    return Imported(run=run, published=published, workload=spec, figures=figures, rows=rows)
+    return Imported(run=run, published=published, workload=spec, figures=figures, rows=rows, said=said)
 
 
 def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
@@ -175,20 +185,11 @@ def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
 
     Raises SpecError.
     """
-    overrides = run.configs.get("overrides.yaml")
-    texts = overrides if isinstance(overrides, list) else []
-    choices = [text for text in texts if isinstance(text, str) and "workload=" in text[:12]]
-    choice = parse_overrides(choices).workload
-    table = run.configs.get("config.yaml")
-    if table is None:  # v3.0 keeps it in the metadata, too
-        stated = (value.get("parameters") for value in run.metadata.values() if isinstance(value, Mapping))
-        table = next((value for value in stated if isinstance(value, Mapping)), None)
-    if table is not None and not wanted:
-        where = f"{run.name}/config.yaml"
-        config = Config(where, workload_table(table, where), choice)
-        name = _NOT_IN_NAMES.sub("-", choice or config.model("training")).replace("_", "-")
+    config = stated_config(run)
+    if config is not None and not wanted:
+        name = _NOT_IN_NAMES.sub("-", config.choice or config.model("training")).replace("_", "-")
         return convert(config, name or "training").workload, config.whole("train.total_training_steps")
-    name = wanted or choice.replace("_", "-")
+    name = wanted or next(iter(choices(run).values()), "")
     if not wanted and name not in names("workloads"):
         raise SpecError(f"{run.name} has no configuration beside it", "say what it ran with --workload NAME")
     return load_workload(name), 0
@@ -206,7 +207,7 @@ def imported_point(imported: Imported) -> Point:
     same = figures.x_ideal if figures.x_ideal is not None else math.nan
     every = figures.x_ideal_first if figures.x_ideal_first is not None else math.nan
     rate = same * ideal if math.isfinite(ideal) else sum(published.samples_per_second) / epochs
-    flags = []
+    flags = [documents(imported.said)] if imported.said else []
     if figures.x_ideal_first is not None and figures.au_published - figures.x_ideal_first > HIDDEN_SHARE:
         hidden = figures.au_published - figures.x_ideal_first
         flags.append(
@@ -315,7 +316,7 @@ def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResu
         },
         storage={"cache": "unknown", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
         loader="DLIO's",
-        label=runs[0].system,
+        label=runs[0].run.system,
         environment={"memory_bytes": memory, "imported": [_provenance(imported) for imported in runs]},
         points=points,
         knee=find_knee(points, first.training.au_threshold) if several else None,
@@ -327,8 +328,7 @@ def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResu
 def _provenance(imported: Imported) -> dict[str, Any]:
     """Return what a run published beside what was recomputed. Shares of 1."""
     run, published, figures = imported.run, imported.published, imported.figures
-    table = run.configs.get("config.yaml")
-    config = Config(run.name, workload_table(table, run.name) if table is not None else {})
+    config = stated_config(run) or Config(run.name, {})
     seed, saved = config.at("train.seed"), config.at("workflow.checkpoint")
     return {
         "run": run.name,
@@ -352,6 +352,19 @@ def _provenance(imported: Imported) -> dict[str, Any]:
     }
 
 
+def results_of(
+    imports: Imports, command: Sequence[str]
+) -> tuple[dict[str, tuple[RunResult, Steps]], dict[str, list[RunFolder]]]:
+    """Return the result and the steps of each group by its name, and the documents it was made from."""
+    results = {name: result_of(runs, command) for name, runs in imports.training.items()}
+    sources = {name: [imported.run for imported in runs] for name, runs in imports.training.items()}
+    for name, found in imports.checkpoints.items():
+        name = f"{name}-checkpoints" if name in results else name
+        results[name] = (checkpoint_result(name, found, command), np.zeros(0, STEP))
+        sources[name] = [written.run for written in found]
+    return results, sources
+
+
 def write_imports(
     imports: Imports, out: Path, command: Sequence[str], force: bool, label: str = ""
 ) -> dict[str, Path]:
@@ -359,14 +372,7 @@ def write_imports(
 
     Raises SpecError, StorageError.
     """
-    results = {name: result_of(runs, command) for name, runs in imports.training.items()}
-    sources: dict[str, list[RunFolder]] = {
-        name: [imported.run for imported in runs] for name, runs in imports.training.items()
-    }
-    for name, found in imports.checkpoints.items():
-        name = f"{name}-checkpoints" if name in results else name
-        results[name] = (checkpoint_result(name, found, command), np.zeros(0, STEP))
-        sources[name] = [written.run for written in found]
+    results, sources = results_of(imports, command)
     folders = {name: out / name if len(results) > 1 else out for name in results}
     earlier: dict[str, list[Path]] = {}
     for name, path in folders.items():
@@ -374,16 +380,45 @@ def write_imports(
         earlier[name] = own_runs(path / ORIGINALS) if force else []
         if earlier[name] and read_result(path).kind not in ("imported", "checkpoint"):
             raise SpecError(f"{path / ORIGINALS} was not written by feedrate import", "choose another --out")
+    renamed = _renamed(out, [*folders.values()], [result for result, _ in results.values()]) if force else []
+    for path in renamed:
+        earlier[str(path)] = [*own_runs(path / ORIGINALS), path / ORIGINALS]
+    for path in renamed:
+        with storage_errors("cannot remove an earlier import"):
+            _remove(earlier[str(path)])
+            remove_result(path)
     for name, (result, steps) in results.items():
         originals = folders[name] / ORIGINALS
         folder = ResultFolder.create(folders[name], replace(result, label=label or result.label), force=force)
         with storage_errors("cannot remove an earlier import"):
-            for path in earlier[name]:
-                path.rmdir() if path.is_dir() else path.unlink()
+            _remove(earlier[name])
         for number, run in enumerate(sources[name]):
             write_run(run, originals / f"{number:05d}")
         folder.complete(steps if len(steps) else None)
     return folders
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    """Remove files and folders, the deepest first. Raises OSError."""
+    for path in paths:
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _renamed(out: Path, taken: Sequence[Path], results: Sequence[RunResult]) -> list[Path]:
+    """Return earlier results of the same runs at or below `out`, which have other names now."""
+
+    def runs_of(result: RunResult) -> set[tuple[str, str]]:
+        imported = result.environment.get("imported")
+        return {(one["run"], one["start"]) for one in imported} if isinstance(imported, list) else set()
+
+    runs = {run for result in results for run in runs_of(result)}
+    found = []
+    for path in [out, *out.iterdir()] if out.is_dir() else ():
+        if path not in taken and (path / ORIGINALS).is_dir() and not path.is_symlink():
+            with suppress(SpecError, StorageError, KeyError, TypeError):
+                before = runs_of(read_result(path))
+                found += [path] * (bool(before) and before <= runs)
+    return found
 
 
 def read_originals(out: Path, run_names: Sequence[str]) -> list[RunFolder]:

@@ -36,6 +36,7 @@ _CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _LOG = re.compile(r"(\d{1,7})_output\.json")
 _STATS = re.compile(r"(?:(\d{1,7})_)?per_epoch_stats\.json")
 _METADATA = re.compile(r"[A-Za-z0-9_-]{1,80}_metadata\.json")
+_DOCUMENT = re.compile("|".join((re.escape(SUMMARY), *(p.pattern for p in (_LOG, _STATS, _METADATA)))))
 _MOST_DEPTH = 12
 _MOST_RUNS = 10_000
 _PLACEHOLDER = 64
@@ -64,6 +65,13 @@ class RunFolder:
     """Why files were left out, a sentence for each reason."""
 
     @property
+    def system(self) -> str:
+        """`SUBMITTER SYSTEM` of a run in a tree of submissions (SUBMITTER/results/SYSTEM/...), else empty."""
+        parts = self.name.split("/")
+        at = parts.index("results") if "results" in parts[1:-1] else 0
+        return f"{parts[at - 1]} {parts[at + 1]}" if at else ""
+
+    @property
     def version(self) -> Version | None:
         """Version whose formulas the run follows; None: its files do not tell v2.0 from v3.0."""
         if self.layout == "v1.0":
@@ -77,14 +85,14 @@ class RunFolder:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Return the folders at or below `folder` that hold a summary.json, or a benchmark's metadata.
+    """Return the folders at or below `folder` that hold a document of a run.
 
     Raises SpecError, StorageError.
     """
 
     def search(inside: Path, depth: int) -> Iterator[Path]:
         inner = list(inside.iterdir())
-        if any(path.name == SUMMARY or _METADATA.fullmatch(path.name) for path in inner if path.is_file()):
+        if any(_DOCUMENT.fullmatch(path.name) for path in inner if path.is_file()):
             yield inside
         for path in inner if depth < _MOST_DEPTH else ():
             if path.is_dir() and not path.is_symlink():

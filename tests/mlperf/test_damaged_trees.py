@@ -1,0 +1,128 @@
+"""Damaged trees: no result differs from that of the intact tree without a word in the result."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from artefacts import Run
+from test_trees import checkpoint_run
+
+from emulator.config.reader import to_plain
+from emulator.errors import FeedrateError
+from emulator.plugins.mlperf.results import Imports, import_folder, results_of
+
+SEED, TREES = 32, 500
+DAMAGES = ("truncate", "flip", "swap", "delete")
+LOST = ("seed", "saved", "au_met")
+"""Facts of a run that become unknown without a figure that changes."""
+ONCE = ("slowest_rank", "host", "named")
+"""Names that one document alone has: a rank's file does not say its rank, v1.0 names a host once."""
+TOLD = ("flags", "created", "command", "title", "sources", "verdict", "knee", "from_logs")
+"""What says it, or follows from the figures."""
+START = datetime(2026, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """Published runs as MLPerf's rules ask for them: 3D U-Net in two layouts, and checkpoints."""
+    root = tmp_path_factory.mktemp("published")
+    as_asked = {"batch": 7, "step": 0.323, "record": 146_600_628, "epochs": 5, "first": 0.4}
+    for number in range(2):
+        start = START + timedelta(hours=number)
+        run = Run(**as_asked, steps=10, start=start)
+        run.write(root / f"closed/One/results/sys/unet3d_h100/run{number}", "v1.0", logs=False, seed=number)
+        place = root / f"closed/Two/results/sys/training/unet3d/run/{start:%Y%m%d_%H%M%S}"
+        run.write(place, "v3.0", seed=number)
+    for number, verb in enumerate(("save", "load")):
+        start = START + timedelta(hours=number)
+        place = root / f"closed/Two/results/sys/checkpointing/llama3-8b/{start:%Y%m%d_%H%M%S}"
+        checkpoint_run(place, verb, start)
+    return root
+
+
+def results(imports: Imports) -> dict[str, dict[str, Any]]:
+    """The results by name, as run.json would have them."""
+    made, _ = results_of(imports, ())
+    found = [result for result, _ in made.values()]
+    for result in found:
+        result.environment["named"] = result.environment.pop("hosts", None)
+    flags = [
+        flag for result in found for flag in (*result.flags, *(f for p in result.points for f in p.flags))
+    ]
+    for why in (why for reasons in imports.notes.values() for why in reasons):
+        assert any(why in flag.sentence for flag in flags), why
+    return {name: json.loads(json.dumps(to_plain(result))) for name, (result, _) in made.items()}
+
+
+def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Places where two results differ by more than 2 %."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted({*one, *other} - {*TOLD, *ONCE}):
+            if not (key in LOST and other.get(key) is None):
+                yield from differences(one.get(key), other.get(key), f"{where}/{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            yield from differences(*pair, f"{where}/{number}")
+    elif type(one) in (int, float) and type(other) in (int, float):
+        if not math.isclose(one, other, rel_tol=0.02, abs_tol=0.005):
+            yield f"{where}: {one} became {other}"
+    elif one != other:
+        yield f"{where}: {str(one)[:60]} became {str(other)[:60]}"
+
+
+def damage(root: Path, dice: random.Random) -> str:
+    """Damage one or two files below `root`; say how."""
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    path, how = dice.choice(files), dice.choice(DAMAGES)
+    whole, at = path.read_bytes(), 0
+    if how == "truncate":
+        at = dice.randrange(len(whole))
+        path.write_bytes(whole[:at])
+    elif how == "flip":
+        digits = [place for place, byte in enumerate(whole) if chr(byte).isdigit()]
+        at = dice.choice(digits) if digits and dice.random() < 0.5 else dice.randrange(len(whole))
+        new = ord(dice.choice("0123456789")) if at in digits else whole[at] ^ 1 << dice.randrange(8)
+        path.write_bytes(whole[:at] + bytes([new]) + whole[at + 1 :])
+    elif how == "swap":
+        alike = [file for file in files if file != path and file.suffix == path.suffix]
+        other = dice.choice(alike)
+        path.write_bytes(other.read_bytes())
+        other.write_bytes(whole)
+        return f"{how} {path.relative_to(root)} {other.relative_to(root)}"
+    else:
+        path.unlink()
+    return f"{how} {path.relative_to(root)} at {at}"
+
+
+def test_the_intact_tree_says_nothing(tree):
+    imports = import_folder(tree)
+    assert not imports.notes and not imports.skipped and imports.count == 6
+    assert set(results(imports)) == {"One-sys-unet3d-h100", "Two-sys-unet3d-h100", "Two-sys-llama3-8b"}
+
+
+@pytest.mark.long
+def test_no_damage_is_silent(tree, tmp_path):
+    dice, intact = random.Random(SEED), results(import_folder(tree))
+    silent = []
+    for number in range(TREES):
+        root = tmp_path / "damaged"
+        shutil.copytree(tree, root)
+        how = damage(root, dice)
+        try:
+            imports = import_folder(root)
+        except FeedrateError:
+            continue
+        finally:
+            shutil.rmtree(root)
+        differ = list(differences(intact, results(imports)))
+        if differ and not imports.skipped and not imports.notes:
+            silent.append(f"{number}: {how}: {'; '.join(differ[:3])}")
+    assert not silent, "\n".join(silent)
