@@ -323,14 +323,16 @@ def record(
     warmup: int = 5,
     keep_names: bool = False,
     traced_steps: int = 100,
+    check: bool = True,
     force: bool = False,
 ) -> Written:
     """Run a PyTorch job unchanged, and write down how it reads and what a step takes.
 
-    The arguments are the options of `feedrate record`; the job's exit status is `observation.status`. Around
-    a loop of this process there is `plugins.recorder.recording`. Call it in the main thread. Raises
-    SpecError, StorageError, LaunchError.
+    The arguments are the options of `feedrate record`; with `check` a replay follows the job. The job's exit
+    status is `observation.status`. Around a loop of this process there is `plugins.recorder.recording`. Call
+    it in the main thread. Raises SpecError, StorageError, LaunchError.
     """
+    from emulator.plugins.recorder import check as replays
     from emulator.plugins.recorder import strace
     from emulator.plugins.recorder.job import prepare, write
     from emulator.plugins.recorder.session import run_job
@@ -341,7 +343,8 @@ def record(
     watch = Watch(traced=not why, keep_names=keep_names)
     traced = traced_steps if steps is None else min(traced_steps, steps // 2)
     ran = run_job(command, watch, warmup + traced, None if steps is None else warmup + steps)
-    return write(Path(out), watch, ran, why=why, warmup=warmup)
+    written = write(Path(out), watch, ran, why=why, warmup=warmup)
+    return replays.check(written, watch) if check and not ran.status else written
 
 
 def report(

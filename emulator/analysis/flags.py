@@ -208,7 +208,7 @@ def another_dataset(difference: str) -> Flag | None:
 
 def unlike_job(workload: Workload) -> Flag | None:
     """Where it was recorded, the workload's replay was > 5 % faster or slower than the job."""
-    job = workload.job
+    job = workload.job.replay
     if job is None or job.trusted:
         return None
     sentence = (

@@ -182,8 +182,8 @@ UNLIKE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
-    """The job that was recorded, beside its replay on the storage where it was recorded."""
+class ReplaySpec:
+    """A recorded job beside its replay on the storage where it was recorded."""
 
     samples_per_second: float
     """Of all its processes, in its own samples."""
@@ -210,6 +210,20 @@ class JobSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """The job that was recorded."""
+
+    samples: float = 1.0
+    """Its samples in one of the workload: 0.5 where it reads two files for each, 100 where it gets row groups
+    of 100 rows. Results say its samples/s."""
+    replay: ReplaySpec | None = None
+    """None: it was not checked by a replay."""
+
+    def __post_init__(self) -> None:
+        positive(self, "samples")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """One training workload on one kind of accelerator."""
 
@@ -222,8 +236,8 @@ class Workload:
     accelerator: AcceleratorSpec
     training: TrainingSpec = TrainingSpec()
     access: AccessSpec = AccessSpec()
-    job: JobSpec | None = None
-    """Of a recorded workload that was checked."""
+    job: JobSpec = JobSpec()
+    """Of a recorded workload."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 

@@ -34,6 +34,11 @@ STARVED = 0.05
 QUESTION = "How many accelerators can this storage feed?"
 
 
+def job_samples(result: RunResult) -> float:
+    """Samples of a recorded job in one of its replay, which is a file or a group of rows; else 1."""
+    return float(result.workload.get("job", {}).get("samples", 1.0))
+
+
 def answer(result: RunResult) -> str:
     """The knee in one sentence, or why there is none."""
     if result.knee is not None:
@@ -47,8 +52,9 @@ def answer(result: RunResult) -> str:
     rate = f"{ranks} read {show_rate(point.bytes_per_second)}"
     if not computes(point):
         return f"{rate}; the workload does not compute, so there is no ideal to compare with."
-    samples, ideal = number(point.samples_per_second), percent(point.x_ideal)
-    text = f"{rate} ({samples} samples/s), {ideal} % of the ideal throughput"
+    samples, ideal = number(point.samples_per_second * job_samples(result)), percent(point.x_ideal)
+    whose = "" if job_samples(result) == 1 else "of the job's "
+    text = f"{rate} ({samples} {whose}samples/s), {ideal} % of the ideal throughput"
     if math.isnan(point.au):
         return f"{text}; AU is not measured: more steps are needed than batches are read ahead."
     here = "" if point.au_here is None else f"; a training on these clients gets {percent(point.au_here)} %"
@@ -101,11 +107,13 @@ def tables(result: RunResult) -> tuple[Table, ...]:
 def points_table(result: RunResult) -> Table:
     """One row a point, by rank count, repeats in the order they were run."""
     letters = {note.name: note.letter for note in notes(result)}
-    found = sorted(result.points, key=lambda point: point.ranks)
+    found, its = sorted(result.points, key=lambda point: point.ranks), job_samples(result)
     rows: list[tuple[Cell, ...]] = [
         (
             point.ranks,
-            point.samples_per_second,
+            point.samples_per_second * its,
+            "" if its == 1 else point.samples_per_second,
+            "" if its == 1 else sum(point.read_latency.values()) / max(1e-9, point.seconds),
             point.bytes_per_second / 1e9,
             point.bytes_per_second / point.ranks / 1e6,
             point.au * 100 if computes(point) else None,
@@ -121,7 +129,9 @@ def points_table(result: RunResult) -> Table:
     ]
     columns = (
         Column("ranks"),
-        Column("samples/s", room=70),
+        Column("samples/s" if its == 1 else "the job's\nsamples/s", room=70),
+        Column("files or\nparts/s", room=90),
+        Column("reads/s", room=100),
         Column("GB/s", three_digits),
         Column("MB/s\nper rank"),
         Column("AU %", one_place),
@@ -297,7 +307,8 @@ def cards(result: RunResult) -> list[Card]:
     points, knee = by_ranks(result), result.knee
     if not points:
         return found
-    demand = mean_demand(points)
+    demand, its = mean_demand(points), job_samples(result)
+    whose = "" if its == 1 else "job's "
     first, last = points[0], points[-1]
 
     def add(name: str, value: str, detail: str) -> None:
@@ -324,12 +335,16 @@ def cards(result: RunResult) -> list[Card]:
             detail = f"what {number(knee.n_saturation, 3)} processes ask for"
             add("Saturates at", show_rate(knee.n_saturation * demand), detail)
         if knee.peak_samples_per_second is not None:
-            add("Peak, samples/s", number(knee.peak_samples_per_second), "throughput falls after it")
+            add(
+                f"Peak, {whose}samples/s",
+                number(knee.peak_samples_per_second * its),
+                "throughput falls after it",
+            )
     if demand is not None:
         batch = result.workload.get("loader", {}).get("batch_size")
         seconds = result.workload.get("accelerator", {}).get("step_seconds")
         known = batch is not None and seconds is not None
-        samples = "1 sample" if batch == 1 else f"{batch} samples"
+        samples = "1 sample" if batch and batch * its == 1 else f"{(batch or 0) * its:g} {whose}samples"
         detail = f"{samples} every {show_seconds(float(seconds))}" if known else ""
         add("One process asks for", show_rate(demand), detail)
     processes = "1 process" if last.ranks == 1 else f"{last.ranks:,} processes"

@@ -64,7 +64,7 @@ def told(point: Point) -> str:
     """A point in words, for who points at it."""
     parts = [
         f"{point.ranks:,} process{'' if point.ranks == 1 else 'es'}: {show_rate(point.bytes_per_second)}",
-        f"{number(point.samples_per_second)} samples/s",
+        f"{number(point.samples_per_second)} samples/s of the workload",
     ]
     if computes(point):
         parts += [show_au(point), f"X/X_ideal {point.x_ideal:.3f}"]

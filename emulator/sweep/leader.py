@@ -194,7 +194,8 @@ class Leader:
         point = self._points[-1]
         self._pace.took(time.monotonic() - self._point_begin, point)
         live.say(
-            f"  {counted(point.ranks, 'rank')}: {point.samples_per_second:.4g} samples/s, "
+            f"  {counted(point.ranks, 'rank')}: "
+            f"{point.samples_per_second * self._job.workload.job.samples:.4g} samples/s, "
             f"{show_rate(point.bytes_per_second)}, {show_au(point)}, {show_seconds(point.seconds)}"
         )
         if held(point) and point.bound is not None:

@@ -16,7 +16,7 @@ from emulator.analysis.flags import (
     small_dataset,
     unlike_job,
 )
-from emulator.config.workload import JobSpec, load_workload
+from emulator.config.workload import JobSpec, ReplaySpec, load_workload
 from emulator.record.device import DeviceReads
 from emulator.record.result import Bound, Flag, Starved
 
@@ -131,15 +131,15 @@ def test_a_replay_is_faster_than_a_job_that_has_not_the_cores_for_it():
 def test_a_recording_whose_replay_differs_from_its_job_is_flagged():
     plain = load_workload("unet3d-tiny")
     assert unlike_job(plain) is None
-    job = JobSpec(
+    job = ReplaySpec(
         samples_per_second=100.0,
         waited=0.1,
         replay_samples_per_second=104.0,
         replay_waited=0.1,
         why="decoding",
     )
-    assert unlike_job(replace(plain, job=job)) is None
-    flag = unlike_job(replace(plain, job=replace(job, replay_samples_per_second=80.0)))
+    assert unlike_job(replace(plain, job=JobSpec(replay=job))) is None
+    flag = unlike_job(replace(plain, job=JobSpec(replay=replace(job, replay_samples_per_second=80.0))))
     assert flag is not None and flag.value == pytest.approx(0.2) and flag.threshold == 0.05
     assert "20% slower than the job (80.0 samples/s, not 100.0): decoding" in flag.sentence
 

@@ -36,6 +36,16 @@ class Files(Dataset):
             return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).sum()
 
 
+class Pairs(Files):
+    """A sample is a file and the one behind it."""
+
+    def __len__(self) -> int:
+        return len(self.files) // 2
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return sum(torch.tensor(len(path.read_bytes())) for path in self.files[2 * index : 2 * index + 2])
+
+
 class Slices(Dataset):
     """Many samples in one file, each at its place."""
 
@@ -113,6 +123,8 @@ def main() -> None:
     options = {"batch_size": 4, "num_workers": 2, **options}
     if kind == "files":
         loader = DataLoader(Files(folder), shuffle=True, **options)
+    elif kind == "pairs":
+        loader = DataLoader(Pairs(folder), shuffle=True, **options)
     elif kind == "parts":
         loader = DataLoader(Files(folder, each), shuffle=True, **options)
     elif kind == "slices":

@@ -77,7 +77,7 @@ def test_a_file_that_is_read_whole_for_each_of_its_samples_is_read_whole_by_the_
 def test_image_and_label_of_a_sample_are_files_of_their_own():
     found = pattern(whole(200, 50_000), 100)
     assert (found.files, found.files_per_sample) == (200, 2)
-    assert any("2 times the job's" in line for line in found.told)
+    assert any("read from 2 files" in line for line in found.told)
 
 
 def test_two_ranks_that_read_the_same_files_or_shares_of_them():

@@ -79,6 +79,15 @@ def test_a_job_of_whole_files_runs_unchanged_and_is_described(tracer, tmp_path):
         assert b"patient" not in path.read_bytes() and os.fsencode(tmp_path.name) not in path.read_bytes()
 
 
+@TRACED
+def test_a_sample_of_two_files_is_one_sample_of_the_job(tmp_path):
+    data = make_files(tmp_path / "data", [20_000] * 96)
+    done = record(tmp_path / "job", "pairs", data, "step=0.005", "epochs=3")
+    assert done.status == 0, done.err
+    found = load_workload(str(tmp_path / "job" / "workload.toml"))
+    assert (found.loader.batch_size, found.job.samples, found.job.replay) == (8, 0.5, None)
+
+
 @pytest.mark.long
 @TRACED
 def test_parts_slices_and_shards_are_told_apart_and_replayed(tmp_path):
@@ -160,7 +169,7 @@ def test_a_recording_is_checked_by_a_replay_of_the_same_files(tracer, tmp_path):
     before = sorted(data.iterdir())
     done = feedrate("record", "--out", out, "--tracer", tracer, "--traced-steps", "20", *job)
     assert done.status == 0 and done.out == "steps 144\n", done.err
-    job = load_workload(str(out / "workload.toml")).job
+    job = load_workload(str(out / "workload.toml")).job.replay
     assert job is not None, done.err
     # A busy machine may make the two differ: then the recording is not trusted, and says so.
     assert ("not to be trusted" in done.err) == (not job.trusted) == bool(job.why)

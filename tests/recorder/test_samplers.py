@@ -59,3 +59,26 @@ def test_the_sampler_is_the_one_that_is_asked(
 
     assert type(feedrate_probe._asked_of(loader)[1]) is asked
     monkeypatch.delitem(sys.modules, "feedrate_probe")
+
+
+COLUMNS = {"a": torch.zeros(100), "b": torch.zeros(100, 3)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "size", "samples"),
+    [
+        ([1, 2, 3, 4], 2, 2),
+        ([COLUMNS, COLUMNS], None, 100),  # row groups
+        ([torch.zeros(3, 32, 32)] * 2, None, 1),  # an image is one sample
+        ([(torch.zeros(3, 32, 32), torch.zeros(1))] * 2, None, 1),
+        ([(torch.zeros(3, 32, 32), 7)] * 2, None, 1),
+    ],
+)
+def test_a_batch_that_the_dataset_makes_counts_its_rows(
+    batch: list[Any], size: int | None, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(HOOK)
+    import feedrate_probe
+
+    iterator = iter(DataLoader(batch, size))  # type: ignore[arg-type]
+    assert feedrate_probe._samples(iterator, next(iterator)) == samples

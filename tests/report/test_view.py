@@ -101,6 +101,19 @@ def test_the_answer_is_the_knees_sentence_or_says_what_is_there() -> None:
     assert answer(EXAMPLES["empty"]()) == "Nothing was measured."
 
 
+def test_a_replay_is_in_the_jobs_samples_with_files_and_reads_beside_them() -> None:
+    """Two files are a sample of the job."""
+    plain = result([point(1, 26e9), point(2, 26e9)])
+    made = replace(plain, workload={**plain.workload, "job": {"samples": 0.5, "replay": None}})
+    heads = [column.head for column in points_table(made).columns]
+    assert heads[1:4] == ["the job's\nsamples/s", "files or\nparts/s", "reads/s"]
+    for row, usual in zip(points_table(made).rows, points_table(plain).rows, strict=True):
+        assert row[1] == pytest.approx(usual[1] / 2) and row[2] == usual[1]
+    assert "of the job's samples/s" in answer(replace(made, points=made.points[:1]))
+    shown = {card.name: card.detail for card in cards(made)}
+    assert shown["One process asks for"] == "3.5 job's samples every 636 ms"
+
+
 def test_cards_hold_the_knee_and_what_a_process_asks_for() -> None:
     shown = {card.name: card.value for card in cards(plain_sweep())}
     assert shown["Knee, 90 % of ideal"] == "14.8"

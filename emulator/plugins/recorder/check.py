@@ -20,10 +20,10 @@ import numpy as np
 
 from emulator import live
 from emulator.cli.entry import rank_server
-from emulator.config.workload import JobSpec, Workload
+from emulator.config.workload import ReplaySpec, Workload
 from emulator.dataset.manifest import ADOPTED, Manifest, write_manifest
 from emulator.dataset.table import ROW, Listed
-from emulator.errors import RankError, SpecError
+from emulator.errors import FeedrateError, RankError, SpecError
 from emulator.files import write_whole
 from emulator.launch.forkserver import Preload
 from emulator.launch.mpirun import launch
@@ -48,10 +48,15 @@ _BYTES_DIFFER = 0.1
 
 
 def check(written: Written, watch: Watch) -> Written:
-    """`written` with the job's rate beside that of its replay, in workload.toml, too.
+    """`written` with the job's rate beside its replay's, in workload.toml, too; or why there is none."""
+    try:
+        return _checked(written, watch)
+    except FeedrateError as error:
+        return replace(written, unchecked=str(error))
 
-    Raises SpecError where the two cannot be compared, and FeedrateError where the replay fails.
-    """
+
+def _checked(written: Written, watch: Watch) -> Written:
+    """Raises SpecError where the two cannot be compared, and FeedrateError where the replay fails."""
     described, loader, job = written.described, main_loader(written.observation), written.pace
     if described is None or loader is None:
         return written
@@ -86,7 +91,7 @@ def check(written: Written, watch: Watch) -> Written:
         raise SpecError("too few steps of the replay came after its read-ahead", "record a longer stretch")
     # A sample of the replay may be a part of the job's.
     samples = ranks * (job.samples or loader.settings.batch_size or 1)
-    found = JobSpec(
+    found = ReplaySpec(
         samples_per_second=samples / job.seconds,
         waited=job.waited,
         replay_samples_per_second=samples / replay.seconds,
@@ -95,7 +100,7 @@ def check(written: Written, watch: Watch) -> Written:
     if not found.trusted:
         flags = [flag.name for flag in point.flags if flag.name != "short"]
         found = replace(found, why=_why(written, loader, replay, rows, found.difference, flags))
-    workload = replace(described.workload, job=found)
+    workload = replace(described.workload, job=replace(described.workload.job, replay=found))
     write_whole(written.folder / WORKLOAD, toml(workload))
     return replace(written, described=replace(described, workload=workload))
 

@@ -103,21 +103,19 @@ def _say(told: Iterable[str]) -> None:
 
 
 def _checked(written: Written, watch: Watch) -> Written:
-    """`written` with its check, or with the reason why there is none on stderr."""
-    if written.described is None:
-        return written
-    try:
+    """`written` with its check, which is said on stderr."""
+    if written.described is not None:
         _say(["  now a replay of about 10 s, to check the recording (--no-check leaves it out)"])
         written = check(written, watch)
-    except FeedrateError as error:
-        _say([f"  not checked by a replay: {error}"])
-    _say(check_lines(written))
+        _say(check_lines(written))
     return written
 
 
 def check_lines(written: Written) -> list[str]:
-    """The job's rate beside its replay's, for people; nothing where it was not checked."""
-    job = written.described.workload.job if written.described else None
+    """The job's rate beside its replay's, or why it is not, for people."""
+    if written.unchecked:
+        return [f"  not checked by a replay: {written.unchecked}"]
+    job = written.described.workload.job.replay if written.described else None
     if job is None:
         return []
     found = [

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from emulator.config.recipe import Recipe, SizeSpec
-from emulator.config.workload import AcceleratorSpec, LoaderSpec, TrainingSpec, Workload
+from emulator.config.workload import AcceleratorSpec, JobSpec, LoaderSpec, TrainingSpec, Workload
 from emulator.errors import SpecError
 from emulator.plugins.recorder.observation import Loader, Observation
 from emulator.plugins.recorder.pattern import OWN_BYTES, Pattern, pattern_of
@@ -82,6 +82,7 @@ def describe(observation: Observation, name: str) -> Described:
             f"{loader.steps} steps are too few to say what one takes", "record a longer stretch of the job"
         )
     batch = settings.batch_size or max(1, round(loader.samples / max(1, loader.steps)))
+    its = settings.batch_size if settings.auto_collation and settings.batch_size else loader.batch_samples
     batch *= pattern.files_per_sample
     cores = int(observation.machine.get("cores", 0))
     told = [*pattern.told, *of_loader(loader, step, ranks, cores, pattern.access.buffered)]
@@ -98,6 +99,7 @@ def describe(observation: Observation, name: str) -> Described:
         + (", a bound of the step time" if step.bound else ""),
         sample=pattern.sample(),
         access=pattern.access,
+        job=JobSpec(samples=its / batch if its else 1.0),
         loader=LoaderSpec(
             batch_size=batch, workers=workers, prefetch=prefetch, block_bytes=pattern.block_bytes, crop=()
         ),

@@ -58,6 +58,8 @@ class Written:
     """Why there is no workload; empty: there is one."""
     pace: Pace | None = None
     """The job's own, to compare its replay with; None: too few steps."""
+    unchecked: str = ""
+    """Why no replay stands beside it, where one was wanted."""
 
 
 def several() -> tuple[int, int]:

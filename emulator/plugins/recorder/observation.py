@@ -57,7 +57,10 @@ class Loader:
     epochs: int
     steps: int
     samples: int
-    """Samples in the batches that were delivered; 0: batches do not tell."""
+    """Samples in the batches that were delivered, of which a batch that the dataset makes is one; 0: batches
+    do not tell."""
+    batch_samples: float = 0.0
+    """Mean samples of a batch, as the job sees it; 0: batches do not tell."""
     seconds: float = 0.0
     """From the first batch that was asked for to the last."""
     read_steps: int | None = None
@@ -77,7 +80,7 @@ class Loader:
     def __post_init__(self) -> None:
         at_least(0, self, "rank", "epochs", "steps", "samples")
         at_least(1, self, "ahead")
-        at_least(0, self, "others", "step_cpu_seconds", "batch_cpu_seconds", "stored")
+        at_least(0, self, "others", "step_cpu_seconds", "batch_cpu_seconds", "stored", "batch_samples")
 
     @property
     def share_read(self) -> float:

@@ -108,8 +108,8 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     if layout.files_per_sample > 1:
         each /= layout.files_per_sample
         told.append(
-            f"a sample is read from {layout.files_per_sample} files; each counts as a sample of the replay, "
-            f"whose samples/s are {layout.files_per_sample} times the job's"
+            f"a sample is read from {layout.files_per_sample} files, each of which is one of the replay; "
+            "results say the job's samples/s"
         )
     mean_file = loader.reads.files_bytes / loader.reads.files
     overlap = each * layout.samples_per_file / mean_file

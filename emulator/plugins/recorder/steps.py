@@ -107,14 +107,24 @@ class Track:
     """`batches`, when reads were seen for the last time."""
 
     def add(
-        self, epoch: int, step: int, samples: int, ready: int, asked: int, got: int, sent: int, used: int
+        self,
+        epoch: int,
+        step: int,
+        samples: int,
+        ready: int,
+        asked: int,
+        got: int,
+        sent: int,
+        used: int,
+        *,
+        made: bool = False,
     ) -> None:
-        """A batch was delivered."""
+        """A batch was delivered; `made`: by the dataset, which reads it as one."""
         if len(self.rows) < MOST_STEPS:
             self.rows.append((epoch, step, samples, ready, asked, got, used))
         self.sent[epoch] = max(sent, self.sent.get(epoch, 0))
         self.delivered[epoch] = self.delivered.get(epoch, 0) + 1
-        self.samples += samples
+        self.samples += 1 if made else samples
 
     @property
     def batches(self) -> tuple[int, int]:

@@ -89,7 +89,7 @@ class Watch:
             seen = self._loader(key)
             if seen is not None:
                 numbers = (_number(event, name) for name in ("e", "i", "n", "r", "a", "g", "s", "c"))
-                seen.track.add(*numbers)
+                seen.track.add(*numbers, made=not seen.settings.auto_collation)
         elif kind == "x":
             seen = self._loader((_number(event, "p"), _number(event, "l")))
             if seen is not None:
@@ -204,6 +204,7 @@ class Watch:
                 epochs=sum(len(track.delivered) for track in tracks),
                 steps=steps,
                 samples=sum(track.samples for track in tracks),
+                batch_samples=float(table["samples"].mean()),
                 seconds=float(table["asked"].max(initial=0.0)),
                 read_steps=got,
                 ahead=asked / got if got else 1.0,

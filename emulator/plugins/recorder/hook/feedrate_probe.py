@@ -288,10 +288,18 @@ def _mark(number: int) -> None:
 
 
 def _samples(iterator: Any, batch: Any) -> int:
-    """Samples of a batch, by the first dimension of the first tensor in it; 0: not known."""
-    if not iterator._auto_collation:
+    """Samples of a batch, by the first dimension of the first tensor in it; 0: not known.
+
+    What the dataset itself hands over is a batch if its parts are as long as each other, as columns are; else
+    it is one sample.
+    """
+    if iterator._auto_collation:
+        return _first_dimension(batch, 4)
+    parts = list(batch.values()) if isinstance(batch, dict) else batch
+    if not isinstance(parts, (list, tuple)):
         return 1
-    return _first_dimension(batch, 4)
+    lengths = {_first_dimension(part, 0) for part in parts}
+    return lengths.pop() or 1 if len(parts) > 1 and len(lengths) == 1 else 1
 
 
 def _first_dimension(value: Any, depth: int) -> int:
