@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.analysis.flags import non_stationary
-from emulator.analysis.throughput import drift, repeat_interval, student_t
-
-
-def test_drift_of_a_straight_line():
-    line = drift(np.linspace(90, 110, 200))
-    assert line is not None
-    assert line.relative == pytest.approx(0.2, abs=0.02)
-    assert line.certain()
+from emulator.analysis.throughput import drift, repeat_interval
 
 
 def test_variation_is_no_drift():
@@ -33,22 +26,6 @@ def test_flag_needs_a_certain_and_large_drift():
     assert "fell by 1" in flag.sentence and "from 1." in flag.sentence and "to 0." in flag.sentence
     assert non_stationary(np.linspace(1.01, 0.99, 200) + varied) is None
     assert non_stationary(random.normal(1, 0.5, 20)) is None
-
-
-def test_throughput_cannot_fall_by_more_than_all_of_it():
-    flag = non_stationary([4.0] * 12 + [0.01] * 28)
-    assert flag is not None
-    fell = int(flag.sentence.partition("fell by ")[2].partition("%")[0])
-    assert fell <= 100 and flag.value <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("level", "freedom", "t"),
-    [(0.95, 1, 12.7062), (0.95, 2, 4.3027), (0.95, 4, 2.7764), (0.95, 9, 2.2622), (0.99, 18, 2.8784)],
-)
-def test_quantiles_of_student_t(level, freedom, t):
-    """Values of the printed tables."""
-    assert student_t(level, freedom) == pytest.approx(t, abs=1e-4)
 
 
 def test_interval_of_repeats():

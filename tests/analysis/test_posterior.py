@@ -6,16 +6,7 @@ from curves import curve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.analysis.posterior import (
-    LOWEST,
-    crossing_ratios,
-    grid_log_efficiency,
-    log_efficiency,
-    posterior,
-    saturation_ratios,
-    shapes,
-    weighted_quantiles,
-)
+from emulator.analysis.posterior import log_efficiency, posterior, shapes
 
 
 def test_every_shape_falls_from_at_most_one():
@@ -23,31 +14,6 @@ def test_every_shape_falls_from_at_most_one():
     curves = log_efficiency(u, np.arange(len(shapes()))[None, :])
     assert (curves <= 1e-12).all()
     assert (np.diff(curves, axis=0) <= 1e-9).all()
-
-
-def test_crossings_lie_on_the_curve():
-    shape = np.arange(len(shapes()))
-    at = crossing_ratios(0.9)
-    inside = at > LOWEST + 1e-6
-    assert np.exp(log_efficiency(at, shape))[inside] == pytest.approx(0.9)
-    assert (shapes().overhead[~inside] > 0.1).all()
-
-
-def test_saturation_of_a_hard_roofline_is_its_scale():
-    grid = shapes()
-    hard = grid.soft & (grid.power == 60) & (grid.overhead == 0)
-    assert np.exp(saturation_ratios()[hard]) == pytest.approx(1, abs=0.02)
-
-
-def test_grid_is_the_same_function():
-    which, scales = np.array([0, 3, 7, 100, len(shapes()) - 1]), np.linspace(0, 5, 7)
-    direct = log_efficiency(2.0 - np.repeat(scales, 5), np.tile(which, 7))
-    assert grid_log_efficiency(2.0, scales, which) == pytest.approx(direct)
-
-
-def test_quantiles_of_a_weighted_sample():
-    values, weight = np.array([3.0, 1.0, 2.0]), np.array([0.25, 0.5, 0.25])
-    assert weighted_quantiles(values, weight, [0.25, 0.625, 0.999]).tolist() == [1.0, 2.0, 3.0]
 
 
 def test_one_stalled_run_does_not_move_the_knee():
@@ -67,13 +33,6 @@ def test_repeats_teach_the_deviation():
     for variation in (0.003, 0.03):
         efficiency = np.exp(random.normal(0, variation, 30)) * 0.99
         assert posterior([8] * 30, efficiency.tolist()).shown.deviation == pytest.approx(variation, rel=0.6)
-
-
-def test_without_runs_it_is_the_prior():
-    found = posterior([], [])
-    assert found.weight.sum() == pytest.approx(1)
-    low, high = found.quantiles(found.log_n_au, [0.1, 0.9])
-    assert high / low > 50
 
 
 def test_band_holds_the_curve():

@@ -1,24 +1,12 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from curves import FORMS, Trial, curve, trial, trial_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from points import point
 
-from emulator.analysis.search import (
-    CountRun,
-    KneeSearch,
-    Stop,
-    believe,
-    next_count,
-    observe,
-    runs_left,
-    step_cost,
-)
+from emulator.analysis.search import CountRun, KneeSearch, Stop, believe, next_count, runs_left, step_cost
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +69,6 @@ def test_runs_that_vary_much_end_wide_and_say_so():
     assert found.covers()
 
 
-def test_hard_limit_gives_the_saturation_knee_too():
-    for seed in range(3):
-        found = trial(curve("roofline", 6.0), 0.01, np.random.default_rng(seed), KneeSearch(maximum=16))
-        assert found.belief.n_saturation[1] == pytest.approx(6.0, rel=0.03)
-
-
 def test_dear_counts_are_avoided():
     truth, cheap = curve("collapse", 60.0), []
     for cost in (step_cost, lambda ranks, efficiency: 1.0):
@@ -101,19 +83,6 @@ def test_a_wish_can_be_predicted():
     assert 1 <= runs_left(history, search, believe(history, search)) <= 17
     done = trial(curve("roofline", 60.0), 0.003, np.random.default_rng(12), search)
     assert runs_left(done.runs, search, done.belief) == 0
-
-
-def test_a_decision_takes_little_time():
-    history = [CountRun(ranks=n, efficiency=min(1, 90 / n)) for n in (32, 64, 80, 96, 128) * 6]
-    search = KneeSearch(maximum=4096, max_runs=100, min_runs=50)
-    next_count(history, search)
-    begin = time.process_time()
-    next_count(history, search)
-    assert time.process_time() - begin < 0.6  # 0.1 s on an idle core
-
-
-def test_a_point_is_observed_without_its_first_step():
-    assert observe(point(8, 0.7)) == CountRun(ranks=8, efficiency=pytest.approx(0.7))
 
 
 @settings(max_examples=10, deadline=None)

@@ -120,10 +120,6 @@ def test_stolen_time_looks_like_sleep():
     assert lost(log([[0, 1, 1]]), "none", [rank])[0].cores == pytest.approx(0.5)
 
 
-def test_who_never_starved_has_no_shares():
-    assert lost(log([[3, 0, 0]]), "none", [account(STORAGE)])[0] == Starved(seconds=0.0)
-
-
 @given(st.lists(st.lists(st.floats(0, 5), min_size=4, max_size=4), min_size=1, max_size=4), st.data())
 def test_shares_sum_to_all(waits, data):
     barriers = data.draw(st.floats(0, 3))

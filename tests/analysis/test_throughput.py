@@ -83,21 +83,12 @@ def test_au_and_share_of_compute_agree(waits, barrier):
     assert loop_seconds(rows) == pytest.approx(sum(waits) + len(waits) * (0.5 + barrier))
 
 
-def test_nothing_measured_is_zero():
-    nothing = throughput(np.zeros(0, dtype=STEP))
-    assert (nothing.samples_per_second, nothing.au) == (0.0, 0.0)
-
-
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=60), st.integers(1, 50))
 def test_a_series_of_rates_adds_up_to_the_samples(waits, bins):
     rows = steps_of(0, waits)
     rates = rate_series(rows, bins).rates
     assert len(rates) == bins
     assert rates.sum() * loop_seconds(rows) / bins == pytest.approx(rows["samples"].sum())
-
-
-def test_a_steady_rank_has_a_flat_series():
-    assert np.allclose(rate_series(steps_of(0, [0.0] * 30)).rates, 8.0)
 
 
 def test_a_rank_that_begins_late_does_not_make_the_rate_rise():

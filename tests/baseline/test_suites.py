@@ -17,7 +17,7 @@ from emulator.plugins.baseline.fio import (
     percentile,
     side,
 )
-from emulator.plugins.baseline.suites import SUITES, access_name, files_needed, find_suite, tuned, turns
+from emulator.plugins.baseline.suites import SUITES, files_needed, find_suite, tuned, turns
 from emulator.units import parse_list
 
 SETTING = Setting(
@@ -34,14 +34,6 @@ def test_writes_come_before_reads_and_sequential_before_random(name):
     assert order == sorted(order)
     assert len({turn.name for turn in planned}) == len(planned)
     assert {turn.clients for turn in planned} == {1, 2}
-
-
-def test_the_documents_tests_are_there():
-    names = {access.name for access in SUITES["weka2023"].accesses}
-    random = {f"4 KiB random {reads}" for reads in ("read", "write", "70 % read", "50 % read", "30 % read")}
-    sizes, ways = ("128 KiB", "1 MiB"), ("read", "write")
-    assert names == random | {f"{size} sequential {way}" for size in sizes for way in ways}
-    assert SUITES["weka2023"].jobs == 32 and SUITES["weka2023"].depths == (1, 2, 4, 8, 16, 32)
 
 
 def test_the_noisy_neighbours_are_the_documents():
@@ -112,11 +104,6 @@ def test_clients_add_up():
     assert found.latency_mean == pytest.approx(1.75e-3)
     assert found.latency_p9999 == pytest.approx(9e-3)
     assert side([one(0, 0.0, 0.0, {})]) is None
-
-
-def test_names_of_accesses():
-    assert access_name("random", 512, 1.0) == "0.5 KiB random read"
-    assert access_name("sequential", 4 * 2**20, 0.0) == "4 MiB sequential write"
 
 
 @pytest.mark.parametrize(("before", "after"), [("", ""), ("glibc.malloc.check=1", "glibc.malloc.check=1:")])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.plugins.calibrate.measure import KEPT, fit_line, lag1, parts, timing_of
+from emulator.plugins.calibrate.measure import KEPT, fit_line, timing_of
 
 TIMES = st.lists(st.floats(1e-4, 10), min_size=2, max_size=500)
 
@@ -16,11 +16,6 @@ def test_what_is_kept_has_exactly_the_mean_and_never_more_than_the_range(times):
     assert len(kept.quantiles) == min(KEPT, len(times))
     assert np.mean(kept.quantiles) == pytest.approx(np.mean(times), rel=1e-9)
     assert min(times) * (1 - 1e-9) <= kept.quantiles[0] <= kept.quantiles[-1] <= max(times) * (1 + 1e-9)
-
-
-def test_few_times_are_kept_all():
-    assert parts(np.array([0.3, 0.1, 0.2]), 3) == pytest.approx([0.1, 0.2, 0.3])
-    assert parts(np.array([1.0, 1.0, 2.0, 3.0, 9.0, 9.0]), 3) == pytest.approx([1.0, 2.5, 9.0])
 
 
 @given(
@@ -43,20 +38,3 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
             line.t1_interval[0] < 0.05 < line.t1_interval[1],
         ]
     assert covered / 1000 == pytest.approx([0.95, 0.95], abs=0.025)
-
-
-def test_one_batch_size_makes_no_line():
-    assert fit_line([4], [0.1]) is None
-
-
-def test_autocorrelation():
-    noise = np.random.Generator(np.random.Philox(2)).normal(size=4000)
-    assert lag1(noise) == pytest.approx(0, abs=0.06)
-    assert lag1(np.cumsum(noise)) > 0.95
-    assert lag1(np.tile([1.0, 2.0], 50)) == pytest.approx(-0.99, abs=0.01)
-    assert lag1(np.ones(10)) == 0
-
-
-def test_copies_are_kept_apart_by_their_median():
-    kept = timing_of(2, [0.1, 0.2], 20, [0.01, 0.02, 0.9], 77)
-    assert (kept.copy_seconds, kept.copy_bytes, kept.mean) == (0.02, 77, pytest.approx(0.15))

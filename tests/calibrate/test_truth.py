@@ -9,12 +9,11 @@ import pytest
 import torch
 from command import feedrate
 
-from emulator.analysis.throughput import Throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_loader
 from emulator.dataset.manifest import read_manifest
 from emulator.plugins.calibrate.models import MODELS, ComputeMode, Model, Request
-from emulator.plugins.calibrate.truth import Pairs, Round, replayed, summary_lines, validate, verdict
+from emulator.plugins.calibrate.truth import Pairs, replayed, summary_lines, validate, verdict
 from emulator.storage.base import TimedStorage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
@@ -118,24 +117,6 @@ def test_real_training_on_this_cpu(trainable, rate, steps, rounds, widest):
     assert found.interval[0] < 1.05, said
     assert found.interval[1] > 0.95, said
     assert 1 / widest < found.median < widest, said
-
-
-def test_a_verdict_by_hand():
-    def pair(real, emulated, au):
-        of = [
-            Throughput(samples_per_second=x, bytes_per_second=x, au=y)
-            for x, y in ((real, 0.5), (emulated, au))
-        ]
-        return Round(step_seconds=0.1, real=of[0], emulated=of[1])
-
-    found = verdict([pair(10, 11, 0.52), pair(10, 10 / 1.1, 0.51), pair(20, 20, 0.6)])
-    assert found.ratio == pytest.approx(1)
-    assert found.median == pytest.approx(1)
-    assert found.au_difference == pytest.approx(0.02)
-    assert found.interval[0] < 0.9 < 1.1 < found.interval[1]
-    lines = summary_lines([pair(10, 11, 0.52), pair(10, 11, 0.52)])
-    assert "real      10.00 +- 0.00 samples/s, AU 50.00 +- 0.00 %" in lines[0]
-    assert "1.100 (1.100 to 1.100), median 1.100; AU +2.0 points" in lines[2]
 
 
 def test_the_command_prints_both_side_by_side(trainable, tmp_path):

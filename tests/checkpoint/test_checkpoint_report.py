@@ -41,14 +41,6 @@ def test_duration_is_the_slowest_ranks_and_throughput_its():
     assert (one.bytes, one.ranks, one.cpu_seconds) == (3 * 10**9, 3, pytest.approx(0.6))
 
 
-def test_shares_of_pages_are_those_of_all_ranks():
-    reports = [
-        Report(size=1, seconds=1, cpu_seconds=0, pages_sampled=90, pages_resident=0),
-        Report(size=1, seconds=1, cpu_seconds=0, pages_sampled=10, pages_resident=5),
-    ]
-    assert checkpoint_of("read", 0, 1, 0.0, reports).resident_share == 0.05
-
-
 def test_the_terminal_says_means_and_each():
     result = run(of(2.0, 4.0, commit=1.0), of(2.0, 2.0, number=1), of(1.0, 1.0, direction="read"))
     text = render(result_blocks(result))
@@ -77,12 +69,6 @@ def test_two_runs_are_compared_by_their_answers():
     results = [("ssd", run(of(2.0, 4.0))), ("hdd", run(of(9.0, 9.0)))]
     text = render(blocks(compare(results)))
     assert "in 4 s (500 MB/s)" in text and "in 9 s (222 MB/s)" in text and "nothing was measured" not in text
-
-
-def test_nothing_completed():
-    result = run()
-    assert answer(result) == "No checkpoint was completed." and tables(result) == ()
-    assert "No checkpoint" in render(result_blocks(result)) and "No checkpoint" in page(result)
 
 
 def test_in_a_folder_it_stands_beside_the_sweep(tmp_path):

@@ -153,10 +153,6 @@ def test_verify_says_which_file_is_wrong(copied):
     assert {"file", "what"} == set(answer["faults"][0])
 
 
-def test_verify_a_sample_of_the_files(small):
-    assert "5 of 24 files checked, 0 faults" in feedrate("verify", small, "--sample", 5).out
-
-
 def test_json_is_for_machines(tmp_path):
     done = feedrate("generate", tmp_path / "data", "--recipe", "tiny", "--files", 4, "--json")
     last = [json.loads(line) for line in done.out.splitlines()][-1]
@@ -217,19 +213,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path, small, copied):
     assert feedrate("generate", copied, "--recipe", "tiny", "--files", 3, "--seed", 1, "--force").status == 0
     assert (copied / "notes.txt").exists()
     assert sorted(path.name for path in copied.rglob("*.npz")) == [f"sample_{k:07d}.npz" for k in range(3)]
-
-
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "data").write_text("...")
-    assert "data is a file" in feedrate("generate", tmp_path / "data", "--recipe", "tiny").one_line()
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(tmp_path):
-    (tmp_path / "closed").mkdir(mode=0o500)
-    assert (
-        "cannot prepare" in feedrate("generate", tmp_path / "closed" / "data", "--recipe", "tiny").one_line()
-    )
 
 
 FILES = 120

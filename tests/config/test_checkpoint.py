@@ -11,15 +11,12 @@ from emulator.config.checkpoint import (
     Parallelism,
     TransformerShape,
     data_parallel,
-    layer_matrices,
     load_checkpoint_model,
     model_files,
     parameters,
     parse_scale,
     position_of,
     shards,
-    split,
-    stage_layers,
     total,
 )
 from emulator.errors import SpecError
@@ -46,13 +43,6 @@ def test_the_published_sizes(name):
     assert model.published.size == whole * GIB
     for key in ("shape.hidden", "shape.vocabulary", "parallelism.zero", "published.size"):
         assert model.sources[key]
-
-
-def test_1t_is_as_published_if_stages_overlap_by_a_layer():
-    model = load_checkpoint_model("llama3-1t")
-    layer = 2 * (layer_matrices(model.shape) + 2 * 8 * model.shape.hidden)
-    assert (total(model, 2, 8) + layer) / GIB == pytest.approx(161, rel=0.002)
-    assert (total(model, 2, 1024) + 63 * layer) / 1e12 == pytest.approx(17.7, abs=0.05)
 
 
 def test_rules_example_of_405b():
@@ -101,18 +91,6 @@ def test_names_are_unique_and_scaled_files_are_not_empty(drawn, scale):
             assert shard.size > 0 and 0 <= shard.size - whole[shard.name] * scale < 1
             names.append(shard.name)
     assert len(set(names)) == len(names)
-
-
-@given(st.integers(1, 200), st.integers(1, 64))
-def test_stages_have_every_layer_once_in_order(layers, stages):
-    found = [layer for stage in range(stages) for layer in stage_layers(layers, stages, stage)]
-    assert found == list(range(1, layers + 1))
-
-
-@given(st.integers(0, 10**13), st.integers(1, 2048))
-def test_shares_add_up_and_are_even(whole, parts):
-    found = [split(whole, parts, part) for part in range(parts)]
-    assert sum(found) == whole and max(found) - min(found) <= 1
 
 
 def test_ranks_are_numbered_tensor_first():

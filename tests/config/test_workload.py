@@ -54,36 +54,6 @@ def test_published_numbers(name, batch_size, step_seconds, megabytes_per_second)
 
 
 @pytest.mark.parametrize(
-    ("name", "sample_bytes", "per_file", "batch_size", "step_seconds", "threshold"),
-    [
-        ("resnet50-a100", 114_660, 1251, 400, 0.435, 0.90),
-        ("resnet50-h100", 114_660, 1251, 400, 0.224, 0.90),
-        ("cosmoflow-a100", 2_828_486, 1, 1, 0.00551, 0.70),
-        ("cosmoflow-h100", 2_828_486, 1, 1, 0.00350, 0.70),
-        ("bert-v100", 2_500, 313_532, 48, 0.968, 0.90),
-        ("retinanet-b200", 322_957, 1, 24, 0.04755, 0.85),
-        ("retinanet-mi355", 322_957, 1, 36, 0.071325, 0.85),
-        ("dlrm-b200", 761, 1_536_000, 12_288, 0.000375, 0.70),
-        ("flux-b200", 2_164_832, 288, 48, 1.35, 0.90),
-        ("dlrm-mi355", 761, 1_536_000, 18_432, 0.0005625, 0.70),
-        ("flux-mi355", 2_164_832, 288, 72, 2.025, 0.90),
-        ("unet3d-a100-v04", 146_313_216, 1, 4, 4.59, 0.90),
-    ],
-)
-def test_published_numbers_of_the_others(name, sample_bytes, per_file, batch_size, step_seconds, threshold):
-    spec = load_workload(name)
-    assert (spec.sample.bytes_mean, spec.sample.samples_per_file) == (sample_bytes, per_file)
-    assert (spec.loader.batch_size, spec.accelerator.step_seconds) == (batch_size, step_seconds)
-    assert spec.training.au_threshold == threshold
-
-
-def test_a_number_that_was_scaled_says_so():
-    provenance = {name: load_workload(name).accelerator.provenance for name in names("workloads")}
-    assert provenance["unet3d-b200"] == "scaled"
-    assert provenance["unet3d-a100"] == "published"
-
-
-@pytest.mark.parametrize(
     ("setting", "said"),
     [
         ("loader.wokers=8", "unknown key 'loader.wokers'.*did you mean 'loader.workers'"),
@@ -149,14 +119,6 @@ def test_storage_texts():
     for text in ("shaped", "shaped:", "shaped:0MB/s", "nfs", "shaped:1GB/s,soon"):
         with pytest.raises(SpecError):
             parse_storage(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "request_bytes"),
-    [("unet3d-a100", 2**22), ("resnet50-a100", 2**18), ("retinanet-b200", 322_957), ("dlrm-b200", 24_576)],
-)
-def test_what_one_request_is_for(name, request_bytes):
-    assert load_workload(name).request_bytes == request_bytes
 
 
 def test_an_error_in_an_array_of_tables_names_the_line_of_its_element(tmp_path):

@@ -10,8 +10,6 @@ from command import feedrate
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from emulator.config.workload import AccessSpec
-from emulator.dataset.formats import format_named
 from emulator.dataset.formats.bytes import Stretches
 from emulator.order import Read
 
@@ -52,13 +50,6 @@ def test_a_stream_reads_every_block_once(size, samples, cuts):
             assert extent.offset == at
             at += extent.size
     assert at == size
-
-
-def test_a_part_of_a_file_of_one_sample_goes_through_the_index():
-    form = format_named("bytes")
-    assert not form.partial
-    assert form.read_as(AccessSpec(bytes_read=10)).partial
-    assert not form.read_as(AccessSpec()).partial
 
 
 def test_any_files_are_adopted_as_bytes_and_their_pieces_read(tmp_path):

@@ -117,13 +117,6 @@ def test_npz_files_of_numpy_and_dlio_are_read(save, swapped):
     assert np.array_equal(found["x"], x) and found["y"].tolist() == y
 
 
-def test_fortran_order_is_kept():
-    x = np.asfortranarray(np.arange(24.0).reshape(2, 3, 4))
-    file = io.BytesIO()
-    np.savez(file, x=x, y=x)
-    assert np.array_equal(NPZ.arrays(memoryview(file.getvalue()), "f.npz")["x"], x)
-
-
 def test_a_pickle_is_refused_and_not_run(tmp_path):
     class Bomb:
         def __reduce__(self):
@@ -215,8 +208,3 @@ def test_any_bytes_are_a_dataset_error_for_every_format(data, size):
         form = format_named(name)
         with pytest.raises(DatasetError):
             form.check_head(memoryview(data), max(size, len(data)), "a" + form.suffix)
-
-
-def test_an_unknown_format_is_one_line():
-    with pytest.raises(DatasetError, match="'zarr' is not known: known: bytes, hdf5"):
-        format_named("zarr")

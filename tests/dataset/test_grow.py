@@ -43,10 +43,6 @@ def test_bytes_belong_to_seed_and_index(payload, volumes):
     assert grown(payload, seed=1, volumes=volumes) != data
 
 
-def test_incompressible_is_incompressible():
-    assert ratio(grown("incompressible")) < 1.001
-
-
 @pytest.mark.parametrize("wanted", [1, 1.5, 2, 4, 10, 32])
 def test_a_ratio_is_met(wanted):
     assert ratio(grown(f"ratio={wanted}")) == pytest.approx(wanted, rel=0.05)
@@ -83,11 +79,6 @@ def test_mirrored_stays_inside_and_has_no_seam(length, start, source):
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_checksums_join(pieces):
-    assert crc32_join([(crc32(piece), len(piece)) for piece in pieces]) == crc32(b"".join(pieces))
-
-
-def test_checksums_of_large_pieces_join():
-    pieces = [bytes(3_000_001), b"x" * 70_000, bytes(range(256)) * 5000]
     assert crc32_join([(crc32(piece), len(piece)) for piece in pieces]) == crc32(b"".join(pieces))
 
 

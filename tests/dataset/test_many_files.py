@@ -2,8 +2,6 @@
 
 import json
 import pickle
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from emulator.dataset.progress import by_threads
 from emulator.dataset.table import ROW, Listed
 from emulator.dataset.verify import extra_files
 from emulator.errors import DatasetError, StorageError
-from emulator.plugins.adopt.adopt import _name, _packed, _size
 from emulator.storage.folder import FolderStore
 
 NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=("Cs",)), min_size=1, max_size=30)
@@ -30,18 +27,6 @@ def test_listed_names_are_the_names(names):
         listed[len(names)]
 
 
-@given(st.lists(st.tuples(NAMES, st.integers(0, 2**60)), max_size=20))
-def test_a_file_as_one_string_has_its_name_and_its_size(files):
-    packed = [_packed(*file) for file in files]
-    assert [(_name(file), _size(file)) for file in packed] == files
-
-
-def test_numbers_in_names_sort_by_value_and_before_letters():
-    names = ["a10", "a9", "a", "b1", "a9b", "10", "9", "a09c"]
-    order = [_name(file) for file in sorted(_packed(name, 1) for name in names)]
-    assert order == ["9", "10", "a", "a9", "a9b", "a09c", "a10", "b1"]
-
-
 def test_an_error_ends_the_threads_and_order_is_kept():
     assert list(by_threads(lambda index: -index, np.arange(10_000), 4)) == [-i for i in range(10_000)]
 
@@ -51,14 +36,6 @@ def test_an_error_ends_the_threads_and_order_is_kept():
 
     with pytest.raises(ValueError, match="5000"):
         list(by_threads(fail, np.arange(10_000), 4))
-
-
-def test_work_that_waits_is_shared_by_threads():
-    def wait(index):
-        time.sleep(0.001)
-        return threading.get_ident()
-
-    assert len(set(by_threads(wait, np.arange(400), 4))) > 1
 
 
 def test_the_shares_of_extra_files_are_all_of_them(tmp_path):

@@ -64,16 +64,6 @@ def chunks_of(data: bytes, groups: range, names: list[str]) -> list[tuple[int, i
     return found
 
 
-def test_the_published_columns():
-    spec, recipe = load_workload("dlrm-b200"), load_recipe("dlrm")
-    assert len(recipe.columns) == 200 and sum(column.bytes for column in recipe.columns) == 761
-    read = [column for column in recipe.columns if column.name in spec.access.columns]
-    assert len(read) == len(spec.access.columns) == 40
-    assert sum(column.bytes for column in read) == spec.access.bytes_read
-    flux = load_recipe("flux")
-    assert sum(column.bytes for column in flux.columns) == load_workload("flux-b200").sample.bytes_mean
-
-
 def test_clicks_are_read_by_other_programs(clicks):
     file = pq.ParquetFile(io.BytesIO(clicks), page_checksum_verification=True)
     assert [file.metadata.row_group(group).num_rows for group in range(5)] == [100] * 4 + [50]

@@ -88,21 +88,6 @@ def test_labels_without_an_image_get_phantom_intensities(tmp_path):
     assert volume.x.min() >= -2.35 and volume.x.max() <= 2.65
 
 
-def test_the_aggregated_label_of_later_editions_is_found(tmp_path):
-    write_case(tmp_path / "case_00003", image=False)
-    (tmp_path / "case_00003" / "segmentation.nii.gz").rename(
-        tmp_path / "case_00003" / "aggregated_MAJ_seg.nii.gz"
-    )
-    assert find_cases(tmp_path)[0].label.name == "aggregated_MAJ_seg.nii.gz"
-
-
-def test_cases_without_labels_are_left_out(tmp_path):
-    write_case(tmp_path / "case_00000")
-    write_case(tmp_path / "case_00210")
-    (tmp_path / "case_00210" / "segmentation.nii.gz").unlink()
-    assert [case.name for case in find_cases(tmp_path)] == ["case_00000"]
-
-
 def test_mistakes_are_one_line(tmp_path):
     with pytest.raises(DatasetError, match="there is no folder"):
         find_cases(tmp_path / "nowhere")

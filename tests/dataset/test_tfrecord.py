@@ -17,7 +17,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.order import Read
-from emulator.plugins.formats.tfrecord import Records, example_bytes, example_head, wrong_record
+from emulator.plugins.formats.tfrecord import Records, example_bytes
 
 TFRECORD = format_named("tfrecord")
 
@@ -54,20 +54,6 @@ class TestTfRecord(FormatContract):
         found = TFRECORD.arrays(memoryview(data), "a.tfrecord")
         assert np.array_equal(found["x"], sample.x) and np.array_equal(found["y"], sample.y)
         assert len(data) == 4 * TFRECORD.planned_bytes(9 * 8 * 7)
-
-
-def test_an_empty_record_has_the_bytes_that_tensorflow_writes():
-    assert wrong_record(memoryview(bytes(8) + bytes.fromhex("29039807d8ea82a2"))) == ""
-    assert wrong_record(memoryview(bytes(8) + bytes.fromhex("29039807d8ea82a3"))) != ""
-
-
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 3000))
-def test_the_bytes_of_a_record_depend_on_its_voxels_alone(depth, height, width):
-    shape = (depth, height, width)
-    voxels = depth * height * width
-    assert (
-        len(example_head(shape)) + 5 * voxels == example_bytes(voxels) == example_bytes(np.array([voxels]))[0]
-    )
 
 
 def test_what_is_streamed_is_framed_record_by_record():

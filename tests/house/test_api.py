@@ -59,9 +59,7 @@ def test_a_job_is_recorded(tmp_path):
 
 
 def test_the_surface_is_what_it_says():
-    assert set(api.__all__) - set(dir(emulator)) == {"run", "sweep", "record", "report"}, (
-        "packages have these names"
-    )
+    assert set(api.__all__) - set(dir(emulator)) == {"run", "sweep", "record", "report"}
     with pytest.raises(AttributeError):
         emulator.nothing  # noqa: B018
 

@@ -105,12 +105,6 @@ def test_streams_read_every_block_once_and_ahead_of_the_buffer(kind, tmp_path):
     assert batches[-1].bytes == 0, "the last are drawn from what is there"
 
 
-def test_ranks_share_the_files(tmp_path):
-    files = write_many(tmp_path, "tfrecord")
-    found, _ = read_all("direct", files, SEQUENTIAL, ranks=4)
-    assert [sum(batch.samples for batch in batches) for batches in found] == [25] * 4
-
-
 @pytest.mark.parametrize("access", [AccessSpec(), SEQUENTIAL], ids=["random", "sequential"])
 def test_o_direct_reads_the_same(access, tmp_path):
     if not probe_direct(tmp_path):

@@ -197,25 +197,6 @@ def one_line(error: pytest.ExceptionInfo[FeedrateError]) -> str:
     return text
 
 
-def test_spools_of_many_hosts_are_read_in_order_and_removed(tmp_path: Path) -> None:
-    for number, rank in enumerate((2, 11)):
-        step = np.zeros(3, dtype=STEP)
-        step["rank"], step["woke"] = rank, 1.0
-        with Spool(make_spool(tmp_path, number)) as spool:
-            spool.append(step)
-    assert read_steps(tmp_path)["rank"].tolist() == [2, 2, 2, 11, 11, 11]
-    remove_spools(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    assert len(read_steps(tmp_path)) == 0
-
-
-def test_the_parquet_file_wins_over_the_spools(tmp_path: Path) -> None:
-    with Spool(make_spool(tmp_path, 0)) as spool:
-        spool.append(np.ones(3, dtype=STEP))
-    write_steps(tmp_path, np.ones(2, dtype=STEP))
-    assert len(read_steps(tmp_path)) == 2
-
-
 def test_spooled_rows_of_later_points_follow_those_of_the_parquet_file(tmp_path: Path) -> None:
     steps = np.zeros(6, dtype=STEP)
     steps["point"], steps["woke"] = [0, 0, 1, 1, 2, 2], 1.0
@@ -271,25 +252,6 @@ def test_infinity_is_readable_by_strict_json_readers(tmp_path: Path) -> None:
     write_result(tmp_path, small(flags=(Flag(name="a", value=math.inf, threshold=-math.inf, sentence=""),)))
     json.loads((tmp_path / "run.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert read_result(tmp_path).flags[0].value == math.inf
-
-
-def test_numpy_scalars_are_written_as_numbers(tmp_path: Path) -> None:
-    write_result(tmp_path, small(environment={"cores": np.int64(2), "load": np.float32(0.5)}))
-    assert read_result(tmp_path).environment == {"cores": 2, "load": 0.5}
-
-
-def test_prepare_out_makes_a_folder_and_takes_an_empty_one(tmp_path: Path) -> None:
-    prepare_out(tmp_path / "a" / "b", force=False)
-    prepare_out(tmp_path / "a" / "b", force=False)
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_prepare_out_never_overwrites_without_force(tmp_path: Path) -> None:
-    write_result(tmp_path, small())
-    with pytest.raises(SpecError) as error:
-        prepare_out(tmp_path, force=False)
-    assert "--force" in one_line(error)
-    assert read_result(tmp_path) == small()
 
 
 def test_force_removes_only_feedrates_own_files(tmp_path: Path) -> None:
@@ -386,14 +348,6 @@ def test_a_folder_that_may_not_be_written_is_one_line() -> None:
             write_result(folder, small())
         with pytest.raises(StorageError):
             make_spool(folder, 0)
-
-
-def test_an_out_under_a_file_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StorageError) as error:
-            prepare_out(out, force=True)
-        one_line(error)
 
 
 def test_a_full_disk_is_one_line_and_keeps_the_old_result(
@@ -528,12 +482,3 @@ def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(SpecError) as error:
             read_steps(tmp_path)
         assert said in one_line(error)
-
-
-def test_a_truncated_step_log_is_one_line(tmp_path: Path) -> None:
-    write_steps(tmp_path, np.zeros(1000, dtype=STEP))
-    file = tmp_path / "steps.parquet"
-    file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(SpecError) as error:
-        read_steps(tmp_path)
-    one_line(error)

@@ -10,16 +10,7 @@ from typing import Any
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
 
-from emulator.plugins.page.compare import (
-    Comparison,
-    blocks,
-    compare,
-    differences,
-    figures,
-    names_of,
-    page,
-    shared,
-)
+from emulator.plugins.page.compare import Comparison, blocks, compare, differences, figures, page, shared
 from emulator.plugins.page.reference import load_reference, load_references
 from emulator.record.result import RunResult
 from emulator.report.drawing import NARROW, WIDE, chart, svg, write_picture
@@ -44,21 +35,6 @@ def changed(result: RunResult, **sections: dict[str, Any]) -> RunResult:
     return replace(result, workload=workload)
 
 
-def test_results_are_named_by_as_little_of_their_paths_as_it_takes(tmp_path: Path) -> None:
-    assert names_of([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
-    assert names_of([tmp_path / "x" / "out", tmp_path / "y" / "out"]) == ["x/out", "y/out"]
-    assert names_of([tmp_path, tmp_path]) == [f"1: {tmp_path}", f"2: {tmp_path}"]
-
-
-def test_the_figures_follow_from_the_points() -> None:
-    comparison = two()
-    last = comparison.results[0].entries[-1]
-    point = multi_host_sweep().points[-1]
-    assert last.per_accelerator == pytest.approx(point.bytes_per_second / 48)
-    assert last.per_host == pytest.approx(point.bytes_per_second / 12)
-    assert last.x_ideal == point.x_ideal
-
-
 def test_published_rows_of_the_same_workload_are_on_the_same_scale() -> None:
     comparison = two()
     assert len(comparison.published) == 18
@@ -66,11 +42,6 @@ def test_published_rows_of_the_same_workload_are_on_the_same_scale() -> None:
     assert ddn.x_ideal == pytest.approx(713.199 / (72 * 7 / 0.636))
     assert ddn.bytes_per_second == pytest.approx(713.199 * 146_600_628)
     assert ddn.per_host == pytest.approx(ddn.bytes_per_second / 18)
-
-
-def test_match_keeps_the_systems_that_are_meant() -> None:
-    assert {row.name.split()[0] for row in two("weka").published} == {"WEKA"}
-    assert all("WEKA" in figure.system for figure in two("weka").documents)
 
 
 def test_counts_that_all_results_have_are_put_side_by_side() -> None:
@@ -139,15 +110,6 @@ def test_a_reference_without_the_workload_is_said() -> None:
 def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
     comparison = compare([("plain", plain_sweep()), ("a" * 70, EXAMPLES[name]())])
     assert max(map(len, render(comparison, width=width).splitlines())) <= width
-
-
-def test_the_table_shows_marks_and_flags() -> None:
-    text = render(two(), width=120)
-    assert "slow: emulated storage, shaped to 26 GB/s a node, 2 ms latency." in text
-    assert "slow: flagged (small-dataset, page-cache, overshoot)." in text
-    assert "    32*" in text
-    said = "maximum throughput 45 GB/s (3D U-Net; MLPerf Storage v0.4 preview; simulated A100), published"
-    assert said in " ".join(text.split())
 
 
 @pytest.mark.long

@@ -12,26 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_results import EXAMPLES, PAGES, flagged_sweep, no_knee_sweep, plain_sweep, with_steps
+from synthetic_results import EXAMPLES, PAGES, flagged_sweep, plain_sweep, with_steps
 
 from emulator.analysis.point import PARTS, mean_step
 from emulator.errors import MissingError
-from emulator.plugins.page.page import inline
-from emulator.record.result import RunResult
 from emulator.record.steps import STEP
-from emulator.report.drawing import DARK, WIDE, chart, draw_result, extra, legend_rows, svg
-from emulator.report.figure import Figure, Key, decades
+from emulator.report.drawing import DARK, WIDE, chart, draw_result, extra, svg
 from emulator.report.training import figures
 from emulator.report.training_figures import FIGURES, throughput, with_latency
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-def draw(result: RunResult) -> str:
-    """The throughput of a result as SVG text."""
-    figure = throughput(result)
-    assert isinstance(figure, Figure)
-    return svg(figure)
 
 
 class Tags(HTMLParser):
@@ -110,11 +100,6 @@ def test_every_plot_carries_the_marks(pages: dict[str, str], name: str, mark: st
         assert mark in shown
 
 
-def test_a_plot_without_marks_has_none() -> None:
-    drawing = draw(plain_sweep())
-    assert "emulated" not in drawing.replace("emulated accelerators", "")
-
-
 def test_the_charts_are_valid_vega_lite() -> None:
     """The report itself draws with Altair's checks off."""
     made = flagged_sweep()
@@ -138,45 +123,12 @@ def test_flagged_points_are_diamonds_and_are_explained() -> None:
     assert ">flagged<" in svg(figure)
 
 
-def test_the_knee_is_drawn_only_where_there_is_one() -> None:
-    assert ">knee 14.8<" in draw(plain_sweep())
-    assert "knee" not in draw(no_knee_sweep())
-
-
 @pytest.mark.long
 def test_every_colour_of_a_plot_has_a_dark_twin() -> None:
     made = flagged_sweep()
     for figure in figures(with_steps(made)):
         used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-fA-F]+|[a-z]+)"', svg(figure)))
         assert used - set(DARK) <= {"none", "transparent"}, figure.name
-
-
-def test_a_key_that_does_not_fit_takes_another_row() -> None:
-    keys = [Key("measured", "#000000", "line"), Key("x" * 25, "#000000", "dash"), Key("b", "#000000", "box")]
-    assert [len(row) for row in legend_rows(keys, 1000)] == [3]
-    assert [len(row) for row in legend_rows(keys, 250)] == [1, 2]
-
-
-def test_decades_stay_within_the_axis() -> None:
-    assert decades(0.85, 125_000) == (1, 10, 100, 1000, 10_000, 100_000)
-    assert decades(12e-3, 0.18) == (0.02, 0.05, 0.1)
-
-
-def test_an_inlined_drawing_has_ids_of_its_own() -> None:
-    drawing = '<svg width="9" height="5" viewBox="0 0 9 5"><g id="a" clip-path="url(#a)"/></svg>'
-    head = '<svg viewBox="0 0 9 5" role="img" aria-labelledby="p-title p-desc" style="max-width:9px">'
-    words = '<title id="p-title">a &lt; b</title><desc id="p-desc">c</desc>'
-    assert (
-        str(inline(drawing, "p", "a < b", "c")) == head + words + '<g id="p-a" clip-path="url(#p-a)"/></svg>'
-    )
-
-
-def test_every_point_says_its_figures_and_every_drawing_its_title(pages: dict[str, str]) -> None:
-    drawings = re.findall(r"<svg.*?</svg>", pages["multi-host"], re.DOTALL)
-    assert all('role="img"' in drawing and "<desc" in drawing for drawing in drawings)
-    titles = re.findall(r'<circle class="aim"[^>]*><title>([^<]*)</title>', drawings[0])
-    assert len(titles) == 7
-    assert titles[-1].startswith("48 processes: 44.9 GB/s; 306.") and titles[-1].endswith("client link")
 
 
 def test_time_at_a_barrier_is_what_the_last_rank_did() -> None:

@@ -10,35 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic_results import (
-    CACHE,
-    EXAMPLES,
-    flagged_sweep,
-    plain_sweep,
-    point,
-    result,
-    shaped_sweep,
-    steps_of,
-    with_steps,
-)
+from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shaped_sweep, steps_of, with_steps
 
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
-from emulator.plugins.page.page import facts, show
+from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
 from emulator.report.figure import Line, through
-from emulator.report.table import number, shortened
-from emulator.report.training import answer, cards, host_rows, points_table, short_names
+from emulator.report.table import number
+from emulator.report.training import answer, cards, host_rows, points_table
 from emulator.report.training_figures import PARTS, mean_steps, measured, percentiles, throughput
-from emulator.report.view import letter, limits, marks, marks_line, notes
-
-
-@pytest.mark.parametrize(
-    ("value", "digits", "shown"),
-    [(1614.0, 4, "1,614"), (0.00412, 3, "0.00412"), (12.94, 3, "12.9"), (0, 4, "0"), (263981.7, 4, "263,982"),
-     (math.inf, 3, "–"), (None, 3, "–")],
-)  # fmt: skip
-def test_numbers_are_short_and_never_in_powers_of_ten(value: float | None, digits: int, shown: str) -> None:
-    assert number(value, digits) == shown
+from emulator.report.view import limits, marks, marks_line, notes
 
 
 @given(st.floats(1e-6, 1e9), st.integers(2, 5))
@@ -74,10 +55,6 @@ def test_a_flag_is_one_note_with_its_places_and_its_worst_sentence() -> None:
     assert [row[-1] for row in points_table(made).texts] == ["", "a", "a", "a"]
 
 
-def test_a_flag_of_the_whole_result_names_no_place() -> None:
-    assert notes(flagged_sweep())[0].where == "all points"
-
-
 def test_what_limits_is_named_with_its_counts_and_its_evidence() -> None:
     fed, slow = limits(EXAMPLES["multi-host"]())
     assert (fed.name, fed.where) == ("compute", "rank counts 1, 4, 12, 24")
@@ -85,20 +62,6 @@ def test_what_limits_is_named_with_its_counts_and_its_evidence() -> None:
     assert slow.evidence[0].startswith("ranks of node005 waited")
     assert set(get_args(BoundKind)) == set(LIMIT_NAMES) == {*HELPS, "compute"}
     assert limits(plain_sweep()) == ()
-
-
-def test_letters_do_not_run_out() -> None:
-    assert [letter(number) for number in (0, 25, 26, 52)] == ["a", "z", "a2", "a3"]
-
-
-def test_without_compute_there_is_no_ideal() -> None:
-    assert {row[4:6] for row in points_table(EXAMPLES["no-compute"]()).texts} == {("–", "–")}
-
-
-def test_the_answer_is_the_knees_sentence_or_says_what_is_there() -> None:
-    assert answer(plain_sweep()).startswith("This storage feeds 14 accelerators")
-    assert "100.0 % accelerator utilisation" in answer(EXAMPLES["one-point"]())
-    assert answer(EXAMPLES["empty"]()) == "Nothing was measured."
 
 
 def test_a_replay_is_in_the_jobs_samples_with_files_and_reads_beside_them() -> None:
@@ -112,15 +75,6 @@ def test_a_replay_is_in_the_jobs_samples_with_files_and_reads_beside_them() -> N
     assert "of the job's samples/s" in answer(replace(made, points=made.points[:1]))
     shown = {card.name: card.detail for card in cards(made)}
     assert shown["One process asks for"] == "3.5 job's samples every 636 ms"
-
-
-def test_cards_hold_the_knee_and_what_a_process_asks_for() -> None:
-    shown = {card.name: card.value for card in cards(plain_sweep())}
-    assert shown["Knee, 90 % of ideal"] == "14.8"
-    assert shown["One process asks for"] == "1.61 GB/s"
-    assert shown["Saturates at"] == "26 GB/s"
-    assert cards(EXAMPLES["no-knee"]())[0].value == "none seen"
-    assert cards(EXAMPLES["empty"]()) == []
 
 
 @given(st.dictionaries(st.integers(1, 10**7), st.integers(0, 1000), max_size=20))
@@ -175,22 +129,6 @@ def test_the_host_that_waits_most_comes_first() -> None:
     assert waits[0] > 1.5 * waits[1]
 
 
-def test_a_shared_domain_is_left_out_of_host_names() -> None:
-    assert short_names(["a.x.org", "b.x.org"]) == ["a", "b"]
-    assert short_names(["a.x.org", "a.y.org"]) == ["a.x.org", "a.y.org"]
-    assert short_names(["10.0.0.1", "10.0.0.2"]) == ["10.0.0.1", "10.0.0.2"]
-
-
-@given(st.integers(0, 100), st.integers(2, 20))
-def test_a_long_host_table_keeps_its_ends(hosts: int, most: int) -> None:
-    found = host_rows(point(100, 1e12, hosts=100))[:hosts]
-    head, tail, between = shortened(found, most)
-    assert len(head) + len(tail) + between == hosts
-    assert len(head) + len(tail) <= most
-    assert [*head, *tail][: len(head)] == found[: len(head)]
-    assert tail == (found[-len(tail) :] if tail else [])
-
-
 def test_facts_are_flat_sourced_and_in_units() -> None:
     table = {
         "loader": {"block_bytes": 4_194_304, "crop": (128, 128, 128)},
@@ -203,8 +141,3 @@ def test_facts_are_flat_sourced_and_in_units() -> None:
         "step_seconds": ("636 ms", "published"), "hosts.0.host": ("a", ""), "hosts.1.host": ("b", ""),
         "none": ("–", ""), "seed": ("10000", ""), "yes": ("yes", ""),
     }  # fmt: skip
-
-
-def test_long_lists_are_shortened() -> None:
-    assert show("hosts", [str(number) for number in range(20)]).endswith(" and 8 more")
-    assert len(facts({"hosts": [{"host": str(number)} for number in range(20)]})) == 13

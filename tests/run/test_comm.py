@@ -60,12 +60,6 @@ def test_nul_bytes_that_mpirun_forwards_are_left_out():
     assert list(without_banners(["\0feedrate: error: rank 1\n"])) == ["feedrate: error: rank 1\n"]
 
 
-def test_a_world_of_one():
-    comm = Comm()
-    assert (comm.rank, comm.size, comm.allgather(7), comm.bcast("x")) == (0, 1, [7], "x")
-    assert comm.node().split(5) is comm
-
-
 def test_an_error_before_the_run_is_said_once_and_ends_quietly(capsys):
     def fail() -> None:
         raise DatasetError("the sample x is not there", "check the path")

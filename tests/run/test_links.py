@@ -16,16 +16,7 @@ from threads import Group, ThreadComm
 from emulator.errors import RankError
 from emulator.run import links as links_module
 from emulator.run.comm import Quiet
-from emulator.run.links import (
-    FAN,
-    RemoteClock,
-    _listen,
-    _Proof,
-    hosts_joined,
-    levels,
-    likely_first,
-    own_addresses,
-)
+from emulator.run.links import FAN, RemoteClock, _listen, _Proof, hosts_joined, likely_first, own_addresses
 
 
 def on_hosts(hosts, work):
@@ -131,11 +122,6 @@ def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeyp
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(live, range(3)))
     assert told[0][0] == 0 and "b has not reported for" in told[0][1]
-
-
-@pytest.mark.parametrize(("hosts", "depth"), [(1, 0), (2, 1), (9, 1), (10, 2), (73, 2), (74, 3), (585, 3)])
-def test_the_time_to_join_grows_with_the_depth_of_the_tree(hosts, depth):
-    assert levels(hosts) == depth
 
 
 def test_strangers_are_sent_away():

@@ -171,11 +171,6 @@ def test_the_loader_begins_with_nothing_where_the_workload_says_so(refill, calls
     assert log.rows()["epoch"].tolist() == [0] * 10 + [1] * 10 + [2] * 5
 
 
-def test_steps_alone_cross_epochs():
-    rows, _, _ = rows_of(MemoryLoader(), step=0.0, epochs=None, steps=25)
-    assert rows["epoch"].tolist() == [0] * 10 + [1] * 10 + [2] * 5
-
-
 @pytest.mark.alone
 def test_a_slow_loader_is_wait_and_a_slow_peer_is_barrier():
     waiting, _, _ = rows_of(MemoryLoader(0.01), step=0.002)

@@ -13,7 +13,6 @@ from emulator.plugins.systems.efficiency import (
     compare_systems,
     cost,
     efficiency,
-    for_protection,
     matches,
     nodes_to_match,
     ratio,
@@ -21,8 +20,7 @@ from emulator.plugins.systems.efficiency import (
     usable_bytes,
     watts,
 )
-from emulator.plugins.systems.limits import soft_share
-from emulator.plugins.systems.system import SOFT, System, load_system, parse_protection
+from emulator.plugins.systems.system import System, load_system
 
 ROOT = Path(__file__).parents[2]
 NVME, HDD = load_system("ceph-nvme"), load_system("ceph-hdd")
@@ -90,12 +88,6 @@ def test_ceph_2023(found, derived, digits):
     assert found == pytest.approx(derived, abs=digits / 2 * 1.001 + 1e-9)
 
 
-def test_matching_follows_from_the_system_files():
-    found = matches(HDD, NVME)
-    assert found["usable capacity"] == 16
-    assert found["reads"] == 69
-
-
 @pytest.mark.parametrize(
     ("system", "raw", "usable", "read", "iops", "network"),
     [
@@ -112,22 +104,6 @@ def test_weka_2023(system, raw, usable, read, iops, network):
     assert figures(spec)["read IOPS per raw TB"] == pytest.approx(iops, abs=0.51)
     line = spec.storage.nodes * spec.storage.node_bandwidth
     assert 100 * spec.storage.bandwidth / line == pytest.approx(network, abs=0.7)
-
-
-def test_ai_2023_the_45_gigabytes_per_second():
-    most = 128.1e6  # the largest demand of one process that its configuration allows
-    assert nodes_to_match(45e9, most, 1) == 352
-    assert soft_share(288, 352, SOFT) == pytest.approx(0.98, abs=1e-3)
-
-
-def test_the_printed_46_uses_the_unadjusted_writes():
-    assert figures(HDD)["power per write"] / figures(NVME)["power per write"] == pytest.approx(46, abs=0.51)
-
-
-def test_protection_scales_writes_by_the_bytes_that_drives_take():
-    three, coded = parse_protection("3x"), parse_protection("4+2")
-    assert for_protection(506, three, coded) == pytest.approx(1012)
-    assert for_protection(for_protection(506, three, coded), coded, three) == pytest.approx(506)
 
 
 @given(st.floats(1, 1e12), st.floats(1, 1e12), st.integers(1, 10_000))
@@ -154,13 +130,6 @@ def test_every_system_that_ships_answers_and_says_what_it_lacks(path):
             assert key in text
     if path.stem == "ceph-nvme":
         assert "storage.read_iops" in text and "hardware.node_cost" not in text
-
-
-def test_accelerators_per_terabyte_kilowatt_and_money():
-    found = figures(NVME, fed=320)
-    assert found["accelerators per usable TB"] == pytest.approx(320 / 760)
-    assert found["accelerators per kW"] == pytest.approx(320 / 0.3636)
-    assert found["accelerators per cost"] == pytest.approx(320 / 16.2)
 
 
 def test_the_command_shows_systems_beside_each_other():

@@ -12,7 +12,6 @@ from emulator.errors import SpecError
 from emulator.plugins.systems.fit import fit
 from emulator.plugins.systems.fit_results import fit_results
 from emulator.plugins.systems.held_out import held_out, median_errors
-from emulator.plugins.systems.lines import fit_lines
 from emulator.plugins.systems.next_run import further_run
 from emulator.plugins.systems.predict import (
     Simulation,
@@ -246,23 +245,6 @@ def test_rows_in_any_order_give_what_the_formulas_give_of_all_together(uneven):
         seen_in(result, lambda _: [shuffled[1:]])
 
 
-def test_of_many_steps_the_first_are_played_again(monkeypatch):
-    """How fast the run was is of all of them, all the same."""
-    result, steps = simulated_on_hosts()
-    (whole,) = seen_in(result, steps)
-    monkeypatch.setattr("emulator.plugins.systems.seen.PLAYED", 0)
-    monkeypatch.setattr("emulator.plugins.systems.seen.LEAST_STEPS", 12)
-    (some,) = seen_in(result, steps)
-    assert (some.size == whole.size[:12]).all() and len(whole.size) == 30
-    assert (some.rate, some.drift, some.first_wait) == (whole.rate, whole.drift, whole.first_wait)
-
-
-def test_an_imported_result_says_why_it_cannot_be_fitted():
-    result, steps = simulated_on_hosts()
-    with pytest.raises(SpecError, match="does not say which bytes each step read"):
-        seen_in(replace(result, kind="imported"), steps)
-
-
 def test_the_next_run_is_one_that_tells_something():
     below = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4))
     assert further_run(TINY, below).startswith("a run with 8 ranks or more")
@@ -318,14 +300,6 @@ def test_the_command_fits_and_simulate_says_what_was_not_seen(simulated):
     system = load_system(str(simulated / "system.toml"))
     result, _ = simulate(TINY, system, (5, 40), simulated / "predicted", files=400, steps=20)
     assert [[flag.name for flag in point.flags] for point in result.points] == [[], ["extrapolated"]]
-
-
-def test_a_limit_that_was_not_seen_is_said(simulated):
-    found = fit_results([simulated / "out"], (1, 2, 4))
-    (line,) = [line for line in fit_lines(found.fit) if "not identified" in line]
-    assert "AU 100 % at 4 ranks: the storage was not at its limit; its bandwidth is at least" in line
-    found.write(simulated / "low.toml")
-    assert load_system(str(simulated / "low.toml")).fit.identified is False
 
 
 def test_what_is_wrong_is_said_in_one_line(simulated, tmp_path):

@@ -8,10 +8,9 @@ from command import feedrate
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.plugins.systems import cli
-from emulator.plugins.systems.lines import plan_lines
 from emulator.plugins.systems.predict import on_paper, predict
 from emulator.plugins.systems.simulate import sweep
-from emulator.plugins.systems.sizing import around, feeds, needs, plan, utilisation
+from emulator.plugins.systems.sizing import feeds, needs, plan, utilisation
 from emulator.plugins.systems.system import ClientSystem, Fitted, StorageSystem, System, load_system
 from emulator.record.out import read_result
 
@@ -64,12 +63,6 @@ def test_what_no_limit_was_seen_for_feeds_at_least():
     assert found.knee.sentence.startswith(f"This system feeds at least {found.accelerators} accelerators")
 
 
-def test_barriers_cost_accelerators():
-    system = System(storage=StorageSystem(bandwidth=45e9))
-    together = feeds(load_workload("unet3d-a100", ["training.sync=step"]), system)
-    assert 25 <= together.accelerators < feeds(A100, system).accelerators + 1
-
-
 @pytest.mark.parametrize(
     ("system", "name", "accelerators"),
     [
@@ -104,10 +97,6 @@ def test_run_to_run_variation_decides_where_latency_alone_keeps_an_accelerator_a
     assert clearly.interval == (0, 0) and "variation" not in clearly.knee.sentence
 
 
-def test_a_system_that_states_nothing_limits_nothing():
-    assert feeds(A100, System()).bound is None
-
-
 def test_what_is_needed_is_enough_and_no_more():
     found = needs(A100, 16, 4, cpu_seconds_per_gb=0.5)
     assert found.hosts == 4
@@ -118,11 +107,6 @@ def test_what_is_needed_is_enough_and_no_more():
     )
     assert utilisation(A100, system, 16) == pytest.approx(0.9, abs=0.005)
     assert found.link(0.1) == 100  # 4 x 1.6 GB/s are 52 Gb/s
-
-
-def test_counts_around_a_knee():
-    assert around(100) == (10, 25, 50, 75, 90, 100, 110, 125, 150)
-    assert around(1) == (1, 2)
 
 
 def test_the_command_says_how_many(tmp_path):
@@ -142,13 +126,6 @@ def test_the_command_says_how_many(tmp_path):
     assert row.split()[3:5] == ["31", "27"] and "storage bandwidth, 45 GB/s" in row
     assert read_result(tmp_path / "unet3d-a100").kind == "simulated"
     assert (tmp_path / "unet3d-a100.png").stat().st_size > 10_000
-
-
-def test_it_says_what_is_needed_and_what_falls_short():
-    job, system = load_workload("unet3d-h100", ["training.sync=none"]), load_system("ai-2023-weka-6-nodes")
-    found = plan([job], system, 16)
-    text = "\n".join(plan_lines(found, system, threshold=None, margin=0.1, per_host=8))
-    assert "2 with 8 accelerators each" in text and "storage has 45 GB/s" in text
 
 
 def test_what_is_wrong_is_said_in_one_line():

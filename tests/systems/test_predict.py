@@ -12,7 +12,6 @@ from emulator.errors import DatasetError, SpecError
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.systems import predict as predicting
 from emulator.plugins.systems.cli import parse_progression
-from emulator.plugins.systems.limits import binding, constraints, read_share, tightest_limits
 from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
@@ -47,20 +46,6 @@ def test_the_batches_are_the_plans():
         np.testing.assert_array_equal(size[:, rank], expected)
 
 
-def test_beyond_the_drawn_orders_batches_come_again_to_other_ranks(monkeypatch):
-    monkeypatch.setattr("emulator.plugins.systems.predict.DRAWN_SAMPLES", 100)
-    course = RankPlan(plan=EpochPlan(samples=60, ranks=5, batch_size=4), seed=0, steps=20)
-    size = batch_bytes(course, np.arange(60.0))
-    assert size[:5].sum() == pytest.approx(size[5:10].sum())
-    assert not np.array_equal(size[:5], size[5:10])
-
-
-def test_sizes_have_the_workloads_mean_and_spread():
-    sizes = sample_sizes(A100.sample, 20_000)
-    assert sizes.mean() == pytest.approx(A100.sample.bytes_mean)
-    assert sizes.std() == pytest.approx(A100.sample.bytes_sd, rel=0.02)
-
-
 @pytest.mark.parametrize("sync", ["none", "step", "epoch"])
 def test_a_point_is_what_the_emulators_summary_makes_of_its_steps(sync):
     workload = load_workload("unet3d-a100", [f"training.sync={sync}"])
@@ -92,38 +77,6 @@ def test_step_times_are_drawn_as_emulated_ranks_draw_them():
 def test_too_few_samples_are_refused():
     with pytest.raises(DatasetError, match="too few"):
         predict(simulation(on(1e9), files=20), 4)
-
-
-def test_the_tightest_constraint_is_named():
-    system = System(
-        storage=StorageSystem(bandwidth=45e9, nodes=6, node_bandwidth=5e9, protection="4+2", latency=1e-3),
-        clients=ClientSystem(hosts=4, nic=25e9, cores=24, cpu_seconds_per_gb=2.0),
-    )
-    found = constraints(system, A100)
-    assert {constraint.name for constraint in found} >= {
-        "storage bandwidth",
-        "storage nodes",
-        "client NIC",
-        "client CPU",
-    }
-    assert tightest_limits(system, A100).system == 30e9  # six nodes
-    assert tightest_limits(system, A100).host == 12e9  # 24 cores / 2 s per GB
-    assert tightest_limits(system, A100).rank == 2e9  # 4 readers of one core each
-    assert binding(found, 10, 4).name == "readers of a rank"
-    assert binding(found, 100, 2).name == "client CPU"
-    assert binding(found, 100, 4).name == "storage nodes"
-
-
-def test_latency_limits_what_a_ranks_readers_can_ask_for():
-    system = System(storage=StorageSystem(bandwidth=1e12, latency=0.01))
-    assert tightest_limits(system, A100).rank == pytest.approx(4 * 4 * 2**20 / 0.01)
-
-
-def test_small_reads_get_a_share_of_the_bandwidth():
-    storage = StorageSystem(bandwidth=1e9, read_efficiency=((4096, 0.1), (2**20, 1.0)))
-    assert read_share(storage, 1000) == 0.1
-    assert read_share(storage, 65536) == pytest.approx(0.55)  # half way along ln size
-    assert read_share(storage, 2**22) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -178,8 +131,3 @@ def test_files_that_nobody_specified_last_for_all_steps(monkeypatch):
     assert len(few.sizes) == 1000 and size.sum(axis=1).mean() == pytest.approx(
         700 * few.sizes.mean(), rel=0.1
     )
-
-
-def test_long_lists_of_hosts_are_left_out(monkeypatch):
-    monkeypatch.setattr(predicting, "LISTED_HOSTS", 2)
-    assert predict(simulation(on(1e12, hosts=3)), 3).point.hosts == ()
