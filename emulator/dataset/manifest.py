@@ -137,6 +137,11 @@ class Manifest:
         return len(self.names) * self.samples_per_file
 
     @property
+    def spread(self) -> float:
+        """Standard deviation of the bytes of a file."""
+        return _spread_of(self.sizes, self.total / len(self.sizes))
+
+    @property
     def total(self) -> int:
         """Bytes of the dataset."""
         return _range_of(self.sizes)[2]
@@ -369,6 +374,14 @@ def _npy_header(files: int) -> bytes:
         buffer, {"descr": described, "fortran_order": False, "shape": (files,)}
     )
     return buffer.getvalue()
+
+
+def _spread_of(sizes: Column | NDArray[np.int64], mean: float) -> float:
+    """The standard deviation."""
+    squares = 0.0
+    for begin in range(0, len(sizes), ROWS_AT_ONCE):
+        squares += float(np.square(sizes[begin : begin + ROWS_AT_ONCE] - mean).sum())
+    return math.sqrt(squares / len(sizes))
 
 
 def _range_of(sizes: Column | NDArray[np.int64]) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -51,9 +51,14 @@ class Leader:
         self._spools: Spools | None = None
 
     def open(
-        self, dataset: Dataset, hosts: Sequence[str], unjoined: str = "", differences: str = ""
+        self,
+        dataset: Dataset,
+        hosts: Sequence[str],
+        memory: Mapping[str, int],
+        unjoined: str = "",
+        differences: str = "",
     ) -> ResultFolder:
-        """Make OUT, or open the one to resume. `hosts` has the host of every rank of the world.
+        """Make OUT, or open the one to resume. `hosts` has the host of every rank, `memory` each one's bytes.
 
         `unjoined` says why the hosts could not be joined by sockets; it is empty when they were, or when
         there is only one. `differences` says how their software differs. Raises SpecError, StorageError.
@@ -72,8 +77,10 @@ class Leader:
             "folder": str(Path.cwd()),
             "mpirun": started_by_mpi() and not live.launched(),
             "hosts": sorted(set(hosts)),
+            "memory_of_hosts": dict(memory),
             "mpi": str(mpi_library()) if started_by_mpi() else None,
             "dataset_mount": mount,
+            "out_mount": describe_mount(job.out),
             "io_scheduler": io_scheduler(job.dataset) if isinstance(job.dataset, Path) else None,
             "emulator": asdict(self_test(job.loader, job.workload)),
             "reads": how_read(job.loader, job.workload, dataset, job.direct and store.takes_direct()),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from emulator.config.workload import Placement
 from emulator.dataset.manifest import Dataset
+from emulator.record.machine import memory_bytes
 from emulator.record.out import RESULT
 from emulator.record.result import RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
@@ -45,14 +46,18 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     Collective over `world`: when a rank fails, all ranks end and the first one that failed says why.
     """
     with noise_beside(job, world), guarded(world, job.out):
-        hosts = world.allgather(socket.gethostname())
+        machines = world.allgather((socket.gethostname(), memory_bytes()))
+        hosts = [host for host, _ in machines]
         checks = world.node().rank == 0  # one rank a host looks at OUT and makes the spool
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
         with (
             hosts_joined(world, hosts) as (links, unjoined),
             entered(
-                world, partial(leader.open, dataset, hosts, unjoined, world.differences) if leader else None
+                world,
+                partial(leader.open, dataset, hosts, dict(machines), unjoined, world.differences)
+                if leader
+                else None,
             ),
         ):
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)

@@ -66,7 +66,7 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
 
 def first_result(job: TrainingJob, manifest: Manifest, environment: dict[str, Any]) -> RunResult:
     """Return the result before its first point."""
-    memory = int(environment["memory_bytes"]) * len(environment["hosts"])
+    memory = sum(environment["memory_of_hosts"].values())
     small = None if job.storage.emulated else small_dataset(manifest.total, memory)
     flags = (small, another_dataset(mismatch(job.workload, manifest)), unlike_job(job.workload))
     return new_result(
@@ -119,6 +119,7 @@ def dataset_facts(job: TrainingJob, manifest: Manifest) -> dict[str, Any]:
         "samples": manifest.samples,
         "samples_per_file": manifest.samples_per_file,
         "bytes": manifest.total,
+        "file_bytes_sd": manifest.spread,
         "format": manifest.format,
         "recipe": manifest.recipe,
         "seed": manifest.seed,

@@ -43,9 +43,26 @@ def run(count: int = 10, ranks: int = 8, **workload: object) -> RunResult:
         loader="checkpoint",
         dataset={"path": "/mnt"},
         storage={"cache": "cold", "direct": True},
-        environment={"hosts": ["a"], "memory_bytes": 4 * GIB, "cores": 3},
+        environment={
+            "hosts": ["a"],
+            "memory_of_hosts": {"a": 4 * GIB},
+            "mount": {"mount": "/mnt"},
+            "out_mount": {"mount": "/"},
+            "cores": 3,
+        },
         checkpoints=tuple(found),
     )
+
+
+def warm(memory: int) -> RunResult:
+    """Read through the page cache, on a host with so much memory."""
+    environment = {**run().environment, "memory_of_hosts": {"a": memory}}
+    return replace(run(), storage={"cache": "warm"}, environment=environment)
+
+
+def test_caches_are_no_matter_for_what_is_three_times_memory():
+    """v3.0, rule 4.3.1."""
+    assert self_check(warm(memory=30 * GIB))[0].closed and not self_check(warm(memory=40 * GIB))[0].open
 
 
 def exported(result: RunResult, tmp_path):
@@ -84,7 +101,8 @@ def test_the_summary_is_in_dlios_fields_and_units(tmp_path):
         (run(scale="1/1000"), "sizes"),
         (run(count=4), "checkpoints"),
         (run(ranks=16), "ranks"),
-        (replace(run(), storage={"cache": "warm"}), "caches"),
+        (warm(memory=105 * GIB), "caches"),
+        (replace(run(), environment={**run().environment, "out_mount": {"mount": "/mnt"}}), "file systems"),
     ],
 )
 def test_rules_that_are_not_met_are_named(result, broken, tmp_path):
@@ -141,3 +159,13 @@ def test_what_is_exported_comes_back(tmp_path):
                 for result in (before, after)
             ]
             assert of_both[0] == of_both[1]
+
+
+def test_a_scaled_checkpoint_is_an_override_and_not_closed(tmp_path):
+    """Nothing else in these documents would say so: MLPerf's reportgen calls it CLOSED without."""
+    _, place = exported(run(scale="1/2000"), tmp_path)
+    (path,) = place.glob("*_metadata.json")
+    metadata = json.loads(path.read_text())
+    assert metadata["override_parameters"] == {"model.scale": "1/2000"} and metadata["verification"] == "open"
+    overrides = yaml.safe_load((place / "dlio_config" / "overrides.yaml").read_text())
+    assert overrides == ["workload=llama3_8b", "++workload.model.scale=1/2000"]

@@ -236,7 +236,8 @@ def test_the_rules_that_runs_meet(tmp_path):
     for number in range(6):
         good.write(tmp_path / "in" / f"run{number}", "v2.0", logs=False, seed=number)
     (check,) = self_check(imported(tmp_path / "in", tmp_path / "out"))
-    workload = ["epochs that were run", "samples that were read", "parameters of the workload"]
+    workload = ["epochs that were run", "samples that were read"]
+    workload += ["spread of sizes", "parameters of the workload"]
     workload.append("checkpoint of the training")
     assert not check.open and [rule.name for rule in check.rules if not rule.met] == workload
     poor = Run(steps=499, ranks=3, hosts=2, first=0.1, wait=0.02, barrier=0.0, epochs=1)
@@ -245,10 +246,10 @@ def test_the_rules_that_runs_meet(tmp_path):
     said = {met: [rule.name for rule in check.rules if rule.met is met] for met in (False, None)}
     assert said[False] == [
         "steps an epoch", "dataset / memory of all client hosts", "runs", "AU of every run",
-        "accelerators on a host", *workload[:3],
+        "accelerators on a host", *workload[:4],
     ]  # fmt: skip
     assert said[None] == [
-        "warm-up run before them", "spread of the runs' throughput", "shuffle seeds", workload[3],
+        "warm-up run before them", "spread of the runs' throughput", "shuffle seeds", workload[4],
     ]  # fmt: skip
 
 

@@ -38,10 +38,16 @@ def swept(name: str = "unet3d-b200", command: tuple[str, ...] = ("feedrate",), *
             "samples_per_file": workload.sample.samples_per_file,
             "bytes": FILES * 146_600_628,
             "format": workload.sample.format,
+            "file_bytes_sd": float(workload.sample.bytes_sd),
         },
         storage={"cache": "cold", "shaped_rate": None, "shaped_latency": 0.0, "noise": ""},
         loader="torch",
-        environment={"hosts": ["a"], "memory_bytes": MEMORY},
+        environment={
+            "hosts": ["a"],
+            "memory_of_hosts": {"a": MEMORY},
+            "dataset_mount": {"mount": "/mnt/ai"},
+            "out_mount": {"mount": "/"},
+        },
         points=(replace(point, **changes),) * 6,
     )
 
@@ -55,7 +61,7 @@ def broken(result: RunResult, version: str = "") -> list[str]:
 def test_the_right_data_meet_every_rule():
     (check,) = self_check(swept())
     assert check.version == "v3.0" and check.open and check.closed
-    own = {"storage", "spread of the runs' throughput", "shuffle seeds"}
+    own = {"storage", "spread of the runs' throughput", "shuffle seeds", "one set"}
     assert {rule.name for rule in check.rules if not rule.number} == own
 
 
@@ -73,6 +79,7 @@ SAMPLES = swept().points[0].samples
         (replace(swept(), storage={"shaped_rate": 4e8}), ["storage"]),
         (replace(swept(), dataset={**swept().dataset, "format": "hdf5"}), ["format of the dataset"]),
         (replace(swept(), dataset={**swept().dataset, "samples_per_file": 2}), ["samples of a file"]),
+        (replace(swept(), dataset={**swept().dataset, "file_bytes_sd": 0.0}), ["spread of sizes"]),
         (
             replace(swept(), points=swept().points[:4]),
             ["runs", "warm-up run before them", "spread of the runs' throughput"],
@@ -87,6 +94,7 @@ SAMPLES = swept().points[0].samples
         "shaped",
         "format",
         "file",
+        "one size",
         "four runs",
     ],
 )
@@ -99,8 +107,45 @@ def test_what_is_not_recorded_is_not_met():
     less = {key: value for key, value in result.dataset.items() if key != "samples_per_file"}
     (check,) = self_check(replace(result, dataset=less))
     assert [rule.name for rule in check.rules if rule.met is None] == [
+        "one set",
         "epochs that were run",
         "samples of a file",
+    ]
+    for environment, name in (
+        ({"memory_of_hosts": {}}, "dataset / memory of all client hosts"),
+        ({"memory_of_hosts": {"b": MEMORY}}, "dataset / memory of all client hosts"),
+        ({"out_mount": {}}, "file systems"),
+    ):
+        (check,) = self_check(replace(result, environment={**result.environment, **environment}))
+        assert [rule.name for rule in check.rules if rule.met is None] == [name]
+
+
+def test_memory_is_that_of_every_host():
+    hosts = tuple(HostShare(**{**asdict(swept().points[0].hosts[0]), "host": name}) for name in "ab")
+    memory = {"a": MEMORY, "b": 100 * MEMORY}
+    two = swept(hosts=hosts)
+    assert broken(replace(two, environment={**two.environment, "memory_of_hosts": memory})) == [
+        "dataset / memory of all client hosts"
+    ]
+
+
+def test_runs_on_other_hosts_are_no_set():
+    host = swept().points[0].hosts[0]
+    two = tuple(HostShare(**{**asdict(host), "host": name, "ranks": 1}) for name in "ab")
+    result = replace(swept(), points=(*swept().points[:5], replace(swept().points[5], hosts=two)))
+    memory = {"memory_of_hosts": {"a": MEMORY, "b": 1}}
+    (check,) = self_check(replace(result, environment={**result.environment, **memory}))
+    (rule,) = [rule for rule in check.rules if not rule.met]
+    assert (rule.name, rule.value) == ("one set", "hosts: 1 and 2")
+
+
+def test_data_and_results_on_one_file_system_are_said():
+    result = swept()
+    one = {**result.environment, "out_mount": result.environment["dataset_mount"]}
+    assert broken(replace(result, environment=one)) == ["file systems"]
+    assert broken(replace(result, environment=one), "v2.0") == [
+        "workload and accelerator",
+        "checkpoint of the training",
     ]
 
 

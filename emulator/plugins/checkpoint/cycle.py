@@ -21,7 +21,7 @@ from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
 from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result
-from emulator.record.machine import cpu_seconds
+from emulator.record.machine import cpu_seconds, memory_bytes
 from emulator.record.out import ResultFolder, claim_failure
 from emulator.record.result import Checkpoint, Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
@@ -49,11 +49,13 @@ def measure(
     agreed(world, lambda: check(job, world.size, force) if first else None)
     # The folder of checkpoints comes before OUT: a run that is refused leaves nothing behind.
     with guarded(world, job.out), entered(world, partial(place.locked, job.root) if first else None):
-        hosts = world.allgather(socket.gethostname())
+        machines = world.allgather((socket.gethostname(), memory_bytes()))
+        hosts = [host for host, _ in machines]
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
         def create() -> ResultFolder:
-            return ResultFolder.create(job.out, empty_result(job, hosts, direct), force=force)
+            empty = empty_result(job, hosts, dict(machines), direct)
+            return ResultFolder.create(job.out, empty, force=force)
 
         def give_up(error: StorageError) -> None:
             """End all ranks: this one's storage hangs, and no thread of it can be waited for."""

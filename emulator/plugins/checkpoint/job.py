@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -144,8 +144,13 @@ def check(job: CheckpointJob, ranks: int, force: bool) -> None:
         )
 
 
-def empty_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunResult:
-    """Return the result without checkpoints; `hosts` has the host of every rank. Raises SpecError."""
+def empty_result(
+    job: CheckpointJob, hosts: Sequence[str], memory: Mapping[str, int], direct: bool
+) -> RunResult:
+    """Return the result without checkpoints. Raises SpecError.
+
+    `hosts` has the host of every rank, `memory` each one's bytes.
+    """
     departed = departures(job, len(hosts), len(set(hosts)))
     sentence = "Not by MLPerf Storage's rules: " + "; ".join(departed) + "."
     flag = Flag(name="not-by-rules", value=float(len(departed)), threshold=0.0, sentence=sentence)
@@ -170,7 +175,9 @@ def empty_result(job: CheckpointJob, hosts: Sequence[str], direct: bool) -> RunR
             "folder": str(Path.cwd()),
             "mpirun": started_by_mpi() and not live.launched(),
             "hosts": sorted(set(hosts)),
+            "memory_of_hosts": dict(memory),
             "mount": describe_mount(job.folder),
+            "out_mount": describe_mount(job.out),
         },
         flags=(flag,) if departed else (),
     )

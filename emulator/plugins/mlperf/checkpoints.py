@@ -137,6 +137,7 @@ def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: S
     for written in runs:
         later = (written.start - first.start).total_seconds()
         checkpoints += [replace(made, began=made.began + later) for made in written.checkpoints]
+    named = [first.hostname, *(f"host {number}" for number in range(2, first.hosts + 1))]
     return new_result(
         "checkpoint",
         command=tuple(command),
@@ -148,8 +149,9 @@ def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: S
         flags=tuple(documents(written.said) for written in runs if written.said),
         environment={
             "memory_bytes": first.memory // first.hosts,
+            "memory_of_hosts": dict.fromkeys(named, first.memory // first.hosts) if first.memory else {},
             "cores": first.cores,
-            "hosts": [first.hostname, *(f"host {number}" for number in range(2, first.hosts + 1))],
+            "hosts": named,
             "imported": [_provenance(written) for written in runs],
         },
         checkpoints=tuple(checkpoints),

@@ -306,7 +306,6 @@ def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
 
     What is not there is as published, as far as MLPerf's own checkers look.
     """
-    always = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
     known = load_workload(workload.name) if workload.name in names("workloads") else None
     published: dict[str, Any] = {}
     if known is not None:
@@ -326,7 +325,7 @@ def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
         for key, value in table.items()
     }
     differ = [key for key, value in published.items() if not _alike(flat[key], value)]
-    return {key: flat[key] for key in (*always, *differ) if "=" not in str(flat[key])}
+    return {key: flat[key] for key in (*_ALWAYS, *differ) if "=" not in str(flat[key])}
 
 
 def _alike(value: Any, published: Any) -> bool:
@@ -336,6 +335,9 @@ def _alike(value: Any, published: Any) -> bool:
     return bool(value == published)
 
 
+_ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
+_CLOSED = {*_ALWAYS, "checkpoint.mode"}
+"""Overrides of exports that CLOSED allows: the division that a run is of follows from its own."""
 _PLACES = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
 """mlpstorage's argument for the folder that was read or written."""
 
@@ -365,6 +367,7 @@ def _metadata(
             "args": {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"},
             "parameters": config,
             "override_parameters": overrides,
+            "verification": "closed" if set(overrides) <= _CLOSED else "open",
             "made_by": "feedrate: not an official MLPerf Storage submission",
         }
     }
@@ -383,6 +386,8 @@ def checkpoint_run(result: RunResult) -> RunFolder:
     name = start.strftime("%Y%m%d_%H%M%S")
     epoch = {"start": _time(start, 0.0), **_checkpoint_spans(result, start), "end": _time(start, seconds)}
     overrides = {"checkpoint.mode": "subset"} if workload["subset"] else {}
+    if str(workload["scale"]) != "1":  # no published model is as small: an override shows that, so not CLOSED
+        overrides["model.scale"] = str(workload["scale"])
     place = str(result.dataset.get("path", ""))
     return RunFolder(
         name=name,
@@ -393,7 +398,10 @@ def checkpoint_run(result: RunResult) -> RunFolder:
         configs={
             "config.yaml": {"workload": config},
             "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [f"workload={model.replace('-', '_')}"],
+            "overrides.yaml": [
+                f"workload={model.replace('-', '_')}",
+                *(f"++workload.{key}={value}" for key, value in overrides.items()),
+            ],
         },
     )
 
@@ -478,6 +486,7 @@ def _summary(
     result: RunResult, start: datetime, seconds: float, ranks: int, hosts: Sequence[str], cores: Sequence[int]
 ) -> dict[str, Any]:
     """Return the fields of a summary that describe the run and its hosts."""
+    memory = result.environment.get("memory_of_hosts") or {}
     return {
         "feedrate": f"made by feedrate {result.version}; not an official MLPerf Storage submission",
         "start": _time(start, 0.0),
@@ -489,7 +498,7 @@ def _summary(
         "host_processor_name": str(result.environment.get("cpu", "")),
         "host_cpuinfo": {},
         "host_meminfo": {},
-        "host_memory_GB": [int(result.environment.get("memory_bytes", 0)) / GIB] * (len(cores) or 1),
+        "host_memory_GB": [memory[host] / GIB for host in hosts if host in memory],
     }
 
 

@@ -74,8 +74,10 @@ class PublishedTraining:
         return min(steps, self.most_steps) if self.most_steps else steps
 
 
-def read_published(run: RunFolder, most_steps: int = 0) -> PublishedTraining:
+def read_published(run: RunFolder, most_steps: int, samples_per_file: int) -> PublishedTraining:
     """The figures in the summary of `run`, whose configuration asks for `most_steps` an epoch.
+
+    Its `samples_per_file` stand in for those that the summary does not state.
 
     Raises SpecError naming the key that is missing or wrong.
     """
@@ -87,7 +89,7 @@ def read_published(run: RunFolder, most_steps: int = 0) -> PublishedTraining:
         samples_per_second=metric.train_throughput_samples_per_second,
         met={"success": True, "fail": False}.get(expectation) if isinstance(expectation, str) else None,
         files=files.num_files_train,
-        samples_per_file=files.num_samples_per_file,
+        samples_per_file=files.num_samples_per_file or samples_per_file,
         most_steps=most_steps,
     )
 

@@ -170,7 +170,7 @@ def _named(groups: Mapping[str, list[Run]], several: bool) -> dict[str, list[Run
 def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Imported:
     """Read the figures of `run`, and recompute them as far as its logs allow. Raises SpecError."""
     spec, most_steps = _workload(run, workload)
-    published = read_published(run, most_steps)
+    published = read_published(run, most_steps, spec.sample.samples_per_file)
     blocks = read_blocks(run, published.accelerators) if with_logs else []
     check_logs(run, published, blocks)
     figures = recompute(run, published, spec, blocks)
@@ -311,6 +311,7 @@ def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResu
             "samples_per_file": each,
             "bytes": size,
             "format": first.sample.format,
+            "file_bytes_sd": float(first.sample.bytes_sd) if each == 1 else None,
             "recipe": "",
             "seed": 0,
         },
@@ -327,7 +328,7 @@ def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResu
 
 def _provenance(imported: Imported) -> dict[str, Any]:
     """Return what a run published beside what was recomputed. Shares of 1."""
-    run, published, figures = imported.run, imported.published, imported.figures
+    run, published, figures, spec = imported.run, imported.published, imported.figures, imported.workload
     config = stated_config(run) or Config(run.name, {})
     seed, saved = config.at("train.seed"), config.at("workflow.checkpoint")
     return {
@@ -347,6 +348,11 @@ def _provenance(imported: Imported) -> dict[str, Any]:
         "from_logs": len(imported.rows) > 0,
         "steps_left_out_of_throughput": figures.skips,
         "au_met": published.met,
+        "hosts": published.machines.num_hosts if "num_hosts" in run.summary else None,
+        "memory_bytes": sum(published.machines.memory) or None,
+        "files": published.files,
+        "samples_per_file": published.samples_per_file,
+        "dataset_bytes": round(published.files * published.samples_per_file * spec.sample.bytes_mean),
         "seed": seed if isinstance(seed, int) and not isinstance(seed, bool) else None,
         "saved": saved if isinstance(saved, bool) else None,
     }

@@ -25,6 +25,8 @@ CLOSED: Division = "closed"
 
 _MEMORY = "dataset / memory of all client hosts"
 _SPREAD = "at most {limits.spread_percent} %, {limits.runs} runs"
+_CACHES = "cold, or {limits.checkpoint_memory} x the memory of a host"
+_APART = "results on a file system of their own"
 _GROUPS = "a multiple of {subject.group}, or 8 of a subset"
 
 Answer = tuple[str, bool | None]
@@ -46,6 +48,8 @@ class Limits:
     """Section of a workload -> keys that neither division may change."""
     checkpoints: int
     """Checkpoints to write, and to read."""
+    checkpoint_memory: int
+    """Size of a host's part of a checkpoint / its memory, above which no cache can hold it."""
     ranks_of_a_host: int
     """Fewest ranks of a host in a checkpoint run."""
     workloads: Mapping[str, tuple[str, ...]]
@@ -165,6 +169,17 @@ class TrainingRuns:
         known = load_workload(name) if name in names("workloads") else None
         self.published = known if known and known.accelerator.provenance in ("published", "scaled") else None
         """The workload as MLPerf publishes it; None where it is none of theirs."""
+        dataset = result.dataset
+        memory: dict[str, int] = result.environment.get("memory_of_hosts") or {}
+        hosts = [[memory.get(host.host, 0) for host in point.hosts] for point in self.points]
+        self.memory = [sum(own) if own and all(own) else None for own in hosts]
+        """Bytes of all hosts of each run; None: not recorded of every one."""
+        self.sizes: list[int | None] = [dataset.get("bytes")] * len(numbers)
+        """Bytes of each run's dataset."""
+        self.each: list[int | None] = [dataset.get("samples_per_file")] * len(numbers)
+        """Samples of a file, of each run."""
+        self.versions: set[str | None] = set()
+        """Versions that imported runs are of; None: their documents do not tell."""
         imported = result.environment.get("imported")
         if isinstance(imported, list) and len(imported) == len(result.points):
             runs = [imported[number] for number in numbers]
@@ -172,6 +187,10 @@ class TrainingRuns:
             self.au = [sum(epochs) / len(epochs) for epochs in published]
             self.seeds = [run.get("seed") for run in runs]
             self.saved = [run.get("saved") for run in runs]
+            self.memory = [run.get("memory_bytes") for run in runs]
+            self.sizes = [run.get("dataset_bytes") for run in runs]
+            self.each = [run.get("samples_per_file") for run in runs]
+            self.versions = {run.get("version") for run in runs}
 
 
 def _workload(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -232,8 +251,11 @@ def _format(runs: TrainingRuns, limits: Limits) -> Answer:
 def _samples_per_file(runs: TrainingRuns, limits: Limits) -> Answer:
     if runs.published is None:
         return f"{runs.workload.name} is not one of its workloads", False
-    each, wanted = runs.result.dataset.get("samples_per_file"), runs.published.sample.samples_per_file
-    return f"{each or 'not recorded'}, published: {wanted:,}", each == wanted if each else None
+    wanted = runs.published.sample.samples_per_file
+    if None in runs.each:
+        return f"not recorded, published: {wanted:,}", None
+    found = " and ".join(f"{each:,}" for each in dict.fromkeys(runs.each) if each)
+    return f"{found}, published: {wanted:,}", set(runs.each) == {wanted}
 
 
 def _loader(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -241,14 +263,56 @@ def _loader(runs: TrainingRuns, limits: Limits) -> Answer:
 
 
 def _memory(runs: TrainingRuns, limits: Limits) -> Answer:
-    hosts = runs.result.environment.get("hosts")
-    each = int(runs.result.environment.get("memory_bytes", 0))
-    memory = each * (len(hosts) if isinstance(hosts, list) else 1)
-    size = int(runs.result.dataset.get("bytes", 0))
-    if not memory:
-        return "not recorded", None
+    known = [(size, memory) for size, memory in zip(runs.sizes, runs.memory, strict=True) if size and memory]
+    if len(known) < len(runs.points):
+        return "dataset, or the memory of every host, is not recorded", None
+    size, memory = min(known, key=lambda pair: pair[0] / pair[1])
     value = f"{size / memory:.3g} x ({show_bytes(size)} of {show_bytes(memory)})"
     return value, size >= limits.memory_factor * memory
+
+
+def _one_set(runs: TrainingRuns, limits: Limits) -> Answer:
+    """Runs of one set are on the same number of hosts, of one version, over the same dataset."""
+    versions = {version for version in runs.versions if version}
+    differ = [
+        f"{what} {' and '.join(map(str, sorted(found)))}"
+        for what, found in (
+            ("hosts:", {len(point.hosts) for point in runs.points}),
+            ("versions", versions),
+            ("samples a file:", {each for each in runs.each if each}),
+            ("bytes:", {size for size in runs.sizes if size}),
+        )
+        if len(found) > 1
+    ]
+    if differ:
+        return "; ".join(differ), False
+    told = all(point.hosts for point in runs.points) and None not in {*runs.versions, *runs.each, *runs.sizes}
+    return ("the same", True) if told else ("not recorded of every run", None)
+
+
+def _spread_of_sizes(runs: TrainingRuns, limits: Limits) -> Answer:
+    """The spread of sizes: DLIO draws a product of two normals, a third narrower than its YAML says."""
+    if runs.published is None:
+        return f"{runs.workload.name} is not one of its workloads", False
+    sample = runs.published.sample
+    spread = runs.result.dataset.get("file_bytes_sd")
+    if sample.samples_per_file > 1:
+        return "files of many samples", True
+    if spread is None:
+        return "not recorded", None
+    value = f"sd {spread:,.0f} bytes, published: {sample.bytes_sd:,}"
+    return value, 0.6 * sample.bytes_sd <= spread <= 1.1 * sample.bytes_sd + 0.01 * sample.bytes_mean
+
+
+def _separate(subject: TrainingRuns | CheckpointRun, limits: Limits) -> Answer:
+    """As `df` tells it: results do not lie in the file system that is measured."""
+    environment = subject.result.environment
+    mount = environment.get("dataset_mount") or environment.get("mount") or {}
+    out = environment.get("out_mount") or {}
+    if not (mount and out):
+        return "not recorded", None
+    apart = mount.get("mount") != out.get("mount")
+    return f"{mount.get('mount') or mount['source']} and {out['mount']}", apart
 
 
 def _runs(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -356,8 +420,18 @@ def _synced(run: CheckpointRun, limits: Limits) -> Answer:
 
 
 def _cold(run: CheckpointRun, limits: Limits) -> Answer:
-    cache = str(run.result.storage.get("cache"))
-    return cache, None if cache == "unknown" else cache == "cold"
+    """Caches are cleared or passed by, unless a host's part is larger than what its memory could hold."""
+    cache, memory = str(run.result.storage.get("cache")), run.result.environment.get("memory_of_hosts") or {}
+    first = run.result.checkpoints[0]
+    if cache == "cold":
+        return cache, True
+    if not memory or len(memory) != first.hosts:
+        return f"{cache}, memory of its hosts not recorded", None
+    share = first.bytes / first.hosts / max(memory.values())
+    value = f"{cache}, {share:.3g} x memory on a host"
+    if share >= limits.checkpoint_memory:
+        return value, True
+    return value, None if cache == "unknown" else False
 
 
 def _ranks_in_groups(run: CheckpointRun, limits: Limits) -> Answer:
@@ -388,12 +462,17 @@ _V1 = Limits(
     spread_percent=5,
     fixed=_FIXED,
     checkpoints=10,
+    checkpoint_memory=3,
     ranks_of_a_host=5,
     workloads=_V1_WORKLOADS,
     subsets=(),
     saved=("unet3d",),
 )
 _ALL_SUBSETS = ("llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t")
+
+
+_NUMBERED = ("separate",)
+"""Rules that only versions with a number for them have."""
 
 
 def _training(**numbers: str) -> tuple[Rule, ...]:
@@ -404,6 +483,8 @@ def _training(**numbers: str) -> tuple[Rule, ...]:
             "workload": ("workload and accelerator", BOTH, "{limits.listed}", _workload),
             "steps": ("steps an epoch", BOTH, "at least {limits.steps_per_epoch}", _steps_per_epoch),
             "memory": (_MEMORY, BOTH, "at least {limits.memory_factor} x", _memory),
+            "set": ("one set", BOTH, "the same hosts, version and dataset in every run", _one_set),
+            "separate": ("file systems", BOTH, _APART, _separate),
             "runs": ("runs", BOTH, "{limits.runs}, one after the other", _runs),
             "warm_up": ("warm-up run before them", BOTH, "1", _warm_up),
             "au": ("AU of every run", BOTH, "at least {subject.au_percent:g} %", _utilisation),
@@ -413,12 +494,14 @@ def _training(**numbers: str) -> tuple[Rule, ...]:
             "storage": ("storage", BOTH, "as it is", _storage_as_it_is),
             "epochs": ("epochs that were run", BOTH, "whole ones, as many as published", _whole_epochs),
             "bytes": ("samples that were read", BOTH, "the published ones", _bytes_read),
+            "sizes": ("spread of sizes", BOTH, "the published one", _spread_of_sizes),
             "parameters": ("parameters of the workload", BOTH, "as published", _parameters),
             "saved": ("checkpoint of the training", BOTH, "as published", _saved),
             "format": ("format of the dataset", CLOSED, "the published one", _format),
             "file": ("samples of a file", CLOSED, "as many as published", _samples_per_file),
             "loader": ("data loader", CLOSED, "the framework's", _loader),
         }.items()
+        if key in numbers or key not in _NUMBERED
     )
 
 
@@ -432,11 +515,13 @@ def _checkpointing(**numbers: str) -> tuple[Rule, ...]:
             "subset": ("subset", BOTH, "8 ranks of {limits.listed_subsets}, or no subset", _subset),
             "checkpoints": ("checkpoints", BOTH, both, _checkpoints),
             "fsync": ("fsync", BOTH, "synced before a write ends", _synced),
-            "caches": ("caches", BOTH, "cold: nothing read from memory", _cold),
+            "caches": ("caches", BOTH, _CACHES, _cold),
+            "separate": ("file systems", BOTH, _APART, _separate),
             "groups": ("ranks in groups", BOTH, _GROUPS, _ranks_in_groups),
             "ranks": ("ranks", CLOSED, "{subject.closed_ranks}", _ranks),
             "hosts": ("ranks of a host", CLOSED, "at least {limits.ranks_of_a_host}", _ranks_of_a_host),
         }.items()
+        if key in numbers or key not in _NUMBERED
     )
 
 
@@ -455,6 +540,7 @@ VERSIONS = {
             hosts="5",
             epochs="6",
             bytes="3",
+            sizes="6",
             parameters="6",
             saved="6",
             format="6",
@@ -477,6 +563,7 @@ VERSIONS = {
             hosts="9",
             epochs="10.2",
             bytes="10.2",
+            sizes="10.2",
             parameters="10.2",
             saved="10.2",
             format="10.2",
@@ -509,9 +596,11 @@ VERSIONS = {
             runs="2.1.17",
             warm_up="2.1.17",
             au="3.3.2",
+            separate="3.4.2",
             hosts="3.3.6",
             epochs="3.6.3",
             bytes="3.6.3",
+            sizes="3.6.3",
             parameters="3.6.3",
             saved="3.6.3",
             format="3.6.3",
@@ -524,6 +613,7 @@ VERSIONS = {
             checkpoints="4.7.1",
             fsync="4.3.2",
             caches="4.3.1",
+            separate="4.4.2",
             groups="4.6.4",
             ranks="4.6.1",
             hosts="4.6.2",

@@ -64,10 +64,13 @@ class TrainedFiles:
     """The dataset of a training."""
 
     num_files_train: int
-    num_samples_per_file: int = 1
+    num_samples_per_file: int | None = None
+    """None: not stated."""
 
     def __post_init__(self) -> None:
-        within(1, 1e12, self, "num_files_train", "num_samples_per_file")
+        within(1, 1e12, self, "num_files_train")
+        if self.num_samples_per_file is not None:
+            within(1, 1e12, self, "num_samples_per_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
