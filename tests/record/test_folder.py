@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from synthetic_results import point
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.files import temporary_name
 from emulator.record.out import ResultFolder, claim_failure, prepare_out, read_result, write_result
-from emulator.record.result import SCHEMA, Bound, Flag, HostShare, Knee, Point, RunResult, new_result
+from emulator.record.result import SCHEMA, Flag, RunResult, new_result
 from emulator.record.rows import AT_ONCE
 from emulator.record.steps import (
     SPOOL_ROWS,
@@ -39,86 +41,34 @@ from emulator.record.steps import (
 )
 
 numbers = st.floats(allow_nan=False)
-counts = st.integers(0, 2**53)
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
-flags = st.builds(Flag, name=texts, value=numbers, threshold=numbers, sentence=texts)
-hosts = st.builds(
-    HostShare,
-    host=texts,
-    ranks=counts,
-    bytes=counts,
-    samples=counts,
-    cpu_seconds=numbers,
-    cores=counts,
-    busy_share=st.none() | numbers,
-    nic_bytes=st.none() | counts,
-    wait_seconds=numbers,
-)
-bounds = st.builds(
-    Bound,
-    kind=st.sampled_from(["compute", "client-cpu", "client-link", "storage", "emulator"]),
-    evidence=st.lists(texts, max_size=2).map(tuple),
-    host=texts,
-)
-points = st.builds(
-    Point,
-    bound=st.none() | bounds,
-    hosts=st.lists(hosts, max_size=2).map(tuple),
-    flags=st.lists(flags, max_size=2).map(tuple),
-    read_latency=st.dictionaries(texts, counts, max_size=3),
-    resident_share=st.none() | numbers,
-    **dict.fromkeys(("ranks", "epochs", "steps", "samples", "bytes", "left_out"), counts),
-    **dict.fromkeys(
-        (
-            "seconds",
-            "samples_per_second",
-            "bytes_per_second",
-            "ideal_samples_per_second",
-            "x_ideal",
-            "au",
-            "x_ideal_first",
-            "au_first",
-            "wait_share",
-            "barrier_share",
-            "overshoot_p99",
-        ),
-        numbers,
-    ),
-)
-knees = st.builds(
-    Knee,
-    n_au=st.none() | numbers,
-    n_98=st.none() | numbers,
-    n_saturation=st.none() | numbers,
-    peak_samples_per_second=st.none() | numbers,
-    sentence=texts,
-    interval=st.none() | st.tuples(numbers, numbers),
-)
-plain = st.none() | st.booleans() | counts | numbers.filter(math.isfinite) | texts
-tables = st.dictionaries(
-    texts, plain | st.lists(plain, max_size=2) | st.dictionaries(texts, plain), max_size=3
-)
-results = st.builds(
-    RunResult,
-    kind=st.sampled_from(["run", "sweep", "simulated", "baseline", "imported"]),
-    status=st.sampled_from(["complete", "incomplete"]),
-    version=texts,
-    created=texts,
-    reason=texts,
-    command=st.lists(texts, max_size=3).map(tuple),
-    workload=tables,
-    dataset=tables,
-    storage=tables,
-    environment=tables,
-    loader=texts,
-    points=st.lists(points, max_size=2).map(tuple),
-    knee=st.none() | knees,
-    flags=st.lists(flags, max_size=1).map(tuple),
-)
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=9)
+plain = st.none() | st.booleans() | st.integers(0, 2**53) | numbers.filter(math.isfinite) | texts
+VALUES = {float: numbers, int: st.integers(0, 2**53), str: texts, bool: st.booleans(), Any: plain}
+
+
+def any_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type that a result has."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        hints = get_type_hints(hint)
+        return st.builds(hint, **{name: any_of(of) for name, of in hints.items()})
+    if origin is Literal:
+        return st.sampled_from(inner)
+    if origin in (Union, UnionType):
+        return st.none() | any_of(inner[0])
+    if origin is tuple and inner[-1] is not ...:
+        return st.tuples(*map(any_of, inner))
+    if origin is tuple:
+        return st.lists(any_of(inner[0]), max_size=1).map(tuple)
+    if origin is not None:
+        return st.dictionaries(texts, any_of(inner[1]), max_size=2)
+    return VALUES[hint]
+
+
 rows = arrays(STEP, st.integers(0, 40))
 
 
-@given(result=results)
+@given(result=any_of(RunResult).map(lambda made: dataclasses.replace(made, schema=SCHEMA)))
 @settings(max_examples=40, deadline=None)
 def test_a_result_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, result: RunResult) -> None:
     out = tmp_path_factory.mktemp("out")

@@ -214,10 +214,8 @@ def compare(
 
 
 def gate(share: float, comparison: Comparison) -> list[Verdict]:
-    """Decide of each result after the first whether it is worse than the first by more than `share`.
-
-    Raises SpecError where another workload or accelerator makes the question pointless.
-    """
+    """Decide of each result after the first whether it is worse than the first by more than `share`. Raises
+    SpecError where another workload or accelerator makes the question pointless."""
     first, *others = comparison.results
     if not others:
         raise SpecError("--fail-if-worse needs two results", "feedrate compare OLD NEW --fail-if-worse 5%")
@@ -489,76 +487,54 @@ def blocks(comparison: Comparison) -> list[Text | Table]:
 
 def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
     """Every result a line, published rows as squares, on the same axes."""
-    made = (make(comparison) for make in (throughput, per_accelerator, per_host, efficiency))
-    return tuple(figure for figure in made if figure is not None)
 
+    def rates(values: list[float]) -> fig.Axis:
+        return fig.rate_axis(max(values) * 1.15, show_rate)
 
-def throughput(comparison: Comparison) -> fig.Figure | None:
-    """Bytes/s of all accelerators together against their number."""
-
-    def axis(values: list[float]) -> fig.Axis:
+    def wide_rates(values: list[float]) -> fig.Axis:
         low, high = min(values), max(values)
-        if high >= fig.LOG_FROM * low:
-            return fig.log_axis(low * 0.6, high * 1.8, show_rate)
-        return fig.rate_axis(high * 1.15, show_rate)
+        log = high >= fig.LOG_FROM * low
+        return fig.log_axis(low * 0.6, high * 1.8, show_rate) if log else rates(values)
 
-    return _figure(
-        comparison,
-        "throughput",
-        "Throughput, all accelerators",
-        "All accelerators together.",
-        lambda entry: entry.bytes_per_second,
-        axis,
+    def shares(values: list[float]) -> fig.Axis:
+        return fig.Axis(high=max(106.0, max(values) * 1.04), suffix=" %")
+
+    drawn = (
+        (
+            ("throughput", "Throughput, all accelerators", "All accelerators together."),
+            lambda entry: entry.bytes_per_second,
+            wide_rates,
+        ),
+        (
+            ("per-accelerator", "Throughput of one accelerator", "What one accelerator gets."),
+            lambda entry: entry.per_accelerator,
+            rates,
+        ),
+        (
+            ("per-host", "Throughput of one host", "What one client host reads."),
+            lambda entry: entry.per_host,
+            rates,
+        ),
+        (
+            ("x-ideal", "X/X_ideal", "Samples/s over what accelerators that never wait would consume."),
+            lambda entry: entry.x_ideal and entry.x_ideal * 100,
+            shares,
+        ),
     )
-
-
-def per_accelerator(comparison: Comparison) -> fig.Figure | None:
-    """Bytes/s of one accelerator against their number."""
-    return _figure(
-        comparison,
-        "per-accelerator",
-        "Throughput of one accelerator",
-        "What one accelerator gets.",
-        lambda entry: entry.per_accelerator,
-        lambda values: fig.rate_axis(max(values) * 1.15, show_rate),
-    )
-
-
-def per_host(comparison: Comparison) -> fig.Figure | None:
-    """Bytes/s of one host against the number of accelerators."""
-    return _figure(
-        comparison,
-        "per-host",
-        "Throughput of one host",
-        "What one client host reads.",
-        lambda entry: entry.per_host,
-        lambda values: fig.rate_axis(max(values) * 1.15, show_rate),
-    )
-
-
-def efficiency(comparison: Comparison) -> fig.Figure | None:
-    """X/X_ideal in percent against the number of accelerators."""
-    return _figure(
-        comparison,
-        "x-ideal",
-        "X/X_ideal",
-        "Samples per second over what accelerators that never wait would consume.",
-        lambda entry: None if entry.x_ideal is None else entry.x_ideal * 100,
-        lambda values: fig.Axis(high=max(106.0, max(values) * 1.04), suffix=" %"),
-        sorted({100 * threshold_of(compared.result) for compared in comparison.results}),
-    )
+    levels = sorted({100 * threshold_of(compared.result) for compared in comparison.results})
+    made = (_figure(comparison, *one, levels if one[0][0] == "x-ideal" else ()) for one in drawn)
+    return tuple(figure for figure in made if figure is not None)
 
 
 def _figure(
     comparison: Comparison,
-    name: str,
-    title: str,
-    caption: str,
+    words: tuple[str, str, str],
     value: Callable[[Entry], float | None],
     axis: Callable[[list[float]], fig.Axis],
-    level: Sequence[float] | None = None,
+    levels: Sequence[float],
 ) -> fig.Figure | None:
-    """`value` of every entry that has one above 0, against accelerators; with lines at each `level`."""
+    """`value` of every entry that has one above 0, against accelerators; with lines at `levels`."""
+    name, title, caption = words
 
     def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:
         found = ((entry, value(entry) or 0.0) for entry in entries)
@@ -586,9 +562,8 @@ def _figure(
             label = f"{fig.short(compared.name, 16)} {number(knee.n_au, 3)}"
             line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=(label,), colour=colour)
             marks.append(replace(line, level=place))
-    if level is not None:
-        marks += [fig.HorizontalLine(y=at, colour=fig.KNEE) for at in level]
-        legend += [fig.Key("threshold", fig.KNEE, "dash")] if level else []
+    marks += [fig.HorizontalLine(y=at, colour=fig.KNEE) for at in levels]
+    legend += [fig.Key("threshold", fig.KNEE, "dash")] if levels else []
     legend += [fig.Key("published", fig.IDEAL, "box")] if published else []
     return fig.Figure(
         name=name,
