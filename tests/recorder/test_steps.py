@@ -9,6 +9,7 @@ from emulator.plugins.recorder.steps import (
     Track,
     batches_taken,
     from_batch_to_batch,
+    less_reading,
     pace_of,
     settled,
     step_cpu,
@@ -87,6 +88,17 @@ def test_of_a_short_epoch_the_second_half_is_settled():
     epoch, step = np.array([0, 0, 0, 0, 1, 1, 1], np.int32), np.array([0, 1, 2, 3, 0, 1, 2], np.int32)
     assert settled(epoch, step, 8).tolist() == [False, False, True, True, False, True, True]
     assert settled(epoch, step, 0).tolist() == [False, True, True, True, False, True, True]
+
+
+def test_of_a_job_that_marks_its_steps_reads_are_taken_off_or_make_a_bound():
+    step = step_time([track([0.0] * 40, 0.1).table()], 5, in_turn=True)
+    assert step is not None and step.seconds == pytest.approx(0.1)
+    alone = less_reading(step, 0.03, 0)
+    assert alone.seconds == pytest.approx(0.07) and alone.waited == pytest.approx(0.3) and not alone.bound
+    assert sum(alone.quantiles) / len(alone.quantiles) == pytest.approx(0.07)
+    ahead = less_reading(step, 0.06, 2)
+    assert ahead.seconds == pytest.approx(0.1) and not ahead.bound
+    assert less_reading(step, 0.16, 2).bound and less_reading(step, None, 0).bound
 
 
 def test_too_few_steps_give_nothing():

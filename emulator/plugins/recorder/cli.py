@@ -151,9 +151,12 @@ def lines(written: Written, ran: Ran | None = None) -> list[str]:
         settings = loader.settings
         kind = "iterable" if settings.iterable else f"{settings.dataset_length} samples, {settings.sampler}"
         ranks = len(main_loaders(seen))
+        what = f"DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
+        what += kind
+        if settings.marked:
+            what = f"steps of {settings.batch_size} samples, as the job marks them"
         found.append(
-            f"  DataLoader: batch size {settings.batch_size or 'of its own'}, {settings.workers} workers, "
-            f"{kind}; {loader.steps} steps{_seen(loader)}: {reads_words(loader.reads)}"
+            f"  {what}; {loader.steps} steps{_seen(loader)}: {reads_words(loader.reads)}"
             + (f"; {ranks} ranks together, whose files count for each" if ranks > 1 else "")
         )
         others = [other for other in seen.loaders if other.settings != settings]

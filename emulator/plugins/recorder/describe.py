@@ -67,12 +67,20 @@ def main_loader(observation: Observation) -> Loader | None:
     )
 
 
+def reading_seconds(loader: Loader) -> float | None:
+    """Seconds that the reads for a step take, summed over threads; None: not known."""
+    reads, steps = loader.reads, loader.steps * loader.share_read
+    unseen = reads.sizes_only or (reads.mapped and reads.faults)
+    return None if unseen or not steps else reads.call_seconds / steps
+
+
 def describe(observation: Observation, name: str) -> Described:
     """The workload and the recipe of what was recorded. Raises SpecError when it does not say enough."""
     loader = main_loader(observation)
     if loader is None:
         raise SpecError(
-            "the job used no DataLoader of PyTorch", "what its processes read stands in record.json"
+            "the job used no DataLoader of PyTorch",
+            "call feedrate.mark_step(samples) once a step (docs/own-job.md); record.json says what it read",
         )
     alike = main_loaders(observation)
     ranks, pattern = len(alike), pattern_of(loader, alike)
@@ -90,6 +98,7 @@ def describe(observation: Observation, name: str) -> Described:
     prefetch = workers * (settings.prefetch_factor or 2) if settings.workers else 0
     accelerator = loader.accelerator or "CPU of the recorded job"
     recorded = f"recorded on {observation.machine.get('host', loader.host)}, {observation.created}"
+    where = "its marks of steps" if settings.marked else "its DataLoader"
     how = {"strace": "traced system calls", "python": "opened files and /proc/PID/io"}.get(
         observation.how, observation.how
     )
@@ -116,8 +125,8 @@ def describe(observation: Observation, name: str) -> Described:
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
         sources={
             "sample.bytes_mean": f"{recorded}: {how}",
-            "loader.batch_size": f"{recorded}: its DataLoader",
-            "loader.workers": f"{recorded}: its DataLoader",
+            "loader.batch_size": f"{recorded}: {where}",
+            "loader.workers": f"{recorded}: {where}",
             "loader.block_bytes": f"{recorded}: requests of {show_bytes(loader.reads.requests.typical())}, "
             f"read-ahead of {show_bytes(loader.reads.readahead)}",
             "access.pattern": f"{recorded}: sampler {settings.sampler}, {how}",
@@ -186,9 +195,19 @@ def of_loader(
             f"between two batches the job takes {loader.others:g} of another DataLoader: a step of the "
             "replay takes as long, and reads for this one alone"
         )
-    if not settings.workers:
+    if settings.marked:
+        told.append(
+            "the job marks its steps: the recipe has the files that were read; generate --files N makes more"
+        )
+        if settings.workers:
+            told.append(
+                f"{settings.workers} threads read ahead; how far is not known: the replay has a batch of each"
+            )
+    if not settings.workers and settings.marked:
+        told.append("the thread that marks steps reads between them, and so does the replay")
+    elif not settings.workers:
         told.append("the job reads between its steps (num_workers=0), and so does the replay")
-    if settings.sampler in ("WeightedRandomSampler", "custom"):
+    if settings.sampler in ("WeightedRandomSampler", "custom") and not settings.marked:
         told.append(
             f"sampler {settings.sampler}: the replay takes each sample once an epoch, in random order"
         )
@@ -214,6 +233,10 @@ def of_loader(
 
 def step_words(step: StepTime) -> str:
     """Where a step time comes from."""
+    if step.bound and not step.at_least:
+        return (
+            f"of which reads take a part that is not known: a step takes {show_seconds(step.seconds)} or less"
+        )
     if step.bound:
         why = (
             f"at only {step.steps} of {step.all_steps} steps no batch was waited for"

@@ -26,10 +26,18 @@ from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
 from emulator.launch.launched import rank_hint, started_by_mpi
-from emulator.plugins.recorder.describe import Described, describe, main_loader
+from emulator.plugins.recorder.describe import Described, describe, main_loader, reading_seconds
 from emulator.plugins.recorder.observation import Loader, Observation, Overhead
 from emulator.plugins.recorder.session import Ran
-from emulator.plugins.recorder.steps import SEEN, Pace, Table, from_batch_to_batch, pace_of, step_time
+from emulator.plugins.recorder.steps import (
+    SEEN,
+    Pace,
+    Table,
+    from_batch_to_batch,
+    less_reading,
+    pace_of,
+    step_time,
+)
 from emulator.plugins.recorder.watch import Watch
 from emulator.record.machine import describe_machine, utc_now
 from emulator.record.rows import read_rows, write_rows
@@ -196,7 +204,10 @@ def _put_together(folder: Path, parts: Sequence[tuple[Observation, Sequence[Tabl
     if main is not None:
         mine = [table for table, one in zip(tables, loaders, strict=True) if one.settings == main.settings]
         in_turn = not main.settings.workers and not main.accelerator
-        merged = replace(merged, step=step_time(mine, warmup, in_turn))
+        step = step_time(mine, warmup, in_turn)
+        if step is not None and main.settings.marked:
+            step = less_reading(step, reading_seconds(main), main.settings.workers)
+        merged = replace(merged, step=step)
     described, refused = None, ""
     try:
         described = describe(merged, _name(folder))
@@ -213,6 +224,8 @@ def _put_together(folder: Path, parts: Sequence[tuple[Observation, Sequence[Tabl
     told = described.told if described else ()
     ahead = described.workload.loader.prefetch if described else 0
     pace = pace_of(mine, warmup, ahead)
+    if pace is not None and merged.step is not None and main is not None and main.settings.marked:
+        pace = replace(pace, waited=merged.step.waited)
     return Written(
         folder=folder, observation=merged, described=described, told=told, refused=refused, pace=pace
     )

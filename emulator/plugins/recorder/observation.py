@@ -37,6 +37,8 @@ class Settings:
     """How workers were started: fork, spawn, forkserver."""
     auto_collation: bool = True
     """False: the dataset gives batches, or single samples."""
+    marked: bool = False
+    """No DataLoader: the job said where a step ends. `workers` are threads and processes that read ahead."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "batch_size", "workers", "prefetch_factor")

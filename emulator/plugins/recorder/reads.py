@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -275,6 +275,7 @@ class _Group:
         self.call_seconds = 0.0
         self.pages = self.resident = 0  # pages of mapped files that were looked at, and those in memory
         self.readahead: dict[int, int] = {}  # device -> bytes
+        self.readers: Counter[int] = Counter()  # thread -> bytes that it read
         self.places = array("q")  # of each run: process, file, first byte, bytes
 
     def ended(self, handle: _Open) -> None:
@@ -289,6 +290,7 @@ class _Group:
     def merge(self, other: _Group) -> None:
         self.files.update(other.files)
         self.paths.update(other.paths)
+        self.readers.update(other.readers)
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.requests.merge(other.requests)
@@ -445,9 +447,17 @@ class Reduction:
             handle.at = at
 
     def read(
-        self, key: object, process: int, fd: int, path: bytes, at: int | None, size: int, seconds: float
+        self,
+        key: object,
+        process: int,
+        fd: int,
+        path: bytes,
+        at: int | None,
+        size: int,
+        seconds: float,
+        thread: int = 0,
     ) -> None:
-        """`size` bytes were read from `at` on; None: from where the last read ended."""
+        """`size` bytes were read by `thread` from `at` on; None: from where the last read ended."""
         handle = self._handle(key, process, fd, path)
         if handle is None:
             return
@@ -475,6 +485,7 @@ class Reduction:
         handle.visit += size
         group.visit_bytes += size
         group.bytes += size
+        group.readers[thread] += size
         group.direct += size if handle.number in self._direct else 0
         group.requests.add(size)
 

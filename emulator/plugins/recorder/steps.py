@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -43,6 +43,8 @@ _SETTLE = 2
 _KEPT = 200
 _SMALL = 0.02
 """Share of a step that taking a batch may cost although it was there."""
+_BUSY = 0.5
+"""Share of the time in which reads may be under way beside the steps of a job that marks them."""
 _DEAR = 0.2
 """The same where nothing tells whether it was there, and the quickest batches cost half of that."""
 
@@ -304,6 +306,24 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
         in_turn=in_turn,
         quantiles=tuple(parts(times, min(_KEPT, len(times))).tolist()),
     )
+
+
+def less_reading(step: StepTime, reading: float | None, workers: int) -> StepTime:
+    """A step of a job that marks its steps, whose reads take `reading` seconds of one; None: not known.
+
+    Without `workers` the job reads and computes in turn, and the rest is computing. With them a step is a
+    bound where reads are under way for most of the time.
+    """
+    if reading is None:
+        return replace(step, bound=True, in_turn=False, quantiles=())
+    share = min(1.0, reading / max(1, workers) / step.seconds) if step.seconds else 0.0
+    if workers:
+        return replace(
+            step, bound=share > _BUSY, in_turn=False, quantiles=() if share > _BUSY else step.quantiles
+        )
+    left = 1 - share
+    quantiles = tuple(left * time for time in step.quantiles)
+    return replace(step, seconds=left * step.seconds, waited=share, in_turn=True, quantiles=quantiles)
 
 
 def parts(times: NDArray[np.float64], count: int) -> NDArray[np.float64]:

@@ -198,7 +198,7 @@ class Tracer:
         process, seconds = self.process(thread), _SECONDS.search(text)
         took = float(seconds[1]) if seconds else 0.0
         self.reduction.read(
-            self._key(process), process, int(where[1]), plain(where[2]), at, int(result[1]), took
+            self._key(process), process, int(where[1]), plain(where[2]), at, int(result[1]), took, thread
         )
 
     def _lseek(self, thread: int, text: bytes) -> None:

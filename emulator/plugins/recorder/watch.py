@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class _Seen:
     workers: set[int] = field(default_factory=set)
     base: dict[str, int] = field(default_factory=dict)
     """Of a loader without workers: what its process had read before its first batch."""
+    thread: int = 0
+    """Of a job that marks its steps: the thread that does."""
 
 
 class Watch:
@@ -133,6 +135,9 @@ class Watch:
             seen.torch = str(event["torch"])[:40]
             if not seen.settings.workers and not seen.base:
                 seen.base = usage(f"/proc/{key[0]}")
+            if seen.settings.marked:  # what it starts reads for its steps, too
+                seen.thread = _number(event, "t")
+                self._owner.setdefault(key[0], key)
         for worker in event["w"]:
             process = int(worker)
             seen.workers.add(process)
@@ -173,6 +178,9 @@ class Watch:
         """All loaders that delivered anything, with their steps; those of a process with the same settings
         are one."""
         self._give_reads_of_main()
+        for key, seen in self.loaders.items():
+            if seen.settings.marked:
+                seen.settings = self._read_ahead(key, seen)
         alike: dict[tuple[int, Settings], list[Key]] = {}
         for key, seen in self.loaders.items():
             if seen.track.rows:
@@ -221,6 +229,16 @@ class Watch:
             found.append((loader, table))
         return found
 
+    def _read_ahead(self, key: Key, seen: _Seen) -> Settings:
+        """The settings of a job that marks its steps, with as many workers as other threads read for it."""
+        readers = self.reduction.group(key).readers
+        total, own = sum(readers.values()), readers[seen.thread]
+        if not total or own > total / 2:
+            return seen.settings
+        most = max(readers.values())
+        others = sum(size > most / 4 for thread, size in readers.items() if thread != seen.thread)
+        return replace(seen.settings, workers=others, prefetch_factor=1)
+
     def files(self, settings: Settings) -> list[bytes]:
         """Paths of files that the loaders with these settings read: the first ones, in order."""
         groups = [
@@ -246,7 +264,7 @@ class Watch:
         for key in keys:
             seen = self.loaders[key]
             parts = [_since(self._begun.get(one, {}), used.get(one, {})) for one in seen.workers]
-            if not seen.settings.workers:
+            if seen.settings.marked or not seen.settings.workers:
                 alone = sum(
                     other[0] == key[0] and not self.loaders[other].settings.workers for other in self.loaders
                 )

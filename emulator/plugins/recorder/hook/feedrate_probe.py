@@ -102,6 +102,7 @@ def install() -> Callable[[], None]:
         return _nothing  # the recording is over
     opens = bool(os.environ.get(OPENS))
     _marks = not opens
+    sys.modules.setdefault("feedrate", sys.modules[__name__])  # for `mark_step`
     _events.facts(k="p", p=os.getpid(), pp=os.getppid(), rank=_rank())
     if opens:
         _audit()
@@ -268,6 +269,38 @@ def _begin_epoch(iterator: Any, loader: Any) -> None:
         _epochs[number] = epoch
     iterator._feedrate_loader, iterator._feedrate_epoch, iterator._feedrate_step = number, epoch, 0
     iterator._feedrate_asks = loader  # until it is described: a loop keeps its iterator alone
+
+
+_marked: dict[int, list[int]] = {}
+
+
+def mark_step(samples: int = 1) -> None:
+    """A step of `samples` samples is over: `feedrate.mark_step(4)`, once a step, in one thread.
+
+    For jobs without a DataLoader; while they are recorded, `import feedrate` gives this module.
+
+    What this process reads from its first call on is for its steps. Does nothing where nobody records.
+    """
+    global _count
+    events, process, now = _events, os.getpid(), time.monotonic_ns()
+    if events is None or not events.open:
+        return
+    if process not in _marked:
+        with _lock:
+            number, _count = _count, _count + 1
+        _marked[process] = [number, 0]
+        facts = {"batch_size": int(samples), "marked": True}
+        torch = str(getattr(sys.modules.get("torch"), "__version__", ""))
+        events.facts(k="l", p=process, l=number, e=0, rank=_rank(), f=facts, w=[],
+                     t=threading.get_native_id(), torch=torch)  # fmt: skip
+        if _marks:
+            _mark(2 * number)
+    number, step = _marked[process]
+    _marked[process][1] += 1
+    if step == 2:
+        _describe_device(events)
+    events.facts(k="s", p=process, l=number, e=0, i=step, a=now, g=now + 1, r=1, s=step + 1, n=int(samples),
+                 c=time.process_time_ns())  # fmt: skip
 
 
 def _ready(iterator: Any) -> int:
