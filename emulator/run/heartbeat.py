@@ -33,14 +33,16 @@ def watch_each_other(world: Comm) -> None:
     Does nothing under feedrate's own launcher, which sees every rank. Collective over `world`: all ranks end
     where there is no room for the page.
     """
-    node = world.node()
-    if node.size == 1 or SCRATCH_VARIABLE in os.environ:
+    if SCRATCH_VARIABLE in os.environ:
         return
-    path = node.bcast(agreed(world, lambda: _new_page(node.size) if node.rank == 0 else ""))
-    page = agreed(world, lambda: _mapped(path))
-    at_each_beat(_Watch(page, node, world.rank, storage_timeout(sys.argv[1:])).look)
+    node = world.node()
+    alone = node.size == 1  # other hosts may have more ranks, which wait for this one
+    path = node.bcast(agreed(world, lambda: _new_page(node.size) if node.rank == 0 and not alone else ""))
+    page = agreed(world, lambda: None if alone else _mapped(path))
+    if page is not None:
+        at_each_beat(_Watch(page, node, world.rank, storage_timeout(sys.argv[1:])).look)
     world.barrier()
-    if node.rank == 0:
+    if node.rank == 0 and not alone:
         Path(path).unlink()
 
 

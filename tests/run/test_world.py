@@ -2,11 +2,14 @@
 
 import mmap
 import os
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from threads import Group, ThreadComm
 
 from emulator.errors import LaunchError
+from emulator.files import SCRATCH_VARIABLE
 from emulator.run import heartbeat
 from emulator.run.world import differences
 
@@ -79,3 +82,14 @@ def test_another_feedrate_on_one_host_is_refused_with_its_name(fact):
 def test_other_differences_are_said():
     hosts = {f"n{number}": SAME for number in range(9)} | {"old": SAME | {"torch": "2.4.0"}}
     assert differences(hosts) == "torch 2.13.0 on n0, n1, n2 and 6 more hosts, 2.4.0 on old"
+
+
+def test_a_rank_that_is_alone_on_its_host_takes_part(monkeypatch):
+    """Ranks of other hosts watch each other, and begin together with it."""
+    looks: list[object] = []
+    monkeypatch.setattr(heartbeat, "at_each_beat", looks.append)
+    monkeypatch.delenv(SCRATCH_VARIABLE, raising=False)
+    group = Group(3)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda rank: heartbeat.watch_each_other(ThreadComm(group, rank, (2, 1))), range(3)))
+    assert len(looks) == 2
