@@ -13,6 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,15 +24,19 @@ Family = Literal["Open MPI", "MPICH"]
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
 
 
-_DAEMONS = ("prterun", "prted", "mpirun", "orterun", "orted")
-"""Process names of Open MPI's mpirun and of its daemons on other hosts."""
-_END_SECONDS = 3
-_END = f"""
-import select, signal, sys
-daemon = int(sys.argv[1])
-if not select.select([daemon], [], [], {_END_SECONDS})[0]:
-    signal.pidfd_send_signal(daemon, signal.SIGKILL)
+_PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 6, "orted": 6}
+"""Seconds in which mpirun, or its daemon on another host, may end by itself; by its process's name.
+
+The daemons come last: mpirun that loses one of them ends with status 0.
 """
+_END = """
+import os, select, signal, sys
+launcher, seconds = map(int, sys.argv[1:])
+if os.read(0, 1) and not select.select([launcher], [], [], seconds)[0]:
+    signal.pidfd_send_signal(launcher, signal.SIGKILL)
+"""
+_enders: list[subprocess.Popen[bytes]] = []
+"""The process that `guard_launcher` started, if there is one."""
 
 
 class Claim(NamedTuple):
@@ -94,12 +99,11 @@ def _srun_tasks(environment: Mapping[str, str]) -> int:
     return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
 
 
-def end_launcher(environment: Mapping[str, str] = os.environ) -> None:
-    """Have mpirun on this host killed unless it ends within _END_SECONDS; this rank is about to end.
+def guard_launcher(environment: Mapping[str, str] = os.environ) -> None:
+    """Start the process by which `end_launcher` works: on the first rank of each of several hosts.
 
-    mpirun waits 15 minutes for a host that is gone. So on each of several hosts the first rank starts a
-    process that outlives the rank and kills mpirun or its daemon. Ranks end with those, and daemons with
-    mpirun.
+    It outlives the rank. It is started before any data are opened: a child inherits the descriptors of its
+    parent, and the kernel may be unable to close one on a file system that hangs.
     """
     host, world = (environment.get(f"OMPI_COMM_WORLD_{of}SIZE", "") for of in ("LOCAL_", ""))
     if host == world or environment.get("OMPI_COMM_WORLD_LOCAL_RANK") != "0":
@@ -107,19 +111,32 @@ def end_launcher(environment: Mapping[str, str] = os.environ) -> None:
     import psutil  # imported here: ranks that do not need it do not pay for it
 
     for parent in psutil.Process().parents():
-        if parent.name() in _DAEMONS:
-            daemon = os.pidfd_open(parent.pid)
-            command = [sys.executable, "-I", "-S", "-c", _END, str(daemon)]
-            nothing = subprocess.DEVNULL
-            subprocess.Popen(
-                command,
+        if seconds := _PATIENCE.get(parent.name()):
+            launcher = os.pidfd_open(parent.pid)
+            ender = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _END, str(launcher), str(seconds)],
                 start_new_session=True,
-                pass_fds=[daemon],
-                stdin=nothing,
-                stdout=nothing,
-                stderr=nothing,
+                pass_fds=[launcher],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
+            os.close(launcher)
+            _enders.append(ender)
             return
+
+
+def end_launcher() -> None:
+    """Have mpirun, or its daemon on this host, killed unless it ends within its _PATIENCE.
+
+    mpirun waits 15 minutes for a host that is gone. Ranks end with it or with their daemon, and daemons end
+    with mpirun.
+    """
+    for ender in _enders:
+        assert ender.stdin is not None
+        with suppress(OSError, ValueError):
+            ender.stdin.write(b"!")
+            ender.stdin.flush()
 
 
 def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:

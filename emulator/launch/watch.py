@@ -23,7 +23,7 @@ from pathlib import Path
 from emulator.errors import FeedrateError, RankError, SpecError, StorageError
 from emulator.files import SCRATCH_VARIABLE
 from emulator.launch.blocked import Call, blocked_call, bytes_moved
-from emulator.launch.launched import end_launcher
+from emulator.launch.launched import end_launcher, guard_launcher
 from emulator.launch.process import die_with_parent, let_go_of_output, write_stderr
 from emulator.units import parse_seconds, show_seconds
 
@@ -165,6 +165,7 @@ def watch_rank(rank: int, timeout: float) -> None:
     The rank ends with the process that started it.
     """
     die_with_parent()
+    guard_launcher()
     host, scratch = socket.gethostname(), os.environ.get(SCRATCH_VARIABLE, "")
     beat: Callable[[], object] = int
     if scratch:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # MooseFS over the hosts of hosts.sh, as root: master and one chunk server on the first, a mount on every host.
-#   sharedfs.sh install | up FOLDER N | down FOLDER N | cap HOST RATE | uncap HOST
+#   sharedfs.sh install | up FOLDER N | down FOLDER N | kill FOLDER | revive FOLDER | cap HOST RATE | uncap HOST
 # Every host sees its own mount at FOLDER/data: the agent binds it there, in a mount namespace of its own.
 set -euo pipefail
 lab=${FEEDRATE_LAB:-frh}
@@ -63,6 +63,12 @@ down)
     nsenter --net=/run/netns/${lab}1 mfschunkserver -c "$2/chunk.cfg" stop >/dev/null || true
     nsenter --net=/run/netns/${lab}1 mfsmaster -c "$2/master.cfg" stop >/dev/null || true
     ;;
+kill)
+    kill -9 "$(cat "$2/var/.mfschunkserver.lock")"
+    ;;
+revive)
+    nsenter --net=/run/netns/${lab}1 mfschunkserver -c "$2/chunk.cfg" start >/dev/null
+    ;;
 cap)
     # What the bridge sends to the host is what the host receives.
     ip netns exec ${lab}sw tc qdisc replace dev "p${2#$lab}" root tbf rate "$3" burst 256kb latency 50ms
@@ -71,7 +77,7 @@ uncap)
     ip netns exec ${lab}sw tc qdisc del dev "p${2#$lab}" root
     ;;
 *)
-    echo "usage: sharedfs.sh install | up FOLDER N | down FOLDER N | cap HOST RATE | uncap HOST" >&2
+    echo "usage: sharedfs.sh install | up FOLDER N | down FOLDER N | kill FOLDER | revive FOLDER | cap HOST RATE | uncap HOST" >&2
     exit 2
     ;;
 esac

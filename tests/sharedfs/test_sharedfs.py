@@ -1,12 +1,18 @@
 """A shared file system over three hosts: MooseFS, served by the first. Needs root: make test-sharedfs."""
 
+import time
+
 import pytest
 from command import ANSWERED, feedrate
-from hosts import HOSTS, lab, on_hosts
+from hosts import HOSTS, lab, on_hosts, start_on_hosts
 
 from emulator.record.out import read_result
+from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.sharedfs
+
+TIMEOUT = 6
+"""--storage-timeout, seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +60,28 @@ def test_the_host_with_a_slow_link_is_named(data, tmp_path):
     assert point.bound.kind == "client-link", point.bound
     assert "uneven-hosts" in {flag.name for flag in point.flags}
     assert "limits" in shown and HOSTS[2] in shown
+
+
+def test_a_chunk_server_that_is_killed_ends_the_run_with_one_error(data, tmp_path):
+    """Reads of MooseFS hang until a chunk server is back: every host sees it, one says it."""
+    folder, out = data.parents[1], tmp_path / "out"
+    run = start_on_hosts(
+        2, "run", data, "--workload", "unet3d-tiny", "--loader", "direct", "--epochs", 10000,
+        "--storage-timeout", f"{TIMEOUT}s", "--out", out,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not ((out / "spool").is_dir() and len(read_steps(out))):
+        time.sleep(0.2)
+    lab("sharedfs.sh", "kill", folder)
+    began = time.monotonic()
+    try:
+        _, errors = run.communicate(timeout=120)
+        took = time.monotonic() - began
+    finally:
+        lab("sharedfs.sh", "revive", folder)
+        run.kill()
+    assert run.returncode not in ANSWERED
+    (line,) = [line for line in errors.splitlines() if "feedrate: error:" in line]
+    assert "has not answered for" in line and str(data) in line
+    assert read_result(out).status == "incomplete"
+    assert took < TIMEOUT + 10
