@@ -31,7 +31,7 @@ from emulator.config.workload import Workload, load_workload, stored_workload
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
 from emulator.plugins.mlperf.results import read_originals
-from emulator.plugins.mlperf.rules import Check, self_check
+from emulator.plugins.mlperf.rules import VERSIONS, Check, self_check
 from emulator.plugins.mlperf.summary import GIB, MIB
 from emulator.plugins.mlperf.tree import RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
@@ -71,6 +71,8 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
         "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
         "",
     ]
+    if checker := VERSIONS[version].checker:
+        notice += [f"Numbers of rules are those of {checker}.", ""]
     for check in checks:
         notice += [*check.lines, ""]
     with storage_errors("cannot make the folder"):
@@ -271,13 +273,13 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
         "workflow": {"generate_data": False, "train": True, "checkpoint": False},
         "dataset": {
             "data_folder": str(result.dataset.get("path", "")),
-            "format": workload.sample.format,
+            "format": str(_recorded(result.dataset, "format")),
             "num_files_train": int(_recorded(result.dataset, "files")),
             "num_samples_per_file": int(_recorded(result.dataset, "samples_per_file")),
             "record_length_bytes": round(point.bytes / point.samples),  # the mean of what was read
         },
         "reader": {
-            "data_loader": "pytorch",
+            "data_loader": "pytorch" if result.loader == "torch" else f"feedrate's {result.loader}",
             "batch_size": loader.batch_size,
             "read_threads": loader.workers,
             "prefetch_size": loader.prefetch,
@@ -325,6 +327,7 @@ def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
         for key, value in table.items()
     }
     differ = [key for key, value in published.items() if not _alike(flat[key], value)]
+    differ += ["reader.data_loader"] * (flat["reader.data_loader"] != "pytorch")
     return {key: flat[key] for key in (*_ALWAYS, *differ) if "=" not in str(flat[key])}
 
 
@@ -338,6 +341,7 @@ def _alike(value: Any, published: Any) -> bool:
 _ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
 _CLOSED = {*_ALWAYS, "checkpoint.mode"}
 """Overrides of exports that CLOSED allows: the division that a run is of follows from its own."""
+_COUNTS = ("num_checkpoints_write", "num_checkpoints_read")
 _PLACES = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
 """mlpstorage's argument for the folder that was read or written."""
 
@@ -364,7 +368,13 @@ def _metadata(
             "run_datetime": name,
             "num_processes": ranks,
             "accelerator": accelerator or None,
-            "args": {"model": model, "num_processes": ranks, _PLACES[kind]: place, "results_dir": "results"},
+            "args": {
+                "model": model,
+                "num_processes": ranks,
+                _PLACES[kind]: place,
+                "results_dir": "results",
+                **{key: value for key, value in config.get("checkpoint", {}).items() if key in _COUNTS},
+            },
             "parameters": config,
             "override_parameters": overrides,
             "verification": "closed" if set(overrides) <= _CLOSED else "open",

@@ -50,6 +50,8 @@ class Limits:
     """Checkpoints to write, and to read."""
     checkpoint_memory: int
     """Size of a host's part of a checkpoint / its memory, above which no cache can hold it."""
+    accelerator_memory: int
+    """Bytes of memory of an accelerator that holds its part of the model."""
     ranks_of_a_host: int
     """Fewest ranks of a host in a checkpoint run."""
     workloads: Mapping[str, tuple[str, ...]]
@@ -96,6 +98,8 @@ class RuleBook:
     training: tuple[Rule, ...]
     checkpointing: tuple[Rule, ...]
     """Empty: the version has no such benchmark."""
+    checker: str = ""
+    """MLPerf's program whose verdicts these were compared with, rule by rule (results/mlperf-rules.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +328,7 @@ def _runs(runs: TrainingRuns, limits: Limits) -> Answer:
 
 def _warm_up(runs: TrainingRuns, limits: Limits) -> Answer:
     more = len(runs.points) - limits.runs
-    return (f"{more} more runs", True) if more > 0 else ("none in this result", None)
+    return (f"{more} more runs", more == 1) if more > 0 else ("none in this result", None)
 
 
 def _utilisation(runs: TrainingRuns, limits: Limits) -> Answer:
@@ -407,6 +411,11 @@ def _subset(run: CheckpointRun, limits: Limits) -> Answer:
     return f"{run.ranks} ranks of {run.name}", run.name in limits.subsets and run.ranks == 8
 
 
+def _accelerator_memory(run: CheckpointRun, limits: Limits) -> Answer:
+    size, memory = run.result.checkpoints[0].bytes, run.ranks * limits.accelerator_memory
+    return f"{show_bytes(size)} in {show_bytes(memory)}", size <= memory
+
+
 def _checkpoints(run: CheckpointRun, limits: Limits) -> Answer:
     directions = [checkpoint.direction for checkpoint in run.result.checkpoints]
     written, read = directions.count("write"), directions.count("read")
@@ -463,6 +472,7 @@ _V1 = Limits(
     fixed=_FIXED,
     checkpoints=10,
     checkpoint_memory=3,
+    accelerator_memory=80 * 2**30,
     ranks_of_a_host=5,
     workloads=_V1_WORKLOADS,
     subsets=(),
@@ -471,7 +481,7 @@ _V1 = Limits(
 _ALL_SUBSETS = ("llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t")
 
 
-_NUMBERED = ("separate",)
+_NUMBERED = ("separate", "held")
 """Rules that only versions with a number for them have."""
 
 
@@ -505,15 +515,19 @@ def _training(**numbers: str) -> tuple[Rule, ...]:
     )
 
 
-def _checkpointing(**numbers: str) -> tuple[Rule, ...]:
-    """Return the rules of checkpoints under the section numbers of one version."""
+def _checkpointing(counted: Division = BOTH, **numbers: str) -> tuple[Rule, ...]:
+    """Return the rules of checkpoints under the section numbers of one version.
+
+    `counted` is the division that asks for a number of checkpoints.
+    """
     both = "{limits.checkpoints} and {limits.checkpoints}"
     return tuple(
         Rule(numbers.get(key, ""), *rule)
         for key, rule in {
             "sizes": ("sizes", BOTH, "1, the whole sizes", _whole_sizes),
             "subset": ("subset", BOTH, "8 ranks of {limits.listed_subsets}, or no subset", _subset),
-            "checkpoints": ("checkpoints", BOTH, both, _checkpoints),
+            "held": ("accelerators' memory", BOTH, "holds a checkpoint", _accelerator_memory),
+            "checkpoints": ("checkpoints", counted, both, _checkpoints),
             "fsync": ("fsync", BOTH, "synced before a write ends", _synced),
             "caches": ("caches", BOTH, _CACHES, _cold),
             "separate": ("file systems", BOTH, _APART, _separate),
@@ -598,17 +612,19 @@ VERSIONS = {
             au="3.3.2",
             separate="3.4.2",
             hosts="3.3.6",
-            epochs="3.6.3",
-            bytes="3.6.3",
-            sizes="3.6.3",
-            parameters="3.6.3",
-            saved="3.6.3",
-            format="3.6.3",
-            file="3.6.3",
-            loader="3.6.3",
+            epochs="3.6.2, 3.6.3",
+            bytes="3.6.2, 3.6.3",
+            sizes="3.6.2, 3.6.3",
+            parameters="3.6.2, 3.6.3",
+            saved="3.6.2, 3.6.3",
+            format="3.6.2",
+            file="3.6.2",
+            loader="3.6.2",
         ),
         _checkpointing(
+            counted=CLOSED,
             sizes="4.3.3",
+            held="4.3.4",
             subset="4.3.5",
             checkpoints="4.7.1",
             fsync="4.3.2",
@@ -618,6 +634,7 @@ VERSIONS = {
             ranks="4.6.1",
             hosts="4.6.2",
         ),
+        checker="mlpstorage 3.0.26, github.com/hazemawadalla/storage a56caeaf79fa (2026-07-01)",
     ),
 }
 """Name -> version, ascending. v3.0's text has no rule on the spread of runs and on seeds: v2.0's are kept."""
