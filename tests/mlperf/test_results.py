@@ -109,8 +109,11 @@ def test_the_command_imports_compares_exports_and_imports_again(tmp_path):
     assert exported.status == 0, exported.err
     assert "NOT MET  steps an epoch: 20 were run (asked: at least 500; 3, open and closed)" in exported.out
     assert "not an official" in (tmp_path / "exported" / "NOT_A_SUBMISSION.txt").read_text()
+    (added,) = (tmp_path / "exported").rglob("run1/*_metadata.json")
+    assert added.name == "training_20260101_000000_metadata.json", "without it newer tools see no run of v1.0"
     again = feedrate("import", tmp_path / "exported", "--out", tmp_path / "again")
     assert again.status == 0, again.err
+    assert not list((tmp_path / "again").rglob("*_metadata.json")), "and it is none of its documents"
     before, after = (read_result(tmp_path / name).points for name in ("out", "again"))
     assert repr(before) == repr(after)
 

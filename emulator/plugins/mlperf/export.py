@@ -16,7 +16,7 @@ import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -30,10 +30,12 @@ from emulator.config.catalog import names
 from emulator.config.workload import Workload, load_workload, stored_workload
 from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
+from emulator.plugins.mlperf.agreement import stated_config
+from emulator.plugins.mlperf.config import parse_overrides
 from emulator.plugins.mlperf.results import read_originals
 from emulator.plugins.mlperf.rules import VERSIONS, Check, self_check
 from emulator.plugins.mlperf.summary import GIB, MIB
-from emulator.plugins.mlperf.tree import RunFolder, write_json, write_run
+from emulator.plugins.mlperf.tree import ADDED, RunFolder, write_json, write_run
 from emulator.record.out import check_out, read_result
 from emulator.record.result import Checkpoint, Point, RunResult
 from emulator.record.steps import Steps, read_steps
@@ -112,13 +114,30 @@ def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
     if result.kind == "imported" or imported is not None:
         if not isinstance(imported, list) or (result.points and len(imported) != len(result.points)):
             raise SpecError(f"{out} does not say what it was imported from", "import it again")
-        return read_originals(out, [str(run.get("run", number)) for number, run in enumerate(imported)])
+        runs = read_originals(out, [str(run.get("run", number)) for number, run in enumerate(imported)])
+        return [run if run.layout == "v2.0" or not result.points else _for_newer(run, result) for run in runs]
     if result.kind == "checkpoint":
         return [checkpoint_run(result)]
     if result.kind in ("run", "sweep"):
         return training_runs(out, result, version)
     kinds = "only runs, sweeps, checkpoints and imports are exported"
     raise SpecError(f"{out} is of the kind {result.kind}", kinds)
+
+
+def _for_newer(run: RunFolder, result: RunResult) -> RunFolder:
+    """Return a run of v1.0 with the metadata without which the tools of v2.0 and v3.0 do not see it."""
+    workload = stored_workload(result.workload)
+    when = str(run.summary.get("start", ""))[:19]
+    stamp = re.sub(r"\D", "", when)
+    name = f"{stamp[:8]}_{stamp[8:]}" if len(stamp) == 14 else _file_name(run.name)
+    config = stated_config(run)
+    table = config.table if config else {}
+    config_of = parse_overrides([text for text in run.configs.get("overrides.yaml") or [] if "=" in text])
+    overrides = {".".join(change.path): change.value for change in config_of.changes}
+    model, _, accelerator = workload.name.replace("_", "-").partition("-")
+    ranks, place = int(run.summary["num_accelerators"]), str(overrides.get("dataset.data_folder", ""))
+    ((file, value),) = _metadata("training", name, model, ranks, table, overrides, place, accelerator).items()
+    return replace(run, metadata={file: {**value, ADDED: True}})
 
 
 def _file_name(name: str) -> str:

@@ -31,6 +31,8 @@ Version = Literal["v1.0", "v2.0", "v3.0"]
 """Version whose formulas a run's figures follow."""
 
 SUMMARY = "summary.json"
+ADDED = "added_by_feedrate"
+"""Key of metadata that no run wrote."""
 _CONFIG_FOLDERS = ("dlio_config", "configs", ".hydra")
 _CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _LOG = re.compile(r"(\d{1,7})_output\.json")
@@ -162,6 +164,12 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
             if (config / file).is_file() and (value := wanted(config / file, read_yaml)) is not None:
                 configs[file] = value
     metadata = {file: wanted(folder / file, read_json) for file in files if _METADATA.fullmatch(file)}
+    # What an export added to v1.0's documents, for newer tools, is no document of the run.
+    metadata = {
+        file: value
+        for file, value in metadata.items()
+        if not (isinstance(value, Mapping) and value.get(ADDED) is True)
+    }
     newer = any(stats) or (config is not None and config.name == _CONFIG_FOLDERS[0]) or bool(metadata)
     return RunFolder(
         name=name or folder.name,
