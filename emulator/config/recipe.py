@@ -44,6 +44,10 @@ class SizeSpec:
     """Standard deviation of ln(height / depth)."""
     quantiles: tuple[int, ...] = ()
     """quantiles: bytes of the smallest sample, of evenly spaced ones between, of the largest; ascending."""
+    listed: tuple[int, ...] = ()
+    """quantiles, flat: bytes of single samples, which lie evenly spread among `listed_among` of them."""
+    listed_among: int = 0
+    """Samples after which `listed` begins again."""
     cases: str = ""
     """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv; a path from the recipe's folder."""
 
@@ -72,8 +76,12 @@ class SizeSpec:
                 raise SpecError("quantiles must be two sizes or more, positive and ascending")
             if self.quantiles[-1] > self.bytes_max:
                 raise SpecError(f"quantiles go beyond bytes_max, {self.bytes_max}")
-        elif self.quantiles:
-            raise SpecError("quantiles need distribution = 'quantiles'")
+        elif self.quantiles or self.listed:
+            raise SpecError("quantiles and listed need distribution = 'quantiles'")
+        if self.listed and (self.shape != "flat" or len(self.listed) > self.listed_among):
+            raise SpecError("listed needs shape = 'flat' and listed_among, which is not below their number")
+        if self.listed and not 0 < min(self.listed) <= max(self.listed) <= self.bytes_max:
+            raise SpecError(f"listed must lie between 1 and bytes_max, {self.bytes_max}")
         if self.distribution == "empirical" and not self.cases:
             raise SpecError("cases must name the CSV file of an empirical distribution")
 

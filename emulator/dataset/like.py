@@ -6,14 +6,16 @@ sizes, another for their content.
 
 from __future__ import annotations
 
+import heapq
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.dataset.manifest import MOST_DEPTH
@@ -26,7 +28,10 @@ SAMPLED = 200_000
 """Files whose sizes are kept; of more, a random sample of so many."""
 LOOKED_AT = 48
 """Files whose content is looked at where it is to be measured."""
-QUANTILES = 257
+LARGEST = 1000
+"""Files whose sizes are kept exactly: the largest, which hold most bytes where sizes differ by orders."""
+_GOLDEN = 0.6180339887498949
+_SHARES = np.linspace(0, 1, 257)
 _SMALLEST = 5
 _EVERY = 20_000
 _IGNORED = ("lost+found", ".feedrate")
@@ -41,25 +46,29 @@ class Likeness:
     bytes: int
     empty: int
     """Files without a byte, which no dataset of feedrate has."""
+    largest: tuple[int, ...]
+    """Bytes of the LARGEST largest files, in no order."""
     quantiles: tuple[int, ...]
-    """Their bytes: the smallest, evenly spaced ones between, the largest."""
+    """Bytes of the others (of all, if there are no others): the smallest, evenly spaced ones, the largest."""
     folders: int
-    """Folders that hold files; 0: all lie in the folder itself."""
+    """Folders that hold files; 0: most files lie in the folder itself."""
     depth: int
-    """Levels of folders that most files lie below; 1 or more."""
+    """Levels of folders that files lie below, on average; 1 or more."""
     ratio: float | None
     """Factor by which zstd compresses the bytes that were read; None: none were."""
 
     def recipe(self, payload: str = "incompressible") -> Recipe:
         """Files of bytes like these. Raises SpecError."""
-        sizes = self.quantiles
-        one = min(sizes) == max(sizes)
+        sizes, most = self.quantiles, max(self.largest)
+        one = sizes[0] == most
         mean = max(_SMALLEST, round(self.bytes / self.files))
         size = SizeSpec(
             distribution="fixed" if one else "quantiles",
             quantiles=() if one else sizes,
-            bytes_mean=sizes[0] if one else min(max(mean, sizes[0]), sizes[-1]),
-            bytes_max=max(2**32 - 2**20, sizes[-1]) if sizes[-1] < 2**32 else sizes[-1],
+            listed=() if one else self.largest,
+            listed_among=0 if one else self.files,
+            bytes_mean=sizes[0] if one else min(max(mean, sizes[0]), most),
+            bytes_max=max(2**32 - 2**20, most) if most < 2**32 else most,
             shape="flat",
         )
         title = f"like a folder of {self.files} files"
@@ -78,7 +87,7 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
     sizes: list[int] = []
     names: list[str] = []
     files = total = empty = 0
-    smallest, largest = 2**63, 0
+    smallest, largest = 2**63, list[int]()
     depths: Counter[int] = Counter()
     folders: Counter[int] = Counter()
     waiting: list[tuple[str, int]] = [("", 0)]
@@ -99,7 +108,8 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
                         empty += 1
                         continue
                     files, total, held = files + 1, total + size, held + 1
-                    smallest, largest = min(smallest, size), max(largest, size)
+                    smallest = min(smallest, size)
+                    (heapq.heappush if len(largest) < LARGEST else heapq.heappushpop)(largest, size)
                     if len(sizes) < SAMPLED:
                         sizes.append(size)
                     elif (place := draw.randrange(files)) < SAMPLED:
@@ -114,16 +124,39 @@ def look_at(folder: Path, *, content: bool, progress: Callable[[int, int], None]
     progress(files, total)
     if not files:
         raise DatasetError(f"{folder} holds no files with anything in them", "give the folder of the data")
-    found = np.quantile(np.array(sizes), np.linspace(0, 1, QUANTILES))
-    found[0], found[-1] = smallest, largest
-    usual = depths.most_common(1)[0][0]
+    # Spread by the golden ratio: the first half of the files, too, has half of the largest.
+    largest = np.sort(largest)[::-1][np.argsort(np.arange(len(largest)) * _GOLDEN % 1)].tolist()
+    usual, deep = depths.most_common(1)[0][0], depths.total() - depths[0]
     measured = measure_payload(FolderStore(folder), names) if content else None
     return Likeness(
         files=files,
         bytes=total,
         empty=empty,
-        quantiles=tuple(max(_SMALLEST, int(size)) for size in np.rint(found)),
-        folders=folders[usual] if usual else 0,
-        depth=min(max(usual, 1), MOST_DEPTH),
+        largest=tuple(max(_SMALLEST, size) for size in largest),
+        quantiles=_quantiles(np.sort(sizes), files, total, largest, smallest),
+        folders=folders.total() - folders[0] if usual else 0,
+        depth=min(
+            max(1, round(sum(depth * held for depth, held in depths.items()) / max(1, deep))), MOST_DEPTH
+        ),
         ratio=None if measured is None else float(measured["zstd_ratio"]),
     )
+
+
+def _quantiles(
+    sizes: NDArray[np.int64], files: int, total: int, largest: Sequence[int], smallest: int
+) -> tuple[int, ...]:
+    """Quantiles of the files that are not among the `largest`; interpolated, they have these files' mean.
+
+    `sizes` is a sample of all, ascending.
+    """
+    others = files - len(largest)
+    if not others:
+        return tuple(max(_SMALLEST, int(size)) for size in np.quantile(sorted(largest), _SHARES))
+    cut = min(largest)
+    rest = sizes[:others] if len(sizes) == files else sizes[sizes < cut]
+    found = np.quantile(rest if len(rest) else [cut], _SHARES)
+    found[0] = smallest
+    mean = (total - sum(largest)) / others
+    for _ in range(8):  # those at an end move no further
+        found = np.clip(found * mean * (len(found) - 1) / np.sum((found[1:] + found[:-1]) / 2), smallest, cut)
+    return tuple(max(_SMALLEST, int(size)) for size in np.rint(found))

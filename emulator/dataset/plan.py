@@ -79,6 +79,8 @@ class DatasetPlan:
         }
         if not self.recipe.size.quantiles:
             size.pop("quantiles")  # datasets that were made before keep their identity
+        if not self.recipe.size.listed:
+            del size["listed"], size["listed_among"]
         if self.recipe.size.distribution == "empirical":
             size["cases"] = hashlib.sha256(Path(size["cases"]).read_bytes()).hexdigest()
         else:

@@ -165,6 +165,12 @@ class Sizes:
             return self.cases[(quantile * len(self.cases)).astype(np.int64)]
         grid = np.linspace(0, 1, _STEPS + 1)
         size = np.interp(quantile, grid, self.bytes_table)
+        if self.spec.listed:
+            listed, among = self.spec.listed, self.spec.listed_among
+            place = indices % among
+            number = np.minimum(-(-place * len(listed) // among), len(listed) - 1)
+            exact = number * among // len(listed) == place
+            size = np.where(exact, np.asarray(listed, np.float64)[number], size)
         if self.spec.shape == "flat":
             voxels = np.maximum(size // VOXEL_BYTES, 1).astype(np.int64)
             return np.stack([np.ones_like(voxels), np.ones_like(voxels), voxels], axis=1)

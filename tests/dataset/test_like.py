@@ -10,6 +10,7 @@ from command import feedrate
 
 from emulator.dataset import like
 from emulator.dataset.manifest import Names, open_dataset
+from emulator.dataset.plan import DatasetPlan
 from emulator.errors import DatasetError
 from emulator.storage.folder import FolderStore
 
@@ -40,6 +41,44 @@ def test_files_sizes_and_tree_are_like_the_folders_and_names_are_nobodys(tmp_pat
     assert feedrate("verify", tmp_path / "ours").status == 0
     again = feedrate("generate", tmp_path / "ours", "--like", tmp_path / "theirs")
     assert again.status == 0 and "nothing was made" in again.out
+
+
+def plan_like(folder) -> DatasetPlan:
+    recipe = like.look_at(folder, content=False, progress=lambda files, size: None).recipe()
+    return DatasetPlan(recipe=recipe, seed=3, files=recipe.files)
+
+
+SMALL_AND_HUGE = {
+    "two": [1_000, 9_000_000],
+    "two huge among small": [*range(2_000, 5_000), 6_000_000, 6_100_000],
+    "heavy tail": [int(size) for size in np.random.default_rng(1).lognormal(7, 2, 3_000)],
+    "of two kinds": [1_000] * 1_200 + [50_000] * 1_300,
+}
+
+
+@pytest.mark.parametrize("name", SMALL_AND_HUGE)
+def test_bytes_are_kept_within_a_percent_and_the_largest_files_exactly(name, tmp_path):
+    theirs = sorted(max(5, size) for size in SMALL_AND_HUGE[name])
+    for number, size in enumerate(theirs):
+        with (tmp_path / str(number)).open("wb") as file:
+            file.truncate(size)  # a file of holes
+    plan = plan_like(tmp_path)
+    ours = np.sort(plan.planned_bytes(np.arange(plan.files)))
+    assert len(ours) == len(theirs) and abs(ours.sum() / sum(theirs) - 1) < 0.01
+    assert (np.abs(ours[-1000:] - theirs[-1000:]) < 5).all()  # whole voxels
+    mine, other = (
+        np.quantile(sizes, np.linspace(0.02, 0.98, 49), method="lower") for sizes in (ours, theirs)
+    )
+    assert (np.abs(mine - other) > 0.15 * other).sum() <= 1, "at the border of two kinds one may differ"
+    half = plan.planned_bytes(np.arange(plan.files // 2)).sum() * 2
+    assert len(theirs) == 2 or abs(half / sum(theirs) - 1) < 0.3, "the largest are spread"
+
+
+def test_files_a_folder_and_their_mean_depth_are_kept(tmp_path):
+    leaves = ["a", "b/c", "b/c/d", "e/f/g", "e/f/h"]
+    make(tmp_path, [100] * 50, leaves)
+    found = like.look_at(tmp_path, content=False, progress=lambda files, size: None)
+    assert (found.folders, found.depth) == (5, round((1 + 2 + 3 + 3 + 3) / 5))
 
 
 def test_a_sample_of_sizes_stands_for_many_files(tmp_path, monkeypatch):
