@@ -24,7 +24,7 @@ Family = Literal["Open MPI", "MPICH"]
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRANKID")
 
 
-_PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 6, "orted": 6}
+_PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 5, "orted": 5}
 """Seconds in which mpirun, or its daemon on another host, may end by itself; by its process's name.
 
 The daemons come last: mpirun that loses one of them ends with status 0.
