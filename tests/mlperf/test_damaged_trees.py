@@ -63,7 +63,7 @@ def results(imports: Imports) -> dict[str, dict[str, Any]]:
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
-    """Places where two results differ by more than 2 %."""
+    """Places where two results differ by more than 1 %."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in sorted({*one, *other} - {*TOLD, *ONCE}):
             if not (key in LOST and other.get(key) is None):
@@ -72,7 +72,7 @@ def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
         for number, pair in enumerate(zip(one, other, strict=True)):
             yield from differences(*pair, f"{where}/{number}")
     elif type(one) in (int, float) and type(other) in (int, float):
-        if not math.isclose(one, other, rel_tol=0.02, abs_tol=0.005):
+        if not math.isclose(one, other, rel_tol=0.01, abs_tol=0.005):
             yield f"{where}: {one} became {other}"
     elif one != other:
         yield f"{where}: {str(one)[:60]} became {str(other)[:60]}"
