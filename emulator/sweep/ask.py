@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from emulator import live
-from emulator.analysis.flags import read_ahead
 from emulator.analysis.search import KneeSearch
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import ObjectURL, Place, StorageSpec
@@ -278,8 +277,8 @@ def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJo
     # By the time for all of it, not by what is left: a call that goes on needs points of the same length.
     seconds = min(POINT_SECONDS, question.seconds / 12)
     step = max(1e-3, workload.accelerator.step_seconds)
-    # With fewer steps than batches are read ahead, AU says nothing.
-    steps = max(math.ceil(seconds / step), read_ahead(workload) + 2)
+    # So few say nothing of AU where as many batches are read ahead: the answer rests on throughput.
+    steps = max(math.ceil(seconds / step), 4)
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,
         epochs=None, steps=steps, out=question.out / name, force=question.force, command=question.command,
