@@ -341,8 +341,7 @@ def record(
     why = strace.usable()
     prepare(Path(out), force)
     watch = Watch(traced=not why, keep_names=keep_names)
-    traced = traced_steps if steps is None else min(traced_steps, steps // 2)
-    ran = run_job(command, watch, warmup + traced, None if steps is None else warmup + steps)
+    ran = run_job(command, watch, steps=steps, warmup=warmup, traced_steps=traced_steps)
     written = write(Path(out), watch, ran, why=why, warmup=warmup)
     return replays.check(written, watch) if check and not ran.status else written
 

@@ -277,7 +277,7 @@ def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJo
     # By the time for all of it, not by what is left: a call that goes on needs points of the same length.
     seconds = min(POINT_SECONDS, question.seconds / 12)
     step = max(1e-3, workload.accelerator.step_seconds)
-    # So few say nothing of AU where as many batches are read ahead: the answer rests on throughput.
+    # As many batches may be read ahead; then AU says nothing, and the answer rests on throughput.
     steps = max(math.ceil(seconds / step), 4)
     return TrainingJob(
         kind="sweep", dataset=where, workload=workload, loader=loader, storage=question.storage,

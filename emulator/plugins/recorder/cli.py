@@ -69,10 +69,8 @@ def record(
     if tracer == "strace" and why:
         raise SpecError(f"--tracer strace: {why}", "apt install strace, or leave the option out")
     prepare(out, force)
-    enough = None if steps is None else steps + warmup
-    traced = warmup + (traced if steps is None else min(traced, steps // 2))
     watch = Watch(traced=not why, keep_names=keep_names)
-    ran = run_job(job, watch, traced, enough)
+    ran = run_job(job, watch, steps=steps, warmup=warmup, traced_steps=traced)
     try:
         written = write(out, watch, ran, why=why, warmup=warmup)
         _say(lines(written, ran))

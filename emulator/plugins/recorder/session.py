@@ -173,9 +173,14 @@ def environment(folder: Path, traced: bool) -> dict[str, str]:
     return found
 
 
-def run_job(job: Sequence[str], watch: Watch, traced: int, enough: int | None) -> Ran:
-    """Run the command `job` to its end, as Listener listens. Raises LaunchError when it cannot be started,
-    StorageError."""
+def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int, traced_steps: int) -> Ran:
+    """Run the command `job` to its end, as Listener listens.
+
+    Listens to `steps` steps (None: all) after `warmup`; reads are traced in the first `traced_steps` of them,
+    and in half of them at most. Raises LaunchError when it cannot be started, StorageError.
+    """
+    traced = warmup + (traced_steps if steps is None else min(traced_steps, steps // 2))
+    enough = None if steps is None else warmup + steps
     if shutil.which(job[0]) is None:
         raise LaunchError(
             f"there is no program {job[0]!r}", "give the job after --, as it runs without feedrate"
