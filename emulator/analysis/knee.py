@@ -196,7 +196,7 @@ def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: st
         text += " demand, since runs contradict each other or are too few"
     else:
         assert knee.n_au is not None and knee.interval is not None
-        whole = math.floor(1.005 * knee.n_au)  # 4.98 is 5: the curve is known no better
+        whole = whole_accelerators(knee.n_au)
         low, high = (_count(end) for end in knee.interval)
         interval = f"knee at {_count(knee.n_au)}, 95 % interval {low} to {high}"
         text = f"{subject} feeds {_accelerators(whole, threshold)} ({interval})"
@@ -209,6 +209,11 @@ def _sentence(knee: Knee, points: Sequence[Point], threshold: float, subject: st
     if dropped := left_out(points):
         text += f"; left out: {', '.join(dropped)}"
     return f"{text}."
+
+
+def whole_accelerators(count: float) -> int:
+    """The accelerators that a knee at `count` stands for. 4.98 is 5: the curve is known no better."""
+    return math.floor(1.005 * count)
 
 
 def _at_least(knee: Knee, points: Sequence[Point], threshold: float, inner: str) -> str:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from emulator.analysis.bound import LIMIT_NAMES
+from emulator.analysis.knee import whole_accelerators
 from emulator.record.result import STORAGE, Point, RunResult
 from emulator.sweep.ask import Answer, Question, fed_between
 from emulator.units import counted, show_rate
@@ -57,9 +58,9 @@ def _storage_says(question: Question, result: RunResult, name: str) -> str:
     if knee is None or knee.kind == "beyond":
         return f"{place} feeds at least {fed} {name} {job}: the largest count that was run."
     if knee.kind == "knee" and knee.n_au and knee.interval:
-        low, high = (math.floor(end) for end in knee.interval)
+        low, high = map(whole_accelerators, knee.interval)
         sure = f"95 % sure of {low} to {high}" if high > low else f"95 % sure of {low}"
-        return f"{place} feeds {math.floor(knee.n_au)} {name} {job}, {sure}."
+        return f"{place} feeds {whole_accelerators(knee.n_au)} {name} {job}, {sure}."
     if knee.kind == "below":
         smallest = min(point.ranks for point in result.points)
         return f"{place} does not feed {smallest} of the {name} {job}."

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from emulator import live
+from emulator.analysis.knee import whole_accelerators
 from emulator.analysis.search import KneeSearch
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import ObjectURL, Place, StorageSpec
@@ -366,6 +367,6 @@ def _fed(result: RunResult) -> int:
     """The count that trainings are tried at first: as many as the storage feeds, or was seen to feed."""
     knee = result.knee
     if knee is not None and knee.kind == "knee" and knee.n_au:
-        return max(1, math.floor(knee.n_au))
+        return max(1, whole_accelerators(knee.n_au))
     threshold = float(result.workload["training"]["au_threshold"])
     return max(1, fed_between(result.points, threshold)[0])
