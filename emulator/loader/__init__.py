@@ -38,13 +38,12 @@ DIRECT = LoaderPlugin(
 )
 
 
-def reads_by_library(kind: str, spec: LoaderSpec, samples: SampleList, access: AccessSpec = ALL) -> bool:
+def reads_by_library(kind: str, samples: SampleList, access: AccessSpec = ALL) -> bool:
     """Return True if the loader reads whole files through the format's library. Raises DatasetError."""
     form, owner = format_named(samples.format).read_as(access), LOADERS.load(kind)
     foreign = _foreign(samples, form)
     many = samples.samples_per_file > 1 or bool(access.columns) or form.partial
-    crops = bool(spec.crop) and not foreign
-    return bool(owner.tensors) and not many and (crops or not (form.records or foreign))
+    return bool(owner.tensors) and not many and not form.records and not foreign
 
 
 def _foreign(samples: SampleList, form: Format) -> bool:
@@ -72,13 +71,14 @@ def make_loader(
     form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS.load(kind)
     crops = owner.tensors and bool(spec.crop) and not _foreign(samples, form)
     many = samples.samples_per_file > 1 or bool(columns) or form.partial
-    if many and crops:
+    if crops and (many or form.records):
+        held = f"files of {samples.samples_per_file}" if many else f"{samples.format} files"
         raise DatasetError(
-            f"crops of samples are not read out of files of {samples.samples_per_file}",
+            f"crops of samples are not read out of {held}",
             "--set loader.crop=[] keeps all bytes of a sample, or use --loader direct",
         )
     reader: WholeReader
-    if (owner.tensors and not reads_by_library(kind, spec, samples, access)) or many:
+    if (owner.tensors and not reads_by_library(kind, samples, access)) or many:
         reader = PartReader(storage, samples, form, spec.block_bytes, checksums, columns)
     else:
         reader = WholeReader(storage, samples, form, spec.block_bytes, checksums)

@@ -104,6 +104,6 @@ def _checked(whole: WholeReader, index: int, parts: tuple[str, ...]) -> dict[str
     rest = memoryview(data)
     for part in parts:
         with whole.open(index, part, parts) as blob:
-            arrays |= whole.form.arrays(rest[: blob.size], part)
+            arrays |= _load(whole, part, _File(blob.name, blob.size, io.BytesIO(rest[: blob.size])))
             rest = rest[blob.size :]
     return arrays

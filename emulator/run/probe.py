@@ -48,7 +48,7 @@ def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) ->
     """
     root = getattr(dataset.store, "root", None)
     ahead = read_ahead_bytes(root) if isinstance(root, Path) else None
-    if reads_by_library(loader, workload.loader, dataset.manifest, workload.access) and root is not None:
+    if reads_by_library(loader, dataset.manifest, workload.access) and root is not None:
         call = format_named(dataset.manifest.format).library
         size = ahead or DEFAULT_READ_AHEAD
     else:

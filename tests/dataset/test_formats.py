@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 from contracts.format_contract import FormatContract, Sample, make_sample, parts_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.numpy_files import npy_header, parse_npy
 from emulator.errors import DatasetError
 
 NPZ = format_named("npz")
@@ -32,9 +30,8 @@ class TestNpz(FormatContract):
 
     def test_arrays_lie_at_multiples_of_64_bytes(self) -> None:
         (data,) = parts_of(NPZ, make_sample((1, 3, 5, 7))).values()
-        memory = np.frombuffer(data, np.uint8)
-        for array in NPZ.arrays(memoryview(data), "a.npz").values():
-            assert (array.ctypes.data - memory.ctypes.data) % 64 == 0
+        arrays = [data.index(b"\x93NUMPY"), data.rindex(b"\x93NUMPY")]  # their headers are of 128 bytes
+        assert [at % 64 for at in arrays] == [0, 0]
 
 
 class TestNpyPair(FormatContract):
@@ -67,7 +64,6 @@ class TestNifti(_NiftiElsewhere, FormatContract):
 class TestNiftiGz(_NiftiElsewhere, FormatContract):
     name = "nii.gz"
     exact = False
-    zero_copy = False
     head_knows_the_size = False
 
 
@@ -84,16 +80,7 @@ class TestHdf5(FormatContract):
         sample = make_sample((4, 9, 8, 7))
         form = format_named("hdf5")
         (data,) = parts_of(form, sample).values()
-        assert np.array_equal(form.arrays(memoryview(data), "a.h5")["x"], sample.x)
-
-    def test_chunked_files_of_others_are_read(self) -> None:
-        sample = make_sample((1, 9, 8, 7))
-        file = io.BytesIO()
-        with h5py.File(file, "w") as store:
-            for key, array in (("x", sample.x), ("y", sample.y)):
-                store.create_dataset(key, data=array, chunks=True, compression="gzip")
-        found = format_named("hdf5").arrays(memoryview(file.getvalue()), "a.h5")
-        assert np.array_equal(found["x"], sample.x)
+        assert np.array_equal(form.load(io.BytesIO(data), "a.h5")["x"], sample.x)
 
 
 class TestRaw(FormatContract):
@@ -113,8 +100,6 @@ def test_npz_files_of_numpy_and_dlio_are_read(save, swapped):
     save(file, **({"y": y, "x": x} if swapped else {"x": x, "y": y}))
     data = memoryview(file.getvalue())
     NPZ.check_head(data[:4096], len(data), "dlio.npz")
-    found = NPZ.arrays(data, "dlio.npz")
-    assert np.array_equal(found["x"], x) and found["y"].tolist() == y
 
 
 def test_a_pickle_is_refused_and_not_run(tmp_path):
@@ -126,85 +111,32 @@ def test_a_pickle_is_refused_and_not_run(tmp_path):
     np.savez(file, x=np.array([Bomb()], dtype=object), y=np.array([1]))
     data = memoryview(file.getvalue())
     with pytest.raises(DatasetError, match="no pickled objects"):
-        NPZ.arrays(data, "bomb.npz")
-    with pytest.raises(DatasetError):
         NPZ.check_head(data[:4096], len(data), "bomb.npz")
+    with pytest.raises(ValueError, match="allow_pickle"):
+        NPZ.load(io.BytesIO(data), "bomb.npz")
     assert not (tmp_path / "boom").exists()
 
 
-def _lying_npz(shape: str, compressed: bool) -> bytes:
-    """An npz whose header claims the shape."""
+@pytest.mark.parametrize("shape", ["(1000000000000,)", "(9,9,9,9,9,9,9,9,9)", "(9999999999999999,)", "(-1,)"])
+def test_a_header_that_promises_too_much_is_refused(shape):
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     npy = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(64)
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as store:
+    with zipfile.ZipFile(file, "w") as store:
         store.writestr("x.npy", npy)
         store.writestr("y.npy", npy)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize(
-    "shape", ["(1000000000000,)", "(9,9,9,9,9,9,9,9,9)", "(99999999999999999999,)", "(-1,)"]
-)
-def test_a_header_that_promises_too_much_allocates_nothing(shape, compressed):
-    data = _lying_npz(shape, compressed)
-    tracemalloc.start()
-    with pytest.raises(DatasetError):
-        NPZ.arrays(memoryview(data), "lie.npz")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10_000_000
-
-
-def test_a_zip_bomb_is_refused():
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as store:
-        store.writestr("x.npy", npy_header((1 << 26,), "|u1") + bytes(1 << 26))
-        store.writestr("y.npy", npy_header((1,), "|u1") + bytes(1))
-    data = bytearray(file.getvalue())
-    at = data.index(b"PK\1\2")
-    data[at + 24 : at + 28] = (4096).to_bytes(4, "little")  # claims 4 KiB, holds 64 MiB
-    tracemalloc.start()
-    with pytest.raises(DatasetError):
-        NPZ.arrays(memoryview(data), "bomb.npz")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 10_000_000
-
-
-@given(st.binary(max_size=400))
-def test_fuzzed_npy_headers_are_dataset_errors(data):
-    for head in (data, b"\x93NUMPY\x01\x00\x76\x00" + data, b"\x93NUMPY\x03\x00\x10\x00\x00\x00" + data):
-        try:
-            header = parse_npy(memoryview(head), "f.npy")
-        except DatasetError:
-            continue
-        assert header.size >= 0 and header.offset <= len(head)
-
-
-_ZIP = next(iter(parts_of(NPZ, make_sample((1, 4, 5, 6))).values()))
-
-
-@settings(max_examples=300)
-@given(st.lists(st.tuples(st.integers(0, len(_ZIP) - 1), st.integers(0, 255)), min_size=1, max_size=12))
-def test_fuzzed_npz_files_are_dataset_errors(changes):
-    data = bytearray(_ZIP)
-    for at, value in changes:
-        data[at] = value
-    for call in (
-        lambda: NPZ.arrays(memoryview(data), "f.npz"),
-        lambda: NPZ.check_head(memoryview(data)[:4096], len(data), "f.npz"),
-    ):
-        try:
-            call()
-        except DatasetError as error:
-            assert str(error).startswith("f.npz")
+    for name, data in (("npz", file.getvalue()), ("npy", npy)):
+        with pytest.raises(DatasetError):
+            format_named(name).check_head(memoryview(data)[:4096], len(data), "lie")
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**63))
 def test_any_bytes_are_a_dataset_error_for_every_format(data, size):
     for name in ("npz", "npy", "nii", "nii.gz", "hdf5", "raw"):
         form = format_named(name)
-        with pytest.raises(DatasetError):
-            form.check_head(memoryview(data), max(size, len(data)), "a" + form.suffix)
+        heads = [data]
+        if name == "npy":
+            heads += [b"\x93NUMPY\x01\x00\x76\x00" + data, b"\x93NUMPY\x03\x00\x10\x00\x00\x00" + data]
+        for head in heads:
+            with pytest.raises(DatasetError):
+                form.check_head(memoryview(head), max(size, len(head)), "a" + form.suffix)

@@ -1,8 +1,8 @@
-"""File formats: they make the files of a sample, and know where samples lie in them.
+"""The base class of file formats: how the files of a sample are made, checked and read.
 
 Making: a format gives each file as pieces in order, and `write_file` puts them on storage through one small
-buffer, however large the file is. Finding: a format says where the arrays of a file lie (`spans`), or which
-bytes a read of some of its samples is (`index`); the loaders do the reading.
+buffer, however large the file is. Checking: `check_head` compares the start of a file with its size. Reading:
+`load` calls the library that a training calls, and `index` says which bytes a read of some samples is.
 
 A new format is a subclass of Format, an entry point in the group `feedrate.formats`, and a subclass of the
 test in `tests/contracts/format_contract.py`.
@@ -11,14 +11,11 @@ test in `tests/contracts/format_contract.py`.
 from __future__ import annotations
 
 import io
-import math
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.recipe import Recipe
@@ -144,27 +141,6 @@ def write_file(
 # ---- Finding samples in files.
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The place of an uncompressed array in its file."""
-
-    offset: int
-    """Bytes before it."""
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    fortran: bool = False
-    """In Fortran order. `Format.spans` gives only arrays in C order."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of it."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
-    def view(self, data: memoryview) -> Array:
-        """The array in `data`, the bytes of the whole file."""
-        return np.ndarray(self.shape, self.dtype, data, self.offset, order="F" if self.fortran else "C")
-
-
 class Extent(NamedTuple):
     """Consecutive bytes of a file."""
 
@@ -224,65 +200,50 @@ class Format:
     """True when a file can hold many samples."""
     written = True
     """False when only files of others are read."""
-    library = "open().read"
-    """The call by which `load` reads a file, for people."""
     records = False
-    """True when samples are records of bytes, which no loader crops; False when they are volumes."""
-
-    def of(self, recipe: Recipe) -> Format:
-        """The format as `recipe` wants it, where its files depend on more than the shape of a sample."""
-        return self
-
+    """True when samples are records of bytes, which are not decoded or cropped; False for volumes."""
     partial = False
     """True when parts of a file of one sample are read: the index says which."""
+    library = "open().read"
+    """The call by which `load` reads a file, for people."""
+
+    def of(self, recipe: Recipe) -> Format:
+        """Return the format as `recipe` wants it, where files depend on more than the shape of a sample."""
+        return self
 
     def read_as(self, access: AccessSpec) -> Format:
-        """The format as a job with this access pattern reads it."""
+        """Return the format as a job with this access pattern reads it."""
         return self
 
     def parts(self, name: str) -> tuple[str, ...]:
-        """Names of the files of the sample `name`: a loader reads each of them whole."""
+        """Return the names of the files of the sample `name`: a loader reads each of them whole."""
         return (name,)
 
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
-        """The files of a sample, each as pieces made from `sources`. They are written one after the other."""
+        """Return the files of a sample as pieces made from `sources`. They are written in this order."""
         raise NotImplementedError
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
-        """Bytes of all files of `samples` samples of so many voxels each (a number or an array of numbers).
+        """Return the bytes of all files of `samples` samples of `voxels` voxels (a number or an array) each.
 
         An upper estimate for formats that compress or are written by a library.
         """
         raise NotImplementedError
 
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
-        """Find the arrays in the file `name` of `size` bytes; None when they have to be unpacked.
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        """Check that a file of `size` bytes that begins with `head` can be a sample.
 
-        Looks at a few kB of it. Raises DatasetError.
+        `head` is the first 4096 bytes or more, or the whole file. Raises DatasetError.
         """
         raise NotImplementedError
 
-    def arrays(self, data: memoryview, name: str) -> dict[str, Array]:
-        """The arrays "x" (image), "y" (label) or both in `data`, the bytes of the whole file `name`.
+    def load(self, opened: str | io.BufferedIOBase, name: str) -> dict[str, Array]:
+        """Return the arrays "x", "y" or both of the file `name`, read by the library that a training calls.
 
-        Views of `data` unless they have to be unpacked. Raises DatasetError.
+        `opened` is its path, or where it has none the open file. Raises what the library raises. Formats of
+        records need not implement it.
         """
-        spans = self.spans(lambda offset, length: data[offset : offset + length], len(data), name)
-        if spans is None:
-            return self.unpack(data, name)
-        return {key: span.view(data) for key, span in spans.items()}
-
-    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
-        """The arrays of a file that has no spans. Raises DatasetError."""
         raise NotImplementedError
-
-    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
-        """The arrays of the file `name` as a training loads them: through the format's own library.
-
-        `opened` is its path, or where it has none the open file. Raises what the library raises.
-        """
-        data = Path(opened).read_bytes() if isinstance(opened, str) else opened.read()
-        return self.arrays(memoryview(data), name)
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Index:
         """Find the `samples` samples of the file `name`, or these columns of them.
@@ -290,13 +251,6 @@ class Format:
         Looks at as little of the file as readers of the format do. Raises DatasetError.
         """
         raise bad(name, f"the format holds one sample a file, not {samples}, and no columns")
-
-    def check_head(self, head: memoryview, size: int, name: str) -> None:
-        """Check that a file of `size` bytes that begins with `head` can be a sample.
-
-        `head` is the first 4096 bytes or more, or the whole file. Raises DatasetError.
-        """
-        self.spans(lambda offset, length: head[offset : offset + length], size, name)
 
 
 class PairFormat(Format):
@@ -313,22 +267,19 @@ class PairFormat(Format):
 
 
 def bad(name: str, why: str) -> DatasetError:
-    """The error of a file that is not what it should be."""
+    """Return the error for a file that is not a sample of its format."""
     return DatasetError(f"{name}: {why}", "generate the dataset again, or see feedrate verify")
 
 
-def inflate(packed: memoryview, size: int, window: int, name: str) -> memoryview:
-    """`size` bytes out of a deflate stream, never more; `window` is zlib's. Raises DatasetError."""
-    if size > 1032 * len(packed) + 64:  # deflate cannot make more than 1032 bytes of one
-        raise bad(name, f"{len(packed)} packed bytes cannot hold {size}")
-    stream = zlib.decompressobj(window)
-    try:
-        data = stream.decompress(packed, size + 1)
-    except zlib.error as error:
-        raise bad(name, f"broken compression ({error})") from None
-    if len(data) != size:
-        raise bad(name, "its compressed data have another size than its header says")
-    return memoryview(data)
+def require_size(name: str, size: int, stated: int) -> None:
+    """Raises DatasetError unless the file `name` of `size` bytes has the size that its header states."""
+    if size != stated:
+        raise bad(name, f"{size} bytes where its header says {stated}")
+
+
+def read_whole(opened: str | io.BufferedIOBase) -> bytes:
+    """Return the bytes of a file by its path or of an open one. Raises OSError."""
+    return Path(opened).read_bytes() if isinstance(opened, str) else opened.read()
 
 
 class PeekFile(io.RawIOBase):

@@ -20,7 +20,6 @@ from emulator.dataset.formats.base import (
     Piece,
     Shape,
     Sources,
-    Span,
     Unsummed,
     bad,
 )
@@ -95,9 +94,6 @@ class Bytes(Format):
     def files(self, shape: Shape, sources: Sources) -> Sequence[Iterable[Piece]]:
         voxels = math.prod(shape)
         return [(ArrayBytes("x", 4 * voxels), ArrayBytes("y", voxels))]
-
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
-        raise bad(name, "a file of bytes holds no arrays that are known")
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stretches:
         if columns:

@@ -7,6 +7,7 @@ then             y, uint8, C order, zeros up to a multiple of 4096
 
 from __future__ import annotations
 
+import io
 import math
 import struct
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from emulator.dataset.formats.base import ArrayBytes, Format, Peek, Piece, Shape, Sources, Span, bad
+from emulator.dataset.formats.base import (
+    Array,
+    ArrayBytes,
+    Format,
+    Piece,
+    Shape,
+    Sources,
+    bad,
+    read_whole,
+    require_size,
+)
 from emulator.storage.posix import padded
 from emulator.units import BLOCK_BYTES
 
@@ -35,13 +46,18 @@ class Raw(Format):
         x, y = ArrayBytes("x", 4 * math.prod(shape)), ArrayBytes("y", math.prod(shape))
         return [(head, x, bytes(padded(x.size) - x.size), y, bytes(padded(y.size) - y.size))]
 
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
-        head = peek(0, min(size, BLOCK_BYTES))
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
         if len(head) < BLOCK_BYTES or bytes(head[:8]) != _MAGIC:
             raise bad(name, "not a raw sample")
-        shape: Shape = _HEAD.unpack_from(head)[1:]
+        voxels = math.prod(_HEAD.unpack_from(head)[1:])
+        if not voxels:
+            raise bad(name, "a sample without voxels")
+        require_size(name, size, self.planned_bytes(voxels))
+
+    def load(self, opened: str | io.BufferedIOBase, name: str) -> dict[str, Array]:
+        data = read_whole(opened)
+        shape = _HEAD.unpack_from(data)[1:]
         voxels = math.prod(shape)
-        if not voxels or self.planned_bytes(voxels) != size:
-            raise bad(name, f"{size} bytes do not hold the shape {shape} that it states")
-        label = BLOCK_BYTES + padded(4 * voxels)
-        return {"x": Span(BLOCK_BYTES, np.dtype("<f4"), shape), "y": Span(label, np.dtype("|u1"), shape)}
+        x = np.frombuffer(data, "<f4", voxels, BLOCK_BYTES)
+        y = np.frombuffer(data, "|u1", voxels, BLOCK_BYTES + padded(4 * voxels))
+        return {"x": x.reshape(shape), "y": y.reshape(shape)}

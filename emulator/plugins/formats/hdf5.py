@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from emulator.dataset.formats.base import (
     Piece,
     Shape,
     Sources,
-    Span,
     Unsummed,
     bad,
 )
@@ -75,12 +74,12 @@ class Stacked(Unsummed):
     """The index of a file with arrays whose first axis counts the samples."""
 
     name: str
-    spans: tuple[Span, ...]
+    arrays: tuple[tuple[int, int], ...]
+    """Offset of each array, and bytes of a sample in it."""
     unsummed = "the format keeps no checksums of single samples"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
-        each = [(span.offset, span.size // span.shape[0]) for span in self.spans]
-        return [Extent(offset + read.first * size, read.samples * size) for offset, size in each]
+        return [Extent(offset + read.first * each, read.samples * each) for offset, each in self.arrays]
 
 
 class Hdf5(Format):
@@ -89,6 +88,7 @@ class Hdf5(Format):
     suffix = ".h5"
     other_suffix = ".hdf5"
     many = True
+    library = "h5py.File"
 
     def planned_bytes(self, voxels: Any, samples: int = 1) -> Any:
         voxels = samples * voxels
@@ -119,43 +119,29 @@ class Hdf5(Format):
             at = offset + array.size
         return [[*pieces, file.between(at, max(at, file.size))]]
 
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
-        def span(dataset: Any) -> Span | None:
-            dtype, shape = dataset.dtype, dataset.shape
-            if dtype.kind not in "fiu" or not 1 <= len(shape) <= 8 or math.prod(shape) < 1:
-                raise bad(name, f"its dataset {dataset.name} is not an array of numbers")
-            offset, needed = dataset.id.get_offset(), math.prod(shape) * dtype.itemsize
-            if offset is None:  # chunked: it has to be unpacked
-                if needed > 1032 * size:
-                    raise bad(name, f"its dataset {dataset.name} claims {needed} bytes")
-                return None
-            if offset + needed > size:
-                raise bad(name, f"its dataset {dataset.name} is cut off")
-            return Span(offset, dtype, shape)
-
-        found = _each(span, peek, size, name)
-        spans = {key: span for key, span in found.items() if span is not None}
-        return spans if len(spans) == len(found) else None
-
-    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
-        return _each(lambda dataset: dataset[...], lambda at, length: data[at : at + length], len(data), name)
-
-    library = "h5py.File"
-
-    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
+    def load(self, opened: str | io.BufferedIOBase, name: str) -> dict[str, Array]:
         import h5py
 
         with h5py.File(opened, "r") as store:
             return {key: store[key][...] for key in ("x", "y")}
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Stacked:
-        spans = self.spans(peek, size, name)
-        if spans is None or any(span.shape[0] != samples for span in spans.values()):
+        import h5py
+
+        try:
+            with h5py.File(PeekFile(peek, size), "r") as store:
+                arrays = [(store[key].id.get_offset(), store[key].nbytes, store[key].shape) for key in "xy"]
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+            raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None
+        # Chunked datasets have no offset.
+        if any(offset is None or shape[:1] != (samples,) or not held for offset, held, shape in arrays):
             raise DatasetError(
                 f"{name}: it does not hold {samples} samples one behind the other",
                 "generate the dataset again, or read whole files",
             )
-        return Stacked(name, tuple(spans.values()))
+        if any(offset + held > size for offset, held, _ in arrays):
+            raise bad(name, "a dataset that is cut off")
+        return Stacked(name, tuple((offset, held // samples) for offset, held, _ in arrays))
 
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         if len(head) < 64 or bytes(head[:8]) != _SIGNATURE or head[8] not in _END_OF_FILE:
@@ -164,17 +150,3 @@ class Hdf5(Format):
         end = int.from_bytes(head[at : at + 8], "little")
         if end != size:
             raise bad(name, f"{size} bytes where its superblock says {end}")
-
-
-T = TypeVar("T")
-
-
-def _each(read: Callable[[Any], T], peek: Peek, size: int, name: str) -> dict[str, T]:
-    """`read` the datasets x and y of a file of `size` bytes. Raises DatasetError."""
-    import h5py
-
-    try:
-        with h5py.File(PeekFile(peek, size), "r") as store:
-            return {key: read(store[key]) for key in ("x", "y")}
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
-        raise bad(name, f"not an HDF5 file with x and y ({str(error)[:120]})") from None

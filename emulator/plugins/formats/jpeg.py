@@ -12,9 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from emulator.dataset.formats.base import ArrayBytes, Format, Peek, Piece, Shape, Sources, Span, bad
+from emulator.dataset.formats.base import ArrayBytes, Format, Piece, Shape, Sources, bad, require_size
 
 _NAME = b"feedrate\0"
 _SHAPE = struct.Struct(">3L")
@@ -48,29 +46,12 @@ class Jpeg(Format):
         head = _START + _segment(0xEF, _NAME + _SHAPE.pack(*shape[1:])) + _FRAME
         return [(head, ArrayBytes("x", 4 * voxels), ArrayBytes("y", voxels), _END)]
 
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span]:
-        edges = self._edges(bytes(peek(0, min(size, _HEAD))), size, name)
-        shape, voxels = (1, *edges), math.prod(edges)
-        return {
-            "x": Span(_HEAD, np.dtype("<f4"), shape),
-            "y": Span(_HEAD + 4 * voxels, np.dtype("|u1"), shape),
-        }
-
-    def _edges(self, head: bytes, size: int, name: str) -> tuple[int, ...]:
-        """Voxels per axis, as the first _HEAD bytes say. Raises DatasetError."""
-        if len(head) < _HEAD or not head.startswith(_START):
-            raise bad(name, "not a JPEG file, or its end is missing")
-        if not (head.startswith(_OPENING[:_EDGES]) and head.endswith(_FRAME)):
-            raise bad(name, "a JPEG file that feedrate did not make: it holds no arrays")
-        edges = _SHAPE.unpack_from(head, _EDGES)
-        voxels = math.prod(edges)
-        if not voxels or self.planned_bytes(voxels) != size:
-            raise bad(name, f"{size} bytes do not hold the shape {edges} that it states")
-        return edges
-
     def check_head(self, head: memoryview, size: int, name: str) -> None:
         first = bytes(head[:_HEAD])
         if not first.startswith(_START + b"\xff") or size < 4:
             raise bad(name, "not a JPEG file")
-        if first.startswith(_OPENING[:_EDGES]):  # others' files state no size
-            self._edges(first, size, name)
+        if not first.startswith(_OPENING[:_EDGES]):
+            return  # others' files state no size
+        if len(first) < _HEAD or not first.endswith(_FRAME):
+            raise bad(name, "a JPEG file that is cut off")
+        require_size(name, size, self.planned_bytes(math.prod(_SHAPE.unpack_from(first, _EDGES))))

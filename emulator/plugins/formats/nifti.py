@@ -22,20 +22,19 @@ from emulator.dataset.formats.base import (
     ArrayBytes,
     Key,
     PairFormat,
-    Peek,
     Piece,
     Shape,
     Source,
     Sources,
-    Span,
     bad,
-    inflate,
+    require_size,
 )
 from emulator.dataset.seeds import SPACING
 from emulator.errors import SpecError
 
 _DATA = 352  # a header of 348 bytes and 4 bytes that say: no extensions
-_TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4"}
+_ITEMSIZES = {2: 1, 4: 2, 8: 4, 16: 4, 64: 8, 256: 1, 512: 2, 768: 4}
+"""NIfTI's codes of types of numbers -> bytes of each."""
 _CHUNK = 1 << 20
 _LEVEL = 1
 _GZIP = 31  # zlib's number for a gzip header around the deflate stream
@@ -67,30 +66,22 @@ def nifti_header(shape: Shape, key: Key) -> bytes:
     return bytes(head)
 
 
-def _parse(data: memoryview, name: str) -> Span:
-    """Find the volume by the first 348 bytes of a file. Raises DatasetError."""
-    if len(data) < 348:
+def _stated_bytes(head: memoryview, name: str) -> int:
+    """Return the size of the unpacked file that its header, 348 bytes, states. Raises DatasetError."""
+    if len(head) < 348:
         raise bad(name, "too short for a NIfTI header")
-    order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}i", data)[0] == 348), None)
-    if order is None or bytes(data[344:347]) != b"n+1":
+    order = next((mark for mark in "<>" if struct.unpack_from(f"{mark}i", head)[0] == 348), None)
+    if order is None or bytes(head[344:347]) != b"n+1":
         raise bad(name, "not a NIfTI-1 file")
-    rank, *edges = struct.unpack_from(f"{order}8h", data, 40)
-    code = struct.unpack_from(f"{order}h", data, 70)[0]
-    offset = struct.unpack_from(f"{order}f", data, 108)[0]
-    if not 3 <= rank <= 4 or min(edges[:rank]) < 1 or code not in _TYPES:
+    rank, *edges = struct.unpack_from(f"{order}8h", head, 40)
+    code = struct.unpack_from(f"{order}h", head, 70)[0]
+    offset = struct.unpack_from(f"{order}f", head, 108)[0]
+    if not 3 <= rank <= 4 or min(edges[:rank]) < 1 or code not in _ITEMSIZES:
         raise bad(name, "a NIfTI header that is not of a volume of numbers")
     if not 348 <= offset <= 1 << 20 or offset != int(offset):
         raise bad(name, f"a NIfTI header with its data at byte {offset}")
-    samples = edges[3] if rank == 4 else 1
-    return Span(int(offset), np.dtype(order + _TYPES[code]), (samples, edges[2], edges[1], edges[0]))
-
-
-def _whole_file(head: memoryview, size: int, name: str) -> Span:
-    """The volume of a file of `size` bytes that begins with `head`. Raises DatasetError."""
-    span = _parse(head, name)
-    if span.offset + span.size != size:
-        raise bad(name, f"{size} bytes where its header says {span.offset + span.size}")
-    return span
+    voxels: int = math.prod(edges[:rank])
+    return int(offset) + _ITEMSIZES[code] * voxels
 
 
 class Nifti(PairFormat):
@@ -99,7 +90,7 @@ class Nifti(PairFormat):
     suffix = "_x.nii"
     library = "nibabel.load"
 
-    def load(self, opened: str | io.BufferedReader, name: str) -> dict[str, Array]:
+    def load(self, opened: str | io.BufferedIOBase, name: str) -> dict[str, Array]:
         import nibabel
 
         if isinstance(opened, str):
@@ -120,8 +111,8 @@ class Nifti(PairFormat):
             (nifti_header(shape, "y"), ArrayBytes("y", voxels)),
         ]
 
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
-        return {self.key(name): _whole_file(peek(0, min(size, _DATA)), size, name)}
+    def check_head(self, head: memoryview, size: int, name: str) -> None:
+        require_size(name, size, _stated_bytes(head, name))
 
 
 class NiftiGz(Nifti):
@@ -139,24 +130,14 @@ class NiftiGz(Nifti):
             _gzipped(nifti_header(shape, "y"), sources["y"], voxels),
         ]
 
-    def spans(self, peek: Peek, size: int, name: str) -> None:
-        return None
-
-    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
-        self._require_gzip(data, name)
-        plain = inflate(data, int.from_bytes(data[-4:], "little"), _GZIP, name)
-        return {self.key(name): _whole_file(plain, len(plain), name).view(plain)}
-
     def check_head(self, head: memoryview, size: int, name: str) -> None:
-        self._require_gzip(head, name)
+        if len(head) < 18 or bytes(head[:3]) != b"\x1f\x8b\x08":
+            raise bad(name, "not a gzip file, or one that is cut off")
         try:
-            _parse(memoryview(zlib.decompressobj(_GZIP).decompress(head, _DATA)), name)
+            plain = zlib.decompressobj(_GZIP).decompress(head, _DATA)
         except zlib.error as error:
             raise bad(name, f"broken compression ({error})") from None
-
-    def _require_gzip(self, data: memoryview, name: str) -> None:
-        if len(data) < 18 or bytes(data[:3]) != b"\x1f\x8b\x08":
-            raise bad(name, "not a gzip file, or one that is cut off")
+        _stated_bytes(memoryview(plain), name)
 
 
 def _gzipped(header: bytes, source: Source, size: int) -> Iterator[Piece]:

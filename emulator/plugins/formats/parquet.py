@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 from emulator.config.recipe import ColumnSpec, Recipe
 from emulator.dataset.formats.base import (
     SLACK,
-    Array,
     Extent,
     Format,
     Peek,
@@ -156,22 +155,6 @@ class Parquet(Format):
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=rows)
                 yield _taken(sink)
         yield _taken(sink)
-
-    def spans(self, peek: Peek, size: int, name: str) -> None:
-        return None
-
-    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
-        try:
-            table = pq.read_table(pa.BufferReader(data), use_threads=False)
-        except _UNREADABLE as error:
-            raise bad(name, f"not a Parquet file ({_first_line(error)})") from None
-        try:
-            edges = json.loads((table.schema.metadata or {})[_SHAPE])
-            shape = (table.num_rows, *(int(edge) for edge in edges))
-            found = {key: table[key].combine_chunks().flatten().to_numpy() for key in ("x", "y")}
-            return {key: array.reshape(shape) for key, array in found.items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise bad(name, f"a Parquet file without volumes ({type(error).__name__})") from None
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> RowGroups:
         tail = peek(max(0, size - 8), min(size, 8))

@@ -21,22 +21,9 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataset.formats.base import (
-    SLACK,
-    Array,
-    Extent,
-    Format,
-    Peek,
-    Piece,
-    Pieces,
-    Shape,
-    Sources,
-    Span,
-    bad,
-)
+from emulator.dataset.formats.base import SLACK, Extent, Format, Peek, Piece, Pieces, Shape, Sources, bad
 from emulator.errors import DatasetError
 from emulator.order import Read
-from emulator.storage.base import HEAD
 
 # ---- The Example: its head depends on the shape alone, its last 5 x voxels bytes are the arrays.
 
@@ -99,22 +86,6 @@ def example_bytes(voxels: Any) -> Any:
     image = image + len(_IMAGE)
     image = image + 1 + varint_bytes(image)
     return first + image + 1 + varint_bytes(first + image)
-
-
-def _example_spans(data: memoryview, offset: int, size: int, name: str) -> dict[str, Span]:
-    """Find the arrays of an Example of `size` bytes in a file that has it at `offset`.
-
-    `data` is its head or all of it. Raises DatasetError.
-    """
-    at = bytes(data[: 6 + len(_BEFORE_SHAPE)]).find(_BEFORE_SHAPE) + len(_BEFORE_SHAPE)
-    if at < len(_BEFORE_SHAPE) or at + _SHAPE.size > len(data):
-        raise bad(name, "an Example that feedrate did not make: it holds no volume")
-    edges = _SHAPE.unpack_from(data, at)
-    head, voxels = example_head(edges), math.prod(edges)
-    if not voxels or bytes(data[: len(head)]) != head or len(head) + 5 * voxels != size:
-        raise bad(name, f"an Example of {size} bytes that does not hold the shape {edges} that it states")
-    start, shape = offset + len(head), (1, *edges)
-    return {"x": Span(start, np.dtype("<f4"), shape), "y": Span(start + 4 * voxels, np.dtype("|u1"), shape)}
 
 
 # ---- The records around it.
@@ -231,25 +202,6 @@ class TfRecord(Format):
             sums = [masked_crc32c(row[_LENGTH.size : -_FOOT]) for row in rows]
             rows[:, -_FOOT:] = np.array(sums, "<u4").view(np.uint8).reshape(-1, _FOOT)
             yield rows.reshape(-1).data
-
-    def spans(self, peek: Peek, size: int, name: str) -> dict[str, Span] | None:
-        length = _length_of(peek(0, min(size, _LENGTH.size)), size, name)
-        if length + _FRAME != size:
-            return None  # many records: their arrays do not lie one behind the other
-        return _example_spans(peek(_LENGTH.size, min(length, HEAD)), _LENGTH.size, length, name)
-
-    def unpack(self, data: memoryview, name: str) -> dict[str, Array]:
-        found: dict[str, list[Array]] = {"x": [], "y": []}
-        at = 0
-        while at < len(data):
-            length = _length_of(data[at : at + _LENGTH.size], len(data) - at, name)
-            start = at + _LENGTH.size
-            for key, span in _example_spans(data[start : start + length], start, length, name).items():
-                found[key].append(span.view(data))
-            at = start + length + _FOOT
-        if len({image.shape for image in found["x"]}) != 1:
-            raise bad(name, "its records are not of one shape")
-        return {key: np.concatenate(arrays) for key, arrays in found.items()}
 
     def index(self, peek: Peek, size: int, name: str, samples: int, columns: Sequence[str]) -> Records:
         if columns:

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 
-from emulator.dataset.formats.base import ArrayBytes, Format, Span, bad
+from emulator.dataset.formats.base import ArrayBytes, Format, bad, read_whole, require_size
 
 _SHAPE = struct.Struct("<4Q")
 _TYPES = {"x": np.dtype("<f4"), "y": np.dtype("|u1")}
@@ -29,11 +29,14 @@ class Shelf(Format):
             (_SHAPE.pack(*shape), ArrayBytes("y", voxels)),
         ]
 
-    def spans(self, peek, size, name):
+    def check_head(self, head, size, name):
         key = name.rpartition("/")[2]
-        if key not in _TYPES or size < _SHAPE.size:
+        if key not in _TYPES or len(head) < _SHAPE.size:
             raise bad(name, "no array of a shelf")
-        span = Span(_SHAPE.size, _TYPES[key], _SHAPE.unpack_from(peek(0, _SHAPE.size)))
-        if not span.size or _SHAPE.size + span.size != size:
-            raise bad(name, f"{size} bytes do not hold the shape {span.shape}")
-        return {key: span}
+        voxels = math.prod(_SHAPE.unpack_from(head))
+        require_size(name, size, _SHAPE.size + _TYPES[key].itemsize * voxels)
+
+    def load(self, opened, name):
+        data, key = read_whole(opened), name.rpartition("/")[2]
+        array = np.frombuffer(data, _TYPES[key], offset=_SHAPE.size)
+        return {key: array.reshape(_SHAPE.unpack_from(data))}
