@@ -15,7 +15,7 @@ from emulator.config.catalog import names
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import parse_place
 from emulator.dataset.like import Likeness, look_at
-from emulator.dataset.manifest import TRAINING
+from emulator.dataset.names import TRAINING
 from emulator.dataset.plan import DatasetPlan, files_for, outlook
 from emulator.errors import SpecError
 from emulator.registry import FORMATS

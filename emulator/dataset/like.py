@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.config.recipe import Recipe, SizeSpec
-from emulator.dataset.manifest import MOST_DEPTH
+from emulator.dataset.names import MOST_DEPTH
 from emulator.dataset.owned import is_record
 from emulator.dataset.verify import measure_payload
 from emulator.errors import DatasetError, storage_errors

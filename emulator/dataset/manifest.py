@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import math
-import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -31,17 +27,8 @@ from numpy.typing import NDArray
 from emulator.config.reader import at_least, build, to_plain
 from emulator.config.recipe import Recipe
 from emulator.config.storage import Place
-from emulator.dataset.table import (
-    AT_ONCE,
-    ROW,
-    ROWS_AT_ONCE,
-    Column,
-    Listed,
-    NamesByIndex,
-    StoredFile,
-    StoredRows,
-    Table,
-)
+from emulator.dataset.names import HIDDEN, MOST_DEPTH, TRAINING, Listed, Names, require_names
+from emulator.dataset.table import ROWS_AT_ONCE, Column, StoredRows, Table, packed_table, range_of, read_table
 from emulator.errors import DatasetError, SpecError, storage_errors
 from emulator.registry import FORMATS
 from emulator.storage import open_store
@@ -51,85 +38,44 @@ from emulator.storage.folder import FolderStore
 MANIFEST = "manifest.json"
 TABLE = re.compile(r"samples-[0-9a-f]{8}\.npy")
 """Name of the table, in full."""
-HIDDEN = ".feedrate"
-"""Folder for the state of an unfinished dataset, below its place."""
-TRAINING = "train"
-"""Folder that DLIO wants the files in."""
-VALIDATION = "valid"
-"""Folder that DLIO wants to find beside it; it may be empty."""
 ADOPTED = "adopted"
 """The recipe of files that feedrate did not make."""
 SCHEMA = 1
 """The version of manifest.json's layout."""
-MOST_DEPTH = 16
-"""Levels of folders, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Names(NamesByIndex):
-    """File names by index, computed: a million of them take no memory."""
-
-    files: int
-    suffix: str
-    subfolders: int = 0
-    """Sub-folders that the files are dealt to in turn; 0: none."""
-    folder: str = ""
-    """Folder that all of them lie in, below the dataset's; empty: none."""
-    depth: int = 1
-    """Levels of folders: the sub-folders lie in folders of their own, at depth - 1 levels."""
-
-    def __len__(self) -> int:
-        return self.files
-
-    def name(self, number: int) -> str:
-        plain = f"sample_{number:07d}{self.suffix}"
-        dealt = f"{self.leaf(number % self.subfolders)}/{plain}" if self.subfolders else plain
-        return f"{self.folder}/{dealt}" if self.folder else dealt
-
-    def leaf(self, number: int) -> str:
-        """The sub-folder of that number, below `folder`; at each level lie about as many."""
-        wide, parts = _wide(self.subfolders, self.depth), []
-        for _ in range(self.depth):
-            number, digit = divmod(number, wide)
-            parts.append(f"{digit:04d}")
-        return "/".join(reversed(parts))
-
-
-@cache
-def _wide(leaves: int, depth: int) -> int:
-    """The least number of folders within a folder with which `depth` levels have so many leaves."""
-    wide = max(1, int(float(leaves) ** (1 / depth)) - 1)
-    while math.pow(wide, depth) < leaves:
-        wide += 1
-    return wide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The content of manifest.json, and the sizes of the files."""
+class Facts:
+    """How the files of a dataset were made, and how they lie."""
 
     format: str
     """File format: an entry point of `feedrate.formats`."""
     recipe: str
     """Name of the recipe."""
     seed: int
+    payload: str = ""
+    """Payload profile; empty when feedrate did not make the files."""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    """Measurements on the files: zstd_ratio, unique_blocks, bytes."""
+    seeds: Sequence[Mapping[str, str]] = ()
+    """name, sha256 of each seed volume."""
+    identity: str = ""
+    """SHA-256 over everything that determines the bytes."""
+    samples_per_file: int = 1
+    """More than 1: a file holds so many samples."""
+    subfolders: int = 0
+    made: Recipe | None = None
+    """The recipe that the files were made by; None: they were adopted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Facts):
+    """A dataset: its facts, and names and sizes of its files."""
+
     names: Sequence[str]
     """Relative to the dataset folder, in index order; of a sample in several files, the first."""
     sizes: Column | NDArray[np.int64]
     """Bytes of each file; of a sample in several files, all of them together."""
-    subfolders: int = 0
-    samples_per_file: int = 1
-    """More than 1: a file holds so many samples."""
-    payload: str = ""
-    """Payload profile; empty when feedrate did not make the files."""
-    identity: str = ""
-    """SHA-256 over everything that determines the bytes."""
-    seeds: Sequence[Mapping[str, str]] = ()
-    """name, sha256 of each seed volume."""
-    measured: Mapping[str, float] = field(default_factory=dict)
-    """Measurements on the files: zstd_ratio, unique_blocks, bytes."""
-    made: Recipe | None = None
-    """The recipe that the files were made by; None: they were adopted."""
 
     @property
     def samples(self) -> int:
@@ -139,12 +85,15 @@ class Manifest:
     @property
     def spread(self) -> float:
         """Standard deviation of the bytes of a file."""
-        return _spread_of(self.sizes, self.total / len(self.sizes))
+        squares, mean = 0.0, self.total / len(self.sizes)
+        for begin in range(0, len(self.sizes), ROWS_AT_ONCE):
+            squares += float(np.square(self.sizes[begin : begin + ROWS_AT_ONCE] - mean).sum())
+        return math.sqrt(squares / len(self.sizes))
 
     @property
     def total(self) -> int:
         """Bytes of the dataset."""
-        return _range_of(self.sizes)[2]
+        return range_of(self.sizes)[2]
 
     def bytes_of(self, indices: NDArray[np.int64]) -> int:
         """Bytes of the files `indices`, which are in order."""
@@ -169,27 +118,17 @@ class Dataset:
 
 _MOST_BYTES = 2**50
 """Bytes of a file: more are a mistake."""
-_MOST_NAME = 4096
-"""Bytes of a name, as Linux has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(Facts):
     """manifest.json, checked by type and range."""
 
     feedrate: Literal["dataset"]
     schema: int
-    format: str
-    recipe: str
-    seed: int
     files: int
     bytes: int
-    payload: str = ""
-    measured: Mapping[str, float] = field(default_factory=dict)
     seeds: tuple[Mapping[str, str], ...] = ()
-    identity: str = ""
-    samples_per_file: int = 1
-    subfolders: int = 0
     folder: str = ""
     depth: int = 1
     suffix: str = ""
@@ -197,7 +136,6 @@ class Head:
     """Bytes of the names behind the rows of the table; 0: names are computed."""
     table: str
     table_crc32: int
-    made: Recipe | None = None
     checksum: str
     """SHA-256 over everything else."""
 
@@ -244,43 +182,37 @@ def open_dataset(place: Place | Store) -> Dataset:
     return _dataset(store, _parsed(store, text))
 
 
-def _dataset(store: Store, table: Mapping[str, Any]) -> Dataset:
-    """The dataset that the plain value `table` of a manifest describes. Raises DatasetError, StorageError."""
+def _dataset(store: Store, content: Mapping[str, Any]) -> Dataset:
+    """Return the dataset that a manifest of this content describes. Raises DatasetError, StorageError."""
     try:
-        head = _head(table)
+        head = _head(content)
+        rows = read_table(store, head.table, head.table_crc32)
+        sizes, names = rows["bytes"], _names(head, rows)
+        if not len(sizes):
+            raise DatasetError(f"the dataset in {store} is empty", "run feedrate generate")
+        smallest, largest, total = range_of(sizes)
+        if not 0 < smallest <= largest <= _MOST_BYTES or total >= 2**62:
+            raise SpecError(f"files of {smallest} to {largest} bytes, {total} in all")
+        if (head.files, head.bytes) != (len(sizes), total):
+            raise SpecError(f"it counts {head.files} files and {head.bytes} bytes, its table others")
+        if head.checksum != checksum_of(content):
+            raise SpecError("it was changed after it was written: its own checksum is wrong")
     except SpecError as error:
         raise _corrupt(store, str(error)) from None
-    rows, behind = _read_table(store, head.table, head.table_crc32)
-    sizes = rows["bytes"]
-    names = _names(store, head, len(sizes), behind)
-    if not len(sizes):
-        raise DatasetError(f"the dataset in {store} is empty", "run feedrate generate")
-    smallest, largest, total = _range_of(sizes)
-    if smallest <= 0:
-        raise _corrupt(store, "a file without bytes")
-    if largest > _MOST_BYTES:
-        raise _corrupt(store, f"a file of {largest} bytes")
-    if total >= 2**62:
-        raise _corrupt(store, "more bytes than there can be")
-    if (head.files, head.bytes) != (len(sizes), total):
-        raise _corrupt(store, f"it counts {head.files} files and {head.bytes} bytes, its table others")
-    if head.checksum != checksum_of(table):
-        raise _corrupt(store, "it was changed after it was written: its own checksum is wrong")
-    manifest = Manifest(
-        format=head.format,
-        recipe=head.recipe,
-        seed=head.seed,
-        names=names,
-        sizes=sizes,
-        subfolders=head.subfolders,
-        samples_per_file=head.samples_per_file,
-        payload=head.payload,
-        identity=head.identity,
-        seeds=head.seeds,
-        measured=head.measured,
-        made=head.made,
-    )
-    return Dataset(store, manifest, rows, head.table)
+    facts = {one.name: getattr(head, one.name) for one in dataclasses.fields(Facts)}
+    return Dataset(store, Manifest(**facts, names=names, sizes=sizes), rows, head.table)
+
+
+def _names(head: Head, rows: StoredRows) -> Sequence[str]:
+    """Return computed names, or those behind the rows. Raises SpecError, StorageError."""
+    if not head.adopted:
+        return Names(len(rows), head.suffix, head.subfolders, head.folder, head.depth)
+    text = len(rows.stored) - rows.end - (len(rows) + 1) * 8
+    listed = Listed(rows.stored, rows.end, len(rows))
+    if text != head.names_bytes or not listed.in_order(text):
+        raise SpecError(f"its table {head.table} has the wrong layout")
+    require_names(listed)
+    return listed
 
 
 _KEYS = frozenset(field.name for field in dataclasses.fields(Head))
@@ -306,20 +238,22 @@ def read_manifest(place: Place | Store) -> Manifest:
     return open_dataset(place).manifest
 
 
-def recovered(store: Store) -> Dataset | None:
-    """The dataset that an intact table of ours names, whatever became of manifest.json; the largest.
+def recovered(store: Store) -> list[Dataset]:
+    """Return the datasets that intact tables of ours describe, whatever became of manifest.json.
 
     Raises StorageError.
     """
     found: list[Dataset] = []
     for name in filter(TABLE.fullmatch, store.names("samples-")):
+        crc = int(name[8:16], 16)
         try:
-            stored, begin, end = _read_table(store, name, int(name[8:16], 16))[1]
-            head = {**json.loads(stored[begin:end]), "table": name, "table_crc32": int(name[8:16], 16)}
-            found.append(_dataset(store, {**head, "checksum": checksum_of(head)}))
-        except (DatasetError, ValueError, RecursionError, TypeError):
+            rows = read_table(store, name, crc)
+            stated = json.loads(rows.stored[rows.end : len(rows.stored)])
+            content = {**stated, "table": name, "table_crc32": crc}
+            found.append(_dataset(store, {**content, "checksum": checksum_of(content)}))
+        except (DatasetError, SpecError, ValueError, RecursionError, TypeError):
             continue
-    return max(found, key=lambda dataset: len(dataset.manifest.names), default=None)
+    return found
 
 
 def _parsed(store: Store, text: bytes) -> dict[str, Any]:
@@ -362,118 +296,14 @@ def _corrupt(store: Store, why: str) -> DatasetError:
     return DatasetError(f"{store}/{MANIFEST} is corrupt: {why[:120]}", "run the same feedrate generate again")
 
 
-_MOST_HEADER = 256
-"""Bytes of what numpy writes in front of a table, at most."""
-
-
-def _npy_header(files: int) -> bytes:
-    """Return the header that numpy writes in front of a table of so many rows."""
-    buffer = io.BytesIO()
-    described = np.lib.format.dtype_to_descr(ROW)
-    np.lib.format.write_array_header_1_0(
-        buffer, {"descr": described, "fortran_order": False, "shape": (files,)}
-    )
-    return buffer.getvalue()
-
-
-def _spread_of(sizes: Column | NDArray[np.int64], mean: float) -> float:
-    """The standard deviation."""
-    squares = 0.0
-    for begin in range(0, len(sizes), ROWS_AT_ONCE):
-        squares += float(np.square(sizes[begin : begin + ROWS_AT_ONCE] - mean).sum())
-    return math.sqrt(squares / len(sizes))
-
-
-def _range_of(sizes: Column | NDArray[np.int64]) -> tuple[int, int, int]:
-    """The smallest, the largest and the sum."""
-    smallest, largest, total = 2**63, -(2**63), 0
-    for begin in range(0, len(sizes), ROWS_AT_ONCE):
-        part = sizes[begin : begin + ROWS_AT_ONCE]
-        smallest, largest = min(smallest, int(part.min())), max(largest, int(part.max()))
-        # In halves: what a damaged table says may be more than 64 bits hold.
-        total += (int((part >> 32).sum()) << 32) + int((part & 0xFFFFFFFF).sum())
-    return smallest, largest, total
-
-
-def _stored(store: Store, name: str) -> StoredFile | None:
-    """Return a record; None: it is not there. Raises StorageError."""
-    if not isinstance(store, FolderStore):
-        data = store.get(name)
-        with storage_errors("cannot hold a file in memory"):
-            return None if data is None else StoredFile.holding(data)
-    path = store.root / name
-    with storage_errors("cannot read a file"), suppress(FileNotFoundError, NotADirectoryError):
-        return StoredFile(path)
-    return None
-
-
-def _read_table(store: Store, name: str, crc: int) -> tuple[StoredRows, tuple[StoredFile, int, int]]:
-    """The rows of the table, checked against its checksum, and where what is behind them begins and ends.
-
-    Its header is compared with the only one that it can have: a parser could be made to allocate anything.
-    Raises DatasetError, StorageError.
-    """
-    stored = _stored(store, name)
-    if stored is None:
-        raise _corrupt(store, f"its table {name} is missing")
-    size = len(stored)
-    found = 0
-    for at in range(0, size, AT_ONCE):
-        found = zlib.crc32(stored[at : min(size, at + AT_ONCE)], found)
-    if found != crc:
-        raise _corrupt(store, f"the checksum of its table {name} is wrong")
-    head = stored[0 : min(size, _MOST_HEADER)]
-    shape = re.search(rb"'shape': \((\d{1,12}),\)", head)
-    header = _npy_header(int(shape[1])) if shape else b""
-    begin, files = len(header), int(shape[1]) if shape else 0
-    end = begin + files * ROW.itemsize
-    if shape is None or head[:begin] != header or end > size:
-        raise _corrupt(store, f"its table {name} has the wrong layout")
-    return StoredRows(stored, begin, files), (stored, end, size)
-
-
-def _names(store: Store, head: Head, files: int, behind: tuple[StoredFile, int, int]) -> Sequence[str]:
-    """Return computed names, or those behind the rows. Raises DatasetError."""
-    if not head.adopted:
-        return Names(files, head.suffix, head.subfolders, head.folder, head.depth)
-    stored, begin, end = behind
-    text = end - begin - (files + 1) * 8
-    listed = Listed(stored, begin, files)
-    if text != head.names_bytes or not listed.in_order(text):
-        raise _corrupt(store, f"its table {head.table} has the wrong layout")
-    _require_names(store, listed)
-    return listed
-
-
-def _require_names(store: Store, names: Sequence[str]) -> None:
-    """Raises DatasetError where a name is none of a file in the folder, or comes twice."""
-    for name in names:
-        if not _stays_inside(name):
-            raise _corrupt(store, f"the name {name[:60]!r} leaves the folder, or is none")
-    hashes = np.fromiter(map(hash, names), np.int64, len(names))  # a set of a million names takes 100 MB
-    hashes.sort()
-    again = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
-    alike = [name for name in names if hash(name) in again] if again else []
-    if len(set(alike)) < len(alike):
-        raise _corrupt(store, "a name appears twice")
-
-
-def _stays_inside(name: str) -> bool:
-    """True for the name of a file below the dataset's folder."""
-    if not name or "\0" in name or name.startswith("/"):
-        return False
-    try:
-        inside = ".." not in name or ".." not in PurePosixPath(name).parts
-        return inside and len(os.fsencode(name)) < _MOST_NAME
-    except UnicodeEncodeError:
-        return False
-
-
-def write_manifest(store: Store, manifest: Manifest, rows: Table, old: str = "") -> None:
-    """Write the table, then manifest.json, each whole or not at all; then the table `old` goes.
+def write_manifest(store: Store, manifest: Manifest, rows: Table) -> None:
+    """Write the table, then manifest.json, each whole or not at all; then older tables of the dataset go.
 
     Raises DatasetError when a file of somebody else has the table's name, StorageError.
     """
+    old = {other.table for other in recovered(store) if other.manifest.identity == manifest.identity}
+    with suppress(DatasetError):
+        old.add(open_dataset(store).table)
     names = manifest.names
     packed = b"" if isinstance(names, Names) else Listed.of(names).packed()
     tree = names if isinstance(names, Names) else Names(len(names), suffix="")
@@ -497,8 +327,7 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table, old: str = "")
         "names_bytes": len(packed) - (len(names) + 1) * 8 if packed else 0,
         **({"made": to_plain(manifest.made)} if manifest.made else {}),
     }
-    behind = packed or json.dumps(content).encode()
-    data = b"".join([_npy_header(len(rows)), np.ascontiguousarray(rows).view(np.uint8).data, behind])
+    data = packed_table(rows, packed or json.dumps(content).encode())
     crc = zlib.crc32(data)
     name = f"samples-{crc:08x}.npy"
     if store.get(name) not in (None, data):
@@ -507,5 +336,4 @@ def write_manifest(store: Store, manifest: Manifest, rows: Table, old: str = "")
     content |= {"table": name, "table_crc32": crc}
     content["checksum"] = checksum_of(content)
     store.put(MANIFEST, json.dumps(content, indent=1).encode() + b"\n")
-    if old and old != name:
-        store.delete([old])
+    store.delete(sorted(old - {name}))

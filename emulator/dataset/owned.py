@@ -20,20 +20,16 @@ import numpy as np
 from emulator.config.reader import at_least, build
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import (
-    HIDDEN,
     MANIFEST,
-    MOST_DEPTH,
     TABLE,
-    TRAINING,
-    VALIDATION,
     Dataset,
     Head,
-    Names,
     checksum_of,
     intact_head,
     open_dataset,
     recovered,
 )
+from emulator.dataset.names import HIDDEN, MOST_DEPTH, TRAINING, VALIDATION, Names
 from emulator.dataset.progress import JOURNALS, journalled, read_writers
 from emulator.errors import DatasetError, SpecError
 from emulator.files import Owner, written_by
@@ -69,8 +65,6 @@ class Begun:
     subfolders: int
     folder: str = ""
     depth: int = 1
-    table: str = ""
-    """The table of the dataset that is being extended or repaired."""
     feedrate: Literal["plan"] = "plan"
 
     def __post_init__(self) -> None:
@@ -78,11 +72,7 @@ class Begun:
         at_least(1, self, "files")
         if self.format not in FORMATS or not re.fullmatch("[0-9a-f]{64}", self.identity):
             raise SpecError("it is no plan")
-        if (
-            not 1 <= self.depth <= MOST_DEPTH
-            or self.folder not in ("", TRAINING)
-            or (self.table and not TABLE.fullmatch(self.table))
-        ):
+        if not 1 <= self.depth <= MOST_DEPTH or self.folder not in ("", TRAINING):
             raise SpecError("it is no plan")
 
     @classmethod
@@ -167,7 +157,7 @@ def look(store: Store) -> Holding:
     try:
         dataset = open_dataset(store)
     except DatasetError as error:
-        dataset = recovered(store)
+        dataset = max(recovered(store), key=lambda one: len(one.manifest.names), default=None)
         damaged = dataset is not None
         if dataset is None and begun is None:
             head = intact_head(store)
@@ -268,7 +258,7 @@ def remove(holding: Holding, found: Removable, folders: list[str]) -> None:
     """
     store = holding.store
     tidy(holding, None)
-    if holding.dataset is not None and not holding.damaged and recovered(store) is not None:
+    if holding.dataset is not None and not holding.damaged and recovered(store):
         store.delete([MANIFEST])
     store.delete(found.samples)
     store.delete([entry.name for entry in holding.journals()])

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator import live
-from emulator.dataset.manifest import HIDDEN
+from emulator.dataset.names import HIDDEN
 from emulator.errors import DatasetError, StorageError
 from emulator.live import Now
 from emulator.storage.base import Closing, Store

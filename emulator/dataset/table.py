@@ -1,26 +1,29 @@
-"""The rows and names of a dataset's files, read where they lie when they are asked for.
+"""The table with a row per file of a dataset, read where it lies.
 
 A table of ten million files is 240 MB, and every rank of a host looks into it. So a rank keeps nothing of it:
-it asks for the few bytes that it needs, which come from the host's page cache, or, where the dataset is in an
-object store, from what the first rank of the host keeps in memory. A mapped file would count as memory of
-each rank, 1.3 MB a look, and end it by a signal where the storage fails.
+it reads the few bytes that it needs from the host's page cache, or, where the dataset is in an object store,
+from what the first rank of the host keeps in memory.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from abc import abstractmethod
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+import re
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import StorageError, storage_error, storage_errors
+from emulator.errors import SpecError, StorageError, storage_error, storage_errors
 from emulator.files import open_plain
+from emulator.storage.base import Store
+from emulator.storage.folder import FolderStore
 
 ROW = np.dtype([("bytes", "<i8"), ("crc", "<u4"), ("shape", "<u4", (3,))])
 """One file: bytes of all its parts, CRC-32 over them, voxels per axis (depth, height, width)."""
@@ -34,9 +37,10 @@ ROWS_AT_ONCE = AT_ONCE // ROW.itemsize
 
 
 class StoredFile:
-    """A file of which `file[begin:end]` reads these bytes. In another process of the host it is opened again.
+    """A file of which `file[begin:end]` reads these bytes. Thread-safe; another process opens it again.
 
-    Used by many threads.
+    It is not mapped: pages count as memory of each rank (1.3 MB a look), and a failing storage would end the
+    rank by a signal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -120,86 +124,82 @@ class Column:
         return int.from_bytes(self._stored[at : at + self._width], "little", signed=self._signed)
 
 
+@dataclass(frozen=True, slots=True)
 class StoredRows:
     """A table by the names of its columns: rows["bytes"][index], rows["crc"][begin:end]."""
 
-    def __init__(self, stored: Stored, begin: int, count: int) -> None:
-        """`count` rows, the first at byte `begin`."""
-        self._given = (stored, begin, count)
+    stored: StoredFile
+    begin: int
+    """Offset of the first row."""
+    count: int
+
+    @property
+    def end(self) -> int:
+        """Offset of what is behind the rows."""
+        return self.begin + self.count * ROW.itemsize
 
     def __len__(self) -> int:
-        return self._given[2]
+        return self.count
 
     def __getitem__(self, field: str) -> Column:
-        return Column(*self._given, ROW, field)
+        return Column(self.stored, self.begin, self.count, ROW, field)
 
 
-_ENDS = np.dtype([("end", "<i8")])
+def range_of(sizes: Column | NDArray[np.int64]) -> tuple[int, int, int]:
+    """Return the smallest, the largest and the sum of `sizes`."""
+    smallest, largest, total = 2**63, -(2**63), 0
+    for begin in range(0, len(sizes), ROWS_AT_ONCE):
+        part = sizes[begin : begin + ROWS_AT_ONCE]
+        smallest, largest = min(smallest, int(part.min())), max(largest, int(part.max()))
+        # In halves: what a damaged table says may be more than 64 bits hold.
+        total += (int((part >> 32).sum()) << 32) + int((part & 0xFFFFFFFF).sum())
+    return smallest, largest, total
 
 
-class NamesByIndex(Sequence[str]):
-    """File names of which one at a time is made: a slice has those, a negative index counts from the end."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def name(self, number: int) -> str:
-        """The name at `number`, which is within the length. Raises StorageError."""
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        wanted = range(len(self))[index]
-        return self.name(wanted) if isinstance(wanted, int) else [self.name(number) for number in wanted]
+_MOST_HEADER = 256
+"""Bytes of what numpy writes in front of a table, at most."""
 
 
-class Listed(NamesByIndex):
-    """File names as they were found: where each ends, and their bytes one after the other."""
+def _npy_header(files: int) -> bytes:
+    """Return the header that numpy writes in front of a table of so many rows."""
+    buffer = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(ROW), "fortran_order": False, "shape": (files,)}
+    np.lib.format.write_array_header_1_0(buffer, described)
+    return buffer.getvalue()
 
-    def __init__(self, stored: Stored, begin: int, count: int) -> None:
-        """`count` names, whose ends, a 0 before the first, begin at byte `begin`; as `packed` gives them."""
-        self._given = (stored, begin, count)
-        self._stored, self._text = stored, begin + (count + 1) * _ENDS.itemsize
-        self._ends = Column(stored, begin, count + 1, _ENDS, "end")
 
-    @classmethod
-    def of(cls, names: Iterable[str]) -> Listed:
-        """These names. Raises UnicodeEncodeError for what cannot be the name of a file."""
-        text, ends = bytearray(), array("q", [0])
-        for name in names:
-            text += os.fsencode(name)
-            ends.append(len(text))
-        return cls(ends.tobytes() + text, 0, len(ends) - 1)
+def packed_table(rows: Table, behind: bytes) -> bytes:
+    """Return the file of a table: an .npy array, and `behind`, which numpy does not read."""
+    return b"".join([_npy_header(len(rows)), np.ascontiguousarray(rows).view(np.uint8).data, behind])
 
-    def packed(self) -> bytes:
-        """Ends and bytes, as they are written."""
-        stored, begin, count = self._given
-        return stored[begin : self._text + self._ends[count]]
 
-    def __len__(self) -> int:
-        return self._given[2]
+def read_table(store: Store, name: str, crc: int) -> StoredRows:
+    """Open the table `name` and compare it with its checksum. Raises SpecError, StorageError."""
+    stored = _stored(store, name)
+    if stored is None:
+        raise SpecError(f"its table {name} is missing")
+    size, found = len(stored), 0
+    for at in range(0, size, AT_ONCE):
+        found = zlib.crc32(stored[at : min(size, at + AT_ONCE)], found)
+    if found != crc:
+        raise SpecError(f"the checksum of its table {name} is wrong")
+    # A parser could be made to allocate anything; the header is compared with the only one it can be.
+    head = stored[0 : min(size, _MOST_HEADER)]
+    shape = re.search(rb"'shape': \((\d{1,12}),\)", head)
+    files = int(shape[1]) if shape else 0
+    header = _npy_header(files)
+    rows = StoredRows(stored, len(header), files)
+    if not head.startswith(header) or rows.end > size:
+        raise SpecError(f"its table {name} has the wrong layout")
+    return rows
 
-    def name(self, number: int) -> str:
-        begin, end = self._ends[number : number + 2].tolist()
-        return os.fsdecode(self._stored[self._text + begin : self._text + end])
 
-    def __iter__(self) -> Iterator[str]:
-        """All of them, some read at a time."""
-        for first in range(0, len(self), ROWS_AT_ONCE):
-            ends = self._ends[first : first + ROWS_AT_ONCE + 1]
-            text = self._stored[self._text + int(ends[0]) : self._text + int(ends[-1])]
-            for begin, end in pairwise((ends - ends[0]).tolist()):
-                yield os.fsdecode(text[begin:end])
-
-    def in_order(self, size: int) -> bool:
-        """True when the ends are those of names in `size` bytes, none of them empty."""
-        last = 0
-        for first in range(0, len(self), ROWS_AT_ONCE):
-            ends = self._ends[first : first + ROWS_AT_ONCE + 1]
-            inside = 0 <= ends.min() <= ends.max() <= size  # else differences may be more than 64 bits hold
-            if not inside or ends[0] != last or (np.diff(ends) < 1).any():
-                return False
-            last = int(ends[-1])
-        return last == size
+def _stored(store: Store, name: str) -> StoredFile | None:
+    """Open the file `name`; None: it is not there. Raises StorageError."""
+    if not isinstance(store, FolderStore):
+        data = store.get(name)
+        with storage_errors("cannot hold a file in memory"):
+            return None if data is None else StoredFile.holding(data)
+    with storage_errors("cannot read a file"), suppress(FileNotFoundError, NotADirectoryError):
+        return StoredFile(store.root / name)
+    return None

@@ -15,7 +15,8 @@ import zstandard
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, Dataset, Names
+from emulator.dataset.manifest import ADOPTED, Dataset
+from emulator.dataset.names import Names
 from emulator.dataset.owned import index_of, is_record
 from emulator.dataset.progress import Done, by_threads
 from emulator.dataset.sizes import Index

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -24,15 +23,8 @@ from emulator.dataset.checksum import crc32_join
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
-from emulator.dataset.manifest import (
-    HIDDEN,
-    VALIDATION,
-    Dataset,
-    Manifest,
-    Names,
-    open_dataset,
-    write_manifest,
-)
+from emulator.dataset.manifest import Dataset, Manifest, open_dataset, write_manifest
+from emulator.dataset.names import HIDDEN, VALIDATION, Names
 from emulator.dataset.owned import (
     LOCK,
     PLAN,
@@ -222,18 +214,9 @@ class DatasetWriter:
             subfolders=plan.subfolders,
             folder=plan.folder,
             depth=plan.depth,
-            table=self._table_before(holding),
         )
         self.store.put(PLAN, begun.text())
         self.store.arrange(self._folders)
-
-    def _table_before(self, holding: Holding) -> str:
-        """The table that the new one replaces; empty: none. One whose removal was cut off is still known."""
-        if self.force:
-            return ""
-        if holding.begun is not None and holding.begun.table:
-            return holding.begun.table
-        return "" if holding.dataset is None else holding.dataset.table
 
     def _recorded(self) -> Table:
         """A row for each file of the plan: what the manifest and the journals say of it, without its shape.
@@ -448,15 +431,9 @@ class DatasetWriter:
         store.settle(self._folders)
         holding = look(store)
         tidy(holding, None)
-        write_manifest(store, manifest, rows, self._old_table(holding))
+        write_manifest(store, manifest, rows)
         store.delete([*(entry.name for entry in holding.journals()), PLAN])
         return manifest
-
-    def _old_table(self, holding: Holding) -> str:
-        """The table that the plan says it replaces, when it is intact; empty: none."""
-        name = holding.begun.table if holding.begun is not None else ""
-        data = self.store.get(name) if name else None
-        return name if data is not None and zlib.crc32(data) == int(name[8:16], 16) else ""
 
 
 def repair_was_cut_off(dataset: Dataset) -> bool:

@@ -21,7 +21,8 @@ from emulator.analysis.search import KneeSearch
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
-from emulator.dataset.manifest import HIDDEN, Dataset, Manifest, open_dataset
+from emulator.dataset.manifest import Dataset, Manifest, open_dataset
+from emulator.dataset.names import HIDDEN
 from emulator.dataset.owned import LOCK, look, removable, remove
 from emulator.dataset.plan import DatasetPlan
 from emulator.dataset.writer import exclusive, folders_of

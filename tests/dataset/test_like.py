@@ -9,7 +9,8 @@ import pytest
 from command import feedrate
 
 from emulator.dataset import like
-from emulator.dataset.manifest import Names, open_dataset
+from emulator.dataset.manifest import open_dataset
+from emulator.dataset.names import Names
 from emulator.dataset.plan import DatasetPlan
 from emulator.errors import DatasetError
 from emulator.storage.folder import FolderStore

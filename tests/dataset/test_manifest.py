@@ -10,15 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulator.dataset.manifest import (
-    MANIFEST,
-    ROW,
-    Manifest,
-    Names,
-    open_dataset,
-    read_manifest,
-    write_manifest,
-)
+from emulator.dataset.manifest import MANIFEST, Manifest, open_dataset, read_manifest, write_manifest
+from emulator.dataset.names import Names
+from emulator.dataset.table import ROW
 from emulator.errors import DatasetError
 from emulator.storage.folder import FolderStore
 
@@ -111,7 +105,9 @@ def test_ranks_of_a_host_hold_no_table_and_look_at_no_row(tmp_path):
 import pickle, sys
 from pathlib import Path
 import numpy as np
-from emulator.dataset.manifest import ROW, Manifest, Names, open_dataset, write_manifest
+from emulator.dataset.table import ROW
+from emulator.dataset.manifest import Manifest, open_dataset, write_manifest
+from emulator.dataset.names import Names
 from emulator.order import EpochPlan, RankPlan
 from emulator.storage import open_store
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.dataset.manifest import MANIFEST, Manifest, Names, checksum_of, open_dataset, write_manifest
+from emulator.dataset.manifest import MANIFEST, Manifest, checksum_of, open_dataset, write_manifest
+from emulator.dataset.names import Listed, Names
 from emulator.dataset.progress import by_threads
-from emulator.dataset.table import ROW, Listed
+from emulator.dataset.table import ROW
 from emulator.dataset.verify import extra_files
 from emulator.errors import DatasetError, StorageError
 from emulator.storage.folder import FolderStore

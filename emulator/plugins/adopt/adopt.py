@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED, MANIFEST, TRAINING, Manifest, open_dataset, write_manifest
+from emulator.dataset.manifest import ADOPTED, MANIFEST, Manifest, write_manifest
+from emulator.dataset.names import TRAINING, Listed
 from emulator.dataset.owned import is_record, look
 from emulator.dataset.progress import Done, by_threads
-from emulator.dataset.table import ROW, Listed
+from emulator.dataset.table import ROW
 from emulator.dataset.verify import looks_right, sums
 from emulator.errors import DatasetError, storage_errors
 from emulator.registry import FORMATS
@@ -200,11 +201,7 @@ def adopt_samples(found: Found, samples_per_file: int, threads: int, done: Done)
         sizes=np.ascontiguousarray(rows["bytes"]),
         samples_per_file=samples_per_file,
     )
-    try:
-        old = open_dataset(store).table
-    except DatasetError:
-        old = ""
-    write_manifest(store, manifest, rows, old)
+    write_manifest(store, manifest, rows)
     return manifest
 
 

@@ -22,7 +22,8 @@ from emulator import live
 from emulator.cli.entry import rank_server
 from emulator.config.workload import ReplaySpec, Workload
 from emulator.dataset.manifest import ADOPTED, Manifest, write_manifest
-from emulator.dataset.table import ROW, Listed
+from emulator.dataset.names import Listed
+from emulator.dataset.table import ROW
 from emulator.errors import FeedrateError, RankError, SpecError
 from emulator.files import write_whole
 from emulator.launch.forkserver import Preload

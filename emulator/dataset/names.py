@@ -1,0 +1,166 @@
+"""Names of a dataset's files, and of the folders that they lie in."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import overload
+
+import numpy as np
+
+from emulator.dataset.table import ROWS_AT_ONCE, Column, Stored
+from emulator.errors import SpecError
+
+HIDDEN = ".feedrate"
+"""Folder for the state of an unfinished dataset, below its place."""
+TRAINING = "train"
+"""Folder that DLIO wants the files in."""
+VALIDATION = "valid"
+"""Folder that DLIO wants to find beside it; it may be empty."""
+MOST_DEPTH = 16
+"""Levels of folders, at most."""
+
+
+class NamesByIndex(Sequence[str]):
+    """File names of which one at a time is made: a slice has those, a negative index counts from the end."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def name(self, number: int) -> str:
+        """The name at `number`, which is within the length. Raises StorageError."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        wanted = range(len(self))[index]
+        return self.name(wanted) if isinstance(wanted, int) else [self.name(number) for number in wanted]
+
+
+@dataclass(frozen=True, slots=True)
+class Names(NamesByIndex):
+    """File names by index, computed: a million of them take no memory."""
+
+    files: int
+    suffix: str
+    subfolders: int = 0
+    """Sub-folders that the files are dealt to in turn; 0: none."""
+    folder: str = ""
+    """Folder that all of them lie in, below the dataset's; empty: none."""
+    depth: int = 1
+    """Levels of folders: the sub-folders lie in folders of their own, at depth - 1 levels."""
+
+    def __len__(self) -> int:
+        return self.files
+
+    def name(self, number: int) -> str:
+        plain = f"sample_{number:07d}{self.suffix}"
+        dealt = f"{self.leaf(number % self.subfolders)}/{plain}" if self.subfolders else plain
+        return f"{self.folder}/{dealt}" if self.folder else dealt
+
+    def leaf(self, number: int) -> str:
+        """The sub-folder of that number, below `folder`; at each level lie about as many."""
+        wide, parts = _wide(self.subfolders, self.depth), []
+        for _ in range(self.depth):
+            number, digit = divmod(number, wide)
+            parts.append(f"{digit:04d}")
+        return "/".join(reversed(parts))
+
+
+@cache
+def _wide(leaves: int, depth: int) -> int:
+    """The least number of folders within a folder with which `depth` levels have so many leaves."""
+    wide = max(1, int(float(leaves) ** (1 / depth)) - 1)
+    while math.pow(wide, depth) < leaves:
+        wide += 1
+    return wide
+
+
+_ENDS = np.dtype([("end", "<i8")])
+
+
+class Listed(NamesByIndex):
+    """File names as they were found: where each ends, and their bytes one after the other."""
+
+    def __init__(self, stored: Stored, begin: int, count: int) -> None:
+        """`count` names, whose ends, a 0 before the first, begin at byte `begin`; as `packed` gives them."""
+        self._given = (stored, begin, count)
+        self._stored, self._text = stored, begin + (count + 1) * _ENDS.itemsize
+        self._ends = Column(stored, begin, count + 1, _ENDS, "end")
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> Listed:
+        """These names. Raises UnicodeEncodeError for what cannot be the name of a file."""
+        text, ends = bytearray(), array("q", [0])
+        for name in names:
+            text += os.fsencode(name)
+            ends.append(len(text))
+        return cls(ends.tobytes() + text, 0, len(ends) - 1)
+
+    def packed(self) -> bytes:
+        """Ends and bytes, as they are written."""
+        stored, begin, count = self._given
+        return stored[begin : self._text + self._ends[count]]
+
+    def __len__(self) -> int:
+        return self._given[2]
+
+    def name(self, number: int) -> str:
+        begin, end = self._ends[number : number + 2].tolist()
+        return os.fsdecode(self._stored[self._text + begin : self._text + end])
+
+    def __iter__(self) -> Iterator[str]:
+        """All of them, some read at a time."""
+        for first in range(0, len(self), ROWS_AT_ONCE):
+            ends = self._ends[first : first + ROWS_AT_ONCE + 1]
+            text = self._stored[self._text + int(ends[0]) : self._text + int(ends[-1])]
+            for begin, end in pairwise((ends - ends[0]).tolist()):
+                yield os.fsdecode(text[begin:end])
+
+    def in_order(self, size: int) -> bool:
+        """True when the ends are those of names in `size` bytes, none of them empty."""
+        last = 0
+        for first in range(0, len(self), ROWS_AT_ONCE):
+            ends = self._ends[first : first + ROWS_AT_ONCE + 1]
+            inside = 0 <= ends.min() <= ends.max() <= size  # else differences may be more than 64 bits hold
+            if not inside or ends[0] != last or (np.diff(ends) < 1).any():
+                return False
+            last = int(ends[-1])
+        return last == size
+
+
+_MOST_NAME = 4096
+"""Bytes of a name, as Linux has it."""
+
+
+def require_names(names: Sequence[str]) -> None:
+    """Raises SpecError where a name is not that of a file in the folder, or comes twice."""
+    for name in names:
+        if not _stays_inside(name):
+            raise SpecError(f"the name {name[:60]!r} leaves the folder, or is none")
+    hashes = np.fromiter(map(hash, names), np.int64, len(names))  # a set of a million names takes 100 MB
+    hashes.sort()
+    again = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+    alike = [name for name in names if hash(name) in again] if again else []
+    if len(set(alike)) < len(alike):
+        raise SpecError("a name appears twice")
+
+
+def _stays_inside(name: str) -> bool:
+    """True for the name of a file below the dataset's folder."""
+    if not name or "\0" in name or name.startswith("/"):
+        return False
+    try:
+        inside = ".." not in name or ".." not in PurePosixPath(name).parts
+        return inside and len(os.fsencode(name)) < _MOST_NAME
+    except UnicodeEncodeError:
+        return False
