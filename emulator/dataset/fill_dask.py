@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from emulator import live
-from emulator.dataset.progress import JOURNALS
+from emulator.dataset.journal import JOURNALS
 from emulator.dataset.sizes import Index
 from emulator.dataset.writer import DatasetWriter
 from emulator.errors import LaunchError, MissingError

@@ -16,11 +16,8 @@ from numpy.typing import NDArray
 from emulator.config.recipe import payload_ratio
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import SLACK, Key, MemorySource, Shape, Sources
-from emulator.dataset.seeds import SeedVolume
+from emulator.dataset.seeds import Image, Label, SeedVolume
 from emulator.units import BLOCK_BYTES
-
-Image = NDArray[np.float32]
-Label = NDArray[np.uint8]
 
 CHUNK = 1 << 20
 

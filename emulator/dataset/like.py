@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.dataset.names import MOST_DEPTH
 from emulator.dataset.owned import is_record
-from emulator.dataset.verify import measure_payload
+from emulator.dataset.payload import measure_payload
 from emulator.errors import DatasetError, storage_errors
 from emulator.storage.folder import FolderStore
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from emulator.config.reader import at_least, build
 from emulator.dataset.formats import format_named
+from emulator.dataset.journal import JOURNALS, journalled, read_writers
 from emulator.dataset.manifest import (
     MANIFEST,
     TABLE,
@@ -30,7 +31,6 @@ from emulator.dataset.manifest import (
     recovered,
 )
 from emulator.dataset.names import HIDDEN, MOST_DEPTH, TRAINING, VALIDATION, Names
-from emulator.dataset.progress import JOURNALS, journalled, read_writers
 from emulator.errors import DatasetError, SpecError
 from emulator.files import Owner, written_by
 from emulator.registry import FORMATS

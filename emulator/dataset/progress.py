@@ -1,18 +1,9 @@
-"""Progress of a long job: kept in journals, counted over threads and processes, shown once in a while.
-
-A dataset that is being made has one journal per worker, in one file or in several objects: 24 bytes a file,
-kept before the file gets its name. A record that was cut off by a kill has a wrong check and counts for
-nothing; a file without a record is made again, which gives the same bytes. In a folder a journal begins with
-a record of its writer, so that the temporary files which a killed one leaves can be told from other people's.
-"""
+"""Files that are done: by many threads, counted over threads and processes, shown once in a while."""
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -24,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator import live
-from emulator.dataset.names import HIDDEN
+from emulator.dataset.journal import JOURNALS, RECORD, journal_name, whole_records
 from emulator.errors import DatasetError, StorageError
 from emulator.live import Now
-from emulator.storage.base import Closing, Store
-from emulator.storage.folder import FolderStore
+from emulator.storage.base import Store
 from emulator.units import show_bytes
 
 Done = Callable[[int, int], None]
@@ -76,79 +66,7 @@ def by_threads(work: Callable[[int], Value], indices: NDArray[np.int64], threads
             raise
 
 
-RECORD = np.dtype([("index", "<i8"), ("bytes", "<i8"), ("crc", "<u4"), ("check", "<u4")])
-Records = NDArray[np.void]
-"""Files that are done, as rows of dtype RECORD."""
-
-
-JOURNALS = f"{HIDDEN}/journal-"
-"""The beginning of the names of all journals."""
-
-_WRITER = -1
-"""The index of a record that names a writer: process in `bytes`, CRC-32 of the host's name in `crc`."""
-
-
-def journal_name(worker: int) -> str:
-    """Return the beginning of the names of the journal of worker number `worker`."""
-    return f"{JOURNALS}{worker:06d}"
-
-
-def _whole(size: int) -> int:
-    """Bytes of the whole records in `size` bytes."""
-    return size // RECORD.itemsize * RECORD.itemsize
-
-
-class Journal(Closing):
-    """Keeps the records of one worker, whose threads may share it. A context manager."""
-
-    def __init__(self, store: Store, worker: int) -> None:
-        """Raises OSError, StorageError."""
-        self._appender = store.appender(journal_name(worker), RECORD.itemsize)
-        if isinstance(store, FolderStore):
-            self.add(_WRITER, os.getpid(), zlib.crc32(socket.gethostname()[:32].encode()))
-            self._appender.sync()
-
-    def add(self, index: int, size: int, crc: int) -> None:
-        """File `index` has `size` bytes and the CRC-32 `crc`. Raises OSError, StorageError."""
-        head = index.to_bytes(8, "little", signed=True) + size.to_bytes(8, "little")
-        head += crc.to_bytes(4, "little")
-        self._appender.append(head + zlib.crc32(head).to_bytes(4, "little"))
-
-    def close(self) -> None:
-        self._appender.close()
-
-
-def journalled(store: Store, worker: int | None = None) -> Iterator[Records]:
-    """The valid records of all journals, or of one worker's, some at a time.
-
-    Of an index that comes again, the last one holds. Raises StorageError.
-    """
-    for records in _records(store, JOURNALS if worker is None else journal_name(worker)):
-        yield records[records["index"] >= 0]
-
-
-def read_writers(store: Store) -> set[tuple[int, int]]:
-    """(process, CRC-32 of its host's name) of all that kept a journal in a folder. Raises StorageError."""
-    writers = (records[records["index"] == _WRITER] for records in _records(store, JOURNALS))
-    return {(int(row["bytes"]), int(row["crc"])) for rows in writers for row in rows}
-
-
-def _records(store: Store, prefix: str) -> Iterator[Records]:
-    """The valid records of journals, those of writers too, some at a time. Raises StorageError."""
-    for name in sorted(store.names(prefix)):
-        data = store.get(name) or b""
-        for begin in range(0, _whole(len(data)), _AT_ONCE):
-            part = data[begin : min(begin + _AT_ONCE, _whole(len(data)))]
-            records = np.frombuffer(part, RECORD)
-            checks = [zlib.crc32(part[at : at + 20]) for at in range(0, len(part), RECORD.itemsize)]
-            yield records[records["check"] == np.array(checks, dtype=np.uint32)]
-
-
-_AT_ONCE = 2**16 * RECORD.itemsize
-"""Bytes of a journal that are looked at together."""
-
-
-class Tally:
+class DoneCount:
     """Files and bytes that are done: those of this process, and what others add to their journals."""
 
     def __init__(self, store: Store | None = None, workers: Iterable[int] = ()) -> None:
@@ -168,7 +86,7 @@ class Tally:
     def watch(self, workers: Iterable[int]) -> None:
         """Count what these workers add to their journals in `store` from now on."""
         self._journals = tuple(journal_name(worker) for worker in workers)
-        self._read = {name: _whole(size) for name, size in self._found()}
+        self._read = {name: whole_records(size) for name, size in self._found()}
 
     def _found(self) -> list[tuple[str, int]]:
         """Name and bytes of each journal that is watched."""
@@ -181,11 +99,11 @@ class Tally:
         """(files, bytes) so far; what cannot be read counts later."""
         with self._reading, suppress(DatasetError, StorageError):
             for name, size in self._found():
-                at, end = self._read.get(name, 0), _whole(size)
+                at, end = self._read.get(name, 0), whole_records(size)
                 if self._store is not None and end > at:
                     data = memoryview(bytearray(end - at))
                     with self._store.open(name) as blob:
-                        whole = _whole(blob.read_into(at, data))
+                        whole = whole_records(blob.read_into(at, data))
                     self._read[name] = at + whole
                     records = np.frombuffer(data[:whole], RECORD)
                     records = records[records["index"] >= 0]
@@ -218,7 +136,7 @@ class State:
 
 
 @contextmanager
-def shown(verb: str, tally: Tally, files: int, size: int) -> Iterator[Callable[[], State]]:
+def showing(verb: str, tally: DoneCount, files: int, size: int) -> Iterator[Callable[[], State]]:
     """Show how far `verb` is while the block runs; gives a function for the state now.
 
     `files` and `size` are those of the whole job.

@@ -23,7 +23,7 @@ from emulator.config.workload import Workload
 from emulator.errors import SpecError, storage_errors
 
 Index = NDArray[np.int64]
-Table = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 HEADER_BYTES = 256
 """Bytes of a sample that are not voxels: two .npy headers, as KiTS19's figures count."""
@@ -35,12 +35,12 @@ _TARGET_MM = (1.6, 1.2, 1.2)
 _NORMAL = NormalDist()
 
 
-def quantiles(indices: Index, seed: int, stream: str, stride: int) -> Table:
+def quantiles(indices: Index, seed: int, stream: str, stride: int) -> Floats:
     """Numbers in [0, 1) for `indices`, evenly spread: the same for the same (seed, stream, index)."""
     digest = hashlib.sha256(f"feedrate sizes {stream} {seed}".encode()).digest()
     offset = np.uint64(int.from_bytes(digest[:8], "little"))
     turns: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(stride) + offset
-    spread: Table = (turns >> np.uint64(11)).astype(np.float64) / 2.0**53
+    spread: Floats = (turns >> np.uint64(11)).astype(np.float64) / 2.0**53
     return spread
 
 
@@ -48,7 +48,7 @@ def _normal(u: float) -> float:
     return _NORMAL.inv_cdf(min(max(u, 1e-12), 1 - 1e-12))
 
 
-def table_moments(table: Table) -> tuple[float, float]:
+def table_moments(table: Floats) -> tuple[float, float]:
     """Mean and standard deviation of the distribution whose quantiles `table` interpolates."""
     left, right = table[:-1], table[1:]
     mean = float((left + right).mean() / 2)
@@ -56,7 +56,7 @@ def table_moments(table: Table) -> tuple[float, float]:
     return mean, math.sqrt(max(square - mean * mean, 0.0))
 
 
-def size_table(spec: SizeSpec) -> Table:
+def size_table(spec: SizeSpec) -> Floats:
     """Quantiles 0, 1/1024 ... 1 of the bytes of a sample.
 
     Draws outside [bytes_min, bytes_max] are drawn again, which shifts mean and standard deviation; so those
@@ -73,15 +73,15 @@ def size_table(spec: SizeSpec) -> Table:
     width = math.sqrt(math.log1p(spread**2)) if log else float(spec.bytes_sd)
     middle = math.log(spec.bytes_mean) - width**2 / 2 if log else float(spec.bytes_mean)
 
-    def table(point: Table) -> Table:
+    def table(point: Floats) -> Floats:
         """With the parent's mean and standard deviation moved by `point`."""
         mean, sd = middle + width * point[0], width * math.exp(point[1])
         first, last = _NORMAL.cdf((low - mean) / sd), _NORMAL.cdf((high - mean) / sd)
         values = [mean + sd * _normal(first + (last - first) * k / _STEPS) for k in range(_STEPS + 1)]
-        clipped: Table = np.clip(np.array(values), low, high)
+        clipped: Floats = np.clip(np.array(values), low, high)
         return np.exp(clipped) if log else clipped
 
-    def miss(point: Table) -> Table:
+    def miss(point: Floats) -> Floats:
         mean, sd = table_moments(table(point))
         return np.array([mean / spec.bytes_mean - 1, sd / spec.bytes_sd - 1])
 
@@ -95,7 +95,7 @@ def size_table(spec: SizeSpec) -> Table:
     return table(point)
 
 
-def _solve(miss: Callable[[Table], Table]) -> Table | None:
+def _solve(miss: Callable[[Floats], Floats]) -> Floats | None:
     """The point where both components of `miss` vanish, by Newton's method, if it finds one."""
     point = np.zeros(2)
     for _ in range(30):
@@ -138,7 +138,7 @@ def case_shapes(path: Path, min_edge: int) -> Index:
     return np.maximum(np.array(rows, dtype=np.int64), min_edge)
 
 
-def shapes_from_bytes(size: Table, aspect: Table, min_edge: int) -> Index:
+def shapes_from_bytes(size: Floats, aspect: Floats, min_edge: int) -> Index:
     """(depth, height, width) of about `size` bytes with height = width = aspect x depth: shape (n, 3)."""
     voxels = np.maximum(np.rint((size - HEADER_BYTES) / VOXEL_BYTES), float(min_edge) ** 3)
     depth = np.cbrt(voxels / aspect**2)
@@ -154,8 +154,8 @@ class Sizes:
 
     spec: SizeSpec
     seed: int
-    bytes_table: Table
-    aspect_table: Table
+    bytes_table: Floats
+    aspect_table: Floats
     cases: Index | None = None
 
     def shapes(self, indices: Index) -> Index:

@@ -23,6 +23,7 @@ from emulator.dataset.checksum import crc32_join
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import write_file
 from emulator.dataset.grow import sources_of
+from emulator.dataset.journal import RECORD, Journal, journalled
 from emulator.dataset.manifest import Dataset, Manifest, open_dataset, write_manifest
 from emulator.dataset.names import HIDDEN, VALIDATION, Names
 from emulator.dataset.owned import (
@@ -39,12 +40,13 @@ from emulator.dataset.owned import (
     set_aside,
     tidy,
 )
+from emulator.dataset.payload import measure_payload
 from emulator.dataset.plan import DatasetPlan, outlook
-from emulator.dataset.progress import READERS, RECORD, Done, Journal, by_threads, journalled
+from emulator.dataset.progress import READERS, Done, by_threads
 from emulator.dataset.seeds import SeedVolume, load_seeds, prepare_seeds, remove_seeds
 from emulator.dataset.sizes import Index
 from emulator.dataset.table import ROW, ROWS_AT_ONCE, Table
-from emulator.dataset.verify import evenly_spread, looks_right, measure_payload, sums_right
+from emulator.dataset.verify import evenly_spread, looks_right, sums_right
 from emulator.errors import DatasetError, SpecError, StorageError, storage_error, storage_errors
 from emulator.files import Owner
 from emulator.storage.base import Store, WriteOptions

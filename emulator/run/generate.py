@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from emulator.dataset.manifest import Manifest
 from emulator.dataset.owned import Holding, removable
 from emulator.dataset.plan import DatasetPlan
-from emulator.dataset.progress import State, Tally, shown
+from emulator.dataset.progress import DoneCount, State, showing
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
 from emulator.record.out import require_no_result_around
@@ -107,8 +107,8 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
             return True
 
         begun = comm.bcast(agreed(comm, begin))
-        tally = Tally(store, range(1, comm.size) if first else ())
-        with shown("generate", tally, files_left, bytes_left) as state:
+        tally = DoneCount(store, range(1, comm.size) if first else ())
+        with showing("generate", tally, files_left, bytes_left) as state:
             try:
                 _fill(writer, mine, comm, how, tally)
             except KeyboardInterrupt:
@@ -123,7 +123,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
     return Filled(store=store, manifest=manifest, made=made, begun=begun, repeated=repeated)
 
 
-def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filling, tally: Tally) -> None:
+def _fill(writer: DatasetWriter, mine: NDArray[np.int64], comm: Comm, how: Filling, tally: DoneCount) -> None:
     cores = len(os.sched_getaffinity(0))
     if how.dask:
         from emulator.dataset.fill_dask import fill_dask  # here: it imports Dask

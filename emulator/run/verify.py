@@ -9,7 +9,7 @@ import numpy as np
 
 from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset
-from emulator.dataset.progress import READERS, Tally, shown
+from emulator.dataset.progress import READERS, DoneCount, showing
 from emulator.dataset.verify import Fault, check_files, evenly_spread, extra_files
 from emulator.dataset.writer import repair, repair_was_cut_off
 from emulator.run.comm import Comm, agreed
@@ -61,8 +61,8 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
     files = len(dataset.manifest.names)
     indices = evenly_spread(files, how.sample)
     mine = indices[comm.rank :: comm.size]
-    tally, size = Tally(), agreed(comm, lambda: dataset.manifest.bytes_of(mine))
-    with shown("verify", tally, len(mine), size):
+    tally, size = DoneCount(), agreed(comm, lambda: dataset.manifest.bytes_of(mine))
+    with showing("verify", tally, len(mine), size):
         found = agreed(comm, lambda: check_files(dataset, mine, threads, tally.add))
         found += agreed(comm, lambda: extra_files(dataset, comm.rank, comm.size))
     said: list[Fault] = comm.bcast([fault for part in comm.gather(found) for fault in part])

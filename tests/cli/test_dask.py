@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command import feedrate
 
-from emulator.dataset.progress import journalled
+from emulator.dataset.journal import journalled
 from emulator.storage.folder import FolderStore
 
 pytestmark = pytest.mark.long

@@ -17,8 +17,9 @@ from s3_server import KEY, SECRET, Endpoint, Fault, s3_server
 
 from emulator.config.storage import parse_place
 from emulator.config.workload import LoaderSpec
+from emulator.dataset.journal import Journal, journalled
 from emulator.dataset.manifest import open_dataset, read_manifest
-from emulator.dataset.progress import Journal, Tally, journalled
+from emulator.dataset.progress import DoneCount
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
 from emulator.record.out import read_result
@@ -217,7 +218,7 @@ def test_what_another_process_has_done_is_read_from_its_journal(endpoint: Endpoi
         for name, value in endpoint.environment().items():
             patch.setenv(name, value)
         store = open_store(parse_place(PLACE))
-        watch = Tally(store, [1])
+        watch = DoneCount(store, [1])
         with Journal(store, 1) as journal:
             threads = [threading.Thread(target=journal.add, args=(index, 10, 0)) for index in range(20)]
             for thread in threads:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import ArrayBytes, Deferred, Format, Shape, Sources, write_file
 from emulator.dataset.grow import random_sources
-from emulator.dataset.progress import Journal, Tally, journalled
+from emulator.dataset.journal import Journal, journalled
+from emulator.dataset.progress import DoneCount
 from emulator.registry import FORMATS
 from emulator.storage.base import WriteOptions
 from emulator.storage.folder import FileDraft, FolderStore
@@ -97,7 +98,7 @@ def test_journals_survive_torn_records(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-7])
     assert np.concatenate(list(journalled(store)))["index"].tolist() == [0, 1, 2, 3]
-    watch = Tally(store, [0, 1])
+    watch = DoneCount(store, [0, 1])
     with Journal(store, 0) as journal:
         journal.add(4, 77, 9)
     with Journal(store, 1) as journal:

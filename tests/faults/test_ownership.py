@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from emulator.cli.doctor import who_else_writes
 from emulator.config.recipe import load_recipe
 from emulator.dataset.formats import format_named
+from emulator.dataset.journal import Journal
 from emulator.dataset.manifest import MANIFEST
 from emulator.dataset.owned import PLAN, look
-from emulator.dataset.progress import Journal
 from emulator.dataset.seeds import prepare_seeds
 from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Lock, Owner, temporary_name
@@ -108,7 +108,7 @@ def test_temporary_files_of_a_killed_generate_go_when_it_is_resumed(data: Path, 
 import os
 from pathlib import Path
 from emulator.dataset.owned import Begun, PLAN
-from emulator.dataset.progress import Journal
+from emulator.dataset.journal import Journal
 from emulator.files import temporary_name
 from emulator.storage.folder import FolderStore
 store = FolderStore(Path({str(data)!r}))

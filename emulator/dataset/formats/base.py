@@ -11,6 +11,7 @@ test in `tests/contracts/format_contract.py`.
 from __future__ import annotations
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,37 +156,38 @@ Peek = Callable[[int, int], memoryview]
 """(offset, length) -> those bytes of a file. They must lie within it."""
 
 
-class Index(Protocol):
+class Index(ABC):
     """The places of the samples of one file. Pure."""
-
-    def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
-        """Offset and bytes of what `read` asks for; a stream asks for whole blocks of `block` bytes."""
-        ...
-
-    def checked(self, read: Read) -> Sequence[Extent]:
-        """The bytes that are needed to check what `read` asks for. Raises DatasetError: no checksums."""
-        ...
-
-    def check(self, read: Read, pieces: Pieces) -> None:
-        """Raises DatasetError when the bytes of `checked` are not what was written."""
-        ...
-
-
-class Unsummed:
-    """The verbs for checksums in the Index of a file that keeps none of its parts."""
 
     __slots__ = ()
     name: str
-    unsummed: ClassVar[str]
-    """The reason for which `--verify-reads` has nothing to compare with."""
+    unsummed: ClassVar[str] = ""
+    """The reason for which `--verify-reads` has nothing to compare with; empty where `checked` is defined."""
+
+    @abstractmethod
+    def extents(self, read: Read, block: int) -> Sequence[tuple[int, int]]:
+        """Return offset and bytes of what `read` asks for; a stream asks for blocks of `block` bytes."""
 
     def checked(self, read: Read) -> Sequence[Extent]:
+        """Return the bytes that are needed to check `read`. Raises DatasetError: no checksums."""
         raise DatasetError(
             f"{self.name}: {self.unsummed}", "leave --verify-reads out; feedrate verify compares whole files"
         )
 
     def check(self, read: Read, pieces: Pieces) -> None:
+        """Raises DatasetError when the bytes of `checked` are not what was written."""
         self.checked(read)
+
+
+def stream_blocks(read: Read, size: int, samples: int, block: int) -> Sequence[Extent]:
+    """Return the whole blocks that a stream reads for `read` in a file of `size` bytes.
+
+    The block with the first byte of `read` was read before, unless the stream starts there.
+    """
+    begin, end = size * read.first // samples, size * (read.first + read.samples) // samples
+    first = begin // block if read.how == "start" else -(-begin // block)
+    last = -(-end // block)
+    return [Extent(first * block, min(last * block, size) - first * block)] if first < last else []
 
 
 class Format:

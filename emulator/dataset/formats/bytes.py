@@ -16,18 +16,19 @@ from emulator.dataset.formats.base import (
     ArrayBytes,
     Extent,
     Format,
+    Index,
     Peek,
     Piece,
     Shape,
     Sources,
-    Unsummed,
     bad,
+    stream_blocks,
 )
 from emulator.order import Read
 
 
 @dataclass(frozen=True, slots=True)
-class Stretches(Unsummed):
+class Stretches(Index):
     """The index of a file: samples one behind the other, from its first byte to its last."""
 
     name: str
@@ -41,13 +42,10 @@ class Stretches(Unsummed):
     unsummed = "nothing is known of the sums of parts of a file"
 
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
+        if read.how != "alone":
+            return stream_blocks(read, self.size, self.samples, block)
         begin = self.size * read.first // self.samples
         end = self.size * (read.first + read.samples) // self.samples
-        if read.how != "alone":
-            first = begin // block if read.how == "start" else -(-begin // block)
-            last = -(-end // block)
-            length = min(last * block, self.size) - first * block
-            return [Extent(first * block, length)] if length > 0 else []
         if not self.bytes_read:
             return [Extent(begin, end - begin)] if end > begin else []
         return [piece for number in range(read.samples) for piece in self._pieces(read.first + number)]

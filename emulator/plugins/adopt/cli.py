@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from emulator import live
-from emulator.dataset.progress import READERS, Tally, shown
+from emulator.dataset.progress import READERS, DoneCount, showing
 from emulator.plugins.adopt.adopt import adopt_samples, find_samples
 from emulator.units import counted, show_bytes
 
@@ -32,8 +32,8 @@ def adopt(
       feedrate adopt /mnt/ai/unet3d_data --format npz
     """
     found = find_samples(folder, form or "", force)
-    tally = Tally()
-    with shown("adopt", tally, len(found.names), found.bytes):
+    tally = DoneCount()
+    with showing("adopt", tally, len(found.names), found.bytes):
         adopt_samples(found, samples_per_file, threads or READERS, tally.add)
     typer.echo(
         f"{folder}: adopted {counted(len(found.names), f'{found.format} file')}, {show_bytes(found.bytes)}"

@@ -19,13 +19,13 @@ from emulator.dataset.formats.base import (
     ArrayBytes,
     Extent,
     Format,
+    Index,
     Key,
     Peek,
     PeekFile,
     Piece,
     Shape,
     Sources,
-    Unsummed,
     bad,
 )
 from emulator.errors import DatasetError
@@ -70,7 +70,7 @@ class _Metadata(PeekFile):
 
 
 @dataclass(frozen=True, slots=True)
-class Stacked(Unsummed):
+class Stacked(Index):
     """The index of a file with arrays whose first axis counts the samples."""
 
     name: str

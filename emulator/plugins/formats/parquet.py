@@ -28,6 +28,7 @@ from emulator.dataset.formats.base import (
     SLACK,
     Extent,
     Format,
+    Index,
     Peek,
     PeekFile,
     Piece,
@@ -46,7 +47,7 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
-class RowGroups:
+class RowGroups(Index):
     """The index of one file. A row is never read alone: its row group is."""
 
     name: str

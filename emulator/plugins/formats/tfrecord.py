@@ -21,7 +21,19 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.dataset.formats.base import SLACK, Extent, Format, Peek, Piece, Pieces, Shape, Sources, bad
+from emulator.dataset.formats.base import (
+    SLACK,
+    Extent,
+    Format,
+    Index,
+    Peek,
+    Piece,
+    Pieces,
+    Shape,
+    Sources,
+    bad,
+    stream_blocks,
+)
 from emulator.errors import DatasetError
 from emulator.order import Read
 
@@ -128,7 +140,7 @@ def wrong_record(data: memoryview) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class Records(Index):
     """The index of a file: records of one size, one behind the other, from its first byte to its last."""
 
     name: str
@@ -139,11 +151,7 @@ class Records:
     def extents(self, read: Read, block: int) -> Sequence[Extent]:
         if read.how == "alone":
             return self.checked(read)
-        begin = self.size * read.first // self.samples
-        end = self.size * (read.first + read.samples) // self.samples
-        first = begin // block if read.how == "start" else -(-begin // block)
-        last = -(-end // block)
-        return [Extent(first * block, min(last * block, self.size) - first * block)] if first < last else []
+        return stream_blocks(read, self.size, self.samples, block)
 
     def checked(self, read: Read) -> Sequence[Extent]:
         each, rest = divmod(self.size, self.samples)

@@ -1,0 +1,92 @@
+"""Journals of a dataset that is being made: 24 bytes a file, kept before the file gets its name.
+
+Each worker has one, in one file or in several objects. A record that was cut off by a kill has a wrong check
+and counts for nothing; a file without a record is made again, which gives the same bytes. In a folder a
+journal begins with a record of its writer, so that the temporary files which a killed one leaves can be told
+from other people's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.dataset.names import HIDDEN
+from emulator.storage.base import Closing, Store
+from emulator.storage.folder import FolderStore
+
+RECORD = np.dtype([("index", "<i8"), ("bytes", "<i8"), ("crc", "<u4"), ("check", "<u4")])
+Records = NDArray[np.void]
+"""Files that are done, as rows of dtype RECORD."""
+
+
+JOURNALS = f"{HIDDEN}/journal-"
+"""The beginning of the names of all journals."""
+
+_WRITER = -1
+"""The index of a record that names a writer: process in `bytes`, CRC-32 of the host's name in `crc`."""
+
+
+def journal_name(worker: int) -> str:
+    """Return the beginning of the names of the journal of worker number `worker`."""
+    return f"{JOURNALS}{worker:06d}"
+
+
+def whole_records(size: int) -> int:
+    """Return the bytes of the whole records in `size` bytes."""
+    return size // RECORD.itemsize * RECORD.itemsize
+
+
+class Journal(Closing):
+    """Keeps the records of one worker, whose threads may share it. A context manager."""
+
+    def __init__(self, store: Store, worker: int) -> None:
+        """Raises OSError, StorageError."""
+        self._appender = store.appender(journal_name(worker), RECORD.itemsize)
+        if isinstance(store, FolderStore):
+            self.add(_WRITER, os.getpid(), zlib.crc32(socket.gethostname()[:32].encode()))
+            self._appender.sync()
+
+    def add(self, index: int, size: int, crc: int) -> None:
+        """File `index` has `size` bytes and the CRC-32 `crc`. Raises OSError, StorageError."""
+        head = index.to_bytes(8, "little", signed=True) + size.to_bytes(8, "little")
+        head += crc.to_bytes(4, "little")
+        self._appender.append(head + zlib.crc32(head).to_bytes(4, "little"))
+
+    def close(self) -> None:
+        self._appender.close()
+
+
+def journalled(store: Store, worker: int | None = None) -> Iterator[Records]:
+    """The valid records of all journals, or of one worker's, some at a time.
+
+    Of an index that comes again, the last one holds. Raises StorageError.
+    """
+    for records in _records(store, JOURNALS if worker is None else journal_name(worker)):
+        yield records[records["index"] >= 0]
+
+
+def read_writers(store: Store) -> set[tuple[int, int]]:
+    """(process, CRC-32 of its host's name) of all that kept a journal in a folder. Raises StorageError."""
+    writers = (records[records["index"] == _WRITER] for records in _records(store, JOURNALS))
+    return {(int(row["bytes"]), int(row["crc"])) for rows in writers for row in rows}
+
+
+def _records(store: Store, prefix: str) -> Iterator[Records]:
+    """The valid records of journals, those of writers too, some at a time. Raises StorageError."""
+    for name in sorted(store.names(prefix)):
+        data = store.get(name) or b""
+        for begin in range(0, whole_records(len(data)), _AT_ONCE):
+            part = data[begin : min(begin + _AT_ONCE, whole_records(len(data)))]
+            records = np.frombuffer(part, RECORD)
+            checks = [zlib.crc32(part[at : at + 20]) for at in range(0, len(part), RECORD.itemsize)]
+            yield records[records["check"] == np.array(checks, dtype=np.uint32)]
+
+
+_AT_ONCE = 2**16 * RECORD.itemsize
+"""Bytes of a journal that are looked at together."""
