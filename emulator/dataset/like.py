@@ -1,7 +1,6 @@
-"""A recipe like a folder that somebody has: as many files, of such sizes, in such a tree. No name is kept.
+"""Make a recipe like an existing folder: its number of files, their sizes, its tree. No name is kept.
 
-A folder may hold millions of files. They are counted as they are met; a sample of fixed size stands for their
-sizes, another for their content.
+A folder may hold millions of files, so sizes and content are judged by random samples of fixed size.
 """
 
 from __future__ import annotations

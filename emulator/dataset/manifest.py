@@ -5,7 +5,8 @@ file beside it whose name carries its checksum, so that the two can never be fro
 the rows the table repeats the manifest: when manifest.json is damaged, it still says whose the files are.
 That of adopted files, which nobody else can make again, has their names there instead.
 
-Both are checked before anything in them is used: types, ranges, sizes, checksums. No name leaves the folder.
+Both are checked before anything in them is used: types, ranges, sizes, checksums. No name may lead out of
+the folder.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Manifest(Facts):
         return range_of(self.sizes)[2]
 
     def bytes_of(self, indices: NDArray[np.int64]) -> int:
-        """Bytes of the files `indices`, which are in order."""
+        """Return the bytes of the files `indices`, which ascend."""
         total = 0
         for begin in range(0, len(self.sizes), ROWS_AT_ONCE):
             first, last = np.searchsorted(indices, (begin, begin + ROWS_AT_ONCE))
@@ -168,13 +169,13 @@ class Head(Facts):
 
 
 def checksum_of(table: Mapping[str, Any]) -> str:
-    """SHA-256 over what a manifest says, in whatever order and layout."""
+    """Return the SHA-256 over the content of a manifest, whatever its order and layout."""
     content = {key: value for key, value in table.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def open_dataset(place: Place | Store) -> Dataset:
-    """The dataset at `place`, every row of its table looked at. Raises DatasetError, StorageError."""
+    """Return the dataset at `place`; every row of its table is checked. Raises DatasetError, StorageError."""
     store = open_store(place)
     text = store.get(MANIFEST)
     if text is None:
@@ -234,7 +235,7 @@ def intact_head(store: Store) -> Head | None:
 
 
 def read_manifest(place: Place | Store) -> Manifest:
-    """The manifest of the dataset at `place`. Raises DatasetError, StorageError."""
+    """Return the manifest of the dataset at `place`. Raises DatasetError, StorageError."""
     return open_dataset(place).manifest
 
 
@@ -257,7 +258,7 @@ def recovered(store: Store) -> list[Dataset]:
 
 
 def _parsed(store: Store, text: bytes) -> dict[str, Any]:
-    """manifest.json as plain values. Raises DatasetError."""
+    """Return manifest.json as plain values. Raises DatasetError."""
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -273,7 +274,7 @@ def _parsed(store: Store, text: bytes) -> dict[str, Any]:
 
 
 def _absent(store: Store) -> DatasetError:
-    """Say why there is no manifest. Raises StorageError."""
+    """Return the error that says why there is no manifest. Raises StorageError."""
     if isinstance(store, FolderStore):
         with storage_errors(f"cannot look at {store}"):
             there, begun = store.root.is_dir(), (store.root / HIDDEN).is_dir()

@@ -29,7 +29,7 @@ MOST_DEPTH = 16
 
 
 class NamesByIndex(Sequence[str]):
-    """File names of which one at a time is made: a slice has those, a negative index counts from the end."""
+    """A sequence of file names that makes one at a time."""
 
     __slots__ = ()
 
@@ -48,16 +48,16 @@ class NamesByIndex(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Names(NamesByIndex):
-    """File names by index, computed: a million of them take no memory."""
+    """File names that are computed from the index: a million of them take no memory."""
 
     files: int
     suffix: str
     subfolders: int = 0
-    """Sub-folders that the files are dealt to in turn; 0: none."""
+    """Number of sub-folders, which the files fill in turn; 0: none."""
     folder: str = ""
-    """Folder that all of them lie in, below the dataset's; empty: none."""
+    """Folder below the dataset's that holds all files; empty: the dataset's own."""
     depth: int = 1
-    """Levels of folders: the sub-folders lie in folders of their own, at depth - 1 levels."""
+    """Levels of folders that the sub-folders make, themselves included."""
 
     def __len__(self) -> int:
         return self.files
@@ -68,7 +68,7 @@ class Names(NamesByIndex):
         return f"{self.folder}/{dealt}" if self.folder else dealt
 
     def leaf(self, number: int) -> str:
-        """The sub-folder of that number, below `folder`; at each level lie about as many."""
+        """Return the path of sub-folder `number` below `folder`. Every level has about the same width."""
         wide, parts = _wide(self.subfolders, self.depth), []
         for _ in range(self.depth):
             number, digit = divmod(number, wide)
@@ -78,7 +78,7 @@ class Names(NamesByIndex):
 
 @cache
 def _wide(leaves: int, depth: int) -> int:
-    """The least number of folders within a folder with which `depth` levels have so many leaves."""
+    """Return the least width of a level with which `depth` levels have so many leaves."""
     wide = max(1, int(float(leaves) ** (1 / depth)) - 1)
     while math.pow(wide, depth) < leaves:
         wide += 1
@@ -89,7 +89,7 @@ _ENDS = np.dtype([("end", "<i8")])
 
 
 class Listed(NamesByIndex):
-    """File names as they were found: where each ends, and their bytes one after the other."""
+    """File names of others, stored as the offset at which each ends and their bytes back to back."""
 
     def __init__(self, stored: Stored, begin: int, count: int) -> None:
         """`count` names, whose ends, a 0 before the first, begin at byte `begin`; as `packed` gives them."""
@@ -99,7 +99,7 @@ class Listed(NamesByIndex):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Listed:
-        """These names. Raises UnicodeEncodeError for what cannot be the name of a file."""
+        """Pack `names` in memory. Raises UnicodeEncodeError for what cannot be the name of a file."""
         text, ends = bytearray(), array("q", [0])
         for name in names:
             text += os.fsencode(name)
@@ -107,7 +107,7 @@ class Listed(NamesByIndex):
         return cls(ends.tobytes() + text, 0, len(ends) - 1)
 
     def packed(self) -> bytes:
-        """Ends and bytes, as they are written."""
+        """Return ends and bytes as they are written behind a table's rows."""
         stored, begin, count = self._given
         return stored[begin : self._text + self._ends[count]]
 
@@ -119,7 +119,7 @@ class Listed(NamesByIndex):
         return os.fsdecode(self._stored[self._text + begin : self._text + end])
 
     def __iter__(self) -> Iterator[str]:
-        """All of them, some read at a time."""
+        """Yield all names, a block of them read at a time."""
         for first in range(0, len(self), ROWS_AT_ONCE):
             ends = self._ends[first : first + ROWS_AT_ONCE + 1]
             text = self._stored[self._text + int(ends[0]) : self._text + int(ends[-1])]
@@ -127,7 +127,7 @@ class Listed(NamesByIndex):
                 yield os.fsdecode(text[begin:end])
 
     def in_order(self, size: int) -> bool:
-        """True when the ends are those of names in `size` bytes, none of them empty."""
+        """Return True if the ends divide `size` bytes into names, none of them empty."""
         last = 0
         for first in range(0, len(self), ROWS_AT_ONCE):
             ends = self._ends[first : first + ROWS_AT_ONCE + 1]
@@ -156,7 +156,7 @@ def require_names(names: Sequence[str]) -> None:
 
 
 def _stays_inside(name: str) -> bool:
-    """True for the name of a file below the dataset's folder."""
+    """Return True for the name of a file below the dataset's folder."""
     if not name or "\0" in name or name.startswith("/"):
         return False
     try:

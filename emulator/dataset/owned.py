@@ -1,4 +1,4 @@
-"""Whose the files at a place are. Own before you delete.
+"""Which files at a place are feedrate's own: only those are removed or replaced.
 
 feedrate removes and replaces only files that an intact manifest, table, plan or journal of its own names,
 with the size that it says. A plan claims the names of its files when nothing else has them. Adopted files are
@@ -48,13 +48,13 @@ _LISTED = 5
 
 
 def is_record(name: str) -> bool:
-    """True for the manifest, its table and what belongs to an unfinished dataset: they are no samples."""
+    """Return True for a manifest, a table, or a file of .feedrate/: they are not samples."""
     return name == MANIFEST or TABLE.fullmatch(name) is not None or name.startswith(f"{HIDDEN}/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """plan.json: a dataset that is being made. What is at the names of its files is its own."""
+    """plan.json: a dataset that is being made. It owns the names of its files."""
 
     identity: str
     files: int
@@ -77,7 +77,7 @@ class Begun:
 
     @classmethod
     def read(cls, data: bytes) -> Begun:
-        """Read what `text` wrote. Raises ValueError, RecursionError, SpecError."""
+        """Parse what `text` returned. Raises ValueError, RecursionError, SpecError."""
         plan = json.loads(data)
         if not isinstance(plan, dict) or plan.pop("checksum", None) != checksum_of(plan):
             raise SpecError("its own checksum is wrong")
@@ -102,7 +102,7 @@ class Begun:
 
 
 def index_of(names: Names, form: str, name: str) -> int | None:
-    """The index of the sample that the file `name` belongs to; None: to none of `names`."""
+    """Return the index of the sample that the file `name` belongs to; None: it belongs to none."""
     match = _SAMPLE.fullmatch(name)
     if match is None or int(match[1]) >= len(names):
         return None
@@ -111,7 +111,7 @@ def index_of(names: Names, form: str, name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The files of ours at a place."""
+    """What of feedrate's is at a place."""
 
     store: Store
     dataset: Dataset | None = None
@@ -181,7 +181,7 @@ def look(store: Store) -> Holding:
 
 
 def listed(names: list[str]) -> str:
-    """The first few names."""
+    """Return the first few of `names`, and how many more there are."""
     return ", ".join(names[:_LISTED]) + (f" and {len(names) - _LISTED} more" if len(names) > _LISTED else "")
 
 
@@ -209,14 +209,14 @@ def require_free(holding: Holding, names: Names, form: str, folders: list[str]) 
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """The files of ours that may be removed, all of them as they were recorded."""
+    """Samples that may be removed: all have the size that was recorded."""
 
     samples: list[str]
     bytes: int
 
 
 def removable(holding: Holding) -> Removable:
-    """The samples at the place. Raises DatasetError when they are not what was recorded, StorageError."""
+    """Find the samples at the place. Raises DatasetError if one has not the recorded size, StorageError."""
     store = holding.store
     if holding.adopted:
         raise DatasetError(
@@ -288,12 +288,12 @@ def tidy(holding: Holding, before: Owner | None) -> None:
 
 
 def _writer(owner: Owner) -> tuple[int, int]:
-    """Process and host as journals tell them."""
+    """Return process and host as journals record them."""
     return owner.pid, zlib.crc32(owner.host[:32].encode())
 
 
 def _left_by(writers: set[tuple[int, int]], name: str, claims: list[tuple[Names, str]]) -> bool:
-    """True for the temporary file of a record of ours, or of one that is claimed, which one of them wrote."""
+    """Return True for the temporary file of a record or a claimed sample that one of `writers` made."""
     inside, _, last = name.rpartition("/")
     writer = written_by(last)
     if writer is None or (writer[2], zlib.crc32(writer[1].encode())) not in writers:
@@ -303,7 +303,7 @@ def _left_by(writers: set[tuple[int, int]], name: str, claims: list[tuple[Names,
 
 
 def set_aside(store: Store) -> None:
-    """Keep a damaged manifest under another name: it is replaced, and perhaps somebody wants it."""
+    """Copy a damaged manifest to .feedrate/ before it is replaced: it may be somebody's."""
     data = store.get(MANIFEST)
     if data:
         store.put(f"{HIDDEN}/damaged-{zlib.crc32(data):08x}.json", data)

@@ -1,4 +1,4 @@
-"""Would storage that compresses or deduplicates be flattered by a dataset? Measured on its files."""
+"""How far files compress and repeat: storage that compresses or deduplicates would look faster."""
 
 from __future__ import annotations
 

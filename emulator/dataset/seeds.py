@@ -2,9 +2,9 @@
 
 Resampled to 1.6 x 1.2 x 1.2 mm (image linearly, label to the nearest), clipped to [-79, 304] HU,
 normalised to (x - 101) / 76.9, padded to the crop. The result lies in DIR/.feedrate/seeds as .npy files
-that every worker maps, so that only what is looked at takes memory.
+that every worker maps, so that only what is read takes memory.
 
-KiTS19's own voxels may not be shipped. A phantom is a body that is nobody's: an ellipsoid with two kidneys,
+KiTS19's own voxels may not be shipped. A phantom is a synthetic body: an ellipsoid with two kidneys,
 tumours, a spine and noise. Kidneys and tumours take the share of voxels that they take in KiTS19 (0.684 % and
 0.168 %). Only sums, products and comparisons of normal random numbers are used.
 """
@@ -160,7 +160,7 @@ def _linear(source: int, target: int) -> Weights:
 
 
 def _stretched(plane: Image, rows: Weights, columns: Weights) -> Image:
-    """A plane, bilinearly."""
+    """Resample a plane bilinearly."""
     first, second, share = rows
     plane = plane[first] * (1 - share)[:, None] + plane[second] * share[:, None]
     first, second, share = columns
@@ -168,7 +168,7 @@ def _stretched(plane: Image, rows: Weights, columns: Weights) -> Image:
 
 
 def resample_image(data: NDArray[Any], shape: Shape3) -> Image:
-    """Trilinear, corners on corners, plane by plane."""
+    """Resample trilinearly, with corners aligned, plane by plane."""
     (first, second, share), rows, columns = (
         _linear(source, target) for source, target in zip(data.shape, shape, strict=True)
     )
@@ -184,13 +184,13 @@ def resample_image(data: NDArray[Any], shape: Shape3) -> Image:
 
 
 def resample_label(data: NDArray[Any], shape: Shape3) -> Label:
-    """Nearest voxel: number floor(i x source / target) along each axis."""
+    """Resample to the nearest voxel: floor(i x source / target) along each axis."""
     z, y, x = (np.arange(t) * s // t for s, t in zip(data.shape, shape, strict=True))
     return np.ascontiguousarray(data[z][:, y][:, :, x]).astype(np.uint8)
 
 
 def normalised(planes: Iterable[Image], shape: Shape3) -> Image:
-    """Hounsfield units, plane by plane, as the network wants them."""
+    """Clip and normalise Hounsfield units, plane by plane, as the reference 3D U-Net does."""
     result = np.empty(shape, np.float32)
     for z, plane in enumerate(planes):
         result[z] = (np.clip(plane, *_CLIP) - np.float32(_MEAN)) / np.float32(_SD)
@@ -198,7 +198,7 @@ def normalised(planes: Iterable[Image], shape: Shape3) -> Image:
 
 
 def padded(volume: NDArray[Any], min_edge: int) -> NDArray[Any]:
-    """At least `min_edge` voxels along each axis: the border voxels repeated on both sides."""
+    """Pad `volume` to `min_edge` voxels along each axis by repeating its border voxels on both sides."""
     missing = [max(0, min_edge - edge) for edge in volume.shape]
     return np.pad(volume, [(m // 2, m - m // 2) for m in missing], mode="edge")
 
@@ -278,9 +278,9 @@ def hounsfield(labels: Label, number: int) -> Iterator[Image]:
 
 
 def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict[str, str]]:
-    """Fill `cache` with the seeds of `folder`, or phantoms; name and sha256 of each.
+    """Fill `cache` with the seeds of `folder`, or with phantoms; returns name and sha256 of each.
 
-    What is there already from the same source is kept. Raises DatasetError, StorageError.
+    Seeds that were made from the same source are kept. Raises DatasetError, StorageError.
     """
     makers: list[tuple[str, Callable[[], SeedVolume]]]
     with storage_errors("cannot prepare the seeds"):
@@ -314,7 +314,7 @@ def prepare_seeds(cache: Path, folder: Path | None, spec: SizeSpec) -> list[dict
 
 
 def _begin(place: Path, key: str) -> None:
-    """Say that the files in `place` are ours, before any is written.
+    """Mark the files in `place` as ours, before any is written.
 
     Raises DatasetError, StorageError, OSError.
     """

@@ -36,7 +36,7 @@ _NORMAL = NormalDist()
 
 
 def quantiles(indices: Index, seed: int, stream: str, stride: int) -> Floats:
-    """Numbers in [0, 1) for `indices`, evenly spread: the same for the same (seed, stream, index)."""
+    """Return a quantile in [0, 1) per index, evenly spread: a function of (seed, stream, index)."""
     digest = hashlib.sha256(f"feedrate sizes {stream} {seed}".encode()).digest()
     offset = np.uint64(int.from_bytes(digest[:8], "little"))
     turns: NDArray[np.uint64] = indices.astype(np.uint64) * np.uint64(stride) + offset
@@ -74,7 +74,7 @@ def size_table(spec: SizeSpec) -> Floats:
     middle = math.log(spec.bytes_mean) - width**2 / 2 if log else float(spec.bytes_mean)
 
     def table(point: Floats) -> Floats:
-        """With the parent's mean and standard deviation moved by `point`."""
+        """Return the table for a parent whose mean and log standard deviation are moved by `point`."""
         mean, sd = middle + width * point[0], width * math.exp(point[1])
         first, last = _NORMAL.cdf((low - mean) / sd), _NORMAL.cdf((high - mean) / sd)
         values = [mean + sd * _normal(first + (last - first) * k / _STEPS) for k in range(_STEPS + 1)]

@@ -32,7 +32,7 @@ Table = NDArray[np.void]
 """Rows of dtype ROW, in index order."""
 
 AT_ONCE = 2**20
-"""Bytes that are read together where all of them are looked at."""
+"""Bytes of a read where all of a table is scanned."""
 ROWS_AT_ONCE = AT_ONCE // ROW.itemsize
 
 
@@ -51,9 +51,9 @@ class StoredFile:
 
     @classmethod
     def holding(cls, data: bytes) -> StoredFile:
-        """A file in memory that holds `data` while this object lives, also for others. Raises OSError.
+        """Return a file in memory (memfd) that holds `data` while this object lives. Raises OSError.
 
-        It has no name, so that nothing of it is left behind, whatever dies.
+        Other processes open it under /proc. It has no name, so nothing is left behind when a process dies.
         """
         with os.fdopen(os.memfd_create("feedrate-table"), "wb") as file:
             file.write(data)
@@ -93,11 +93,11 @@ def _opened(path: Path) -> StoredFile:
 
 
 Stored = StoredFile | bytes
-"""Bytes of a table; of one that is about to be written, in memory."""
+"""Bytes of a table: in its file, or in memory before it is written."""
 
 
 class Column:
-    """Numbers that lie at the same distance from each other, by index."""
+    """One field of equally long records, by index."""
 
     def __init__(self, stored: Stored, begin: int, count: int, kind: np.dtype[Any], field: str) -> None:
         """The field `field` of `count` records of the dtype `kind`, the first at byte `begin`."""

@@ -1,4 +1,4 @@
-"""Is the dataset what was generated? By the sizes and heads of its files, or by every byte."""
+"""Compare files with what was generated: by sizes and heads, or by every byte."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from posixpath import splitext
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from emulator.storage.folder import FolderStore
 
 
 def looks_right(store: Store, form: Format, parts: Sequence[str], size: int) -> str:
-    """Say why the files cannot be the sample, by size and head. Empty: they can.
+    """Return why the files cannot be the sample, judged by size and head; empty if they can.
 
     `size` is the bytes of all of them. Raises StorageError when the storage fails.
     """
@@ -147,49 +146,20 @@ def check_files(dataset: Dataset, indices: Index, threads: int, done: Done) -> l
 
 
 def extra_files(dataset: Dataset, share: int = 0, shares: int = 1) -> list[Fault]:
-    """Files at the place that the manifest does not know; one of so many shares of them. Raises StorageError.
+    """Return the files at the place that the manifest does not list. Raises StorageError.
 
-    Shares are of the sub-folders; the first one has what lies in no folder of the dataset's, too. Beside
-    adopted files only those of their kind count: what else lies in the folder is somebody else's.
+    Looks at share number `share` of `shares`, which divide the sub-folders; the first one also has what lies
+    elsewhere. Beside adopted files everything is somebody else's: nothing is extra.
     """
-    manifest, store = dataset.manifest, dataset.store
-    names, form = manifest.names, format_named(manifest.format)
+    store, names, form = dataset.store, dataset.manifest.names, dataset.manifest.format
     if not isinstance(names, Names):
-        extra = _beside(dataset, form) if share == 0 else []
-    else:
-        leaves = []
-        if isinstance(store, FolderStore):
-            leaves = [names.leaf(number) for number in range(min(names.subfolders, names.files))]
-            leaves = [f"{names.folder}/{leaf}" if names.folder else leaf for leaf in leaves]
-        found = [store.names(f"{leaf}/") for leaf in leaves[share::shares]]
-        if share == 0:
-            found.append(store.names(without=frozenset(leaves)))
-        extra = sorted(
-            name
-            for name in chain.from_iterable(found)
-            if index_of(names, manifest.format, name) is None and not is_record(name)
-        )
-    return [Fault(name, "extra: not in the manifest") for name in extra]
-
-
-def _beside(dataset: Dataset, form: Format) -> list[str]:
-    """Files beside adopted ones, of their kind, that were not adopted. Raises StorageError."""
-
-    def kind(name: str) -> tuple[str, str]:
-        parent, _, leaf = name.rpartition("/")
-        return parent, splitext(leaf)[1]
-
-    names = dataset.manifest.names
-    parts = len(form.parts(names[0]))
-    hashes = (hash(part) for name in names for part in form.parts(name))
-    known = np.sort(np.fromiter(hashes, np.int64, len(names) * parts))  # 8 bytes of a name
-    kinds = {kind(part) for name in names for part in form.parts(name)}
-
-    def is_known(name: str) -> bool:
-        place = int(np.searchsorted(known, hash(name)))
-        return place < len(known) and int(known[place]) == hash(name)
-
-    found = dataset.store.names()
-    return sorted(
-        name for name in found if kind(name) in kinds and not is_known(name) and not is_record(name)
-    )
+        return []
+    leaves = []
+    if isinstance(store, FolderStore):
+        leaves = [names.leaf(number) for number in range(min(names.subfolders, names.files))]
+        leaves = [f"{names.folder}/{leaf}" if names.folder else leaf for leaf in leaves]
+    found = [store.names(f"{leaf}/") for leaf in leaves[share::shares]]
+    if share == 0:
+        found.append(store.names(without=frozenset(leaves)))
+    extra = (n for n in chain.from_iterable(found) if index_of(names, form, n) is None and not is_record(n))
+    return [Fault(name, "extra: not in the manifest") for name in sorted(extra)]

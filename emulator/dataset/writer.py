@@ -1,11 +1,11 @@
-"""Making a dataset at a place: who may write there, what is done, what is left, and at the end the manifest.
+"""Make a dataset at a place: lock it, refuse what is in the way, fill or resume it, write the manifest.
 
 DIR/.feedrate/plan.json       what is being made, until it is finished
 DIR/.feedrate/journal-*       what is done, one per worker, until it is finished
 DIR/.feedrate/seeds/          preprocessed seed volumes
 DIR/manifest.json, samples-*.npy, sample_* or 0000/sample_*
 
-One process or many make it, each a share of the files. Any worker makes the same bytes of a file.
+One process or many make it, each a share of the files. A file has the same bytes whoever makes it.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _MEASURED_FILES = 16
 
 @contextlib.contextmanager
 def exclusive(store: Store) -> Iterator[tuple[Holding, Owner | None]]:
-    """The place, for this process's use alone: what of ours it holds, and who was killed there.
+    """Hold the lock of the place; yields what of ours is there, and the owner of a stale lock.
 
-    A folder is made. When the body fails and nothing was made, everything is as it was before. Raises
+    The folder is made. When the body fails and nothing was made, everything is as it was before. Raises
     DatasetError when the place is somebody else's, or in use; StorageError.
     """
     made: list[Path] = []
@@ -109,9 +109,9 @@ def _give_up(store: Store) -> None:
 
 
 def folders_of(names: Names, form: str) -> list[str]:
-    """The folders of a dataset of the format `form`, outer ones first, and the empty one beside DLIO's.
+    """Return the folders of a dataset, outer ones first, and the empty one that DLIO wants beside its files.
 
-    The suffix of a format with a folder per sample has a slash: there each sample adds a folder or more.
+    The suffix of a format with a folder per sample has a slash; each sample adds a folder or more.
     """
     inside = names.folder
     leaves = [PurePosixPath(names.leaf(number)) for number in range(min(names.subfolders, names.files))]
@@ -122,7 +122,7 @@ def folders_of(names: Names, form: str) -> list[str]:
 
 
 def _folders_of_samples(names: Names, form: str) -> list[str]:
-    """The folders that each sample has for itself, outer ones first."""
+    """Return the folders that belong to single samples, outer ones first."""
     known, inside = format_named(form), names.suffix.count("/")
     found = set()
     for name in names:
@@ -134,14 +134,14 @@ def _folders_of_samples(names: Names, form: str) -> list[str]:
 
 
 def seeds_folder(store: Store) -> Path:
-    """The folder of preprocessed seed volumes: files to be mapped, on this host for objects, too."""
+    """Return the folder of preprocessed seed volumes; for a dataset of objects it is on this host."""
     if isinstance(store, FolderStore):
         return store.root / HIDDEN / "seeds"
     return Path.home() / ".cache/feedrate/seeds"
 
 
 def with_seeds(plan: DatasetPlan, store: Store, seeds: Path | None) -> DatasetPlan:
-    """`plan` with the identity of its seeds, which are prepared when its payload is grown from any.
+    """Return `plan` with its seed volumes, which are prepared if its payload is grown from them.
 
     Raises SpecError, DatasetError, StorageError.
     """
@@ -168,7 +168,7 @@ class DatasetWriter:
         return folders_of(self.plan.names, self.plan.recipe.format)
 
     def check(self, holding: Holding) -> Removable:
-        """Refuse, or say what will be removed first; changes nothing. Raises DatasetError, StorageError."""
+        """Return what `begin` will remove; changes nothing. Raises DatasetError to refuse, StorageError."""
         plan = self.plan
         found = removable(holding) if self.force else Removable([], 0)
         if not self.force:
@@ -197,7 +197,7 @@ class DatasetWriter:
             )
 
     def begin(self, holding: Holding, found: Removable, before: Owner | None) -> None:
-        """Make the place ready for the plan, now that nothing speaks against it. Raises StorageError."""
+        """Prepare the place after `check`: remove what it found, write the plan. Raises StorageError."""
         plan, recipe = self.plan, self.plan.recipe
         if self.force:
             for names, form in holding.claims():
@@ -221,9 +221,9 @@ class DatasetWriter:
         self.store.arrange(self._folders)
 
     def _recorded(self) -> Table:
-        """A row for each file of the plan: what the manifest and the journals say of it, without its shape.
+        """Return a row for each file of the plan, from the manifest and the journals, without its shape.
 
-        0 bytes where neither says that it is done. Raises StorageError.
+        A file that neither lists has 0 bytes. Raises StorageError.
         """
         rows = np.zeros(self.plan.files, ROW)
         holding = look(self.store)
@@ -301,9 +301,9 @@ class DatasetWriter:
     ) -> None:
         """Make the files `indices` with so many threads, and keep the journal of `worker`.
 
-        AES, checksums and writes run outside of Python's lock, so a few threads keep a disk busy. Every one
-        writes through a buffer of 16 MiB; samples grown from seed volumes take their own memory besides. On
-        an error the files in work are finished. Raises StorageError, DatasetError.
+        AES, checksums and writes release the GIL, so a few threads keep a disk busy. Each thread has a buffer
+        of 16 MiB; samples grown from seed volumes take memory of their own. After an error, files that other
+        threads have begun are finished. Raises StorageError, DatasetError.
         """
         if not len(indices):
             return
@@ -353,7 +353,7 @@ class DatasetWriter:
         buffer: memoryview,
         journal: Journal,
     ) -> int:
-        """File number `index` on storage, all its parts; returns its bytes. Raises OSError, FeedrateError.
+        """Write all parts of file `index`; returns their bytes. Raises OSError, FeedrateError.
 
         The parts get their names only when all are written and the journal knows them.
         """
@@ -375,7 +375,7 @@ class DatasetWriter:
         return size
 
     def _failure(self, error: OSError) -> StorageError:
-        """A failed write as one line: what is missing and how to go on."""
+        """Return the error for a failed write, with what is missing and how to go on."""
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             found = storage_error(error, "cannot write a sample")
             return StorageError(found.what, f"{found.hint or 'see the system log'}; the same command resumes")
@@ -393,7 +393,7 @@ class DatasetWriter:
         )
 
     def finished(self) -> Manifest | None:
-        """The manifest when the dataset is complete and has one. Raises StorageError."""
+        """Return the manifest of the plan's dataset if it is complete, else None. Raises StorageError."""
         try:
             manifest = open_dataset(self.store).manifest
         except DatasetError:
@@ -439,7 +439,7 @@ class DatasetWriter:
 
 
 def repair_was_cut_off(dataset: Dataset) -> bool:
-    """True when a repair of the dataset was killed. Raises DatasetError, StorageError."""
+    """Return True if a repair of the dataset was killed. Raises DatasetError, StorageError."""
     begun = look(dataset.store).begun
     manifest = dataset.manifest
     return begun is not None and (begun.identity, begun.files) == (manifest.identity, len(manifest.names))

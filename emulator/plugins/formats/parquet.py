@@ -102,7 +102,7 @@ class Parquet(Format):
     records = True
 
     def __init__(self, columns: tuple[ColumnSpec, ...] = (), row_group: int = 0) -> None:
-        """No columns: volumes. `row_group`: rows of a row group; 0: all in one."""
+        """Without `columns` a file holds volumes. `row_group` is rows of a row group; 0: all in one."""
         self._columns = columns
         self._row_group = row_group
 

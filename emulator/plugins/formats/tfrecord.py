@@ -129,7 +129,7 @@ def _length_of(head: memoryview, left: int, name: str) -> int:
 
 
 def wrong_record(data: memoryview) -> str:
-    """Say what is wrong with a framed record, its checksums compared; empty: nothing."""
+    """Return what is wrong with a framed record or its checksums; empty: nothing."""
     length, crc = _LENGTH.unpack_from(data) if len(data) >= _FRAME else (0, 0)
     if length + _FRAME != len(data) or masked_crc32c(bytes(data[:8])) != crc:
         return "the frame of a record is broken"

@@ -1,4 +1,4 @@
-"""Object stores: bounded, counted retries, and writing what cannot be appended to."""
+"""The base class of object stores: retries that are bounded and counted, a lock, drafts and journals."""
 
 from __future__ import annotations
 
@@ -148,8 +148,10 @@ class ObjectStore(Store):
         """Bytes of an object. Raises `absent` and `failures`."""
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """Write something small unless it is there; False when it is. Where the store cannot do that at once,
-        two may both write, and the later one stays. Raises StorageError."""
+        """Write something small unless it exists; False if it does. Raises StorageError.
+
+        Without conditional requests two may both write, and the later one stays.
+        """
         if self.size(name) is not None:
             return False
         self.put(name, data)

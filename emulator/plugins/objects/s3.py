@@ -160,7 +160,7 @@ class S3Store(ObjectStore):
             raise self._no_bucket() from None
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """At once where the endpoint knows conditional requests."""
+        """Create atomically where the endpoint knows conditional requests."""
 
         def create() -> bool:
             try:
