@@ -33,6 +33,7 @@ def ask(
         str,
         typer.Argument(metavar="PLACE", help="A folder on the storage, a dataset, or s3://BUCKET/PREFIX."),
     ],
+    gate: options.Gate,
     accelerator: Annotated[
         str, typer.Option("--accelerator", "-a", metavar="NAME", help="v100, a100, h100, b200 or mi355.")
     ] = "a100",
@@ -44,9 +45,6 @@ def ask(
     ] = 16,
     within: Annotated[str, typer.Option("--within", metavar="TIME", help="Time for all of it.")] = "5min",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data that were made.")] = False,
-    require: options.Require = None,
-    threshold: options.Threshold = None,
-    junit: options.Junit = None,
     out: options.Out = None,
     storage: options.StorageText = "posix",
     settings: options.Settings = None,
@@ -60,7 +58,6 @@ def ask(
       feedrate ask s3://bucket/scratch --within 10min --require 8
     """
     name = workload if workload.endswith(".toml") or "-" in workload else f"{workload}-{accelerator}"
-    gate = options.Gate(require, threshold, junit)
     spec = load_workload(name, gate.settings(settings))
     question = Question(
         place=parse_place(place),

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from emulator import live
+from emulator.cli import options
 from emulator.config.catalog import names
-from emulator.config.recipe import load_recipe
+from emulator.config.recipe import Recipe, load_recipe
 from emulator.config.storage import parse_place
 from emulator.dataset.like import Likeness, look_at
 from emulator.dataset.names import TRAINING
@@ -28,16 +29,16 @@ from emulator.text import masked
 from emulator.units import counted, parse_bytes, show_bytes, show_rate, show_seconds
 
 
-def generate(
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", help="Folder of the dataset to be, or s3://BUCKET/PREFIX.")
-    ],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The options that describe a dataset."""
+
     recipe: Annotated[
         str | None,
         typer.Option(
             "--recipe", "-r", help="What to make: kits19, resnet50, ..., tiny for a first look, or a path."
         ),
-    ] = None,
+    ] = None
     like: Annotated[
         Path | None,
         typer.Option(
@@ -45,30 +46,84 @@ def generate(
             metavar="FOLDER",
             help="Instead of --recipe: as many files of such sizes in such a tree.",
         ),
-    ] = None,
-    files: Annotated[int | None, typer.Option("--files", min=1, help="Files; default: the recipe's.")] = None,
+    ] = None
+    files: Annotated[int | None, typer.Option("--files", min=1, help="Files; default: the recipe's.")] = None
     size: Annotated[
         str | None, typer.Option("--size", help="Instead of --files: at least so much, like 2TB.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Other seeds, other bytes.")] = 0,
-    form: Annotated[str | None, typer.Option("--format", help=f"{FORMATS}.")] = None,
+    ] = None
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Other seeds, other bytes.")] = 0
+    form: Annotated[str | None, typer.Option("--format", help=f"{FORMATS}.")] = None
     payload: Annotated[
         str | None,
         typer.Option("--payload", help="incompressible, ct-realistic or ratio=R; --like: ratio=measured."),
-    ] = None,
+    ] = None
     seeds: Annotated[
         Path | None,
         typer.Option(
             "--seeds", metavar="FOLDER", help="KiTS19 as published: grow ct-realistic samples from it."
         ),
-    ] = None,
+    ] = None
     subfolders: Annotated[
         int | None, typer.Option("--subfolders", min=0, help="Deal the files to so many sub-folders.")
-    ] = None,
+    ] = None
     layout: Annotated[
-        str,
-        typer.Option("--layout", help="flat, or dlio: in train/ beside an empty valid/, as DLIO reads them."),
-    ] = "flat",
+        Literal["flat", "dlio"],
+        typer.Option(
+            "--layout",
+            metavar="flat|dlio",
+            help="flat, or dlio: in train/ beside an empty valid/, as DLIO reads them.",
+        ),
+    ] = "flat"
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe; repeatable."),
+    ] = None
+
+    def plan(self) -> DatasetPlan:
+        """Return the dataset that the options describe. Raises SpecError, DatasetError."""
+        if self.files and self.size:
+            raise SpecError("--files and --size were both given", "leave one of them out")
+        spec, folders, depth = self._like(self.like) if self.like else (self._recipe(), 0, 1)
+        if self.subfolders is not None:
+            folders, depth = self.subfolders, 1
+        plan = DatasetPlan(
+            recipe=spec,
+            seed=self.seed,
+            files=self.files or spec.files,
+            subfolders=folders,
+            depth=depth,
+            folder=TRAINING if self.layout == "dlio" else "",
+        )
+        return replace(plan, files=files_for(plan, parse_bytes(self.size))) if self.size else plan
+
+    def _recipe(self) -> Recipe:
+        if self.recipe is None:
+            raise SpecError(
+                "generate needs a recipe",
+                "--recipe kits19 --size 2TB is 3D U-Net's dataset, --recipe tiny a first look; there are "
+                "also " + ", ".join(name for name in names("datasets") if name not in ("kits19", "tiny")),
+            )
+        payload = self.payload or ("ct-realistic" if self.seeds else None)
+        chosen = {"format": self.form, "payload": payload}
+        settings = [f"{key}={value}" for key, value in chosen.items() if value]
+        return load_recipe(self.recipe, [*(self.settings or ()), *settings])
+
+    def _like(self, folder: Path) -> tuple[Recipe, int, int]:
+        """Return the recipe of files like those of `folder`, their folders and the depth of these."""
+        if self.recipe or self.form or self.seeds or self.settings:
+            raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
+        found = _likeness(folder, content=self.payload == "ratio=measured")
+        payload = self.payload or "incompressible"
+        if payload == "ratio=measured" and found.ratio is not None:
+            payload = "incompressible" if found.ratio < 1.02 else f"ratio={min(64.0, found.ratio):.2f}"
+        return found.recipe(payload), found.folders, found.depth
+
+
+def generate(
+    folder: Annotated[
+        str, typer.Argument(metavar="DIR", help="Folder of the dataset to be, or s3://BUCKET/PREFIX.")
+    ],
+    wanted: Wanted,
     threads: Annotated[
         int | None,
         typer.Option("--threads", min=1, help="Writers of a process; default: a few more than cores."),
@@ -78,10 +133,6 @@ def generate(
         typer.Option(
             "--dask", metavar="ADDRESS", help="A Dask scheduler, or local for workers in this process."
         ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any key of the recipe; repeatable."),
     ] = None,
     fsync: Annotated[
         bool, typer.Option("--fsync/--no-fsync", help="Each file on the disk before it gets its name.")
@@ -93,7 +144,7 @@ def generate(
         bool, typer.Option("--space-check/--no-space-check", help="Compare the plan with the free space.")
     ] = True,
     paranoid: Annotated[bool, typer.Option("--paranoid", help="Resuming: compare checksums too.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")] = False,
+    dry_run: options.DryRun = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the dataset in DIR.")] = False,
 ) -> None:
     """Make a dataset; the same command again resumes, and gives the same bytes however it was run.
@@ -103,17 +154,13 @@ def generate(
       feedrate generate /mnt/ai/kits19 --recipe kits19 --size 2TB
       feedrate generate s3://bucket/imagenet --recipe resnet50 --files 1024
     """
-    plan = _plan_of(
-        recipe=recipe, like=like, files=files, size=size, seed=seed, form=form, payload=payload,
-        seeded=seeds is not None, subfolders=subfolders, layout=layout, settings=settings or [],
-    )  # fmt: skip
+    plan = wanted.plan()
     store = open_store(parse_place(folder))
     if dry_run:
         _say_plan(store, plan)
         return
-
     how = Filling(
-        seeds=seeds,
+        seeds=wanted.seeds,
         threads=threads,
         dask=dask or "",
         write=WriteOptions(direct=direct, sync=fsync),
@@ -135,56 +182,7 @@ def generate(
         _say_done(filled)
 
 
-def _plan_of(
-    *,
-    recipe: str | None,
-    like: Path | None,
-    files: int | None,
-    size: str | None,
-    seed: int,
-    form: str | None,
-    payload: str | None,
-    seeded: bool,
-    subfolders: int | None,
-    layout: str,
-    settings: list[str],
-) -> DatasetPlan:
-    """The dataset that these options describe. Raises SpecError, DatasetError."""
-    if files and size:
-        raise SpecError("--files and --size were both given", "leave one of them out")
-    tree = (subfolders or 0, 1)
-    if like is not None:
-        if recipe or form or seeded or settings:
-            raise SpecError("--like takes its recipe from the folder", "leave out --recipe, --format, --set")
-        likeness = _likeness(like, payload)
-        spec = likeness.recipe(_payload_like(payload, likeness))
-        if subfolders is None:
-            tree = (likeness.folders, likeness.depth)
-    elif recipe is None:
-        raise SpecError(
-            "generate needs a recipe",
-            "--recipe kits19 --size 2TB is 3D U-Net's dataset, --recipe tiny a first look; there are also "
-            + ", ".join(name for name in names("datasets") if name not in ("kits19", "tiny")),
-        )
-    else:
-        chosen = [f"{key}={value}" for key, value in (("format", form), ("payload", payload)) if value]
-        if seeded and not payload:
-            chosen.append("payload=ct-realistic")
-        spec = load_recipe(recipe, [*settings, *chosen])
-    if layout not in ("flat", "dlio"):
-        raise SpecError(f"--layout {layout!r} is not known", "use flat or dlio")
-    plan = DatasetPlan(
-        recipe=spec,
-        seed=seed,
-        files=files or spec.files,
-        subfolders=tree[0],
-        depth=tree[1],
-        folder=TRAINING if layout == "dlio" else "",
-    )
-    return replace(plan, files=files_for(plan, parse_bytes(size))) if size else plan
-
-
-def _likeness(folder: Path, payload: str | None) -> Likeness:
+def _likeness(folder: Path, content: bool) -> Likeness:
     """Describe `folder`; a line on the terminal counts its files meanwhile. Raises DatasetError."""
 
     def counted(files: int, size: int) -> None:
@@ -192,19 +190,13 @@ def _likeness(folder: Path, payload: str | None) -> Likeness:
             print(f"\r\x1b[K{folder}: {files} files, {show_bytes(size)}", end="", file=sys.stderr, flush=True)
 
     try:
-        found = look_at(folder, content=payload == "ratio=measured", progress=counted)
+        found = look_at(folder, content=content, progress=counted)
     finally:
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     if found.empty and world().rank == 0:
         print(f"{folder}: {found.empty} empty files are left out", file=sys.stderr)
     return found
-
-
-def _payload_like(payload: str | None, likeness: Likeness) -> str:
-    if payload == "ratio=measured" and likeness.ratio is not None:
-        return "incompressible" if likeness.ratio < 1.02 else f"ratio={min(64.0, likeness.ratio):.2f}"
-    return payload or "incompressible"
 
 
 def _say_plan(store: Store, plan: DatasetPlan) -> None:

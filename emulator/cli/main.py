@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -12,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from emulator import __version__, live
 from emulator.cli.defaults import with_defaults
+from emulator.cli.groups import with_groups
 from emulator.errors import EXIT_STATUS, FeedrateError, MissingError, SpecError, storage_error, unexpected
 from emulator.launch.launched import rank_hint, started_by_mpi
 from emulator.launch.watch import DEFAULT_TIMEOUT, OPTION, storage_timeout
@@ -23,10 +25,18 @@ HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Context settings of every command."""
 
 
-def _of_every_verb(
+def _check_timeout() -> float:
+    """Check what `cli.entry` read before any option was parsed, and took the default for if it was wrong."""
+    return storage_timeout(sys.argv[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfEveryVerb:
+    """The options that every verb has."""
+
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer as a line of JSON on stdout, all else on stderr.")
-    ] = False,
+    ] = False
     live: Annotated[
         str,
         typer.Option(
@@ -35,22 +45,31 @@ def _of_every_verb(
             help="Progress: lines, json (an object a second on stdout), json:FILE or off. "
             "Default: a live view on a terminal, else lines.",
         ),
-    ] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer and errors.")] = False,
+    ] = "auto"
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer and errors.")] = False
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print what is started, with which options.")
-    ] = False,
+    ] = False
     storage_timeout: Annotated[
         str,
         typer.Option(
             OPTION,
             metavar="TIME",
-            callback=lambda: storage_timeout(sys.argv[1:]),  # cli.entry has used it by now: check it only
+            callback=_check_timeout,
             help="Give up when a call into the storage has not returned for this long.",
         ),
-    ] = show_seconds(DEFAULT_TIMEOUT),
-) -> None:
-    """Options of every verb."""
+    ] = show_seconds(DEFAULT_TIMEOUT)
+
+    def apply(self) -> None:
+        """Choose how this process prints. Raises SpecError, StorageError."""
+        live.speak(
+            live=self.live,
+            answer_json=self.as_json,
+            quiet=self.quiet,
+            verbose=self.verbose,
+            rank=rank_hint() if started_by_mpi() else None,
+            terminal=_terminal,
+        )
 
 
 class VerbCommand(TyperCommand):
@@ -74,19 +93,6 @@ class VerbCommand(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
-
-    def invoke(self, ctx: Any) -> Any:
-        given = {name: ctx.params.pop(name) for name in ("as_json", "live", "quiet", "verbose")}
-        ctx.params.pop("storage_timeout")
-        live.speak(
-            live=given["live"],
-            answer_json=given["as_json"],
-            quiet=given["quiet"],
-            verbose=given["verbose"],
-            rank=rank_hint() if started_by_mpi() else None,
-            terminal=_terminal,
-        )
-        return super().invoke(ctx)
 
 
 def parameters(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
@@ -143,15 +149,11 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in VERBS:
             return None
-        verb = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        verb = with_groups(VERBS.load(cmd_name), OfEveryVerb)
+        own = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         epilog = "Exit status: see feedrate --help."
-        made = verb.command(cmd_name, cls=VerbCommand, context_settings=HELP, epilog=epilog)
-        made(VERBS.load(cmd_name))
-        common = typer.Typer(add_completion=False)
-        common.command()(_of_every_verb)
-        command: Any = _with_metavars(typer.main.get_command(verb), VERBS.load(cmd_name))
-        command.params += typer.main.get_command(common).params
-        return command
+        own.command(cmd_name, cls=VerbCommand, context_settings=HELP, epilog=epilog)(verb)
+        return _with_metavars(typer.main.get_command(own), verb)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):

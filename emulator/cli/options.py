@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,6 @@ from emulator import live
 from emulator.analysis.gate import require as judge
 from emulator.config.reader import to_plain
 from emulator.config.storage import Cache
-from emulator.config.workload import Placement
 from emulator.errors import SpecError
 from emulator.files import require_writable
 from emulator.record.result import RunResult
@@ -26,27 +25,8 @@ from emulator.report.terminal import print_result
 from emulator.report.view import kind_of
 from emulator.text import masked
 
-
-def one_of(option: str, *choices: str) -> Callable[[str], Any]:
-    """The parser of an option that takes one of `choices`; it raises SpecError."""
-
-    def parse(value: str) -> str:
-        if value not in choices:
-            raise SpecError(f"{option} {value!r} is not known", "use " + " or ".join(choices))
-        return value
-
-    return parse
-
-
-Dataset = Annotated[str, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")]
-OptionalDataset = Annotated[
-    str | None, typer.Argument(metavar="DIR", help="Folder of the dataset, or s3://BUCKET/PREFIX.")
-]
 WorkloadName = Annotated[
     str, typer.Option("--workload", "-w", metavar="NAME", help="Name or path; see feedrate workloads.")
-]
-OptionalWorkload = Annotated[
-    str | None, typer.Option("--workload", "-w", metavar="NAME", help="Name or path; see feedrate workloads.")
 ]
 Out = Annotated[
     Path | None, typer.Option(metavar="OUT", help="Folder for the result; default feedrate-results/...")
@@ -61,72 +41,48 @@ Epochs = Annotated[
     ),
 ]
 Steps = Annotated[int | None, typer.Option(min=1, help="At most this many steps of each rank a point.")]
-PlacementName = Annotated[
-    Placement,
-    typer.Option(
-        "--placement",
-        parser=one_of("--placement", *get_args(Placement)),
-        metavar="spread|pack",
-        help="Active ranks on all hosts evenly, or on one host after the other.",
-    ),
-]
 CacheName = Annotated[
     Cache,
-    typer.Option(
-        "--cache",
-        parser=one_of("--cache", *get_args(Cache)),
-        metavar="cold|warm",
-        help="Whether this host's page cache may serve reads.",
-    ),
+    typer.Option("--cache", metavar="cold|warm", help="Whether this host's page cache may serve reads."),
 ]
 StorageText = Annotated[str, typer.Option("--storage", metavar="HOW", help="posix or shaped:RATE[,LATENCY].")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the workload; repeatable.")
-]
-Mismatched = Annotated[
-    bool, typer.Option("--mismatched-dataset", help="Run on a dataset unlike the workload's; results say so.")
-]
-VerifyReads = Annotated[
-    bool, typer.Option("--verify-reads", help="Compare every sample with its checksum while reading.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and touch nothing.")]
 Ranks = Annotated[
     int | None,
     typer.Option("--ranks", "-n", min=1, help="Ranks to start on this machine; not needed under mpirun."),
 ]
-
-
 Label = Annotated[str, typer.Option("--label", metavar="TEXT", help="A name for the result, for people.")]
 
 
-Require = Annotated[
-    int | None,
-    typer.Option(
-        "--require", min=1, metavar="N", help="Exit with 10 if fewer than N are fed, 9 if nobody can tell."
-    ),
-]
-Threshold = Annotated[
-    float | None,
-    typer.Option(
-        "--threshold",
-        min=0.01,
-        max=1.0,
-        metavar="SHARE",
-        help="Share of ideal throughput from which an accelerator is fed; default: the workload's.",
-    ),
-]
-Junit = Annotated[
-    Path | None, typer.Option("--junit", metavar="FILE", help="Write what --require found as JUnit XML.")
-]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """The demands of --require, --threshold and --junit on a result."""
+    """The options that turn a result into an exit status."""
 
-    require: int | None
-    threshold: float | None
-    junit: Path | None
+    require: Annotated[
+        int | None,
+        typer.Option(
+            "--require",
+            min=1,
+            metavar="N",
+            help="Exit with 10 if fewer than N are fed, 9 if nobody can tell.",
+        ),
+    ] = None
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--threshold",
+            min=0.01,
+            max=1.0,
+            metavar="SHARE",
+            help="Share of ideal throughput from which an accelerator is fed; default: the workload's.",
+        ),
+    ] = None
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write what --require found as JUnit XML.")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.junit is not None:

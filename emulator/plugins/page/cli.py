@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -21,41 +22,67 @@ from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
 from emulator.units import parse_share
 
-Html = Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")]
-Png = Annotated[Path | None, typer.Option("--png", help="Write the plots as a picture.")]
-Svg = Annotated[Path | None, typer.Option("--svg", help="Write the plots as a drawing.")]
-Csv = Annotated[
-    Path | None,
-    typer.Option("--csv", metavar="FILE", help="Write the points as CSV, in bytes and seconds; - is stdout."),
-]
-Markdown = Annotated[
-    Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown; - is stdout.")
-]
 STDOUT = Path("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """The options that write what is shown as files."""
+
+    html: Annotated[Path | None, typer.Option("--html", help="Write one self-contained page.")] = None
+    png: Annotated[Path | None, typer.Option("--png", help="Write the plots as a picture.")] = None
+    svg: Annotated[Path | None, typer.Option("--svg", help="Write the plots as a drawing.")] = None
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write the points as CSV, in bytes and seconds; - is stdout."
+        ),
+    ] = None
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write it as Markdown; - is stdout.")
+    ] = None
+
+    def paths(self, openmetrics: Path | None = None) -> dict[str, Path]:
+        """Return suffix -> file of those that are asked for, after a look whether they can be written.
+
+        Raises SpecError, StorageError.
+        """
+        given = {"html": self.html, "png": self.png, "svg": self.svg, "csv": self.csv, "md": self.markdown}
+        found = {suffix: path for suffix, path in (given | {"prom": openmetrics}).items() if path}
+        if list(found.values()).count(STDOUT) > 1:
+            raise SpecError("two options write to stdout", "give one of them the name of a file")
+        for suffix, path in found.items():
+            if path == STDOUT:
+                continue
+            if path.suffix.lower() in PICTURES - {f".{suffix}"}:
+                raise SpecError(
+                    f"--{suffix} {path} ends in {path.suffix}, and it would be {suffix.upper()}",
+                    f"write {path.with_suffix('.' + suffix)}",
+                )
+            require_writable(path)
+        return found
+
+
+PICTURES = frozenset((".png", ".svg", ".html", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"))
+"""Endings of files whose content must be what they say."""
 
 
 def report(
     out: Annotated[
         Path, typer.Argument(help="A result: the folder given to --out, its run.json, or a folder of them.")
     ],
+    files: Files,
+    gate: options.Gate,
     baseline: Annotated[
         list[Path] | None, typer.Option(metavar="OUT", help="Beside this feedrate baseline; repeatable.")
     ] = None,
     system: Annotated[
         list[str] | None, typer.Option(help="With the efficiency of this system; name or file; repeatable.")
     ] = None,
-    html: Html = None,
-    png: Png = None,
-    svg: Svg = None,
-    csv: Csv = None,
-    markdown: Markdown = None,
     openmetrics: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the figures as OpenMetrics, for node_exporter's textfiles."),
     ] = None,
-    require: options.Require = None,
-    threshold: options.Threshold = None,
-    junit: options.Junit = None,
 ) -> None:
     """Show a result: table, knee, what qualifies it; write it as a page or a picture.
 
@@ -64,29 +91,23 @@ def report(
       feedrate report sweep --html sweep.html
       feedrate report sweep --require 8 --junit gate.xml
     """
-    files = {"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown, "prom": openmetrics}
-    _check(files)
-    gate = options.Gate(require, threshold, junit)
+    paths = files.paths(openmetrics)
     found = page.report(out, baseline or [], system or [])
     if live.for_programs():
         beside = [as_plain(table) for table in found.tables]
         live.answer({**options.answer_of(found.result, found.folder), "beside": beside})
-    _show(found, files)
+    _show(found, paths)
     gate.leave(found.result)
 
 
 def compare(
     outs: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Results: folders given to --out.")],
+    files: Files,
     reference: Annotated[
         list[str] | None,
         typer.Option(help="A table of published figures, by name or CSV file; repeatable; all: every one."),
     ] = None,
     match: Annotated[str, typer.Option(help="Only published systems whose name contains this.")] = "",
-    html: Html = None,
-    png: Png = None,
-    svg: Svg = None,
-    csv: Csv = None,
-    markdown: Markdown = None,
     fail_if_worse: Annotated[
         str | None,
         typer.Option(
@@ -106,8 +127,7 @@ def compare(
       feedrate compare old new --html compare.html
       feedrate compare old new --fail-if-worse 5%
     """
-    files = {"html": html, "png": png, "svg": svg, "csv": csv, "md": markdown}
-    _check(files)
+    paths = files.paths()
     share = None if fail_if_worse is None else parse_share("--fail-if-worse", fail_if_worse)
     if junit is not None:
         if share is None:
@@ -116,7 +136,7 @@ def compare(
     comparison = comparing.compare_folders(outs, reference or [], match)
     if live.for_programs():
         live.answer(comparing.as_plain(comparison))
-    _show(comparison, files)
+    _show(comparison, paths)
     if share is not None:
         verdicts = comparing.gate(share, comparison)
         for verdict in verdicts:
@@ -126,34 +146,15 @@ def compare(
         raise typer.Exit(worst(verdicts))
 
 
-def _show(document: page.Document, files: Mapping[str, Path | None]) -> None:
+def _show(document: page.Document, paths: Mapping[str, Path]) -> None:
     """Show it for people, unless a file is stdout, and write the files. Raises StorageError, MissingError."""
-    if not live.for_programs() and STDOUT not in files.values():
+    if not live.for_programs() and STDOUT not in paths.values():
         print_blocks(document.blocks)
-    for form, path in files.items():
+    for form, path in paths.items():
         if path == STDOUT:
             sys.stdout.write(document.text(form))
-        elif path is not None:
-            document.write(path, form)
-            if not live.quiet():
-                what = {"html": "page", "png": "picture", "svg": "picture"}.get(form, "file")
-                typer.echo(f"{what}: {path}")
-
-
-def _check(files: Mapping[str, Path | None]) -> None:
-    """Refuse files that cannot be written, before anything is drawn. Raises SpecError, StorageError.
-
-    `files` maps the usual suffix of each kind of file to the one that is asked for.
-    """
-    if list(files.values()).count(STDOUT) > 1:
-        raise SpecError("two options write to stdout", "give one of them the name of a file")
-    pictures = {".png", ".svg", ".html", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"}
-    for suffix, path in files.items():
-        if path is None or path == STDOUT:
             continue
-        if path.suffix.lower() in pictures - {f".{suffix}"}:
-            raise SpecError(
-                f"--{suffix} {path} ends in {path.suffix}, and it would be {suffix.upper()}",
-                f"write {path.with_suffix('.' + suffix)}",
-            )
-        require_writable(path)
+        document.write(path, form)
+        if not live.quiet():
+            what = {"html": "page", "png": "picture", "svg": "picture"}.get(form, "file")
+            typer.echo(f"{what}: {path}")

@@ -34,6 +34,7 @@ def simulate(
     workload: options.WorkloadName,
     system: Annotated[str, SYSTEM],
     counts: Annotated[str, typer.Option(help="Process counts: 1,8,64 or 1-8 or 1,10,...,100000.")],
+    gate: options.Gate,
     out: options.Out = None,
     label: options.Label = "",
     hosts: Hosts = None,
@@ -42,9 +43,6 @@ def simulate(
     dataset: Annotated[Path | None, typer.Option(help="Take the samples' sizes from it.")] = None,
     files: Annotated[int | None, typer.Option(min=1, help="Samples, when no dataset is given.")] = None,
     settings: options.Settings = None,
-    require: options.Require = None,
-    threshold: options.Threshold = None,
-    junit: options.Junit = None,
     force: options.Force = False,
 ) -> None:
     """Predict a sweep on a described or fitted system, up to 100,000 ranks.
@@ -54,7 +52,6 @@ def simulate(
       feedrate simulate -w unet3d-h100 -s weka-performance --counts 64,128,256,512
       feedrate simulate -w mine.toml -s system.toml --counts 1-64 --hosts 8
     """
-    gate = options.Gate(require, threshold, junit)
     spec = load_workload(workload, gate.settings(settings))
     out = out or options.default_out(spec.name)
     result, _ = in_virtual_time(

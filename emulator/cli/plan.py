@@ -1,0 +1,147 @@
+"""What `feedrate run` and `sweep` would do: runs, bytes, time, and the memory that ranks take."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import psutil
+import typer
+
+from emulator import live
+from emulator.dataset.manifest import Manifest
+from emulator.errors import LaunchError
+from emulator.launch.mpirun import feedrate, find_launcher
+from emulator.record.machine import memory_bytes
+from emulator.registry import LOADERS
+from emulator.run.point import TrainingJob
+from emulator.sweep.outlook import Pace, start_seconds
+from emulator.sweep.schedule import Schedule
+from emulator.units import show_bytes, show_rate, show_seconds
+
+TORCH_BYTES = 350e6
+"""Resident bytes of a rank with PyTorch imported, before it reads anything (measured, torch 2.13 CPU)."""
+
+WORKER_BYTES = 60e6
+"""Bytes of a DataLoader worker that it shares with no other, before it reads anything (measured)."""
+
+OWN_BYTES = 20e6
+"""Bytes of a rank that it shares with no other, before it reads anything (measured: 17 to 22 MB)."""
+
+DIRECT_BYTES = 60e6
+"""Resident bytes of a rank with the direct loader, before it reads anything."""
+
+
+def show_plan(job: TrainingJob, manifest: Manifest, schedule: Schedule, ranks: int) -> None:
+    """Print what would be done, and the command that starts it. Raises DatasetError."""
+    pace = Pace(job, manifest)
+    runs = _runs(job, pace, schedule)
+    seconds = start_seconds(ranks) + sum(pace.between() + run.seconds for run in runs)
+    seconds = min(seconds, schedule.seconds_left)
+    words = [word for word in sys.argv[1:] if word not in ("--dry-run", "--json")]
+    try:
+        command = shlex.join(find_launcher().command(ranks, feedrate(words)))
+    except LaunchError as error:
+        command = str(error)
+    if live.for_programs():
+        live.answer(
+            {
+                "dataset": str(job.dataset),
+                "workload": job.workload.name,
+                "ranks": ranks,
+                "assumption": schedule.assumption,
+                "runs": [asdict(run) for run in runs],
+                "bytes": sum(run.bytes for run in runs),
+                "seconds": seconds,
+                "command": command,
+            }
+        )
+        return
+    for line in _plan_lines(job, manifest, pace.sample_bytes, runs, schedule, seconds):
+        typer.echo(line)
+    typer.echo(f"command:        {command}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run of a process count that is not yet measured."""
+
+    ranks: int
+    steps: int
+    bytes: float
+    seconds: float
+    """Seconds of its steps, on storage that is fast enough but for its shaping."""
+
+
+def _runs(job: TrainingJob, pace: Pace, schedule: Schedule) -> list[PlannedRun]:
+    """Return what the schedule is expected to run. Raises DatasetError."""
+    found = []
+    for ranks in schedule.expected((), pace.limit):
+        steps = pace.steps(ranks)
+        read = ranks * steps * job.workload.loader.batch_size * pace.sample_bytes
+        found.append(PlannedRun(ranks=ranks, steps=steps, bytes=read, seconds=steps * pace.step(ranks, ())))
+    return found
+
+
+def _plan_lines(
+    job: TrainingJob,
+    manifest: Manifest,
+    mean: float,
+    runs: Sequence[PlannedRun],
+    schedule: Schedule,
+    seconds: float,
+) -> list[str]:
+    """Return the plan for people. `mean` are the bytes of a sample, `seconds` those expected in all."""
+    workload = job.workload
+    memory = DIRECT_BYTES + _buffers(job, mean)
+    if LOADERS.load(job.loader).tensors:
+        memory += TORCH_BYTES - DIRECT_BYTES
+        memory += WORKER_BYTES * workload.loader.workers
+    lines = [
+        f"workload:       {workload.name}: {workload.title}",
+        f"dataset:        {job.dataset}: {len(manifest.names)} files, {show_bytes(manifest.total)}",
+        f"storage:        {job.storage}",
+        f"loader:         {job.loader}; one rank asks {show_rate(workload.ideal_samples_per_second * mean)}",
+        f"memory a rank:  about {show_bytes(memory)}",
+        "",
+        "ranks  steps  bytes read  seconds at least",
+    ]
+    lines += [
+        f"{run.ranks:5d}  {run.steps:5d}  {show_bytes(run.bytes):>10}  {show_seconds(run.seconds):>16}"
+        for run in runs
+    ]
+    read = show_bytes(sum(run.bytes for run in runs))
+    if not schedule.assumption:
+        return [*lines, "", f"expected time:  about {show_seconds(seconds)} if the storage keeps up"]
+    return [
+        *lines,
+        "",
+        f"expected:       about {len(runs)} runs, {read}, {show_seconds(seconds)} if the storage keeps up",
+        f"                counts and their number follow what is measured: {schedule.assumption}",
+    ]
+
+
+def _buffers(job: TrainingJob, mean: float) -> float:
+    """Return the bytes that a rank's loader holds samples of `mean` bytes in."""
+    loader = job.workload.loader
+    if not LOADERS.load(job.loader).tensors:
+        return loader.workers * loader.block_bytes
+    voxel_bytes = 5  # float32 image and uint8 label
+    kept = math.prod(loader.crop) * voxel_bytes if loader.crop else mean
+    return loader.workers * mean + (loader.prefetch + 1) * loader.batch_size * kept
+
+
+def require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
+    """Raises LaunchError when what ranks share with no other does not fit into the memory of this host."""
+    each, free = (
+        OWN_BYTES + _buffers(job, Pace(job, manifest).sample_bytes),
+        min(psutil.virtual_memory().available, memory_bytes()),
+    )
+    if ranks * each > free:
+        raise LaunchError(
+            f"{ranks} ranks need {show_bytes(ranks * each)} of memory or more, {show_bytes(free)} are free",
+            f"at most -n {int(free // each)} here, or smaller batches and blocks, or more hosts",
+        )
