@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from emulator.config.storage import parse_place
 from emulator.config.workload import load_workload
 from emulator.dataset.manifest import read_manifest
 from emulator.dataset.plan import DatasetPlan
-from emulator.errors import Inconclusive, MissingError, RankError
+from emulator.errors import Inconclusive, RankError
 from emulator.launch.forkserver import Preload
 from emulator.launch.mpirun import launch
 from emulator.record.out import check_out, read_failure
@@ -64,18 +65,13 @@ __all__ = [
 
 
 COLUMNS = (
-    ("ranks", "<i8"),
-    ("samples_per_second", "<f8"),
-    ("bytes_per_second", "<f8"),
-    ("ideal_samples_per_second", "<f8"),
-    ("au", "<f8"),
-    ("x_ideal", "<f8"),
-    ("wait_share", "<f8"),
-    ("seconds", "<f8"),
-    ("samples", "<i8"),
-    ("bytes", "<i8"),
+    *((name, "<i8") for name in ("ranks", "samples", "bytes")),
+    *((name, "<f8") for name in ("samples_per_second", "bytes_per_second", "ideal_samples_per_second")),
+    *((name, "<f8") for name in ("au", "x_ideal", "wait_share", "seconds")),
 )
 """Columns of `Result.table`: fields of Point, in its units."""
+Place = str | os.PathLike[str]
+"""A folder, a file, or for datasets also an s3:// URL."""
 
 
 @dataclass(frozen=True)
@@ -116,17 +112,6 @@ class Result:
         rows = [tuple(getattr(point, name) for name, _ in COLUMNS) for point in self.points]
         return np.array(rows, dtype=list(COLUMNS))
 
-    def frame(self) -> Any:
-        """`table` as a pandas DataFrame with what limits each point. Raises MissingError without pandas."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingError("the package pandas is not installed", "pip install pandas") from None
-        frame = pandas.DataFrame(self.table)
-        frame["bound"] = [point.bound.kind if point.bound else None for point in self.points]
-        frame["flags"] = [", ".join(flag.name for flag in point.flags) for point in self.points]
-        return frame
-
     def _repr_markdown_(self) -> str:
         """Show title, answer and tables in a notebook."""
         tables = [markdown(table) for table in kind_of(self.run).tables(self.run) if not table.detail]
@@ -152,13 +137,13 @@ class Picture:
     def _repr_svg_(self) -> str:
         return self.svg
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: Place) -> None:
         """Write it as a file that ends in .svg or .png. Raises StorageError, MissingError."""
         file = Path(path)
         write_picture([self.figure], file, file.suffix.removeprefix("."), heading="")
 
 
-def read(out: str | os.PathLike[str]) -> Result:
+def read(out: Place) -> Result:
     """The result in the folder OUT, also of a run that was cut off. Raises StorageError, SpecError."""
     return Result(recovered(Path(out)), partial(read_steps, Path(out)))
 
@@ -172,7 +157,7 @@ def figures(result: Result | RunResult) -> list[Picture]:
 
 
 def generate(
-    place: str | os.PathLike[str],
+    place: Place,
     recipe: str,
     *,
     files: int | None = None,
@@ -192,61 +177,42 @@ def generate(
     return filled
 
 
-def verify(place: str | os.PathLike[str], how: Checking | None = None) -> Checked:
+def verify(place: Place, how: Checking | None = None) -> Checked:
     """Compare a dataset with its manifest. Raises DatasetError when there is none, StorageError."""
     checked = check(parse_place(os.fspath(place)), Comm(), how)
     assert checked is not None
     return checked
 
 
-def run(
-    dataset: str | os.PathLike[str],
-    workload: str,
-    ranks: int,
-    *,
-    out: str | os.PathLike[str],
-    **options: object,
-) -> Result:
+def run(dataset: Place, workload: str, ranks: int, *, out: Place, **options: object) -> Result:
     """Emulate training with `ranks` ranks, which mpirun starts on this machine.
 
     `options` are those of `feedrate run` with underscores: loader="direct", steps=100,
     storage="shaped:1GB/s", set=["loader.workers=8"], force=True. Call it in the main thread. Raises
     FeedrateError.
     """
-    return _measured("run", ranks, dataset, workload, out, options)
+    return _measured("run", dataset, workload, ranks, Path(out), options)
 
 
-def sweep(
-    dataset: str | os.PathLike[str],
-    workload: str,
-    *,
-    ranks: int = 16,
-    out: str | os.PathLike[str],
-    **options: object,
-) -> Result:
+def sweep(dataset: Place, workload: str, *, ranks: int = 16, out: Place, **options: object) -> Result:
     """Look for the knee up to `ranks` ranks, which mpirun starts on this machine.
 
     `options` are those of `feedrate sweep`, as in `run`: counts="1,2,4", budget="10min", precision=0.1. A
     sweep whose knee is not identifiable is a result, too: see `Result.knee`. Raises FeedrateError.
     """
-    return _measured("sweep", ranks, dataset, workload, out, options)
+    return _measured("sweep", dataset, workload, ranks, Path(out), options)
 
 
 def _measured(
-    verb: str,
-    ranks: int,
-    dataset: str | os.PathLike[str],
-    workload: str,
-    out: str | os.PathLike[str],
-    options: Mapping[str, object],
+    verb: str, dataset: Place, workload: str, ranks: int, out: Path, options: Mapping[str, object]
 ) -> Result:
     """Start `feedrate VERB` as ranks, and read what they kept."""
     read_manifest(parse_place(os.fspath(dataset)))  # what can be seen from here is an exception
-    words = [verb, os.fspath(dataset), "--workload", workload, "--out", os.fspath(out), *_words(options)]
+    words = [verb, os.fspath(dataset), *_words({"workload": workload, "out": out, **options})]
     loader = str(options.get("loader", "torch"))
-    status = launch(ranks, words, Path(out), Preload(rank_server, [sweep_ranks], loader))
+    status = launch(ranks, words, out, Preload(rank_server, [sweep_ranks], loader))
     if status not in (0, Inconclusive.exit_code):
-        raise RankError(f"feedrate {verb} ended with status {status}", read_failure(Path(out)))
+        raise RankError(f"feedrate {verb} ended with status {status}", read_failure(out))
     return read(out)
 
 
@@ -263,9 +229,16 @@ def _words(options: Mapping[str, object]) -> list[str]:
     return words
 
 
-def baseline(
-    folder: str | os.PathLike[str], *, out: str | os.PathLike[str], force: bool = False, **options: Any
-) -> Result:
+@contextmanager
+def _ending(what: str, out: Path) -> Iterator[None]:
+    """Raise RankError where a measurement ends with a status that only a command would show."""
+    try:
+        yield
+    except Quiet as end:
+        raise RankError(f"{what} ended with status {end.code}", read_failure(out)) from None
+
+
+def baseline(folder: Place, *, out: Place, force: bool = False, **options: Any) -> Result:
     """Measure the storage's own limits below `folder` by fio, on this host.
 
     `options` are those of `plugins.baseline.fio_plan.fio_plan`: suite="mixed", quick=True, depths=(1, 32),
@@ -277,18 +250,16 @@ def baseline(
     plan = fio_plan(Path(folder), Path(out), **options)
     plan.check(1)  # what can be seen from here is an exception
     check_out(plan.out, force)
-    try:
+    with _ending("the baseline", plan.out):
         measure(plan, Comm(), force=force)
-    except Quiet as end:
-        raise RankError(f"the baseline ended with status {end.code}", read_failure(plan.out)) from None
     return read(out)
 
 
 def checkpoint(
-    folder: str | os.PathLike[str],
+    folder: Place,
     model: str = "llama3-8b",
     *,
-    out: str | os.PathLike[str],
+    out: Place,
     ranks: int | None = None,
     scale: str = "1",
     settings: Sequence[str] = (),
@@ -303,22 +274,20 @@ def checkpoint(
     from emulator.plugins.checkpoint.job import checkpoint_job
     from emulator.plugins.checkpoint.start import run_checkpoint
 
-    said = {"scale": scale, "set": settings, "force": force, **options}
-    words = ["checkpoint", os.fspath(folder), "--model", model, "--out", os.fspath(out), *_words(said)]
+    said = {"model": model, "out": out, "scale": scale, "set": settings, "force": force, **options}
+    words = ["checkpoint", os.fspath(folder), *_words(said)]
     job = checkpoint_job(
         Path(folder), Path(out), model=model, scale=parse_scale(scale), settings=settings, **options
     )
-    try:
+    with _ending("feedrate checkpoint", job.out):
         run_checkpoint(job, words, ranks, force=force)
-    except Quiet as end:
-        raise RankError(f"feedrate checkpoint ended with status {end.code}", read_failure(job.out)) from None
     return read(out)
 
 
 def record(
     command: Sequence[str],
     *,
-    out: str | os.PathLike[str],
+    out: Place,
     steps: int | None = None,
     warmup: int = 5,
     keep_names: bool = False,
@@ -346,12 +315,7 @@ def record(
     return replays.check(written, watch) if check and not ran.status else written
 
 
-def report(
-    out: str | os.PathLike[str],
-    *,
-    baselines: Sequence[str | os.PathLike[str]] = (),
-    systems: Sequence[str] = (),
-) -> Report:
+def report(out: Place, *, baselines: Sequence[Place] = (), systems: Sequence[str] = ()) -> Report:
     """A result with what stands beside it: baselines of the same storage, systems by name or file.
 
     `out` may be a folder of results. `Report.write` makes the page, pictures and files that
@@ -362,9 +326,7 @@ def report(
     return page.report(Path(out), [Path(one) for one in baselines], systems)
 
 
-def compare(
-    outs: Sequence[str | os.PathLike[str]], *, references: Sequence[str] = (), match: str = ""
-) -> Comparison:
+def compare(outs: Sequence[Place], *, references: Sequence[str] = (), match: str = "") -> Comparison:
     """Results beside each other and beside published ones: tables by name or CSV file, or `all`.
 
     `match` keeps published systems whose name has its words. Raises StorageError, SpecError.
@@ -382,7 +344,7 @@ def simulate(
     steps: int | None = None,
     hosts: int | None = None,
     settings: Sequence[str] = (),
-    out: str | os.PathLike[str] | None = None,
+    out: Place | None = None,
 ) -> Result:
     """A sweep in virtual time, as `feedrate simulate` runs it: no byte is read.
 

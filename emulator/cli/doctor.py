@@ -47,7 +47,7 @@ def doctor(
         *_mpi(),
         _package("torch loader", "torch", "pip install 'feedrate[torch]'; --loader direct works without"),
         _package("plots", "altair", "pip install 'feedrate[report]'; the terminal table works without"),
-        *([_objects(place)] if isinstance(place, ObjectURL) else _folder(place)),
+        *(_objects(place) if isinstance(place, ObjectURL) else _folder(place)),
         *_machine(),
         _tool("fio", "the storage's own limits need it: apt install fio, or dnf install fio"),
         _tool("rados", "baseline rados needs it: apt install ceph-common"),
@@ -77,30 +77,28 @@ class Finding:
     """True when no run works without it."""
 
 
+def _refused(what: str, error: FeedrateError) -> Finding:
+    return Finding(what, False, error.what, error.hint, required=True)
+
+
 def _mpi() -> Iterator[Finding]:
     try:
         launcher = find_launcher()
+        yield Finding("mpirun", True, f"{launcher.flavour} {launcher.version}, {launcher.path}")
     except LaunchError as error:
-        yield Finding("mpirun", False, error.what, error.hint, required=True)
-        yield Finding("ranks", False, " ".join(str(error).split()), required=True)
+        yield _refused("mpirun", error)
         return
-    yield Finding("mpirun", True, f"{launcher.flavour} {launcher.version}, {launcher.path}")
-    yield _library(launcher)
-    yield _ranks(launcher)
-
-
-def _library(launcher: Launcher) -> Finding:
-    """The MPI library that mpi4py finds; not good when it is of another family than the launcher."""
     try:
-        found = mpi_library()
+        library = mpi_library()
+        same = library.family is None or library.family.replace(" ", "").lower() == launcher.flavour
+        advice = (
+            f"mpirun is {launcher.flavour}'s; MPI4PY_MPIABI={launcher.flavour} has mpi4py look for its "
+            "library, and launch/README.md has which pairs work"
+        )
+        yield Finding("MPI library", same, f"mpi4py uses {library}", advice)
     except LaunchError as error:
-        return Finding("MPI library", False, error.what, error.hint, required=True)
-    same = found.family is None or found.family.replace(" ", "").lower() == launcher.flavour
-    advice = (
-        f"mpirun is {launcher.flavour}'s; MPI4PY_MPIABI={launcher.flavour} has mpi4py look for its library, "
-        "and launch/README.md has which pairs work"
-    )
-    return Finding("MPI library", same, f"mpi4py uses {found}", advice)
+        yield _refused("MPI library", error)
+    yield _ranks(launcher)
 
 
 def _ranks(launcher: Launcher) -> Finding:
@@ -142,15 +140,14 @@ def _tool(name: str, advice: str) -> Finding:
 
 
 def _folder(folder: Path) -> Iterator[Finding]:
-    if folder.is_dir():
-        mount, free = describe_mount(folder), shutil.disk_usage(folder).free
-        where = f"{mount.get('type', '?')} on {mount.get('mount', '?')}" if mount else str(folder)
-        yield Finding("storage", True, f"{where}, {show_bytes(free)} free")
-    else:
+    if not folder.is_dir():
         what = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
         advice = "give the folder that it is in" if folder.exists() else "mount it, or check the path"
         yield Finding("storage", False, what, advice, required=True)
         return
+    mount, free = describe_mount(folder), shutil.disk_usage(folder).free
+    where = f"{mount.get('type', '?')} on {mount.get('mount', '?')}" if mount else str(folder)
+    yield Finding("storage", True, f"{where}, {show_bytes(free)} free")
     try:
         direct = probe_direct(folder)
     except (FeedrateError, OSError) as error:
@@ -158,19 +155,14 @@ def _folder(folder: Path) -> Iterator[Finding]:
         return
     found = "works" if direct else "not on this file system"
     yield Finding("O_DIRECT", direct, found, "cold reads use posix_fadvise instead, at a higher cost in CPU")
-    yield _others("others", folder)
-    if not folder.samefile("."):
-        yield _others("others at OUT", Path())
-
-
-def _others(what: str, folder: Path) -> Finding:
-    """Look for other users who may write to `folder`, by modes and owners."""
-    try:
-        who = who_else_writes(folder.resolve())
-    except OSError as error:
-        who = f"cannot see the rights of {folder} ({error.strerror})"
-    advice = "they can change samples and results: chmod go-w, or use a folder of your own"
-    return Finding(what, not who, who or f"only you can write to {folder}", advice)
+    for what, place in (("others", folder), ("others at OUT", Path())):
+        if place is folder or not folder.samefile(place):
+            try:
+                who = who_else_writes(place.resolve())
+            except OSError as error:
+                who = f"cannot see the rights of {place} ({error.strerror})"
+            advice = "they can change samples and results: chmod go-w, or use a folder of your own"
+            yield Finding(what, not who, who or f"only you can write to {place}", advice)
 
 
 def who_else_writes(folder: Path) -> str:
@@ -178,13 +170,11 @@ def who_else_writes(folder: Path) -> str:
 
     Empty when nobody may. Root does not count; files in sub-folders are not looked at.
     """
-    me = os.geteuid()
     inside = [Path(entry.path) for entry in islice(os.scandir(folder), _ENTRIES)]
     for path in (folder, *folder.parents, *inside):
         info = path.lstat()
-        sticky = (
-            info.st_mode & stat.S_ISVTX and path in folder.parents
-        )  # in a sticky folder users may rename only what is theirs
+        # In a sticky folder users may rename only what is theirs.
+        sticky = info.st_mode & stat.S_ISVTX and path in folder.parents
         if stat.S_ISLNK(info.st_mode) or sticky:
             continue
         mode = f"{path} (mode {stat.S_IMODE(info.st_mode):o})"
@@ -192,7 +182,7 @@ def who_else_writes(folder: Path) -> str:
             return f"every user may write to {mode}"
         if info.st_mode & stat.S_IWGRP and info.st_gid not in (0, os.getegid()):
             return f"the group {info.st_gid} may write to {mode}"
-        if info.st_uid not in (0, me):
+        if info.st_uid not in (0, os.geteuid()):
             return f"user {info.st_uid} owns {mode}"
     return ""
 
@@ -201,24 +191,20 @@ _ENTRIES = 10_000
 """Largest number of entries of a folder to look at."""
 
 
-def _objects(place: ObjectURL) -> Finding:
+def _objects(place: ObjectURL) -> Iterator[Finding]:
     """List one object, which needs the endpoint, the keys and the bucket, or the cluster, user and pool."""
     try:
         some = next(iter(open_store(place).entries()), None)
+        yield Finding("storage", True, f"{place} answers, {'with' if some else 'no'} objects")
     except FeedrateError as error:
-        return Finding("storage", False, error.what, error.hint, required=True)
-    return Finding("storage", True, f"{place} answers, {'with' if some else 'no'} objects")
+        yield _refused("storage", error)
 
 
 def _machine() -> Iterator[Finding]:
     memory = Path("/dev/shm")
     free = shutil.disk_usage(memory).free if memory.is_dir() else 0
-    yield Finding(
-        "/dev/shm",
-        free >= 2**28,
-        f"{show_bytes(free)} free",
-        "MPI and DataLoader workers share memory there: mount it larger (docker: --shm-size=1g)",
-    )
+    advice = "MPI and DataLoader workers share memory there: mount it larger (docker: --shm-size=1g)"
+    yield Finding("/dev/shm", free >= 2**28, f"{show_bytes(free)} free", advice)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Finding("open files", soft >= 1024, f"at most {soft}", f"ulimit -n {min(hard, 65536)}")
     python = ".".join(map(str, sys.version_info[:3]))
@@ -235,7 +221,6 @@ def _plugins() -> Iterator[Finding]:
                 working += 1
             except MissingError as error:
                 yield Finding(f"{group.noun} {name}", False, error.what, error.hint)
-        yield from (
-            Finding("plug-in", False, hidden, "uninstall one of the two") for hidden in group.shadowed()
-        )
+        for hidden in group.shadowed():
+            yield Finding("plug-in", False, hidden, "uninstall one of the two")
     yield Finding("plug-ins", True, f"{working} can be imported")

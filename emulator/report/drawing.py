@@ -44,6 +44,7 @@ DARK = {
 FONT = "Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"
 TEXT = 12
 """Size of letters inside a plot, px."""
+DASH = [5, 3]
 LETTER = 6.8
 """px of a letter of a label, in the wide font that a Linux without others has."""
 SHORT_COUNT = "datum.value < 10000 ? format(datum.value, ',') : format(datum.value, '.3~s')"
@@ -118,6 +119,11 @@ def write_picture(
         spec = _spec(_picture(figures, heading, qualified), fig.PAPER)
     drawn = _rendered(kind, [spec])[0]
     write_whole(path, pointable(drawn.decode()) if kind == "svg" else drawn)
+
+
+def draw_result(result: RunResult, path: Path, kind: str) -> None:
+    """Write the first four figures as one picture, `svg` or else `png`. Raises MissingError, StorageError."""
+    write_picture(kind_of(result).figures(result)[:4], path, kind, title(result), marks_line(result))
 
 
 RENDER_SECONDS = 300.0
@@ -317,90 +323,44 @@ def _placed(
                 break
 
 
+def _rows(*found: dict[str, Any]) -> Chart:
+    return extra("altair").Chart(_data(found))
+
+
 def _layers(
     mark: fig.Mark, x: Any, y: Any, axis: fig.Axis, vertical: fig.Axis, size: Size
 ) -> Iterator[Chart]:
     """The charts of a mark; `x` and `y` encode the columns of these names along `axis` and `vertical`."""
     alt = extra("altair")
-
-    def rows(*found: dict[str, Any]) -> Chart:
-        return alt.Chart(_data(found))
-
     match mark:
         case fig.Line():
-            line = rows(*({"x": at, "y": value} for at, value in mark.points))
-            dash = {"strokeDash": [5, 3]} if mark.dashed else {}
+            line = _rows(*({"x": at, "y": value} for at, value in mark.points))
+            dash = {"strokeDash": DASH} if mark.dashed else {}
             yield line.mark_line(color=mark.colour, strokeWidth=2.2, **dash).encode(x=x, y=y)
         case fig.Band():
-            area = rows(*({"x": at, "y": low, "high": high} for at, low, high in mark.points))
+            area = _rows(*({"x": at, "y": low, "high": high} for at, low, high in mark.points))
             yield area.mark_area(color=mark.colour, opacity=0.16).encode(x=x, y=y, y2="high:Q")
         case fig.HorizontalLine():
-            rule = rows({"y": mark.y}).mark_rule(color=mark.colour, strokeWidth=1.6, strokeDash=[5, 3])
-            yield rule.encode(y=y)
+            line = _rows({"y": mark.y})
+            yield line.mark_rule(color=mark.colour, strokeWidth=1.6, strokeDash=DASH).encode(y=y)
+            place = {"align": "left", "x": 6, "dy": -8}
             if mark.label:
-                words = rows({"y": mark.y}).mark_text(
-                    text=mark.label,
-                    align="left",
-                    x=6,
-                    dy=-8,
-                    color=mark.colour,
-                    fontSize=TEXT,
-                    fontWeight=600,
-                )
-                yield words.encode(y=y)
+                yield line.mark_text(
+                    text=mark.label, color=mark.colour, fontSize=TEXT, fontWeight=600, **place
+                ).encode(y=y)
         case fig.Dots():
-            shape = {"shape": "square", "opacity": 0.75} if mark.squares else {"opacity": 1}
-            for colour in dict.fromkeys(dot.colour or mark.colour for dot in mark.dots if not dot.flagged):
-                alike = [d for d in mark.dots if not d.flagged and (d.colour or mark.colour) == colour]
-                plain = rows(*(_said(dot, axis) for dot in alike))
-                yield plain.mark_point(filled=True, size=mark.area, color=colour, **shape).encode(x=x, y=y)
-            raised = [dot for dot in mark.dots if dot.flagged]
-            for colour in dict.fromkeys(dot.colour or mark.flagged_colour for dot in raised):
-                alike = [dot for dot in raised if (dot.colour or mark.flagged_colour) == colour]
-                hollow = rows(*(_said(dot, axis) for dot in alike)).mark_point(
-                    filled=False, size=64, color=colour, strokeWidth=2, shape="diamond", opacity=1
-                )
-                yield hollow.encode(x=x, y=y)
-            # What is pointed at is larger than what is seen, and says what it is.
-            aim = rows(*(_said(dot, axis) for dot in mark.dots))
-            aim = aim.mark_point(filled=True, size=420, opacity=0, aria=True, color="transparent")
-            yield aim.encode(x=x, y=y, description="text:N")
+            yield from _dots(mark, x, y, axis)
         case fig.Labels():
             for at, value, text, align, dx, dy in _placed(mark.places, axis, vertical, size):
-                words = rows({"x": at, "y": value}).mark_text(
-                    text=text,
-                    align=align,
-                    dx=dx,
-                    dy=dy,
-                    color=mark.colour,
-                    fontSize=TEXT - 1,
-                    baseline="middle",
+                how = {"align": align, "dx": dx, "dy": dy, "baseline": "middle"}
+                words = _rows({"x": at, "y": value}).mark_text(
+                    text=text, color=mark.colour, fontSize=TEXT - 1, **how
                 )
                 yield words.encode(x=x, y=y)
         case fig.VerticalLine():
-            if mark.interval is not None:
-                low, high = (min(max(end, axis.low), axis.high or end) for end in mark.interval)
-                band = rows({"x": low, "end": high}).mark_rect(color=mark.colour, opacity=0.18)
-                yield band.encode(x=x, x2="end:Q")
-            yield rows({"x": mark.x}).mark_rule(color=mark.colour, strokeWidth=1.6).encode(x=x)
-            high = axis.high or mark.x
-            left = mark.x > ((axis.low * high) ** 0.5 if axis.kind == "log" else high * 0.52)
-            room = size.width * (_at(mark.x, axis) if left else 1 - _at(mark.x, axis))
-            letters = int(room / (1.25 * LETTER))  # bold
-            label = rows({"x": mark.x}).mark_text(
-                text=[fig.short(line, letters) for line in mark.label],
-                align="right" if left else "left",
-                dx=-7 if left else 7,
-                baseline="line-bottom",
-                color=mark.colour,
-                fontSize=TEXT,
-                fontWeight=600,
-                lineHeight=15,
-                y=size.height - 8 - 15 * (len(mark.label) - 1 + mark.level),
-            )
-            yield label.encode(x=x)
+            yield from _vertical_line(mark, x, axis, size)
         case fig.Bars():
-            bars = rows(
+            bars = _rows(
                 *(
                     {"x": at, "y": height, "order": order, "colour": colour}
                     for at, heights in mark.stacks
@@ -409,11 +369,55 @@ def _layers(
             )
             width = min(46.0, size.width / len(mark.stacks) * 0.7)
             yield bars.mark_bar(size=width).encode(
-                x=x,
-                y=y.copy().stack("zero"),
-                order=alt.Order("order:Q"),
-                color=alt.Color("colour:N", scale=None, legend=None),
+                x=x, y=y.copy().stack("zero"), order=alt.Order("order:Q"), color=_own_colour()
             )
+
+
+def _own_colour() -> Any:
+    """The colour in the column `colour`, as it stands there."""
+    return extra("altair").Color("colour:N", scale=None, legend=None)
+
+
+def _dots(mark: fig.Dots, x: Any, y: Any, axis: fig.Axis) -> Iterator[Chart]:
+    shape = {"shape": "square", "opacity": 0.75} if mark.squares else {"opacity": 1}
+    plain = {"filled": True, "size": mark.area, **shape}
+    hollow = {"filled": False, "size": 64, "strokeWidth": 2, "shape": "diamond", "opacity": 1}
+    for flagged, colour, how in ((False, mark.colour, plain), (True, mark.flagged_colour, hollow)):
+        found = [
+            {**_said(dot, axis), "colour": dot.colour or colour}
+            for dot in mark.dots
+            if dot.flagged is flagged
+        ]
+        if found:
+            yield _rows(*found).mark_point(**how).encode(x=x, y=y, color=_own_colour())
+    # The invisible target of a pointer is larger than the dot, and says what it is.
+    aim = _rows(*(_said(dot, axis) for dot in mark.dots))
+    aim = aim.mark_point(filled=True, size=420, opacity=0, aria=True, color="transparent")
+    yield aim.encode(x=x, y=y, description="text:N")
+
+
+def _vertical_line(mark: fig.VerticalLine, x: Any, axis: fig.Axis, size: Size) -> Iterator[Chart]:
+    if mark.interval is not None:
+        low, high = (min(max(end, axis.low), axis.high or end) for end in mark.interval)
+        band = _rows({"x": low, "end": high}).mark_rect(color=mark.colour, opacity=0.18)
+        yield band.encode(x=x, x2="end:Q")
+    line = _rows({"x": mark.x})
+    yield line.mark_rule(color=mark.colour, strokeWidth=1.6).encode(x=x)
+    place = _at(mark.x, axis)
+    left = place > 0.5  # the label stands on the side with more room
+    letters = int(size.width * max(place, 1 - place) / (1.25 * LETTER))  # bold
+    label = line.mark_text(
+        text=[fig.short(each, letters) for each in mark.label],
+        align="right" if left else "left",
+        dx=-7 if left else 7,
+        baseline="line-bottom",
+        color=mark.colour,
+        fontSize=TEXT,
+        fontWeight=600,
+        lineHeight=15,
+        y=size.height - 8 - 15 * (len(mark.label) - 1 + mark.level),
+    )
+    yield label.encode(x=x)
 
 
 def legend_rows(keys: Sequence[fig.Key], width: float) -> list[list[tuple[fig.Key, float]]]:
@@ -440,7 +444,7 @@ def _legend(keys: Sequence[fig.Key], width: float) -> Iterator[Chart]:
         y = -12.0 - (len(rows) - 1 - number) * 19
         for key, x in row:
             empty = alt.Chart(_data([{}]), encoding=alt.FacetedEncoding())  # Vega-Lite wants an encoding
-            dash = {"strokeDash": [5, 3]} if key.kind == "dash" else {}
+            dash = {"strokeDash": DASH} if key.kind == "dash" else {}
             yield empty.mark_point(
                 x=x + 9,
                 y=y,
@@ -459,8 +463,3 @@ def _legend(keys: Sequence[fig.Key], width: float) -> Iterator[Chart]:
 
 if __name__ == "__main__":
     _render(sys.argv[1])
-
-
-def draw_result(result: RunResult, path: Path, kind: str) -> None:
-    """Write the first four figures as one picture, `svg` or else `png`. Raises MissingError, StorageError."""
-    write_picture(kind_of(result).figures(result)[:4], path, kind, title(result), marks_line(result))

@@ -183,14 +183,74 @@ def through(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Dots against process counts, and a line: through their means, or the curve that was fitted to them."""
+
+    name: str
+    dots: tuple[Dot, ...]
+    colour: str
+    flagged_colour: str = FLAGGED
+    area: int = 46
+    """Square px of a dot."""
+    dashed: bool = False
+    fit: tuple[tuple[float, float, float, float], ...] = ()
+    """The fitted curve: x, low, middle, high."""
+    squares: bool = False
+    """Pale squares without a line, for what others published."""
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """Its marks from the back to the front."""
+        if self.squares:
+            return (Dots(dots=self.dots, colour=self.colour, area=self.area, squares=True),)
+        line, dots = through(
+            self.dots, self.colour, area=self.area, flagged_colour=self.flagged_colour, dashed=self.dashed
+        )
+        if not self.fit:
+            return line, dots
+        band = Band(points=tuple((x, low, high) for x, low, _, high in self.fit), colour=self.colour)
+        curve = Line(points=tuple((x, middle) for x, _, middle, _ in self.fit), colour=self.colour)
+        return band, curve, dots
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Its entries in a legend."""
+        if self.fit:
+            return Key(self.name, self.colour, "dot"), Key("fit, 95 % band", self.colour)
+        return (Key(self.name, self.colour, "box" if self.squares else "dash" if self.dashed else "line"),)
+
+
+def against_processes(
+    words: tuple[str, str, str],
+    series: Sequence[Series],
+    y: Axis,
+    *,
+    behind: Sequence[Mark] = (),
+    legend: Sequence[Key] = (),
+    qualified: str,
+) -> Figure:
+    """A figure of `series` against process counts. `words` are its name, its title and its caption."""
+    name, title, caption = words
+    every = [dot for one in series for dot in one.dots]
+    colours = {one.flagged_colour for one in series}
+    colour = colours.pop() if len(colours) == 1 else SOFT
+    flagged = [Key("flagged", colour, "diamond")] if any(dot.flagged for dot in every) else []
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        x=process_axis([dot.x for dot in every]),
+        y=y,
+        marks=(*behind, *(mark for one in series for mark in one.marks)),
+        legend=(*(key for one in series for key in one.keys), *legend, *flagged),
+        qualified=qualified,
+    )
+
+
 def short(name: str, most: int = 28) -> str:
     """A name of at most `most` letters, with its beginning and its end."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
-
-
-def flagged_key(dots: Sequence[Dot], colour: str = FLAGGED) -> tuple[Key, ...]:
-    """An entry for flagged points, when there are any."""
-    return (Key("flagged", colour, "diamond"),) if any(dot.flagged for dot in dots) else ()
 
 
 def decades(low: float, high: float) -> tuple[float, ...]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 GLOSSARY = {
     "process": "One emulated accelerator: a process that reads batches as a training job does and waits "
     "where the accelerator would compute.",
-    "rank": "The same: a process of MPI, which emulates one accelerator.",
+    "rank": "An MPI process that emulates one accelerator: the same as a process here.",
     "sample, batch, step": "A sample is one training example (a volume, an image). A batch is what an "
     "accelerator takes at once. A step is a batch, read and computed on.",
     "point": "One number of processes, run once.",
     "client": "A host that reads. Its cores, its memory, its network link and the loader are the client's.",
-    "loader": "What reads and prepares batches: torch is PyTorch's DataLoader with its worker processes, "
-    "ring the same without fresh memory for each batch, threads the same over threads; direct reads the "
-    "same bytes in the same order for a fraction of the CPU.",
+    "loader": "The part that reads and prepares batches: torch is PyTorch's DataLoader with its worker "
+    "processes; direct reads the same bytes in the same order for a fraction of the CPU.",
     "AU": "Accelerator utilisation: nominal compute over elapsed time, the first step of each epoch "
     "left out, as MLPerf Storage defines it.",
-    "AU here": "What a training on these very clients would have had: the same steps in the time of the "
-    "processes, with whatever came late to them.",
+    "AU here": "The AU that a training on these clients would get: the same steps in the time of the "
+    "processes, with every delay of the client.",
     "X/X_ideal": "Samples per second over what accelerators that never wait would consume.",
     "ideal": "Processes x batch size / step time: the throughput if no process ever waited.",
     "knee": "The largest number of processes that still get the threshold's share of their ideal "
@@ -24,19 +23,20 @@ GLOSSARY = {
     "is read from a fitted curve.",
     "interval": "The knee lies in it with a probability of 95 %, given run-to-run variation and curves "
     "of the shape that storage has.",
-    "onset": "Where throughput falls below 98 % of ideal: each process begins to slow.",
-    "saturation": "The throughput that more processes no longer raise, where some count shows it.",
-    "demand": "What one process asks for when it never waits: batch size x mean sample / step time.",
-    "wait": "Share of the time in which an accelerator had no batch.",
-    "barrier": "Time in which a process waited for the others, where training would. Plots count it as "
-    "what the last process did meanwhile.",
-    "overshoot": "Time by which the process that emulates the accelerator held it up, because it came late.",
-    "bound": "What limits a point: compute (all accelerators are fed), storage, a client's CPU, CPU "
+    "onset": "The process count at which throughput falls below 98 % of ideal: each process begins to slow.",
+    "saturation": "The throughput that more processes no longer raise, if a count shows it.",
+    "demand": "The rate of one process that never waits: batch size x mean sample / step time.",
+    "wait": "The share of the time in which an accelerator had no batch.",
+    "barrier": "Time in which a process waited for the others, where training would. Figures count it as "
+    "what the slowest process did meanwhile.",
+    "overshoot": "Time by which the emulating process woke up late and so held up its accelerator.",
+    "bound": "The limit of a point: compute (all accelerators are fed), storage, a client's CPU, CPU "
     "quota or link, or the loader. The evidence stands beside it.",
     "flag": "A reason to doubt a point: what was measured, the threshold, and what to do. A flag "
     "informs; points that memory served are left out of the knee.",
-    "cold": "Reads come from the storage: O_DIRECT, or pages evicted before each read; what came from memory "
-    "all the same is measured. Warm: the page cache may answer, which measures the client.",
+    "cold": "Reads come from the storage: O_DIRECT, or pages evicted before each read. Reads that the page "
+    "cache served all the same are measured. Warm: the page cache may serve reads, which measures the "
+    "client.",
     "shaped": "Storage slowed down on purpose, to a known rate. Its figures show that shape, no real "
     "storage.",
     "fio": "A tool that reads and writes without any training; its best figure is a limit of the storage.",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
-from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.gate import knee_range, threshold_of
 from emulator.analysis.starved import CAUSES
 from emulator.record.result import HostShare, Point, RunResult, Starved
@@ -275,23 +274,6 @@ def latency_table(result: RunResult) -> Table:
     )
 
 
-def advice(result: RunResult) -> str:
-    """Say what limits the largest counts and what would help; empty: not examined."""
-    points = by_ranks(result)
-    bound = points[-1].bound if points else None
-    if result.kind == "imported":
-        return "What limits it is not known: other tools' files do not tell."
-    if bound is None:
-        return ""
-    key = (bound.kind, bound.host)
-    same = [*takewhile(lambda p: p.bound and (p.bound.kind, p.bound.host) == key, reversed(points))]
-    least, most = same[-1].ranks, points[-1].ranks
-    counts = f"At {most:,} processes" if least == most else f"From {least:,} processes on"
-    where = f" of {bound.host}" if bound.host else ""
-    text = bound.help or HELPS.get(bound.kind, "only more processes would show another")
-    return f"{counts} the limit is {LIMIT_NAMES[bound.kind]}{where}: {text}."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """One figure beside the answer, with its name and what it means."""
@@ -302,44 +284,29 @@ class Card:
 
 
 def cards(result: RunResult) -> list[Card]:
-    """The few figures that answer the question, the knee first."""
-    found: list[Card] = []
+    """Return the few figures that answer the question, the knee first."""
     points, knee = by_ranks(result), result.knee
     if not points:
-        return found
-    demand, its = mean_demand(points), job_samples(result)
-    whose = "" if its == 1 else "job's "
-    first, last = points[0], points[-1]
+        return []
+    found: list[Card] = []
 
     def add(name: str, value: str, detail: str) -> None:
         found.append(Card(name=name, value=value, detail=detail))
 
-    if knee is not None:
-        threshold = result.workload.get("training", {}).get("au_threshold", 0.9)
-        name = f"Knee, {threshold * 100:g} % of ideal"
-        if knee.kind == "at-least":
-            add(name, f"at least {knee.fed}" if knee.fed else "unknown", "the client was the limit")
-        elif knee.kind == "not-identifiable":
-            ends = [f"{knee.fed} was fed"] if knee.fed else []
-            ends += [f"{knee.starved} was not"] if knee.starved else []
-            add(name, "not identifiable", ", ".join(ends) or "the runs say too little")
-        elif knee.n_au is None:
-            add(name, "none seen", f"in counts from {first.ranks:,} to {last.ranks:,}")
-        else:
-            ends = [number(end, 3) for end in knee.interval or ()]
-            detail = f"95 % interval {' to '.join(ends)}" if ends else "no interval"
-            add(name, number(knee.n_au, 3), detail)
-        if knee.n_98 is not None:
-            add("Onset, 98 % of ideal", number(knee.n_98, 3), "each process begins to slow")
-        if knee.n_saturation is not None and demand is not None:
-            detail = f"what {number(knee.n_saturation, 3)} processes ask for"
-            add("Saturates at", show_rate(knee.n_saturation * demand), detail)
-        if knee.peak_samples_per_second is not None:
-            add(
-                f"Peak, {whose}samples/s",
-                number(knee.peak_samples_per_second * its),
-                "throughput falls after it",
-            )
+    demand, its, last = mean_demand(points), job_samples(result), points[-1]
+    whose = "" if its == 1 else "job's "
+    if knee is not None and knee.n_au is not None:
+        ends = " to ".join(number(end, 3) for end in knee.interval or ())
+        detail = f"95 % interval {ends}" if ends else "no interval"
+        add(f"Knee, {threshold_of(result) * 100:g} % of ideal", number(knee.n_au, 3), detail)
+    if knee is not None and knee.n_98 is not None:
+        add("Onset, 98 % of ideal", number(knee.n_98, 3), "each process begins to slow")
+    if knee is not None and knee.n_saturation is not None and demand is not None:
+        detail = f"what {number(knee.n_saturation, 3)} processes ask for"
+        add("Saturates at", show_rate(knee.n_saturation * demand), detail)
+    if knee is not None and knee.peak_samples_per_second is not None:
+        peak = number(knee.peak_samples_per_second * its)
+        add(f"Peak, {whose}samples/s", peak, "throughput falls after it")
     if demand is not None:
         batch = result.workload.get("loader", {}).get("batch_size")
         seconds = result.workload.get("accelerator", {}).get("step_seconds")
@@ -347,7 +314,7 @@ def cards(result: RunResult) -> list[Card]:
         samples = "1 sample" if batch and batch * its == 1 else f"{(batch or 0) * its:g} {whose}samples"
         detail = f"{samples} every {show_seconds(float(seconds))}" if known else ""
         add("One process asks for", show_rate(demand), detail)
-    processes = "1 process" if last.ranks == 1 else f"{last.ranks:,} processes"
+    name = "1 process gets" if last.ranks == 1 else f"{last.ranks:,} processes get"
     detail = f"AU {percent(last.au)}\N{NO-BREAK SPACE}%" if computes(last) else ""
-    add(f"{processes} get" if last.ranks != 1 else "1 process gets", show_rate(last.bytes_per_second), detail)
+    add(name, show_rate(last.bytes_per_second), detail)
     return found

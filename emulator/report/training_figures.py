@@ -11,6 +11,7 @@ import numpy as np
 
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.evidence import usable
+from emulator.analysis.gate import threshold_of
 from emulator.analysis.knee import asked
 from emulator.analysis.point import show_au
 from emulator.analysis.posterior import posterior
@@ -110,57 +111,97 @@ def hero(result: RunResult, limit: StorageLimit | None = None) -> fig.Figure | N
 def throughput(
     result: RunResult, limits: Sequence[StorageLimit] = (), by_limit: bool = False
 ) -> fig.Figure | None:
-    """All processes together: bytes/s against the process count, with the ideal line, the knee, and `limits`.
+    """Bytes/s of all processes together, with what they ask for, the knee, and `limits` of the storage.
 
     `by_limit`: points in the colours of what limits them.
     """
-    points = by_ranks(result)
+    return _rates(
+        result,
+        ("throughput", "Throughput, all processes", "All processes together.{}"),
+        " Dashed: what processes that never wait would read.",
+        limits=limits,
+        by_limit=by_limit,
+    )
+
+
+def per_process(result: RunResult) -> fig.Figure | None:
+    """Bytes/s of one process, with what it asks for and the knee."""
+    return _rates(
+        result,
+        ("per-process", "Throughput of one process", "Bytes per second that each process gets.{}"),
+        " Dashed: what it asks for.",
+        each=True,
+    )
+
+
+def _rates(
+    result: RunResult,
+    words: tuple[str, str, str],
+    of_ideal: str,
+    *,
+    each: bool = False,
+    limits: Sequence[StorageLimit] = (),
+    by_limit: bool = False,
+) -> fig.Figure | None:
+    """Bytes/s against the process count, of all processes or of `each` one.
+
+    `of_ideal` takes the place of `{}` in the caption where there is an ideal.
+    """
+    points, demand = by_ranks(result), mean_demand(by_ranks(result))
     if not points:
         return None
-    x = fig.process_axis([point.ranks for point in points])
-    log = x.kind == "log"
-    most = max(point.bytes_per_second for point in points)
-    most = max(most, *(limit.bytes_per_second for limit in limits), 0.0)
+
+    def shown(ranks: float, of_one: float) -> float:
+        return of_one if each else ranks * of_one
+
+    first, last = points[0].ranks, points[-1].ranks
+    wide = last >= fig.LOG_FROM * first
+    log = wide and not each
+    rates = [shown(point.ranks, point.bytes_per_second / point.ranks) for point in points]
+    most = max(*rates, 0.0, *(limit.bytes_per_second for limit in limits), (each and demand) or 0.0)
     name, unit = ("", 1.0) if log else unit_for(most, RATES)
-    dots = measured(points, lambda point: point.bytes_per_second / unit, by_limit=by_limit)
     top = most / unit * (2.0 if log else 1.18) or 1.0
-    low = min(dot.y for dot in dots) * 0.6
-    marks, legend = list(_knee(result)), []
-    demand = mean_demand(points)
+    marks: list[fig.Mark] = [*knee_line(result)]
+    legend: list[fig.Key] = []
     if demand is not None:
-        legend = [fig.Key("ideal", fig.IDEAL, "dash")]
-        each = demand / unit
-        ends = (float(points[0].ranks) if log else 0.0, min(points[-1].ranks * 1.02, top / each))
-        marks.append(fig.Line(points=tuple((end, end * each) for end in ends), colour=fig.IDEAL, dashed=True))
+        one = demand / unit
+        ends = (float(first) if wide else 0.0, last * 1.02 if each else min(last * 1.02, top / one))
+        ideal = tuple((end, shown(end, one)) for end in ends)
+        marks.append(fig.Line(points=ideal, colour=fig.IDEAL, dashed=True))
+        legend.append(fig.Key(f"ideal, {number(one, 4)} {name}" if each else "ideal", fig.IDEAL, "dash"))
     for place, limit in enumerate(limits, start=1):
         rate, alone = limit.bytes_per_second, len(limits) == 1
         label = f"{limit.name}: {show_rate(rate)}"
         colour = fig.SECOND if alone else fig.series_colour(place)
         marks.append(fig.HorizontalLine(y=rate / unit, colour=colour, label=label if alone else ""))
         legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
-    fit = [
-        (ranks, *(ranks * level / unit for level in levels))
-        for ranks, *levels in fitted(result)
-        if ranks * levels[1] / unit < top
-    ]
-    curve, keys = _curve(result, dots, [(ranks, low, mid, min(top, high)) for ranks, low, mid, high in fit])
-    if by_limit:
-        kinds = {point.bound.kind: None for point in points if point.bound}
-        keys = (
-            *(key for key in keys if key.kind != "dot" or not kinds),
-            *(fig.Key(_limit_key(kind), LIMITS.get(kind, fig.SOFT), "dot") for kind in kinds),
-        )
-    return fig.Figure(
-        name="throughput",
-        title="Throughput, all processes",
-        caption="All processes together."
-        + (" Dashed: what processes that never wait would read." if demand else ""),
-        x=x,
-        y=fig.log_axis(low, top, show_rate) if log else fig.Axis(title=name, high=top),
-        marks=(*marks, *curve),
-        legend=(*keys, *legend, *fig.flagged_key(dots)),
+    curve = ((ranks, *(shown(ranks, level) / unit for level in levels)) for ranks, *levels in fitted(result))
+    series = fig.Series(
+        name="simulated" if result.kind == "simulated" else "measured",
+        dots=measured(
+            points,
+            lambda point: shown(point.ranks, point.bytes_per_second / point.ranks) / unit,
+            by_limit=by_limit,
+        ),
+        colour=fig.MEASURED,
+        fit=tuple((x, low, middle, min(top, high)) for x, low, middle, high in curve if middle < top),
+    )
+    low = min(rates) / unit * 0.6
+    figure = fig.against_processes(
+        (*words[:2], words[2].format(of_ideal if demand else "")),
+        [series],
+        fig.log_axis(low, top, show_rate)
+        if log
+        else fig.Axis(title=f"{name} per process" if each else name, high=top),
+        behind=marks,
+        legend=legend,
         qualified=marks_line(result),
     )
+    kinds = {point.bound.kind: None for point in points if point.bound} if by_limit else {}
+    if not kinds:
+        return figure
+    dots = (fig.Key(_limit_key(kind), LIMITS.get(kind, fig.SOFT), "dot") for kind in kinds)
+    return replace(figure, legend=(*dots, *(key for key in figure.legend if key.kind != "dot")))
 
 
 def _limit_key(kind: BoundKind) -> str:
@@ -168,63 +209,23 @@ def _limit_key(kind: BoundKind) -> str:
     return "fed: limited by compute" if kind == "compute" else f"limited by {LIMIT_NAMES[kind]}"
 
 
-def per_process(result: RunResult) -> fig.Figure | None:
-    """Bytes/s of one process against the process count, with what it asks for and the knee."""
-    points = by_ranks(result)
-    if not points:
-        return None
-    demand = mean_demand(points)
-    most = max([point.bytes_per_second / point.ranks for point in points] + [demand or 0])
-    name, unit = unit_for(most, RATES)
-    dots = measured(points, lambda point: point.bytes_per_second / point.ranks / unit)
-    marks, legend = list(_knee(result)), []
-    if demand is not None:
-        marks.append(fig.HorizontalLine(y=demand / unit, colour=fig.IDEAL))
-        legend = [fig.Key(f"ideal, {number(demand / unit, 4)} {name}", fig.IDEAL, "dash")]
-    fit = [(ranks, *(level / unit for level in levels)) for ranks, *levels in fitted(result)]
-    curve, keys = _curve(result, dots, fit)
-    top = max([dot.y for dot in dots] + [(demand or 0.0) / unit]) * 1.15 or 1.0
-    return fig.Figure(
-        name="per-process",
-        title="Throughput of one process",
-        caption="Bytes per second that each process gets." + (" Dashed: what it asks for." if demand else ""),
-        x=fig.process_axis([point.ranks for point in points]),
-        y=fig.Axis(title=f"{name} per process", high=top),
-        marks=(*marks, *curve),
-        legend=(*keys, *legend, *fig.flagged_key(dots)),
-        qualified=marks_line(result),
-    )
-
-
-def _knee(result: RunResult) -> tuple[fig.Mark, ...]:
+def knee_line(result: RunResult) -> tuple[fig.VerticalLine, ...]:
     """The knee as a line with its number and its interval as a band, or between which counts it lies."""
     knee = result.knee
     if knee is None:
         return ()
-    if knee.n_au is None:
-        if knee.fed is None or knee.kind not in ("at-least", "not-identifiable"):
-            return ()
-        open_ended = knee.kind == "at-least" or knee.starved is None
-        ends = None if open_ended else (float(knee.fed), float(knee.starved or 0))
-        words = f"at least {knee.fed:,}" if ends is None else f"{knee.fed:,} to {knee.starved:,}"
-        return (fig.VerticalLine(x=knee.fed, interval=ends, label=("knee", words), colour=fig.KNEE),)
-    label = [f"knee {number(knee.n_au, 3)}"]
-    if knee.interval is not None:
-        label.append(f"{number(knee.interval[0], 3)} to {number(knee.interval[1], 3)}")
-    return (fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=fig.KNEE),)
-
-
-def _curve(
-    result: RunResult, dots: tuple[fig.Dot, ...], fit: Sequence[tuple[float, ...]]
-) -> tuple[tuple[fig.Mark, ...], tuple[fig.Key, ...]]:
-    """The points, and through them the fitted curve where there is one, else their means; with the legend."""
-    made = "simulated" if result.kind == "simulated" else "measured"
-    if not fit:
-        return fig.through(dots, fig.MEASURED), (fig.Key(made, fig.MEASURED),)
-    band = fig.Band(points=tuple((x, low, high) for x, low, _, high in fit), colour=fig.MEASURED)
-    line = fig.Line(points=tuple((x, middle) for x, _, middle, _ in fit), colour=fig.MEASURED)
-    keys = (fig.Key(made, fig.MEASURED, "dot"), fig.Key("fit, 95 % band", fig.MEASURED))
-    return (band, line, fig.Dots(dots=dots, colour=fig.MEASURED)), keys
+    if knee.n_au is not None:
+        label = [f"knee {number(knee.n_au, 3)}"]
+        if knee.interval is not None:
+            label.append(" to ".join(number(end, 3) for end in knee.interval))
+        return (fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=tuple(label), colour=fig.KNEE),)
+    if knee.fed is None or knee.kind not in ("at-least", "not-identifiable"):
+        return ()
+    if knee.kind == "at-least" or knee.starved is None:
+        ends, words = None, f"at least {knee.fed:,}"
+    else:
+        ends, words = (float(knee.fed), float(knee.starved)), f"{knee.fed:,} to {knee.starved:,}"
+    return (fig.VerticalLine(x=knee.fed, interval=ends, label=("knee", words), colour=fig.KNEE),)
 
 
 def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
@@ -245,7 +246,7 @@ def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
         tuple(point.ranks for point in used),
         tuple(run.efficiency for run in map(observe, used)),
         tuple(run.slack for run in map(observe, used)),
-        result.workload.get("training", {}).get("au_threshold", 0.9),
+        threshold_of(result),
         counts,
     )
     return [
@@ -277,26 +278,22 @@ def utilisation(result: RunResult) -> fig.Figure | None:
         return None
     au = measured(points, lambda point: point.au * 100)
     x_ideal = measured(points, lambda point: point.x_ideal * 100)
-    marks: list[fig.Mark] = list(_knee(result))
-    legend = [fig.Key("AU", fig.MEASURED), fig.Key("X/X_ideal", fig.SECOND, "dash")]
-    threshold = result.workload.get("training", {}).get("au_threshold")
-    if threshold is not None:
-        marks.append(fig.HorizontalLine(y=threshold * 100, colour=fig.KNEE))
-        legend.append(fig.Key(f"threshold {threshold * 100:g} %", fig.KNEE, "dash"))
-    return fig.Figure(
-        name="utilisation",
-        title="Accelerator utilisation",
-        caption="AU: nominal compute over elapsed time, as MLPerf Storage defines it. X/X_ideal: samples per "
-        "second over what accelerators that never wait would consume. Both leave out the first step of an "
-        "epoch.",
-        x=fig.process_axis([point.ranks for point in points]),
-        y=fig.Axis(high=max(100.0, *(dot.y for dot in (*au, *x_ideal))) * 1.06, suffix=" %"),
-        marks=(
-            *marks,
-            *fig.through(au, fig.MEASURED),
-            *fig.through(x_ideal, fig.SECOND, area=18, dashed=True),
+    threshold = 100 * threshold_of(result)
+    return fig.against_processes(
+        (
+            "utilisation",
+            "Accelerator utilisation",
+            "AU: nominal compute over elapsed time, as MLPerf Storage defines it. X/X_ideal: samples per "
+            "second over what accelerators that never wait would consume. Both leave out the first step of "
+            "an epoch.",
         ),
-        legend=(*legend, *fig.flagged_key(au)),
+        [
+            fig.Series(name="AU", dots=au, colour=fig.MEASURED),
+            fig.Series(name="X/X_ideal", dots=x_ideal, colour=fig.SECOND, area=18, dashed=True),
+        ],
+        fig.Axis(high=max(100.0, *(dot.y for dot in (*au, *x_ideal))) * 1.06, suffix=" %"),
+        behind=(*knee_line(result), fig.HorizontalLine(y=threshold, colour=fig.KNEE)),
+        legend=[fig.Key(f"threshold {threshold:g} %", fig.KNEE, "dash")],
         qualified=marks_line(result),
     )
 
@@ -375,23 +372,15 @@ def step_time(result: RunResult) -> fig.Figure | None:
 
 
 def mean_steps(result: RunResult) -> dict[int, tuple[float, ...]]:
-    """Rank count -> mean seconds of the PARTS of a step, as measured or else from the points' shares."""
+    """Return rank count -> mean seconds of the PARTS of a step, of the counts with a step log."""
     found: dict[int, list[list[float]]] = {}
-    for at in result.points:
-        known = [at.step[part] for part in PARTS] if PARTS.keys() <= at.step.keys() else _estimated(at)
-        found.setdefault(at.ranks, []).append(known)
+    for point in result.points:
+        if PARTS.keys() <= point.step.keys():
+            found.setdefault(point.ranks, []).append([point.step[part] for part in PARTS])
     return {
         ranks: tuple(max(0.0, sum(part) / len(part)) for part in zip(*repeats, strict=True))
         for ranks, repeats in sorted(found.items())
     }
-
-
-def _estimated(point: Point) -> list[float]:
-    """Estimate the parts from the shares that the result keeps; the rest is overshoot."""
-    step = point.seconds / point.steps if point.steps else 0.0
-    compute = point.au_first if computes(point) else 0.0
-    rest = max(0.0, 1 - point.wait_share - point.barrier_share - compute)
-    return [share * step for share in (compute, point.wait_share, point.barrier_share, rest)]
 
 
 PERCENTILES = {50.0: "#4f83cc", 90.0: "#0f8a6d", 99.0: "#e07b39", 99.9: "#a23b72", 100.0: ""}
@@ -401,26 +390,30 @@ PERCENTILES = {50.0: "#4f83cc", 90.0: "#0f8a6d", 99.0: "#e07b39", 99.9: "#a23b72
 def latency(result: RunResult) -> fig.Figure | None:
     """Percentiles of the latency of read requests against the process count."""
     found = [(point.ranks, seconds) for point, seconds in with_latency(result) if point.ranks > 0]
-    series = {
-        percentile: tuple(
-            fig.Dot(ranks, seconds[place]) for ranks, seconds in found if 0 < seconds[place] < math.inf
+    series = [
+        fig.Series(
+            name=f"p{percentile:g}",
+            dots=tuple(
+                fig.Dot(ranks, seconds[place]) for ranks, seconds in found if 0 < seconds[place] < math.inf
+            ),
+            colour=colour,
+            area=34,
         )
-        for place, percentile in enumerate(PERCENTILES)
+        for place, (percentile, colour) in enumerate(PERCENTILES.items())
         if percentile < 100
-    }
-    values = [dot.y for dots in series.values() for dot in dots]
+    ]
+    values = [dot.y for one in series for dot in one.dots]
     if not values:
         return None
-    marks = [fig.through(dots, PERCENTILES[percentile], area=34) for percentile, dots in series.items()]
-    return fig.Figure(
-        name="latency",
-        title="Latency of read requests",
-        caption="One read request, as the loader sends it. Percentiles are upper edges of histogram buckets; "
-        "the maximum in the table is the longest request itself.",
-        x=fig.process_axis([ranks for ranks, _ in found]),
-        y=fig.log_axis(min(values) / 1.6, max(values) * 1.6, show_seconds),
-        marks=tuple(mark for pair in marks for mark in pair),
-        legend=tuple(fig.Key(f"p{percentile:g}", PERCENTILES[percentile]) for percentile in series),
+    return fig.against_processes(
+        (
+            "latency",
+            "Latency of read requests",
+            "One read request, as the loader sends it. Percentiles are upper edges of histogram buckets; "
+            "the maximum in the table is the longest request itself.",
+        ),
+        series,
+        fig.log_axis(min(values) / 1.6, max(values) * 1.6, show_seconds),
         qualified=marks_line(result),
     )
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from emulator.analysis.evidence import usable
 from emulator.analysis.gate import Verdict, knee_range, no_worse, threshold_of
-from emulator.analysis.knee import INCONCLUSIVE
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
+from emulator.plugins.page.differences import differences, same, setting
 from emulator.plugins.page.page import Document, laid_out, plotted, render, unknown_form
 from emulator.plugins.page.reference import PublishedFigure, Submission, load_references
 from emulator.record.out import read_result
@@ -25,7 +24,7 @@ from emulator.report.table import as_plain as table_as_plain
 from emulator.report.terminal import Text, as_markdown
 from emulator.report.training_figures import computes
 from emulator.report.view import kind_of, marks, marks_line, notes, title
-from emulator.units import show_bytes, show_rate, show_seconds
+from emulator.units import show_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +98,21 @@ class Compared:
         """Name of its workload."""
         return str(self.result.workload.get("name", ""))
 
+    @property
+    def knee_range(self) -> tuple[float, float]:
+        """The range in which its knee lies."""
+        return knee_range(self.result.knee, self.result.points, threshold_of(self.result))
+
+    @property
+    def knee_place(self) -> str:
+        """`5.5`, or the counts that bound the knee."""
+        if self.result.knee is not None and self.result.knee.n_au is not None:
+            return number(self.result.knee.n_au, 3)
+        low, high = self.knee_range
+        if math.isinf(high):
+            return f"at least {low:g}" if low else "unknown"
+        return f"between {low:g} and {high:.0f}" if low else f"below {high:.0f}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Document):
@@ -107,7 +121,7 @@ class Comparison(Document):
     results: tuple[Compared, ...]
     published: tuple[Entry, ...] = ()
     documents: tuple[PublishedFigure, ...] = ()
-    """Single figures of documents."""
+    """Single numbers of documents."""
     cautions: tuple[str, ...] = ()
     """Sentences on what is not comparable."""
     moves: tuple[str, ...] = ()
@@ -117,6 +131,11 @@ class Comparison(Document):
     def measured(self) -> list[Entry]:
         """The points of all results."""
         return [entry for compared in self.results for entry in compared.entries]
+
+    @property
+    def differences(self) -> Table:
+        """What differs between the results besides what was measured."""
+        return differences([(compared.name, compared.result) for compared in self.results])
 
     @property
     def blocks(self) -> list[Text | Table]:
@@ -161,14 +180,14 @@ def compare(
     documents: Sequence[PublishedFigure] = (),
     match: str = "",
 ) -> Comparison:
-    """The comparison of (name, result) pairs with those published rows that ran the same workload.
+    """Return (name, result) pairs beside those published rows that ran the same workload.
 
-    `match` keeps only published rows whose submitter or system has all its words; only their letters and
-    digits count.
+    `match` keeps only published rows whose submitter or system has all its words; only letters and digits
+    count, since people write such names in many ways.
     """
     compared = tuple(Compared(name=name, result=result) for name, result in results)
     workloads = {item.workload.replace("-", "_") for item in compared}
-    wanted = [_letters(word) for word in match.split()]
+    words = [_letters(word) for word in match.split()]
     published = [
         Entry(
             name=f"{row.submitter} {row.system}",
@@ -179,17 +198,12 @@ def compare(
             x_ideal=row.samples_per_second / row.ideal_samples_per_second,
         )
         for row in submissions
-        if row.workload in workloads and _has(wanted, f"{row.submitter} {row.system}")
+        if row.workload in workloads and _has(words, f"{row.submitter} {row.system}")
     ]
-    shown = tuple(document for document in documents if _has(wanted, document.system))
-
+    shown = tuple(document for document in documents if _has(words, document.system))
     cautions = [caution for item in compared for caution in _own_cautions(item)]
-    if match and (submissions or documents) and not published and not shown:
-        known = sorted({f"{row.submitter} {row.system}" for row in submissions if row.workload in workloads})
-        close = get_close_matches(match, known, 3, 0.3)
-        cautions.append(
-            f"No published system matches {match!r}" + (f"; near it: {', '.join(close)}." if close else ".")
-        )
+    if match and (submissions or documents) and not (published or shown):
+        cautions.append(f"No published system matches {match!r}.")
     elif submissions and not published:
         cautions.append(f"No published row ran {' or '.join(sorted(workloads))}.")
     if published:
@@ -197,7 +211,7 @@ def compare(
             "Published throughput counts the first step of each epoch and takes samples at their nominal "
             "mean size; feedrate leaves the first step out. Published rows are means over their runs."
         )
-        if any(_setting(item.result, "workload.training.sync") != "step" for item in compared):
+        if any(setting(item.result, "workload.training.sync") != "step" for item in compared):
             cautions.append("Published runs wait for each other after every step; a result here does not.")
     if shown:
         cautions.append(
@@ -221,22 +235,19 @@ def gate(share: float, comparison: Comparison) -> list[Verdict]:
         raise SpecError("--fail-if-worse needs two results", "feedrate compare OLD NEW --fail-if-worse 5%")
     for other in others:
         for key in ("workload.name", "workload.accelerator.step_seconds", "workload.training.au_threshold"):
-            if not _same(_setting(first.result, key), _setting(other.result, key)):
+            if not same(setting(first.result, key), setting(other.result, key)):
                 raise SpecError(
                     f"{first.name} and {other.name} differ in {key}", "compare results of the same workload"
                 )
     return [no_worse(share, (first.name, other.name), first.result, other.result) for other in others]
 
 
-def _has(wanted: Sequence[str], name: str) -> bool:
-    """True when each of the words is in the name, from the beginning of one of its words on."""
-    words = re.findall(r"[^\W_]+", name.casefold())
-    rests = ["".join(words[place:]) for place in range(len(words))]
-    return all(any(rest.startswith(word) for rest in rests) for word in wanted)
+def _has(words: Sequence[str], name: str) -> bool:
+    """True when each of the words is in the name."""
+    return all(word in _letters(name) for word in words)
 
 
 def _letters(text: str) -> str:
-    """The letters and digits of a name: how people type it differs in the rest."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 
@@ -246,43 +257,22 @@ def _moves(compared: Sequence[Compared]) -> list[str]:
     A knee moved when the 95 % intervals are apart; where they overlap the runs do not show it.
     """
     found = []
-    for other in compared[1:]:
-        first, a, b = compared[0], compared[0].result.knee, other.result.knee
+    first, *others = compared
+    for other in others:
+        a, b = first.result.knee, other.result.knee
         if a is None or b is None or first.workload != other.workload:
             continue
         noise = other.result.storage.get("noise")
         beside = f" beside {noise}" if noise and not first.result.storage.get("noise") else ""
-        (low, high), (least, most) = (
-            knee_range(each.result.knee, each.result.points, threshold_of(each.result))
-            for each in (first, other)
-        )
-        places = f"{_knee_place(first)} and {_knee_place(other)} accelerators"
+        (low, high), (least, most) = first.knee_range, other.knee_range
         if low <= most and least <= high:
+            places = f"{first.knee_place} and {other.knee_place} accelerators"
             found.append(f"{other.name}: knees of {places}{beside}: no difference that these runs can show.")
             continue
         share = f" ({(b.n_au / a.n_au - 1) * 100:+.0f} %)" if a.n_au and b.n_au else ""
-        where = f"from {places.replace(' and ', ' to ')}"
-        found.append(f"{other.name}: the knee moves {where}{share}{beside}.")
+        places = f"from {first.knee_place} to {other.knee_place} accelerators"
+        found.append(f"{other.name}: the knee moves {places}{share}{beside}.")
     return found
-
-
-def _knee_below(compared: Compared) -> bool:
-    """True when the smallest count already starved, for a result without a knee."""
-    return min(compared.result.points, key=lambda point: point.ranks).x_ideal < threshold_of(compared.result)
-
-
-def _knee_place(compared: Compared) -> str:
-    """`5.5`, or on which side of the counts the knee is."""
-    knee, ranks = compared.result.knee, [point.ranks for point in compared.result.points]
-    if knee is not None and knee.n_au is not None:
-        return number(knee.n_au, 3)
-    if knee is not None and knee.kind in INCONCLUSIVE:
-        if knee.fed and knee.starved:
-            return f"between {knee.fed} and {knee.starved}"
-        if knee.starved:
-            return f"below {knee.starved}"
-        return f"at least {knee.fed}" if knee.fed else "unknown"
-    return f"below {min(ranks)}" if _knee_below(compared) else f"beyond {max(ranks)}"
 
 
 def _own_cautions(compared: Compared) -> list[str]:
@@ -297,102 +287,13 @@ def _own_cautions(compared: Compared) -> list[str]:
     return found
 
 
-SETTINGS = {
-    "workload.sample.bytes_mean": "mean sample",
-    "workload.sample.format": "format",
-    "workload.loader.batch_size": "batch size",
-    "workload.accelerator.step_seconds": "step time",
-    "workload.accelerator.name": "accelerator",
-    "workload.training.sync": "ranks wait for each other at",
-    "workload.training.au_threshold": "AU threshold",
-    "storage.cache": "page cache",
-    "loader": "loader",
-    "kind": "kind of result",
-    "dataset.bytes": "dataset",
-}
-"""Settings that must be the same for two results to differ by their storage alone -> name for people."""
-MACHINE = {
-    "version": "feedrate",
-    "environment.python": "Python",
-    "environment.torch": "PyTorch",
-    "environment.mpi": "MPI",
-    "environment.kernel": "kernel",
-    "environment.cpu": "CPU",
-    "environment.cores": "cores",
-    "environment.cpu_limit": "CPU quota, cores",
-    "environment.governor": "CPU governor",
-    "environment.numa_nodes": "NUMA nodes",
-    "environment.memory_bytes": "memory",
-    "environment.network": "network",
-    "environment.dataset_mount.type": "file system",
-    "environment.dataset_mount.options": "mount options",
-    "environment.io_scheduler": "I/O scheduler",
-    "environment.reads.call": "reads by",
-    "environment.reads.request_bytes": "request",
-    "environment.reads.read_ahead_bytes": "read-ahead",
-}
-"""Facts about rank 0's host and its mount -> name for people."""
-
-
-def _setting(result: RunResult, key: str) -> Any:
-    """Return the value under a dotted key of a result; None where it has none."""
-    head, *rest = key.split(".")
-    value = getattr(result, head)
-    for part in rest:
-        value = value.get(part) if hasattr(value, "get") else None
-    return value
-
-
-def differences(comparison: Comparison) -> Table:
-    """Return the settings and machine facts in which results differ. Facts that one lacks are left out."""
-    rows = []
-    for key, words in {**SETTINGS, **MACHINE}.items():
-        values = [_setting(compared.result, key) for compared in comparison.results]
-        unknown = key in MACHINE and not all(
-            _recorded(compared.result, key) for compared in comparison.results
-        )
-        if not unknown and not all(_same(values[0], value) for value in values[1:]):
-            rows.append((words, *(_show(key, value) for value in values)))
-    names = (compared.name for compared in comparison.results)
-    columns = (Column("fact", align="left"), *(Column(name, align="fold") for name in names))
-    return Table(caption="What differs", columns=columns, rows=tuple(rows))
-
-
-def _recorded(result: RunResult, key: str) -> bool:
-    """True if the result has the key, even if its value is None."""
-    head, _, name = key.rpartition(".")
-    holder = _setting(result, head) if head else {name: True}
-    return hasattr(holder, "get") and name in holder
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equal, or numbers within 1 %, or a run beside a sweep: both are measured the same way."""
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return abs(a - b) <= 0.01 * max(abs(a), abs(b))
-    return bool(a == b) or (a, b) in (("run", "sweep"), ("sweep", "run"))
-
-
-def _show(key: str, value: Any) -> str:
-    if value is None:
-        return "none" if key in MACHINE else "unknown"
-    if key.endswith("network") and isinstance(value, Mapping):
-        return "; ".join(f"{name} {_link(facts)}" for name, facts in value.items()) or "none"
-    if key.endswith(("bytes", "bytes_mean")):
-        return show_bytes(value)
-    return show_seconds(value) if key.endswith("seconds") else str(value)
-
-
-def _link(facts: Any) -> str:
-    speed, mtu = (facts.get(key) if hasattr(facts, "get") else None for key in ("speed", "mtu"))
-    return f"{speed / 1e9:g} Gbit/s, MTU {mtu}" if speed else f"MTU {mtu}"
-
-
 def tables(comparison: Comparison) -> tuple[Table, ...]:
     """The measured figures, the published ones, and the counts that all results have."""
     found = (
         _entries("", comparison.measured),
         _entries("Published", comparison.published),
         shared(comparison),
+        _numbers(comparison.documents),
     )
     return tuple(table for table in found if table.rows)
 
@@ -443,6 +344,19 @@ def shared(comparison: Comparison) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
+def _numbers(documents: Sequence[PublishedFigure]) -> Table:
+    columns = Column("figure", align="fold"), Column("value"), Column("source", align="left")
+    rows = tuple(
+        (
+            f"{each.system}: {each.quantity}" + (f" ({each.condition})" if each.condition else ""),
+            f"{each.value:,g} {each.unit}",
+            f"{each.kind}, {each.source}",
+        )
+        for each in documents
+    )
+    return Table(caption="Figures of documents", columns=columns, rows=rows)
+
+
 def as_plain(comparison: Comparison) -> dict[str, Any]:
     """A comparison for programs: each result's answer and knee, the tables, moves and cautions."""
     return {
@@ -455,17 +369,16 @@ def as_plain(comparison: Comparison) -> dict[str, Any]:
             }
             for compared in comparison.results
         ],
-        "differences": table_as_plain(differences(comparison))["rows"],
+        "differences": table_as_plain(comparison.differences)["rows"],
         "tables": [table_as_plain(table) for table in tables(comparison)],
         "moves": list(comparison.moves),
-        "documents": [to_plain(document) for document in comparison.documents],
         "cautions": list(comparison.cautions),
     }
 
 
 def blocks(comparison: Comparison) -> list[Text | Table]:
     """A comparison for a terminal: what differs, answers, tables, how the knee moves, cautions."""
-    differ = differences(comparison)
+    differ = comparison.differences
     found: list[Text | Table] = [differ, Text("")] if differ.rows else []
     for compared in comparison.results:
         found += [Text(compared.name, "bold"), Text(f"  {kind_of(compared.result).answer(compared.result)}")]
@@ -474,12 +387,6 @@ def blocks(comparison: Comparison) -> list[Text | Table]:
         found.append(Text("* flagged: see feedrate report", "yellow"))
     if comparison.moves:
         found.append(Text("\n" + "\n".join(comparison.moves), "bold"))
-    if comparison.documents:
-        found.append(Text("\nFigures of documents"))
-    for document in comparison.documents:
-        condition = f" ({document.condition})" if document.condition else ""
-        figure = f"{document.quantity} {document.value:,g} {document.unit}{condition}"
-        found.append(Text(f"  {document.system}: {figure}, {document.kind}, {document.source}"))
     if comparison.cautions:
         found.append(Text("\nNot comparable without thinking", "bold yellow"))
     return [*found, *(Text(f"- {caution}") for caution in comparison.cautions)]
@@ -487,102 +394,99 @@ def blocks(comparison: Comparison) -> list[Text | Table]:
 
 def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
     """Every result a line, published rows as squares, on the same axes."""
-
-    def rates(values: list[float]) -> fig.Axis:
-        return fig.rate_axis(max(values) * 1.15, show_rate)
-
-    def wide_rates(values: list[float]) -> fig.Axis:
-        low, high = min(values), max(values)
-        log = high >= fig.LOG_FROM * low
-        return fig.log_axis(low * 0.6, high * 1.8, show_rate) if log else rates(values)
-
-    def shares(values: list[float]) -> fig.Axis:
-        return fig.Axis(high=max(106.0, max(values) * 1.04), suffix=" %")
-
-    drawn = (
-        (
+    every = [*comparison.measured, *comparison.published]
+    rates = [entry.bytes_per_second for entry in every if entry.bytes_per_second > 0]
+    log = bool(rates) and max(rates) >= fig.LOG_FROM * min(rates)
+    levels = sorted({100 * threshold_of(compared.result) for compared in comparison.results})
+    made = (
+        _figure(
+            comparison,
             ("throughput", "Throughput, all accelerators", "All accelerators together."),
             lambda entry: entry.bytes_per_second,
-            wide_rates,
+            (lambda low, high: fig.log_axis(low * 0.6, high * 1.8, show_rate)) if log else _from_zero,
+            named=True,
         ),
-        (
+        _figure(
+            comparison,
             ("per-accelerator", "Throughput of one accelerator", "What one accelerator gets."),
             lambda entry: entry.per_accelerator,
-            rates,
+            _from_zero,
         ),
-        (
+        _figure(
+            comparison,
             ("per-host", "Throughput of one host", "What one client host reads."),
             lambda entry: entry.per_host,
-            rates,
+            _from_zero,
         ),
-        (
+        _figure(
+            comparison,
             ("x-ideal", "X/X_ideal", "Samples/s over what accelerators that never wait would consume."),
             lambda entry: entry.x_ideal and entry.x_ideal * 100,
-            shares,
+            lambda low, high: fig.Axis(high=max(106.0, high * 1.04), suffix=" %"),
+            levels=levels,
         ),
     )
-    levels = sorted({100 * threshold_of(compared.result) for compared in comparison.results})
-    made = (_figure(comparison, *one, levels if one[0][0] == "x-ideal" else ()) for one in drawn)
     return tuple(figure for figure in made if figure is not None)
+
+
+def _from_zero(low: float, high: float) -> fig.Axis:
+    return fig.rate_axis(high * 1.15, show_rate)
 
 
 def _figure(
     comparison: Comparison,
     words: tuple[str, str, str],
     value: Callable[[Entry], float | None],
-    axis: Callable[[list[float]], fig.Axis],
-    levels: Sequence[float],
+    axis: Callable[[float, float], fig.Axis],
+    *,
+    levels: Sequence[float] = (),
+    named: bool = False,
 ) -> fig.Figure | None:
-    """`value` of every entry that has one above 0, against accelerators; with lines at `levels`."""
-    name, title, caption = words
+    """`value` of every entry that has one above 0, against accelerators; with lines at `levels`.
+
+    `axis` gets the smallest and the largest value. `named`: with the names of the published rows.
+    """
 
     def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:
         found = ((entry, value(entry) or 0.0) for entry in entries)
         return tuple(fig.Dot(e.accelerators, y, e.flagged, e.used, e.told) for e, y in found if y > 0)
 
     published = dots(comparison.published)
-    series = [dots(compared.entries) for compared in comparison.results]
-    every = [dot for found in (published, *series) for dot in found]
+    squares = fig.Series(name="published", dots=published, colour=fig.IDEAL, area=34, squares=True)
+    series, behind = [squares] if published else [], []
+    for place, compared in enumerate(comparison.results):
+        found = dots(compared.entries)
+        if not found:
+            continue
+        colour, knee = fig.series_colour(place), compared.result.knee
+        name = fig.short(compared.name)
+        series.append(fig.Series(name=name, dots=found, colour=colour, flagged_colour=colour))
+        if knee is not None and knee.n_au is not None:
+            label = (f"{fig.short(compared.name, 16)} {number(knee.n_au, 3)}",)
+            line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=label, colour=colour)
+            behind.append(replace(line, level=place))
+    every = [dot for one in series for dot in one.dots]
     if not every:
         return None
-    marks: list[fig.Mark] = []
-    if published:
-        marks.append(fig.Dots(dots=published, colour=fig.IDEAL, area=34, squares=True))
-    if published and name == "throughput":
-        places = tuple((dot.x, dot.y, dot.text.partition(":")[0]) for dot in published)
-        clear = tuple((dot.x, dot.y, "") for found in series for dot in found)
-        marks.append(fig.Labels(places=(*_spread(places), *clear), colour=fig.SOFT))
-    legend = []
-    for place, (compared, found) in enumerate(zip(comparison.results, series, strict=True)):
-        colour = fig.series_colour(place)
-        marks += fig.through(found, colour, flagged_colour=colour) if found else ()
-        legend.append(fig.Key(fig.short(compared.name), colour))
-        knee = compared.result.knee
-        if found and knee is not None and knee.n_au is not None:
-            label = f"{fig.short(compared.name, 16)} {number(knee.n_au, 3)}"
-            line = fig.VerticalLine(x=knee.n_au, interval=knee.interval, label=(label,), colour=colour)
-            marks.append(replace(line, level=place))
-    marks += [fig.HorizontalLine(y=at, colour=fig.KNEE) for at in levels]
-    legend += [fig.Key("threshold", fig.KNEE, "dash")] if levels else []
-    legend += [fig.Key("published", fig.IDEAL, "box")] if published else []
-    return fig.Figure(
-        name=name,
-        title=title,
-        caption=caption,
-        x=fig.process_axis([dot.x for dot in every]),
-        y=axis([dot.y for dot in every]),
-        marks=tuple(marks),
-        legend=(*legend, *fig.flagged_key(every, fig.SOFT)),
+    heights = [dot.y for dot in every]
+    labels = [_labels(published, every)] if published and named else []
+    return fig.against_processes(
+        words,
+        series,
+        axis(min(heights), max(heights)),
+        behind=[*labels, *behind, *(fig.HorizontalLine(y=at, colour=fig.KNEE) for at in levels)],
+        legend=[fig.Key("threshold", fig.KNEE, "dash")] if levels else [],
         qualified=_qualified(comparison),
     )
 
 
-def _spread(places: Sequence[tuple[float, float, str]]) -> tuple[tuple[float, float, str], ...]:
-    """The largest of each name first, so that the labels that fit are of many systems."""
-    seen: dict[str, tuple[float, float, str]] = {}
-    for place in sorted(places, reverse=True):
-        seen.setdefault(place[2], place)
-    return tuple((x, y, fig.short(name, 24)) for x, y, name in seen.values())
+def _labels(published: Sequence[fig.Dot], every: Sequence[fig.Dot]) -> fig.Labels:
+    """The names of published systems, each beside its largest row; first those of the largest rows."""
+    largest: dict[str, fig.Dot] = {}
+    for dot in sorted(published, key=lambda dot: dot.x, reverse=True):
+        largest.setdefault(dot.text.partition(":")[0], dot)
+    places = [(dot.x, dot.y, fig.short(name, 24)) for name, dot in largest.items()]
+    return fig.Labels(places=(*places, *((dot.x, dot.y, "") for dot in every)), colour=fig.SOFT)
 
 
 def _qualified(comparison: Comparison) -> str:
@@ -599,7 +503,7 @@ def _qualified(comparison: Comparison) -> str:
 
 def page(comparison: Comparison) -> str:
     """One self-contained HTML page, in the clothes of the report. Raises MissingError."""
-    drawn, differ = figures(comparison), differences(comparison)
+    drawn, differ = figures(comparison), comparison.differences
     plots = plotted(drawn, drawn[0] if drawn else None)
     return render(
         "compare.html",
@@ -620,5 +524,4 @@ def page(comparison: Comparison) -> str:
         hero=plots[0] if plots else None,
         figures=plots[1:],
         tables=[laid_out(table) for table in tables(comparison)],
-        documents=comparison.documents,
     )

@@ -29,34 +29,12 @@ from emulator.report.glossary import GLOSSARY, anchor, term_of
 from emulator.report.metrics import as_openmetrics
 from emulator.report.table import NONE, Cell, Column, Table, heading, shortened, to_csv
 from emulator.report.terminal import Text, as_markdown, result_blocks
-from emulator.report.training import advice, cards
+from emulator.report.training import cards
 from emulator.report.training_figures import StorageLimit, hero
 from emulator.report.view import again, kind_of, limits, marks, notes, title
 from emulator.sweep.summary import recovered
 from emulator.text import masked, printable
 from emulator.units import show_bytes, show_rate, show_seconds
-
-SCRIPT = """
-const tip = document.createElement('div');
-tip.className = 'tip';
-tip.hidden = true;
-document.body.append(tip);
-for (const aim of document.querySelectorAll('.aim')) {
-  const title = aim.querySelector('title'), text = title.textContent;
-  aim.addEventListener('pointerenter', event => {
-    title.textContent = '';
-    tip.textContent = text;
-    tip.hidden = false;
-    const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
-    const below = event.clientY + 18, high = tip.offsetHeight;
-    tip.style.left = Math.max(8, left) + 'px';
-    tip.style.top = (below + high > innerHeight ? event.clientY - high - 12 : below) + 'px';
-  });
-  aim.addEventListener('pointerleave', () => { tip.hidden = true; title.textContent = text; });
-}
-"""
-"""Shows what a point is at once; without it the browser shows the same title a moment later."""
-
 
 LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
 """Kinds of results that lead a page; others stand beside these."""
@@ -244,7 +222,6 @@ def page(
         tables=[laid_out(table) for table in (*kind.tables(result), *tables)],
         hero=drawn[0] if first else None,
         figures=drawn[1:] if first else drawn,
-        help=advice(result),
         limits=limits(result),
         notes=notes(result),
         environment=facts({key: value for key, value in result.environment.items() if key != "imported"}),
@@ -274,13 +251,13 @@ def render(template: str, **values: Any) -> str:
         for light, twin in DARK.items()
         for what in ("fill", "stroke")
     )
-    css = (folder / "page.css").read_text(encoding="utf-8")
+    css, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     css += f"@media screen and (prefers-color-scheme: dark) {{\n{dark}}}\n"
     environment.globals["term"] = term_of
     markup = extra("markupsafe").Markup
     glossary = [(anchor(term), term, meaning) for term, meaning in GLOSSARY.items()]
     text: str = environment.get_template(template).render(
-        css=markup(css), script=markup(SCRIPT), glossary=glossary, version=__version__, **values
+        css=markup(css), script=markup(script), glossary=glossary, version=__version__, **values
     )
     return masked(printable(text))
 
