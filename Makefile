@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 FEEDRATE := $(BIN)/feedrate
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-container test-device test-latency test-ceph test-dlio test-faults audit test-mlperf test-record test-browser
+.PHONY: install demo test lint docs dist clean test-long test-multihost test-sharedfs test-slurm test-container test-device test-latency test-ceph test-dlio test-faults test-mlperf test-record test-browser
 
 install: $(INSTALLED)
 
@@ -59,11 +59,6 @@ test-long: $(INSTALLED)
 # that stop answering and power cuts (python3-fusepy, fuse3). FEEDRATE_FAULTS_SEED=N, FEEDRATE_FAULTS_SECONDS=N.
 test-faults: $(INSTALLED)
 	$(BIN)/python -m pytest -m faults -s tests/faults
-
-# Known vulnerabilities of the pinned versions, without a network: from a checkout of pypa/advisory-database.
-audit: $(INSTALLED)
-	test -d '$(ADVISORIES)' || { echo 'give ADVISORIES=DIR, a checkout of pypa/advisory-database'; exit 1; }
-	$(BIN)/python tests/house/advisories.py '$(ADVISORIES)'
 
 # DLIO 2.0 beside feedrate, in an environment of its own: without DALI, which is a gigabyte and not used here.
 test-dlio: $(INSTALLED)
