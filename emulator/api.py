@@ -7,7 +7,7 @@
 >>> emulator.find_knee(made.points).sentence.startswith("This storage feeds")
 True
 >>> [picture.name for picture in emulator.figures(made)][:3]
-['answer', 'throughput', 'per-process']
+['throughput', 'utilisation', 'step-time']
 """
 
 from __future__ import annotations
@@ -38,11 +38,9 @@ from emulator.launch.mpirun import launch
 from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
-from emulator.report import training
 from emulator.report.drawing import svg, write_picture
 from emulator.report.figure import Figure
 from emulator.report.table import markdown
-from emulator.report.training_figures import hero
 from emulator.report.view import kind_of, title
 from emulator.run.comm import Comm, Quiet
 from emulator.run.generate import Filled, Filling
@@ -150,10 +148,8 @@ def read(out: Place) -> Result:
 
 def figures(result: Result | RunResult) -> list[Picture]:
     """The figures of a result, the one that answers the question first."""
-    made = result if isinstance(result, Result) else Result(result)
-    first = hero(made.run) if kind_of(made.run) is training else None
-    found = [*([first] if first else []), *kind_of(made.run).figures(made.run)]
-    return [Picture(figure) for figure in found]
+    made = result.run if isinstance(result, Result) else result
+    return [Picture(figure) for figure in kind_of(made).figures(made)]
 
 
 def generate(

@@ -93,9 +93,11 @@ def render(blocks: Iterable[Text | Table], width: int = PLAIN_WIDTH, colour: boo
             console.print(_whole(block.text), style=block.style)
         elif block.rows:
             console.print(_whole(f"\n{block.caption}") if block.caption else "")
-            console.print(_laid_out(block, width))
-            if missing := _left_out(block, width):
-                console.print(shown(missing), style="dim")
+            places = _fitting(block, width)
+            console.print(_laid_out(block, places, width))
+            names = [heading(c.head) for place, c in enumerate(block.columns) if place not in places]
+            if names:
+                console.print(shown(f"no room for: {', '.join(names)}"), style="dim")
     return "\n".join(line.rstrip() for line in text.getvalue().replace(_JOINED, " ").splitlines()) + "\n"
 
 
@@ -130,7 +132,7 @@ def _needed(table: Table) -> list[int]:
 
 
 def _fitting(table: Table, width: int) -> list[int]:
-    """Numbers of the columns that are shown so that no figure is cut, the dispensable ones left out first."""
+    """Return the places of the columns that fit with no figure cut; `Column.room` says which go first."""
     needed = _needed(table)
     places = list(range(len(needed)))
     while sum(needed[place] for place in places) > width + 2:
@@ -141,21 +143,16 @@ def _fitting(table: Table, width: int) -> list[int]:
     return places
 
 
-def _left_out(table: Table, width: int) -> str:
-    """List the columns and rows left out for want of room; empty: none."""
-    shown_places = _fitting(table, width)
-    names = [heading(column.head) for place, column in enumerate(table.columns) if place not in shown_places]
-    return f"no room for: {', '.join(names)}" if names else ""
+def _laid_out(table: Table, places: Sequence[int], width: int) -> Any:
+    """Return the columns at `places` as a rich table without a frame.
 
-
-def _laid_out(table: Table, width: int) -> Any:
-    """A rich table without a frame. A name that repeats the one above it is left out."""
+    A name that repeats the one above it is left out.
+    """
     from rich import box
     from rich.table import Table as RichTable
 
     laid = RichTable(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     texts = table.texts
-    places = _fitting(table, width)
     tight = sum(_needed(table)[place] for place in places) > width + 2
     for place in places:
         column = table.columns[place]

@@ -34,7 +34,7 @@ QUESTION = "How many accelerators can this storage feed?"
 
 
 def job_samples(result: RunResult) -> float:
-    """Samples of a recorded job in one of its replay, which is a file or a group of rows; else 1."""
+    """Return how many samples of a recorded job one sample of its replay is (a file, a row group); else 1."""
     return float(result.workload.get("job", {}).get("samples", 1.0))
 
 
@@ -87,13 +87,13 @@ def _how(reads: Mapping[str, Any] | None) -> str:
 
 
 def figures(result: RunResult) -> tuple[Figure, ...]:
-    """Its figures, as far as there is something to draw."""
+    """Return the figures that have something to draw."""
     made = (make(result) for make in FIGURES)
     return tuple(figure for figure in made if figure is not None)
 
 
 def beside(main: RunResult, result: RunResult) -> tuple[tuple[Table, ...], tuple[Figure, ...]]:
-    """Nothing: a second training on a page is what `compare` is for."""
+    """Return nothing: `compare` shows two trainings beside each other."""
     return (), ()
 
 
@@ -250,14 +250,14 @@ def host_rows(point: Point) -> list[tuple[Cell, ...]]:
 
 
 def _percent_waited(share: HostShare, rank_seconds: float) -> float | None:
-    """None where nothing tells: an imported run without logs."""
+    """Return the percentage of the time that ranks waited; None for an imported run without logs."""
     if not math.isfinite(share.wait_seconds):
         return None
     return min(1.0, share.wait_seconds / rank_seconds) * 100 if rank_seconds else 0.0
 
 
 def short_names(names: list[str]) -> list[str]:
-    """The names without the domain that all of them share."""
+    """Return the names without their domain if all share it."""
     domains = {name.partition(".")[2] for name in names}
     short = [name.partition(".")[0] for name in names]
     return short if len(domains) == 1 and len(set(short)) == len(set(names)) else names

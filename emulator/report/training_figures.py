@@ -24,7 +24,7 @@ from emulator.units import show_rate, show_seconds
 
 
 def computes(point: Point) -> bool:
-    """False when the workload does not compute: then there is no ideal rate, no AU and no X/X_ideal."""
+    """True unless the step time is 0, which leaves no ideal rate, no AU and no X/X_ideal."""
     return math.isfinite(point.ideal_samples_per_second) and point.ideal_samples_per_second > 0
 
 
@@ -62,7 +62,7 @@ LIMITS = dict(zip(LIMIT_NAMES, fig.LIMIT_COLOURS, strict=False))
 
 
 def told(point: Point) -> str:
-    """A point in words, for who points at it."""
+    """Return the figures of a point in words, shown when the pointer is on it."""
     parts = [
         f"{point.ranks:,} process{'' if point.ranks == 1 else 'es'}: {show_rate(point.bytes_per_second)}",
         f"{number(point.samples_per_second)} samples/s of the workload",
@@ -95,109 +95,51 @@ class StorageLimit:
     """`fio, sequential 1 MiB reads`."""
 
 
-def hero(result: RunResult, limit: StorageLimit | None = None) -> fig.Figure | None:
-    """The answer as one picture: throughput, knee, interval, ideal, limits, and what limits each point.
-
-    None where there are no two counts to compare.
-    """
-    if len({point.ranks for point in by_ranks(result)}) < 2:
-        return None
-    most = max(point.bytes_per_second for point in result.points)
-    limits = [limit] if limit is not None and limit.bytes_per_second <= 3 * most else []
-    figure = throughput(result, limits, by_limit=True)
-    return figure and replace(figure, name="answer", title="Throughput and the knee")
-
-
-def throughput(
-    result: RunResult, limits: Sequence[StorageLimit] = (), by_limit: bool = False
-) -> fig.Figure | None:
-    """Bytes/s of all processes together, with what they ask for, the knee, and `limits` of the storage.
-
-    `by_limit`: points in the colours of what limits them.
-    """
-    return _rates(
-        result,
-        ("throughput", "Throughput, all processes", "All processes together.{}"),
-        " Dashed: what processes that never wait would read.",
-        limits=limits,
-        by_limit=by_limit,
-    )
-
-
-def per_process(result: RunResult) -> fig.Figure | None:
-    """Bytes/s of one process, with what it asks for and the knee."""
-    return _rates(
-        result,
-        ("per-process", "Throughput of one process", "Bytes per second that each process gets.{}"),
-        " Dashed: what it asks for.",
-        each=True,
-    )
-
-
-def _rates(
-    result: RunResult,
-    words: tuple[str, str, str],
-    of_ideal: str,
-    *,
-    each: bool = False,
-    limits: Sequence[StorageLimit] = (),
-    by_limit: bool = False,
-) -> fig.Figure | None:
-    """Bytes/s against the process count, of all processes or of `each` one.
-
-    `of_ideal` takes the place of `{}` in the caption where there is an ideal.
-    """
+def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Figure | None:
+    """Bytes/s of all processes, with their demand, the knee, what limits each point, and `limits`."""
     points, demand = by_ranks(result), mean_demand(by_ranks(result))
     if not points:
         return None
-
-    def shown(ranks: float, of_one: float) -> float:
-        return of_one if each else ranks * of_one
-
     first, last = points[0].ranks, points[-1].ranks
-    wide = last >= fig.LOG_FROM * first
-    log = wide and not each
-    rates = [shown(point.ranks, point.bytes_per_second / point.ranks) for point in points]
-    most = max(*rates, 0.0, *(limit.bytes_per_second for limit in limits), (each and demand) or 0.0)
-    name, unit = ("", 1.0) if log else unit_for(most, RATES)
-    top = most / unit * (2.0 if log else 1.18) or 1.0
+    log = last >= fig.LOG_FROM * first
+    rates = [point.bytes_per_second for point in points]
+    name, unit = ("", 1.0) if log else unit_for(max([*rates, *(x.bytes_per_second for x in limits)]), RATES)
+    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) / unit
+    top = top * (2.0 if log else 1.18) or 1.0
     marks: list[fig.Mark] = [*knee_line(result)]
     legend: list[fig.Key] = []
     if demand is not None:
         one = demand / unit
-        ends = (float(first) if wide else 0.0, last * 1.02 if each else min(last * 1.02, top / one))
-        ideal = tuple((end, shown(end, one)) for end in ends)
-        marks.append(fig.Line(points=ideal, colour=fig.IDEAL, dashed=True))
-        legend.append(fig.Key(f"ideal, {number(one, 4)} {name}" if each else "ideal", fig.IDEAL, "dash"))
+        ends = (float(first) if log else 0.0, min(last * 1.02, top / one))
+        marks.append(fig.Line(points=tuple((x, x * one) for x in ends), colour=fig.IDEAL, dashed=True))
+        legend.append(fig.Key("ideal", fig.IDEAL, "dash"))
     for place, limit in enumerate(limits, start=1):
         rate, alone = limit.bytes_per_second, len(limits) == 1
         label = f"{limit.name}: {show_rate(rate)}"
         colour = fig.SECOND if alone else fig.series_colour(place)
         marks.append(fig.HorizontalLine(y=rate / unit, colour=colour, label=label if alone else ""))
         legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
-    curve = ((ranks, *(shown(ranks, level) / unit for level in levels)) for ranks, *levels in fitted(result))
+    curve = ((ranks, *(ranks * level / unit for level in levels)) for ranks, *levels in fitted(result))
     series = fig.Series(
         name="simulated" if result.kind == "simulated" else "measured",
-        dots=measured(
-            points,
-            lambda point: shown(point.ranks, point.bytes_per_second / point.ranks) / unit,
-            by_limit=by_limit,
-        ),
+        dots=measured(points, lambda point: point.bytes_per_second / unit, by_limit=True),
         colour=fig.MEASURED,
         fit=tuple((x, low, middle, min(top, high)) for x, low, middle, high in curve if middle < top),
     )
-    low = min(rates) / unit * 0.6
     figure = fig.against_processes(
-        (*words[:2], words[2].format(of_ideal if demand else "")),
+        (
+            "throughput",
+            "Throughput and the knee",
+            "All processes together."
+            + (" Dashed: what processes that never wait would read." if demand else ""),
+        ),
         [series],
-        fig.log_axis(low, top, show_rate)
-        if log
-        else fig.Axis(title=f"{name} per process" if each else name, high=top),
+        fig.log_axis(min(rates) * 0.6, top, show_rate) if log else fig.Axis(title=name, high=top),
         behind=marks,
         legend=legend,
         qualified=marks_line(result),
     )
-    kinds = {point.bound.kind: None for point in points if point.bound} if by_limit else {}
+    kinds = {point.bound.kind: None for point in points if point.bound}
     if not kinds:
         return figure
     dots = (fig.Key(_limit_key(kind), LIMITS.get(kind, fig.SOFT), "dot") for kind in kinds)
@@ -457,5 +399,5 @@ def _edge(name: str) -> float:
         return math.inf  # a bucket without an upper edge, whatever it is called
 
 
-FIGURES = (throughput, per_process, utilisation, step_time, over_time, latency)
+FIGURES = (throughput, utilisation, step_time, over_time, latency)
 """In the order of a page."""

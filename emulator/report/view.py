@@ -53,14 +53,14 @@ def title(result: RunResult) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that qualifies every number of a result."""
+    """A warning that applies to every number of a result."""
 
     label: str
     """Two or three words, for a figure's subtitle."""
     sentence: str
     """The sentence that explains it."""
     serious: bool = True
-    """True when the figures must not be read as those of a real storage, or not as the whole run."""
+    """True when the figures are not those of a real storage, or not of the whole run."""
 
 
 def marks(result: RunResult) -> tuple[Mark, ...]:
@@ -116,11 +116,11 @@ _OF_ONE_TIME = {
     "-v": False,
     "--live": True,
 }
-"""Options that belong to the one time, and whether a value follows."""
+"""Options that are left out when a command is repeated -> whether a value follows."""
 
 
 def words_again(result: RunResult) -> list[str]:
-    """The words of the command after `feedrate`, without the options that belong to that one time."""
+    """Return the words of the command after `feedrate`, without those of _OF_ONE_TIME."""
     words = list(result.command)
     while words and Path(words[0]).name != "feedrate":
         words.pop(0)
@@ -136,15 +136,12 @@ def words_again(result: RunResult) -> list[str]:
 
 
 def again(result: RunResult) -> str:
-    """The command that measures it again, for a shell: it runs as it stands, into a new folder of results.
-
-    Empty when the result does not tell.
-    """
+    """Return a shell command that repeats the measurement into a new folder; empty when not recorded."""
     words = words_again(result)
     if not words:
         return ""
     out = []
-    if words[0] in ("import", "simulate", "fit"):  # they need to be told where to
+    if words[0] in ("import", "simulate", "fit"):  # these require --out
         given = [*result.command, ""]
         place = next((given[at + 1] for at, word in enumerate(given) if word == "--out"), "")
         out = ["--out", f"{place or 'result'}-again"]
@@ -214,7 +211,7 @@ def _severity(flag: Flag) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One thing that limits points, where, and why we think so."""
+    """A limit, the points that it limits, and the evidence."""
 
     name: str
     """A name such as `storage`, or `client link of node005`."""
@@ -223,7 +220,7 @@ class Limit:
     evidence: tuple[str, ...]
     """Measurements at the largest of them, one sentence each."""
     help: str
-    """Advice that would help there; empty: nothing needs help."""
+    """Advice; empty for compute."""
 
 
 def limits(result: RunResult) -> tuple[Limit, ...]:

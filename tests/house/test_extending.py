@@ -72,16 +72,7 @@ def feedrate(folder: Path, *words: object) -> str:
 SMALL = ("--set", "size.bytes_mean=300kB", "--set", "size.bytes_sd=20kB")
 DATA = ("generate", "data", "--recipe", "tiny", "--files", 12, *SMALL)
 RUN = (
-    "run",
-    "data",
-    "--workload",
-    "unet3d-tiny",
-    "--loader",
-    "direct",
-    "--steps",
-    2,
-    "--out",
-    "out",
+    *("run", "data", "--workload", "unet3d-tiny", "--loader", "direct", "--steps", 2, "--out", "out"),
     "--mismatched-dataset",
 )
 BOXES = ("--set", "format=boxes")

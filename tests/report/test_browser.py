@@ -22,8 +22,8 @@ from synthetic_results import PAGES
 WIDTHS = (400, 1400)
 SMALLEST_PX = 10.0
 """Letters of a plot must not be drawn smaller than this."""
-DRAWINGS = {"empty": 0, "one-point": 6, "no-compute": 6, "compared": 4, "compared-long": 4}
-"""Plots of a page, where they are not seven."""
+DRAWINGS = {"empty": 0, "no-compute": 4, "compared": 4, "compared-long": 4}
+"""Plots of a page, where they are not five."""
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 MEASURE = """
@@ -55,7 +55,7 @@ function plots(doc) {
 }
 function pointed(doc) {
   const win = doc.defaultView;
-  const aim = [...doc.querySelectorAll('#plot-answer .aim')].find(e => e.getBoundingClientRect().width);
+  const aim = [...doc.querySelectorAll('#plot-throughput .aim')].find(e => e.getBoundingClientRect().width);
   if (!aim) return null;
   const title = aim.querySelector('title').textContent;
   const box = aim.getBoundingClientRect();
@@ -135,7 +135,7 @@ def test_nothing_overflows_overlaps_or_is_tiny(seen: dict[str, Any], name: str, 
     assert found["overflow"] <= 0
     assert found["cut"] == []
     assert found["plots"] == []
-    assert found["drawings"] == DRAWINGS.get(name, 7)
+    assert found["drawings"] == DRAWINGS.get(name, 5)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

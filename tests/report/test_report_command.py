@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from command import Done, feedrate
 from synthetic_results import flagged_sweep, multi_host_sweep, point, result, steps_of
 
 from emulator.record.out import write_result
@@ -17,16 +16,9 @@ from emulator.report.terminal import as_markdown, result_blocks
 from emulator.sweep.summary import recovered
 
 
-def feedrate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "emulator", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
-def refused(done: subprocess.CompletedProcess[str], code: int) -> str:
-    assert done.returncode == code, done.stderr
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert done.stderr.startswith("feedrate: error: ")
-    return done.stderr
+def refused(done: Done, code: int) -> str:
+    assert done.status == code, done.err
+    return done.one_line()
 
 
 @pytest.fixture
@@ -41,15 +33,11 @@ def out(tmp_path: Path) -> Path:
 def test_report_shows_the_table_and_writes_the_files(out: Path, tmp_path: Path) -> None:
     files = [tmp_path / f"a.{kind}" for kind in ("html", "png", "svg")]
     done = feedrate("report", out, "--html", files[0], "--png", files[1], "--svg", files[2])
-    assert done.returncode == 0, done.stderr
-    assert "!! Emulated storage" in done.stdout
-    assert "This storage feeds 14 accelerators" in done.stdout
-    assert "\x1b" not in done.stdout
-    assert done.stdout.splitlines()[-3:] == [
-        f"page: {files[0]}",
-        f"picture: {files[1]}",
-        f"picture: {files[2]}",
-    ]
+    assert done.status == 0, done.err
+    assert "!! Emulated storage" in done.out
+    assert "This storage feeds 14 accelerators" in done.out
+    assert "\x1b" not in done.out
+    assert done.out.splitlines()[-3:] == [f"page: {files[0]}", f"picture: {files[1]}", f"picture: {files[2]}"]
     assert [file.read_bytes()[:4] for file in files] == [b"<!do", b"\x89PNG", b"<svg"]
 
 
@@ -58,7 +46,7 @@ def test_report_takes_a_run_json_and_a_killed_runs_spools(out: Path, tmp_path: P
     with Spool(make_spool(out, 0)) as spool:
         spool.append(steps_of(flagged_sweep())[:10])
     done = feedrate("report", out / "run.json", "--html", tmp_path / "a.html")
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.err
 
 
 def test_a_point_that_was_cut_off_is_of_each_ranks_first_steps_where_they_are_many(
@@ -98,9 +86,9 @@ def test_compare_puts_results_and_published_rows_beside_each_other(out: Path, tm
     write_result(other, replace(multi_host_sweep(), loader="torch"))
     page = tmp_path / "a.html"
     done = feedrate("compare", out, other, "--reference", "all", "--match", "weka", "--html", page)
-    assert done.returncode == 0, done.stderr
-    assert "weka-1-client-dual-socket-56-cores" in "".join(done.stdout.split())
-    assert "loader  direct  torch" in done.stdout
+    assert done.status == 0, done.err
+    assert "weka-1-client-dual-socket-56-cores" in "".join(done.out.split())
+    assert "loader  direct  torch" in done.out
     assert page.read_text().startswith("<!doctype html>")
 
 

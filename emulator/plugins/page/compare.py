@@ -46,7 +46,7 @@ class Entry:
 
     @property
     def told(self) -> str:
-        """In words, for who points at it."""
+        """Its figures in words, shown when the pointer is on it."""
         parts = [
             f"{fig.short(self.name, 44)}: {self.accelerators:,} accelerators",
             show_rate(self.bytes_per_second),

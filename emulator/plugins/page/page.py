@@ -9,15 +9,13 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from emulator import __version__
-from emulator.config.reader import read_toml
-from emulator.errors import SpecError, StorageError
+from emulator.errors import SpecError
 from emulator.files import write_whole
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
@@ -30,7 +28,7 @@ from emulator.report.metrics import as_openmetrics
 from emulator.report.table import NONE, Cell, Column, Table, heading, shortened, to_csv
 from emulator.report.terminal import Text, as_markdown, result_blocks
 from emulator.report.training import cards
-from emulator.report.training_figures import StorageLimit, hero
+from emulator.report.training_figures import StorageLimit, throughput
 from emulator.report.view import again, kind_of, limits, marks, notes, title
 from emulator.sweep.summary import recovered
 from emulator.text import masked, printable
@@ -41,7 +39,7 @@ LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
 
 
 class Document:
-    """What is shown in a terminal and written as files."""
+    """A report or a comparison: shown in a terminal, written as files."""
 
     @property
     def blocks(self) -> list[Text | Table]:
@@ -49,7 +47,10 @@ class Document:
         raise NotImplementedError
 
     def text(self, form: str) -> str:
-        """As `html`, `csv`, `md`, or of a result `prom` (OpenMetrics). Raises MissingError, SpecError."""
+        """Return it as `html`, `csv` or `md`; a report also as `prom` (OpenMetrics).
+
+        Raises MissingError, SpecError.
+        """
         raise NotImplementedError
 
     def draw(self, path: Path, form: str) -> None:
@@ -81,7 +82,7 @@ class Report(Document):
     systems: tuple[str, ...]
     """Names or files of the systems that it ran on."""
     listed: bool = False
-    """True if they lie in a folder that was given; then a table lists them."""
+    """True if a folder of results was given; then a table lists them."""
 
     @property
     def limit(self) -> StorageLimit | None:
@@ -145,10 +146,10 @@ def unknown_form(form: str) -> SpecError:
 
 
 def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = ()) -> Report:
-    """Find what the page of `out` shows: a result, or a folder that holds results and system files.
+    """Find what the page of `out` shows: a result, or a folder of results.
 
-    In a folder the kind that comes first in `LEADING` leads (of several the one made last), the other
-    results stand beside it, and so do the system files. Raises SpecError, StorageError.
+    In a folder the kind that comes first in `LEADING` leads (of several the one made last), and the
+    other results stand beside it. Raises SpecError, StorageError.
     """
     others = []
     for path in baselines:
@@ -166,23 +167,14 @@ def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = (
     main = max((path for path in held if held[path].kind == kinds[0]), key=lambda path: held[path].created)
     for kind in reversed(kinds):
         others += [(path.name, made) for path, made in held.items() if made.kind == kind and path != main]
-    files = (str(path) for path in sorted(out.glob("*.toml")) if _is_system(path))
     return Report(
-        folder=main, result=recovered(main), others=tuple(others), systems=(*systems, *files), listed=True
+        folder=main, result=recovered(main), others=tuple(others), systems=tuple(systems), listed=True
     )
 
 
 def _turn(kind: str) -> tuple[int, str]:
-    """Sorts kinds of results: the first leads."""
+    """Return a sort key of kinds of results: the first leads."""
     return (LEADING.index(kind) if kind in LEADING else len(LEADING), kind)
-
-
-def _is_system(path: Path) -> bool:
-    """True for a TOML file about a storage system: others may lie beside results."""
-    with suppress(SpecError, StorageError):
-        table, _ = read_toml(path)
-        return any(isinstance(table.get(part), Mapping) for part in ("storage", "clients", "hardware"))
-    return False
 
 
 def _all_of(found: Report) -> Table:
@@ -208,8 +200,13 @@ def page(
 ) -> str:
     """The page as text. Raises MissingError."""
     kind = kind_of(result)
-    first = hero(result, limit) if kind is training else None
-    drawn = plotted([*([first] if first else []), *kind.figures(result), *figures], first)
+    found = [*kind.figures(result), *figures]
+    first = None
+    if len({point.ranks for point in result.points}) > 1:
+        most = max(point.bytes_per_second for point in result.points)
+        near = [limit] if limit and limit.bytes_per_second <= 3 * most else []  # else it hides the curve
+        found[0] = first = throughput(result, near) or found[0]
+    drawn = plotted(found, first)
     return render(
         "page.html",
         result=result,
@@ -220,8 +217,8 @@ def page(
         answer=kind.answer(result),
         cards=cards(result),
         tables=[laid_out(table) for table in (*kind.tables(result), *tables)],
-        hero=drawn[0] if first else None,
-        figures=drawn[1:] if first else drawn,
+        hero=drawn.pop(0) if first else None,
+        figures=drawn,
         limits=limits(result),
         notes=notes(result),
         environment=facts({key: value for key, value in result.environment.items() if key != "imported"}),
