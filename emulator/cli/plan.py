@@ -1,4 +1,4 @@
-"""What `feedrate run` and `sweep` would do: runs, bytes, time, and the memory that ranks take."""
+"""The plan of `feedrate run` and `sweep`: runs, bytes, time, and the memory that ranks take."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TORCH_BYTES = 350e6
 """Resident bytes of a rank with PyTorch imported, before it reads anything (measured, torch 2.13 CPU)."""
 
 WORKER_BYTES = 60e6
-"""Bytes of a DataLoader worker that it shares with no other, before it reads anything (measured)."""
+"""Private bytes of a DataLoader worker before it reads anything (measured)."""
 
 OWN_BYTES = 20e6
-"""Bytes of a rank that it shares with no other, before it reads anything (measured: 17 to 22 MB)."""
+"""Private bytes of a rank before it reads anything (measured: 17 to 22 MB)."""
 
 DIRECT_BYTES = 60e6
 """Resident bytes of a rank with the direct loader, before it reads anything."""
@@ -125,7 +125,7 @@ def _plan_lines(
 
 
 def _buffers(job: TrainingJob, mean: float) -> float:
-    """Return the bytes that a rank's loader holds samples of `mean` bytes in."""
+    """Return the bytes of a rank's buffers, for samples of `mean` bytes."""
     loader = job.workload.loader
     if not LOADERS.load(job.loader).tensors:
         return loader.workers * loader.block_bytes
@@ -135,7 +135,7 @@ def _buffers(job: TrainingJob, mean: float) -> float:
 
 
 def require_memory(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
-    """Raises LaunchError when what ranks share with no other does not fit into the memory of this host."""
+    """Raise LaunchError when the private memory of the ranks does not fit into this host."""
     each, free = (
         OWN_BYTES + _buffers(job, Pace(job, manifest).sample_bytes),
         min(psutil.virtual_memory().available, memory_bytes()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from emulator import live
 from emulator.config.catalog import find, names
 from emulator.config.reader import to_plain
-from emulator.config.workload import load_workload
+from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.units import show_rate, show_seconds
 
@@ -34,29 +35,35 @@ def workloads(
       feedrate workloads unet3d-a100
       feedrate workloads unet3d-a100 --toml > mine.toml
     """
-    if toml and name is None:
-        raise SpecError("--toml prints the file of one workload", "name it: feedrate workloads NAME --toml")
-    if toml and name is not None:
+    if toml:
+        if name is None:
+            raise SpecError(
+                "--toml prints the file of one workload", "name it: feedrate workloads NAME --toml"
+            )
         typer.echo(find("workloads", name).read_text(), nl=False)
         return
-    if name is None and live.for_programs():
-        live.answer([to_plain(load_workload(known)) for known in names("workloads")])
-        return
-    if name is None:
-        typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
-        for known in names("workloads"):
-            spec = load_workload(known)
-            demand = show_rate(spec.demand)
-            step = show_seconds(spec.accelerator.step_seconds)
-            typer.echo(
-                f"{known:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
-                f"{spec.accelerator.provenance:10} {spec.title}"
-            )
-        return
-    spec = load_workload(name)
+    found = [load_workload(known) for known in (names("workloads") if name is None else [name])]
     if live.for_programs():
-        live.answer(to_plain(spec))
-        return
+        plain = [to_plain(spec) for spec in found]
+        live.answer(plain if name is None else plain[0])
+    elif name is None:
+        _list(found)
+    else:
+        _show(found[0])
+
+
+def _list(found: Sequence[Workload]) -> None:
+    typer.echo(f"{'NAME':16} {'BATCH':>5} {'STEP':>8} {'ONE ASKS':>10}  {'STEP TIME':10} TITLE")
+    for spec in found:
+        step, demand = show_seconds(spec.accelerator.step_seconds), show_rate(spec.demand)
+        typer.echo(
+            f"{spec.name:16} {spec.loader.batch_size:5d} {step:>8} {demand:>10}  "
+            f"{spec.accelerator.provenance:10} {spec.title}"
+        )
+
+
+def _show(spec: Workload) -> None:
+    """Print every value with its source."""
     typer.echo(f"{spec.name}: {spec.title}")
     if "yaml" in spec.sources:
         typer.echo(f"from {spec.sources['yaml']}")
@@ -70,10 +77,8 @@ def workloads(
         for key, value in asdict(getattr(spec, section)).items():
             if value in (None, "") or (section, key, value) in _SILENT:
                 continue
-            source = spec.sources.get(f"{section}.{key}", "")
             shown = list(value) if isinstance(value, tuple) else value
-            if key == "columns":
-                shown = f"{len(value)} columns"
-            if key == "quantiles":
-                shown = f"{len(value)} times"
+            if key in ("columns", "quantiles"):
+                shown = f"{len(value)} {'columns' if key == 'columns' else 'times'}"
+            source = spec.sources.get(f"{section}.{key}", "")
             typer.echo(f"{key:16} {shown!s:18} {source}".rstrip())

@@ -40,9 +40,6 @@ def test_any_encoding_shows_a_result(encoding: str) -> None:
 @pytest.mark.parametrize("redirection", ["2>&-", ">&-", ">out 2>err"])
 def test_ranks_run_wherever_their_streams_go(tiny: Path, tmp_path: Path, redirection: str) -> None:
     words = [
-        sys.executable,
-        "-m",
-        "emulator",
         "run",
         str(tiny),
         "-w",
@@ -51,9 +48,13 @@ def test_ranks_run_wherever_their_streams_go(tiny: Path, tmp_path: Path, redirec
         "2",
         "--steps",
         "6",
+        "--loader",
+        "direct",
+        "--out",
+        "o",
     ]
     line = f'exec "$0" "$@" {redirection}'
-    command = ["bash", "-c", line, *words, "--loader", "direct", "--out", "o"]
+    command = ["bash", "-c", line, sys.executable, "-m", "emulator", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "o" / "run.json").is_file()
