@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from emulator import __version__
 from emulator.errors import MissingError
 from emulator.registry import GROUPS
 
@@ -122,3 +123,8 @@ def test_a_rank_with_the_direct_loader_stays_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_citation_and_changelog_name_the_version():
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert __version__ in re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
