@@ -1,105 +1,104 @@
 """Check a result against MLPerf Storage's rules for OPEN and CLOSED.
 
-A version of the rules is data: its rules, their section numbers and their limits. A check looks at the steps
-that were run and the bytes that were read, not at what the workload asks for. This is a self-check: a
-submission needs MLPerf's own code and review, and some rules are about things that no file records.
+A check looks at the steps that were run and the bytes that were read, not at what the workload asks for. This
+is a self-check: a submission needs MLPerf's own code and review, and some rules are about things that no file
+records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import wraps
 from typing import Any, Literal
 
 from emulator.config.catalog import names
 from emulator.config.checkpoint import data_parallel, load_checkpoint_model, total
-from emulator.config.workload import load_workload, stored_workload
+from emulator.config.workload import Workload, load_workload, stored_workload
 from emulator.dataset.sizes import MEMORY_FACTOR, MIN_STEPS
 from emulator.errors import SpecError
-from emulator.record.result import RunResult
+from emulator.record.result import Point, RunResult
 from emulator.units import show_bytes
 
 Division = Literal["open and closed", "closed"]
 BOTH: Division = "open and closed"
 CLOSED: Division = "closed"
 
-_MEMORY = "dataset / memory of all client hosts"
-_SPREAD = "at most {limits.spread_percent} %, {limits.runs} runs"
-_CACHES = "cold, or {limits.checkpoint_memory} x the memory of a host"
-_APART = "results on a file system of their own"
-_GROUPS = "a multiple of {subject.group}, or 8 of a subset"
+RUNS = 5
+"""Runs that count; one before them warms up."""
+SPREAD_PERCENT = 5
+"""Largest - smallest throughput of the runs that count, in per cent of the mean."""
+CHECKPOINTS = 10
+"""Checkpoints to write, and to read."""
+CHECKPOINT_MEMORY = 3
+"""Size of a host's part of a checkpoint / its memory, above which no cache can hold it."""
+ACCELERATOR_MEMORY = 80 * 2**30
+"""Bytes of memory of an accelerator that holds its part of the model."""
+RANKS_OF_A_HOST = 5
+"""Fewest ranks of a host in a checkpoint run."""
+_FIXED = {
+    "sample": ("bytes_mean", "bytes_sd"),
+    "access": ("columns",),
+    "loader": ("batch_size",),
+    "accelerator": ("step_seconds",),
+    "training": ("epochs", "sync", "au_threshold"),
+}
+"""Section of a workload -> keys that neither division may change."""
 
 Answer = tuple[str, bool | None]
 """The finding for people, and True when the rule is met; None: not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The numbers and keys of one version of the rules."""
+class Version:
+    """The workloads of one version of the rules."""
 
-    steps_per_epoch: int
-    memory_factor: int
-    """Size of the dataset / memory of all client hosts."""
-    runs: int
-    """Runs that count; those before them warm up."""
-    spread_percent: int
-    """Largest - smallest throughput of the runs that count, in per cent of the mean."""
-    fixed: Mapping[str, tuple[str, ...]]
-    """Section of a workload -> keys that neither division may change."""
-    checkpoints: int
-    """Checkpoints to write, and to read."""
-    checkpoint_memory: int
-    """Size of a host's part of a checkpoint / its memory, above which no cache can hold it."""
-    accelerator_memory: int
-    """Bytes of memory of an accelerator that holds its part of the model."""
-    ranks_of_a_host: int
-    """Fewest ranks of a host in a checkpoint run."""
     workloads: Mapping[str, tuple[str, ...]]
     """Trained model -> accelerators."""
-    subsets: tuple[str, ...]
-    """Models that may be checkpointed by 8 of their ranks alone."""
+    subsets: tuple[str, ...] = ()
+    """Models that 8 of their ranks alone may checkpoint."""
     withdrawn: tuple[str, ...] = ()
     """Models that the version once had."""
     saved: tuple[str, ...] = ()
     """Models whose training writes a checkpoint."""
+    checker: str = ""
+    """MLPerf's program whose verdicts these were compared with, rule by rule (results/mlperf-rules.md)."""
 
     @property
     def listed(self) -> str:
         """The workloads, for people."""
-        return "; ".join(
-            f"{model} on {' or '.join(accelerators)}" for model, accelerators in self.workloads.items()
-        )
+        return "; ".join(f"{model} on {' or '.join(made)}" for model, made in self.workloads.items())
 
-    @property
-    def listed_subsets(self) -> str:
-        """The models that may be subsets, for people."""
-        return " or ".join(self.subsets)
+
+_V1_WORKLOADS = dict.fromkeys(("unet3d", "resnet50", "cosmoflow"), ("a100", "h100"))
+VERSIONS = {
+    "v1.0": Version(_V1_WORKLOADS, saved=("unet3d",)),
+    "v2.0": Version(
+        _V1_WORKLOADS, subsets=("llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t"), saved=("unet3d",)
+    ),
+    "v3.0": Version(
+        {"unet3d": ("b200",), "retinanet": ("b200", "mi355")},
+        subsets=("llama3-70b", "llama3-405b", "llama3-1t"),
+        withdrawn=("dlrm", "flux"),
+        checker="mlpstorage 3.0.26, github.com/hazemawadalla/storage a56caeaf79fa (2026-07-01)",
+    ),
+}
+"""Name -> version, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of one version."""
+    """One rule, and where each version has it."""
 
-    number: str
-    """Section of the version's Submission_guidelines.md; empty: a rule of feedrate's."""
-    name: str
+    sections: tuple[str | None, str | None, str | None]
+    """Section of Submission_guidelines.md in v1.0, v2.0 and v3.0. Empty: a rule of feedrate's; None: the
+    version has no such rule."""
     division: Division
+    name: str
     asks: str
-    """The requirement for people: a format string with `limits` and `subject`."""
-    check: Callable[[Any, Limits], Answer]
+    """The requirement for people: a format string with `version` and `subject`."""
+    check: Callable[[Any, Version], Answer]
     """Takes the subject, TrainingRuns or CheckpointRun."""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleBook:
-    """One version of the rules."""
-
-    limits: Limits
-    training: tuple[Rule, ...]
-    checkpointing: tuple[Rule, ...]
-    """Empty: the version has no such benchmark."""
-    checker: str = ""
-    """MLPerf's program whose verdicts these were compared with, rule by rule (results/mlperf-rules.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +116,7 @@ class Outcome:
 
     @property
     def line(self) -> str:
+        """The outcome for people."""
         word = {True: "met", False: "NOT MET", None: "unknown"}[self.met]
         number = f"{self.number}, " if self.number else ""
         return f"{word:8} {self.name}: {self.value} (asked: {self.threshold}; {number}{self.division})"
@@ -132,12 +132,12 @@ class Check:
 
     @property
     def open(self) -> bool:
-        """Every rule of the open division is known to be met."""
+        """True when every rule of the open division is known to be met."""
         return all(rule.met for rule in self.rules if rule.division != CLOSED)
 
     @property
     def closed(self) -> bool:
-        """Every rule is known to be met."""
+        """True when every rule is known to be met."""
         return all(rule.met for rule in self.rules)
 
     @property
@@ -150,6 +150,25 @@ class Check:
         return [first, *(f"  {rule.line}" for rule in self.rules)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """One run of a set. None: not recorded."""
+
+    point: Point
+    au: float
+    """The published AU where there is one: the rule is about that."""
+    seed: int | None
+    saved: bool | None
+    """True when the training wrote a checkpoint."""
+    memory: int | None
+    """Bytes of all hosts."""
+    size: int | None
+    """Bytes of the dataset."""
+    samples_per_file: int | None
+    version: str | None = ""
+    """Version of an imported run; empty: the run is feedrate's."""
+
+
 class TrainingRuns:
     """The runs of a result with one accelerator count, in their order."""
 
@@ -159,157 +178,107 @@ class TrainingRuns:
         self.workload = stored_workload(result.workload)
         self.au_percent = 100 * self.workload.training.au_threshold
         """AU that the workload asks for."""
-        numbers = [number for number, point in enumerate(result.points) if point.ranks == accelerators]
-        self.points = [result.points[number] for number in numbers]
-        self.au = [point.au if point.au_here is None else point.au_here for point in self.points]
-        """AU of each run, the published one where there is one: the rule is about that."""
-        self.seeds: list[int | None] = [*numbers]
-        """feedrate gives every point a seed of its own; imported runs state theirs, or do not."""
-        self.saved: list[bool | None] = [False for _ in numbers]
-        """Whether the training wrote a checkpoint: feedrate's never do; imported runs state it, or do not."""
+        self.runs = [
+            _trained_run(result, number)
+            for number, point in enumerate(result.points)
+            if point.ranks == accelerators
+        ]
+        self.points = [run.point for run in self.runs]
+        self.counted = self.runs[-RUNS:]
         self.model, _, accelerator = self.workload.name.replace("_", "-").partition("-")
         self.accelerator = accelerator.partition("-")[0]
         name = f"{self.model}-{self.accelerator}"
         known = load_workload(name) if name in names("workloads") else None
         self.published = known if known and known.accelerator.provenance in ("published", "scaled") else None
         """The workload as MLPerf publishes it; None where it is none of theirs."""
-        dataset = result.dataset
-        memory: dict[str, int] = result.environment.get("memory_of_hosts") or {}
-        hosts = [[memory.get(host.host, 0) for host in point.hosts] for point in self.points]
-        self.memory = [sum(own) if own and all(own) else None for own in hosts]
-        """Bytes of all hosts of each run; None: not recorded of every one."""
-        self.sizes: list[int | None] = [dataset.get("bytes")] * len(numbers)
-        """Bytes of each run's dataset."""
-        self.each: list[int | None] = [dataset.get("samples_per_file")] * len(numbers)
-        """Samples of a file, of each run."""
-        self.versions: set[str | None] = set()
-        """Versions that imported runs are of; None: their documents do not tell."""
-        imported = result.environment.get("imported")
-        if isinstance(imported, list) and len(imported) == len(result.points):
-            runs = [imported[number] for number in numbers]
-            published = [run.get("au_published") or [au] for run, au in zip(runs, self.au, strict=True)]
-            self.au = [sum(epochs) / len(epochs) for epochs in published]
-            self.seeds = [run.get("seed") for run in runs]
-            self.saved = [run.get("saved") for run in runs]
-            self.memory = [run.get("memory_bytes") for run in runs]
-            self.sizes = [run.get("dataset_bytes") for run in runs]
-            self.each = [run.get("samples_per_file") for run in runs]
-            self.versions = {run.get("version") for run in runs}
 
 
-def _workload(runs: TrainingRuns, limits: Limits) -> Answer:
-    name = runs.workload.name
-    if runs.model in limits.withdrawn:
-        return f"{name}: withdrawn from this version", False
-    return name, runs.accelerator in limits.workloads.get(runs.model, ())
-
-
-def _steps_per_epoch(runs: TrainingRuns, limits: Limits) -> Answer:
-    steps = min(point.steps / max(1, point.epochs) for point in runs.points)
-    return f"{steps:g} were run", steps >= limits.steps_per_epoch
-
-
-def _whole_epochs(runs: TrainingRuns, limits: Limits) -> Answer:
-    """All steps that the dataset has for this many accelerators, in all epochs of the published workload."""
-    dataset = runs.result.dataset
-    if "files" not in dataset or "samples_per_file" not in dataset:
-        return "files and samples of the dataset are not recorded", None
-    samples = int(dataset.get("samples") or dataset["files"] * dataset["samples_per_file"])
-    steps = samples // (runs.workload.loader.batch_size * runs.accelerators)
-    epochs = runs.published.training.epochs if runs.published else runs.workload.training.epochs
-    fewest = min((point.epochs, point.steps) for point in runs.points)
-    value = f"{fewest[0]} with {fewest[1]:,} steps in all"
-    return f"{value} of {epochs * steps:,}", all(
-        point.epochs == epochs and point.steps >= epochs * steps for point in runs.points
+def _trained_run(result: RunResult, number: int) -> TrainedRun:
+    """Return the facts of point `number`: an import states them for each run."""
+    point = result.points[number]
+    au = point.au if point.au_here is None else point.au_here
+    imported = result.environment.get("imported")
+    if isinstance(imported, list) and len(imported) == len(result.points):
+        run = imported[number]
+        epochs = run.get("au_published") or [au]
+        return TrainedRun(
+            point=point,
+            au=sum(epochs) / len(epochs),
+            seed=run.get("seed"),
+            saved=run.get("saved"),
+            memory=run.get("memory_bytes"),
+            size=run.get("dataset_bytes"),
+            samples_per_file=run.get("samples_per_file"),
+            version=run.get("version"),
+        )
+    memory: dict[str, int] = result.environment.get("memory_of_hosts") or {}
+    hosts = [memory.get(host.host, 0) for host in point.hosts]
+    return TrainedRun(
+        point=point,
+        au=au,
+        seed=number,  # feedrate gives every point a seed of its own
+        saved=False,
+        memory=sum(hosts) if hosts and all(hosts) else None,
+        size=result.dataset.get("bytes"),
+        samples_per_file=result.dataset.get("samples_per_file"),
     )
 
 
-def _saved(runs: TrainingRuns, limits: Limits) -> Answer:
-    if runs.model not in limits.saved:
-        return "none, as published", True
-    if False in runs.saved:
-        return "not every run wrote one", False
-    return ("not recorded", None) if None in runs.saved else ("every run wrote one", True)
+def _of_published(compare: Callable[[TrainingRuns, Workload], Answer]) -> Callable[..., Answer]:
+    """Turn a comparison with the published workload into a check, which fails where there is none."""
+
+    @wraps(compare)
+    def check(runs: TrainingRuns, version: Version) -> Answer:
+        if runs.published is None:
+            return f"{runs.workload.name} is not one of its workloads", False
+        return compare(runs, runs.published)
+
+    return check
 
 
-def _bytes_read(runs: TrainingRuns, limits: Limits) -> Answer:
-    """The mean sample that was read, within 1 % and three standard errors of the published one."""
-    if runs.published is None:
-        return f"{runs.workload.name} is not one of its workloads", False
-    expected, sd = runs.published.sample_read.bytes_mean, runs.published.sample_read.bytes_sd
-    means = [point.bytes / point.samples for point in runs.points if point.samples]
-    if not means:
-        return "nothing was read", False
-    room = 0.01 * expected + 3 * sd / min(point.samples for point in runs.points if point.samples) ** 0.5
-    furthest = max(means, key=lambda mean: abs(mean - expected))
-    return f"{furthest:,.0f} bytes each, published: {expected:,}", abs(furthest - expected) <= room
+def _workload(runs: TrainingRuns, version: Version) -> Answer:
+    name = runs.workload.name
+    if runs.model in version.withdrawn:
+        return f"{name}: withdrawn from this version", False
+    return name, runs.accelerator in version.workloads.get(runs.model, ())
 
 
-def _format(runs: TrainingRuns, limits: Limits) -> Answer:
-    if runs.published is None:
-        return f"{runs.workload.name} is not one of its workloads", False
-    form, wanted = str(runs.result.dataset.get("format", "")), runs.published.sample.format
-    return f"{form or 'not recorded'}, published: {wanted}", form == wanted if form else None
+def _steps_per_epoch(runs: TrainingRuns, version: Version) -> Answer:
+    steps = min(point.steps / max(1, point.epochs) for point in runs.points)
+    return f"{steps:g} were run", steps >= MIN_STEPS
 
 
-def _samples_per_file(runs: TrainingRuns, limits: Limits) -> Answer:
-    if runs.published is None:
-        return f"{runs.workload.name} is not one of its workloads", False
-    wanted = runs.published.sample.samples_per_file
-    if None in runs.each:
-        return f"not recorded, published: {wanted:,}", None
-    found = " and ".join(f"{each:,}" for each in dict.fromkeys(runs.each) if each)
-    return f"{found}, published: {wanted:,}", set(runs.each) == {wanted}
-
-
-def _loader(runs: TrainingRuns, limits: Limits) -> Answer:
-    return runs.result.loader, runs.result.loader != "direct"
-
-
-def _memory(runs: TrainingRuns, limits: Limits) -> Answer:
-    known = [(size, memory) for size, memory in zip(runs.sizes, runs.memory, strict=True) if size and memory]
-    if len(known) < len(runs.points):
+def _memory(runs: TrainingRuns, version: Version) -> Answer:
+    known = [(run.size, run.memory) for run in runs.runs if run.size and run.memory]
+    if len(known) < len(runs.runs):
         return "dataset, or the memory of every host, is not recorded", None
     size, memory = min(known, key=lambda pair: pair[0] / pair[1])
     value = f"{size / memory:.3g} x ({show_bytes(size)} of {show_bytes(memory)})"
-    return value, size >= limits.memory_factor * memory
+    return value, size >= MEMORY_FACTOR * memory
 
 
-def _one_set(runs: TrainingRuns, limits: Limits) -> Answer:
-    """Runs of one set are on the same number of hosts, of one version, over the same dataset."""
-    versions = {version for version in runs.versions if version}
+def _one_set(runs: TrainingRuns, version: Version) -> Answer:
+    """Compare hosts, version and dataset of the runs."""
+    facts: dict[str, set[Any]] = {
+        "versions": {run.version for run in runs.runs},
+        "samples a file:": {run.samples_per_file for run in runs.runs},
+        "bytes:": {run.size for run in runs.runs},
+    }
+    found = {"hosts:": {len(point.hosts) for point in runs.points}}
+    found |= {what: {value for value in values if value} for what, values in facts.items()}
     differ = [
-        f"{what} {' and '.join(map(str, sorted(found)))}"
-        for what, found in (
-            ("hosts:", {len(point.hosts) for point in runs.points}),
-            ("versions", versions),
-            ("samples a file:", {each for each in runs.each if each}),
-            ("bytes:", {size for size in runs.sizes if size}),
-        )
-        if len(found) > 1
+        f"{what} {' and '.join(map(str, sorted(values)))}"
+        for what, values in found.items()
+        if len(values) > 1
     ]
     if differ:
         return "; ".join(differ), False
-    told = all(point.hosts for point in runs.points) and None not in {*runs.versions, *runs.each, *runs.sizes}
+    told = all(point.hosts for point in runs.points) and not any(None in values for values in facts.values())
     return ("the same", True) if told else ("not recorded of every run", None)
 
 
-def _spread_of_sizes(runs: TrainingRuns, limits: Limits) -> Answer:
-    """The spread of sizes: DLIO draws a product of two normals, a third narrower than its YAML says."""
-    if runs.published is None:
-        return f"{runs.workload.name} is not one of its workloads", False
-    sample = runs.published.sample
-    spread = runs.result.dataset.get("file_bytes_sd")
-    if sample.samples_per_file > 1:
-        return "files of many samples", True
-    if spread is None:
-        return "not recorded", None
-    value = f"sd {spread:,.0f} bytes, published: {sample.bytes_sd:,}"
-    return value, 0.6 * sample.bytes_sd <= spread <= 1.1 * sample.bytes_sd + 0.01 * sample.bytes_mean
-
-
-def _separate(subject: TrainingRuns | CheckpointRun, limits: Limits) -> Answer:
-    """As `df` tells it: results do not lie in the file system that is measured."""
+def _separate(subject: TrainingRuns | CheckpointRun, version: Version) -> Answer:
+    """Compare the mounts of dataset and results, as `df` tells them."""
     environment = subject.result.environment
     mount = environment.get("dataset_mount") or environment.get("mount") or {}
     out = environment.get("out_mount") or {}
@@ -319,58 +288,124 @@ def _separate(subject: TrainingRuns | CheckpointRun, limits: Limits) -> Answer:
     return f"{mount.get('mount') or mount['source']} and {out['mount']}", apart
 
 
-def _runs(runs: TrainingRuns, limits: Limits) -> Answer:
-    enough = len(runs.points) >= limits.runs
+def _runs(runs: TrainingRuns, version: Version) -> Answer:
+    enough = len(runs.runs) >= RUNS
     if enough and "--resume" in runs.result.command:
-        return f"{len(runs.points)}, of a sweep that was resumed: perhaps not one after the other", None
-    return f"{len(runs.points)}", enough
+        return f"{len(runs.runs)}, of a sweep that was resumed: perhaps not one after the other", None
+    return f"{len(runs.runs)}", enough
 
 
-def _warm_up(runs: TrainingRuns, limits: Limits) -> Answer:
-    more = len(runs.points) - limits.runs
+def _warm_up(runs: TrainingRuns, version: Version) -> Answer:
+    more = len(runs.runs) - RUNS
     return (f"{more} more runs", more == 1) if more > 0 else ("none in this result", None)
 
 
-def _utilisation(runs: TrainingRuns, limits: Limits) -> Answer:
-    lowest = min(runs.au[-limits.runs :])
+def _utilisation(runs: TrainingRuns, version: Version) -> Answer:
+    lowest = min(run.au for run in runs.counted)
     return f"{lowest * 100:.2f} % at least", lowest >= runs.workload.training.au_threshold
 
 
-def _spread(runs: TrainingRuns, limits: Limits) -> Answer:
-    rates = [point.samples_per_second for point in runs.points[-limits.runs :]]
+def _spread(runs: TrainingRuns, version: Version) -> Answer:
+    rates = [run.point.samples_per_second for run in runs.counted]
     mean = sum(rates) / len(rates)
     percent = 100 * (max(rates) - min(rates)) / mean if mean else 0.0
-    return f"{percent:.2f} %", percent <= limits.spread_percent if len(rates) >= limits.runs else None
+    return f"{percent:.2f} %", percent <= SPREAD_PERCENT if len(rates) >= RUNS else None
 
 
-def _seeds(runs: TrainingRuns, limits: Limits) -> Answer:
-    seeds = runs.seeds[-limits.runs :]
+def _seeds(runs: TrainingRuns, version: Version) -> Answer:
+    seeds = [run.seed for run in runs.counted]
     if None in seeds:
         return "not recorded", None
     return f"{len(set(seeds))} in {len(seeds)} runs", len(set(seeds)) == len(seeds)
 
 
-def _same_on_every_host(runs: TrainingRuns, limits: Limits) -> Answer:
+def _same_on_every_host(runs: TrainingRuns, version: Version) -> Answer:
     ranks = sorted({host.ranks for host in runs.points[-1].hosts})
     if not ranks:
         return "not recorded", None
     return " to ".join(dict.fromkeys((str(ranks[0]), str(ranks[-1])))), len(ranks) == 1
 
 
-def _storage_as_it_is(runs: TrainingRuns, limits: Limits) -> Answer:
+def _storage_as_it_is(runs: TrainingRuns, version: Version) -> Answer:
     storage = runs.result.storage
     shaped = storage.get("shaped_rate") is not None or bool(storage.get("noise"))
     return "emulated, or beside noise" if shaped else "as it is", not shaped
 
 
-def _parameters(runs: TrainingRuns, limits: Limits) -> Answer:
-    """OPEN may change format, samples a file and data loader, too; `limits.fixed` nobody may."""
-    if runs.published is None:
-        return f"{runs.workload.name} is not one of its workloads", False
-    own, published = asdict(runs.workload), asdict(runs.published)
-    keys = [(section, key) for section, keys in limits.fixed.items() for key in keys]
-    differ = [f"{section}.{key}" for section, key in keys if own[section][key] != published[section][key]]
+def _whole_epochs(runs: TrainingRuns, version: Version) -> Answer:
+    """Count all steps that the dataset has for this many accelerators, in all published epochs."""
+    dataset = runs.result.dataset
+    if "files" not in dataset or "samples_per_file" not in dataset:
+        return "files and samples of the dataset are not recorded", None
+    samples = int(dataset.get("samples") or dataset["files"] * dataset["samples_per_file"])
+    steps = samples // (runs.workload.loader.batch_size * runs.accelerators)
+    epochs = (runs.published or runs.workload).training.epochs
+    fewest = min((point.epochs, point.steps) for point in runs.points)
+    whole = all(point.epochs == epochs and point.steps >= epochs * steps for point in runs.points)
+    return f"{fewest[0]} with {fewest[1]:,} steps in all of {epochs * steps:,}", whole
+
+
+@_of_published
+def _bytes_read(runs: TrainingRuns, published: Workload) -> Answer:
+    """Compare the mean sample that was read, within 1 % and three standard errors."""
+    expected, sd = published.sample_read.bytes_mean, published.sample_read.bytes_sd
+    samples = [point.samples for point in runs.points if point.samples]
+    if not samples:
+        return "nothing was read", False
+    means = [point.bytes / point.samples for point in runs.points if point.samples]
+    furthest = max(means, key=lambda mean: abs(mean - expected))
+    room = 0.01 * expected + 3 * sd / min(samples) ** 0.5
+    return f"{furthest:,.0f} bytes each, published: {expected:,}", abs(furthest - expected) <= room
+
+
+@_of_published
+def _spread_of_sizes(runs: TrainingRuns, published: Workload) -> Answer:
+    sample = published.sample
+    spread = runs.result.dataset.get("file_bytes_sd")
+    if sample.samples_per_file > 1:
+        return "files of many samples", True
+    if spread is None:
+        return "not recorded", None
+    value = f"sd {spread:,.0f} bytes, published: {sample.bytes_sd:,}"
+    # DLIO draws a product of two normals, a third narrower than its YAML says.
+    return value, 0.6 * sample.bytes_sd <= spread <= 1.1 * sample.bytes_sd + 0.01 * sample.bytes_mean
+
+
+@_of_published
+def _parameters(runs: TrainingRuns, published: Workload) -> Answer:
+    """Compare what OPEN fixes, too: that division may change format, samples a file and data loader."""
+    own, known = asdict(runs.workload), asdict(published)
+    keys = [(section, key) for section, keys in _FIXED.items() for key in keys]
+    differ = [f"{section}.{key}" for section, key in keys if own[section][key] != known[section][key]]
     return (", ".join(differ) + " differ", False) if differ else ("as published", True)
+
+
+def _saved(runs: TrainingRuns, version: Version) -> Answer:
+    if runs.model not in version.saved:
+        return "none, as published", True
+    saved = [run.saved for run in runs.runs]
+    if False in saved:
+        return "not every run wrote one", False
+    return ("not recorded", None) if None in saved else ("every run wrote one", True)
+
+
+@_of_published
+def _format(runs: TrainingRuns, published: Workload) -> Answer:
+    form, wanted = str(runs.result.dataset.get("format", "")), published.sample.format
+    return f"{form or 'not recorded'}, published: {wanted}", form == wanted if form else None
+
+
+@_of_published
+def _samples_per_file(runs: TrainingRuns, published: Workload) -> Answer:
+    wanted, found = published.sample.samples_per_file, [run.samples_per_file for run in runs.runs]
+    if None in found:
+        return f"not recorded, published: {wanted:,}", None
+    shown = " and ".join(f"{each:,}" for each in dict.fromkeys(found) if each)
+    return f"{shown}, published: {wanted:,}", set(found) == {wanted}
+
+
+def _loader(runs: TrainingRuns, version: Version) -> Answer:
+    return runs.result.loader, runs.result.loader != "direct"
 
 
 class CheckpointRun:
@@ -378,7 +413,8 @@ class CheckpointRun:
 
     def __init__(self, result: RunResult) -> None:
         self.result = result
-        self.ranks = result.checkpoints[0].ranks
+        self.first = result.checkpoints[0]
+        self.ranks = self.first.ranks
         self.subset = bool(result.workload["subset"])
         parallelism = result.workload["parallelism"]
         self.name = str(result.workload["name"])
@@ -388,8 +424,8 @@ class CheckpointRun:
         """Ranks that CLOSED asks for."""
 
 
-def _whole_sizes(run: CheckpointRun, limits: Limits) -> Answer:
-    """The bytes that were written, within 2 % of what the published shapes give."""
+def _whole_sizes(run: CheckpointRun, version: Version) -> Answer:
+    """Compare the bytes that were written, within 2 %, with what the published shapes give."""
     if str(run.result.workload["scale"]) != "1":
         return f"scaled to {run.result.workload['scale']}", False
     if run.name not in names("workloads/checkpoints"):
@@ -405,239 +441,103 @@ def _whole_sizes(run: CheckpointRun, limits: Limits) -> Answer:
     return value, all(abs(size / expected - 1) <= 0.02 for size in written)
 
 
-def _subset(run: CheckpointRun, limits: Limits) -> Answer:
+def _subset(run: CheckpointRun, version: Version) -> Answer:
     if not run.subset:
         return "all ranks", True
-    return f"{run.ranks} ranks of {run.name}", run.name in limits.subsets and run.ranks == 8
+    return f"{run.ranks} ranks of {run.name}", run.name in version.subsets and run.ranks == 8
 
 
-def _accelerator_memory(run: CheckpointRun, limits: Limits) -> Answer:
-    size, memory = run.result.checkpoints[0].bytes, run.ranks * limits.accelerator_memory
+def _accelerator_memory(run: CheckpointRun, version: Version) -> Answer:
+    size, memory = run.first.bytes, run.ranks * ACCELERATOR_MEMORY
     return f"{show_bytes(size)} in {show_bytes(memory)}", size <= memory
 
 
-def _checkpoints(run: CheckpointRun, limits: Limits) -> Answer:
+def _checkpoints(run: CheckpointRun, version: Version) -> Answer:
     directions = [checkpoint.direction for checkpoint in run.result.checkpoints]
     written, read = directions.count("write"), directions.count("read")
-    return f"{written} written, {read} read", written == read == limits.checkpoints
+    return f"{written} written, {read} read", written == read == CHECKPOINTS
 
 
-def _synced(run: CheckpointRun, limits: Limits) -> Answer:
+def _synced(run: CheckpointRun, version: Version) -> Answer:
     if run.result.loader == "checkpoint":
         return "files and folder", True  # feedrate checkpoint always does
     return "not recorded", None
 
 
-def _cold(run: CheckpointRun, limits: Limits) -> Answer:
-    """Caches are cleared or passed by, unless a host's part is larger than what its memory could hold."""
+def _cold(run: CheckpointRun, version: Version) -> Answer:
+    """Caches are cleared or bypassed, unless a host's part is larger than its memory could hold."""
     cache, memory = str(run.result.storage.get("cache")), run.result.environment.get("memory_of_hosts") or {}
-    first = run.result.checkpoints[0]
     if cache == "cold":
         return cache, True
-    if not memory or len(memory) != first.hosts:
+    if not memory or len(memory) != run.first.hosts:
         return f"{cache}, memory of its hosts not recorded", None
-    share = first.bytes / first.hosts / max(memory.values())
+    share = run.first.bytes / run.first.hosts / max(memory.values())
     value = f"{cache}, {share:.3g} x memory on a host"
-    if share >= limits.checkpoint_memory:
+    if share >= CHECKPOINT_MEMORY:
         return value, True
     return value, None if cache == "unknown" else False
 
 
-def _ranks_in_groups(run: CheckpointRun, limits: Limits) -> Answer:
+def _ranks_in_groups(run: CheckpointRun, version: Version) -> Answer:
     return str(run.ranks), run.ranks % run.group == 0 or run.subset
 
 
-def _ranks(run: CheckpointRun, limits: Limits) -> Answer:
+def _ranks(run: CheckpointRun, version: Version) -> Answer:
     return str(run.ranks), run.ranks == run.closed_ranks
 
 
-def _ranks_of_a_host(run: CheckpointRun, limits: Limits) -> Answer:
-    each = run.ranks / run.result.checkpoints[0].hosts
-    return f"{each:g}", each >= limits.ranks_of_a_host
+def _ranks_of_a_host(run: CheckpointRun, version: Version) -> Answer:
+    each = run.ranks / run.first.hosts
+    return f"{each:g}", each >= RANKS_OF_A_HOST
 
 
-_V1_WORKLOADS = dict.fromkeys(("unet3d", "resnet50", "cosmoflow"), ("a100", "h100"))
-_FIXED = {
-    "sample": ("bytes_mean", "bytes_sd"),
-    "access": ("columns",),
-    "loader": ("batch_size",),
-    "accelerator": ("step_seconds",),
-    "training": ("epochs", "sync", "au_threshold"),
-}
-_V1 = Limits(
-    steps_per_epoch=MIN_STEPS,
-    memory_factor=MEMORY_FACTOR,
-    runs=5,
-    spread_percent=5,
-    fixed=_FIXED,
-    checkpoints=10,
-    checkpoint_memory=3,
-    accelerator_memory=80 * 2**30,
-    ranks_of_a_host=5,
-    workloads=_V1_WORKLOADS,
-    subsets=(),
-    saved=("unet3d",),
+_BOTH_KINDS = f"{CHECKPOINTS} and {CHECKPOINTS}"
+_MEMORY_NAME = "dataset / memory of all client hosts"
+_SPREAD = f"at most {SPREAD_PERCENT} %, {RUNS} runs"
+_CACHES = f"cold, or {CHECKPOINT_MEMORY} x the memory of a host"
+_GROUPS = "a multiple of {subject.group}, or 8 of a subset"
+_HOST_RANKS = f"at least {RANKS_OF_A_HOST}"
+_APART = "results on a file system of their own"
+_OWN = ("", "", "")
+_ANY = ("6", "10.2", "3.6.2, 3.6.3")
+_CLOSED = ("6", "10.2", "3.6.2")
+
+# v3.0's text has no rule on the spread of runs and on seeds: v2.0's are kept.
+TRAINING = (
+    Rule(("1", "2.1", "2.1.11"), BOTH, "workload and accelerator", "{version.listed}", _workload),
+    Rule(("3", "7", "3.1.2"), BOTH, "steps an epoch", f"at least {MIN_STEPS}", _steps_per_epoch),
+    Rule(("3", "6.6", "3.1.2"), BOTH, _MEMORY_NAME, f"at least {MEMORY_FACTOR} x", _memory),
+    Rule(_OWN, BOTH, "one set", "the same hosts, version and dataset in every run", _one_set),
+    Rule((None, None, "3.4.2"), BOTH, "file systems", _APART, _separate),
+    Rule(("2", "6.6", "2.1.17"), BOTH, "runs", f"{RUNS}, one after the other", _runs),
+    Rule(("2", "6.6", "2.1.17"), BOTH, "warm-up run before them", "1", _warm_up),
+    Rule(("1", "4", "3.3.2"), BOTH, "AU of every run", "at least {subject.au_percent:g} %", _utilisation),
+    Rule(("2", "6.7", ""), BOTH, "spread of the runs' throughput", _SPREAD, _spread),
+    Rule(("2", "6.6", ""), BOTH, "shuffle seeds", "another one for every run", _seeds),
+    Rule(("5", "9", "3.3.6"), BOTH, "accelerators on a host", "the same on every host", _same_on_every_host),
+    Rule(_OWN, BOTH, "storage", "as it is", _storage_as_it_is),
+    Rule(_ANY, BOTH, "epochs that were run", "whole ones, as many as published", _whole_epochs),
+    Rule(("3", *_ANY[1:]), BOTH, "samples that were read", "the published ones", _bytes_read),
+    Rule(_ANY, BOTH, "spread of sizes", "the published one", _spread_of_sizes),
+    Rule(_ANY, BOTH, "parameters of the workload", "as published", _parameters),
+    Rule(_ANY, BOTH, "checkpoint of the training", "as published", _saved),
+    Rule(_CLOSED, CLOSED, "format of the dataset", "the published one", _format),
+    Rule(_CLOSED, CLOSED, "samples of a file", "as many as published", _samples_per_file),
+    Rule(_CLOSED, CLOSED, "data loader", "the framework's", _loader),
 )
-_ALL_SUBSETS = ("llama3-8b", "llama3-70b", "llama3-405b", "llama3-1t")
-
-
-_NUMBERED = ("separate", "held")
-"""Rules that only versions with a number for them have."""
-
-
-def _training(**numbers: str) -> tuple[Rule, ...]:
-    """Return the rules of training under the section numbers of one version."""
-    return tuple(
-        Rule(numbers.get(key, ""), *rule)
-        for key, rule in {
-            "workload": ("workload and accelerator", BOTH, "{limits.listed}", _workload),
-            "steps": ("steps an epoch", BOTH, "at least {limits.steps_per_epoch}", _steps_per_epoch),
-            "memory": (_MEMORY, BOTH, "at least {limits.memory_factor} x", _memory),
-            "set": ("one set", BOTH, "the same hosts, version and dataset in every run", _one_set),
-            "separate": ("file systems", BOTH, _APART, _separate),
-            "runs": ("runs", BOTH, "{limits.runs}, one after the other", _runs),
-            "warm_up": ("warm-up run before them", BOTH, "1", _warm_up),
-            "au": ("AU of every run", BOTH, "at least {subject.au_percent:g} %", _utilisation),
-            "spread": ("spread of the runs' throughput", BOTH, _SPREAD, _spread),
-            "seeds": ("shuffle seeds", BOTH, "another one for every run", _seeds),
-            "hosts": ("accelerators on a host", BOTH, "the same on every host", _same_on_every_host),
-            "storage": ("storage", BOTH, "as it is", _storage_as_it_is),
-            "epochs": ("epochs that were run", BOTH, "whole ones, as many as published", _whole_epochs),
-            "bytes": ("samples that were read", BOTH, "the published ones", _bytes_read),
-            "sizes": ("spread of sizes", BOTH, "the published one", _spread_of_sizes),
-            "parameters": ("parameters of the workload", BOTH, "as published", _parameters),
-            "saved": ("checkpoint of the training", BOTH, "as published", _saved),
-            "format": ("format of the dataset", CLOSED, "the published one", _format),
-            "file": ("samples of a file", CLOSED, "as many as published", _samples_per_file),
-            "loader": ("data loader", CLOSED, "the framework's", _loader),
-        }.items()
-        if key in numbers or key not in _NUMBERED
-    )
-
-
-def _checkpointing(counted: Division = BOTH, **numbers: str) -> tuple[Rule, ...]:
-    """Return the rules of checkpoints under the section numbers of one version.
-
-    `counted` is the division that asks for a number of checkpoints.
-    """
-    both = "{limits.checkpoints} and {limits.checkpoints}"
-    return tuple(
-        Rule(numbers.get(key, ""), *rule)
-        for key, rule in {
-            "sizes": ("sizes", BOTH, "1, the whole sizes", _whole_sizes),
-            "subset": ("subset", BOTH, "8 ranks of {limits.listed_subsets}, or no subset", _subset),
-            "held": ("accelerators' memory", BOTH, "holds a checkpoint", _accelerator_memory),
-            "checkpoints": ("checkpoints", counted, both, _checkpoints),
-            "fsync": ("fsync", BOTH, "synced before a write ends", _synced),
-            "caches": ("caches", BOTH, _CACHES, _cold),
-            "separate": ("file systems", BOTH, _APART, _separate),
-            "groups": ("ranks in groups", BOTH, _GROUPS, _ranks_in_groups),
-            "ranks": ("ranks", CLOSED, "{subject.closed_ranks}", _ranks),
-            "hosts": ("ranks of a host", CLOSED, "at least {limits.ranks_of_a_host}", _ranks_of_a_host),
-        }.items()
-        if key in numbers or key not in _NUMBERED
-    )
-
-
-VERSIONS = {
-    "v1.0": RuleBook(
-        _V1,
-        _training(
-            workload="1",
-            steps="3",
-            memory="3",
-            runs="2",
-            warm_up="2",
-            au="1",
-            spread="2",
-            seeds="2",
-            hosts="5",
-            epochs="6",
-            bytes="3",
-            sizes="6",
-            parameters="6",
-            saved="6",
-            format="6",
-            file="6",
-            loader="6",
-        ),
-        (),
-    ),
-    "v2.0": RuleBook(
-        replace(_V1, subsets=_ALL_SUBSETS),
-        _training(
-            workload="2.1",
-            steps="7",
-            memory="6.6",
-            runs="6.6",
-            warm_up="6.6",
-            au="4",
-            spread="6.7",
-            seeds="6.6",
-            hosts="9",
-            epochs="10.2",
-            bytes="10.2",
-            sizes="10.2",
-            parameters="10.2",
-            saved="10.2",
-            format="10.2",
-            file="10.2",
-            loader="10.2",
-        ),
-        _checkpointing(
-            sizes="2.2.1",
-            subset="2.2.2",
-            checkpoints="2.2.5",
-            fsync="2.2.2",
-            caches="2.2.2",
-            groups="2.2.5",
-            ranks="2.2.1",
-            hosts="2.2.1",
-        ),
-    ),
-    "v3.0": RuleBook(
-        replace(
-            _V1,
-            workloads={"unet3d": ("b200",), "retinanet": ("b200", "mi355")},
-            subsets=("llama3-70b", "llama3-405b", "llama3-1t"),
-            withdrawn=("dlrm", "flux"),
-            saved=(),
-        ),
-        _training(
-            workload="2.1.11",
-            steps="3.1.2",
-            memory="3.1.2",
-            runs="2.1.17",
-            warm_up="2.1.17",
-            au="3.3.2",
-            separate="3.4.2",
-            hosts="3.3.6",
-            epochs="3.6.2, 3.6.3",
-            bytes="3.6.2, 3.6.3",
-            sizes="3.6.2, 3.6.3",
-            parameters="3.6.2, 3.6.3",
-            saved="3.6.2, 3.6.3",
-            format="3.6.2",
-            file="3.6.2",
-            loader="3.6.2",
-        ),
-        _checkpointing(
-            counted=CLOSED,
-            sizes="4.3.3",
-            held="4.3.4",
-            subset="4.3.5",
-            checkpoints="4.7.1",
-            fsync="4.3.2",
-            caches="4.3.1",
-            separate="4.4.2",
-            groups="4.6.4",
-            ranks="4.6.1",
-            hosts="4.6.2",
-        ),
-        checker="mlpstorage 3.0.26, github.com/hazemawadalla/storage a56caeaf79fa (2026-07-01)",
-    ),
-}
-"""Name -> version, ascending. v3.0's text has no rule on the spread of runs and on seeds: v2.0's are kept."""
+CHECKPOINTING = (
+    Rule((None, "2.2.1", "4.3.3"), BOTH, "sizes", "1, the whole sizes", _whole_sizes),
+    Rule((None, "2.2.2", "4.3.5"), BOTH, "subset", "8 ranks of {subsets}, or no subset", _subset),
+    Rule((None, None, "4.3.4"), BOTH, "accelerators' memory", "holds a checkpoint", _accelerator_memory),
+    Rule((None, "2.2.5", None), BOTH, "checkpoints", _BOTH_KINDS, _checkpoints),
+    Rule((None, None, "4.7.1"), CLOSED, "checkpoints", _BOTH_KINDS, _checkpoints),
+    Rule((None, "2.2.2", "4.3.2"), BOTH, "fsync", "synced before a write ends", _synced),
+    Rule((None, "2.2.2", "4.3.1"), BOTH, "caches", _CACHES, _cold),
+    Rule((None, None, "4.4.2"), BOTH, "file systems", _APART, _separate),
+    Rule((None, "2.2.5", "4.6.4"), BOTH, "ranks in groups", _GROUPS, _ranks_in_groups),
+    Rule((None, "2.2.1", "4.6.1"), CLOSED, "ranks", "{subject.closed_ranks}", _ranks),
+    Rule((None, "2.2.1", "4.6.2"), CLOSED, "ranks of a host", _HOST_RANKS, _ranks_of_a_host),
+)
 
 
 def version_for(result: RunResult) -> str:
@@ -648,9 +548,8 @@ def version_for(result: RunResult) -> str:
         return known[-1]
     if result.kind != "checkpoint":
         model, _, rest = str(result.workload["name"]).replace("_", "-").partition("-")
-        for name in reversed(VERSIONS):
-            limits = VERSIONS[name].limits
-            if model in limits.withdrawn or rest.partition("-")[0] in limits.workloads.get(model, ()):
+        for name, version in reversed(VERSIONS.items()):
+            if model in version.withdrawn or rest.partition("-")[0] in version.workloads.get(model, ()):
                 return name
     return max(VERSIONS)
 
@@ -663,29 +562,30 @@ def self_check(result: RunResult, version: str = "") -> list[Check]:
     version = version or version_for(result)
     if version not in VERSIONS:
         raise SpecError(f"there are no rules {version!r}", f"known: {', '.join(VERSIONS)}")
-    rules = VERSIONS[version]
     if result.kind == "checkpoint":
-        if not rules.checkpointing:
-            raise SpecError(f"{version} of the rules has no checkpoints", f"--rules {max(VERSIONS)}")
         run = CheckpointRun(result)
-        return [_check(version, rules.checkpointing, run, run.ranks)]
+        return [_check(version, CHECKPOINTING, run, run.ranks)]
     counts = sorted({point.ranks for point in result.points})
-    return [_check(version, rules.training, TrainingRuns(result, count), count) for count in counts]
+    return [_check(version, TRAINING, TrainingRuns(result, count), count) for count in counts]
 
 
-def _check(version: str, rules: Sequence[Rule], subject: TrainingRuns | CheckpointRun, count: int) -> Check:
-    limits = VERSIONS[version].limits
-    findings = []
-    for rule in rules:
-        value, met = rule.check(subject, limits)
-        findings.append(
+def rules_of(version: str, rules: tuple[Rule, ...]) -> list[tuple[str, Rule]]:
+    """Return the rules that `version` has, each with its section."""
+    at = list(VERSIONS).index(version)
+    return [(section, rule) for rule in rules if (section := rule.sections[at]) is not None]
+
+
+def _check(version: str, rules: tuple[Rule, ...], subject: TrainingRuns | CheckpointRun, count: int) -> Check:
+    known = VERSIONS[version]
+    outcomes = []
+    for section, rule in rules_of(version, rules):
+        value, met = rule.check(subject, known)
+        asks = rule.asks.format(subject=subject, version=known, subsets=" or ".join(known.subsets))
+        outcomes.append(
             Outcome(
-                number=rule.number,
-                name=rule.name,
-                division=rule.division,
-                value=value,
-                threshold=rule.asks.format(subject=subject, limits=limits),
-                met=met,
+                number=section, name=rule.name, division=rule.division, value=value, threshold=asks, met=met
             )
         )
-    return Check(version=version, accelerators=count, rules=tuple(findings))
+    if not outcomes:
+        raise SpecError(f"{version} of the rules has no checkpoints", f"--rules {max(VERSIONS)}")
+    return Check(version=version, accelerators=count, rules=tuple(outcomes))
