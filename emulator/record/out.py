@@ -54,8 +54,9 @@ _OUTPUT_OF_TOOLS = (
     "fio/[0-9][0-9][0-9]-*/*.json",
     "rados/[0-9][0-9][0-9]-*/*.command",
     "rados/[0-9][0-9][0-9]-*/*.json",
+    "mlperf-[0-9]*.json",
 )
-"""Patterns below OUT of the files that baselines keep. Each .json is named in run.json."""
+"""Patterns below OUT of the files that baselines and imports keep. Each .json is named in run.json."""
 
 
 class ResultFolder:
@@ -288,6 +289,10 @@ def _own_files(path: Path, left: Collection[str] = (LOCK,)) -> list[Path]:
             "choose another --out, or remove the folder yourself",
         ) from None
     named = {path / name for corner in result.baseline for name in corner.files}
+    imported = result.environment.get("imported")
+    for run in imported if isinstance(imported, list) else ():
+        if isinstance(run, dict) and isinstance(run.get("documents"), str):
+            named.add(path / run["documents"])
     inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
     ours: list[Path] = []
     others: list[Path] = []

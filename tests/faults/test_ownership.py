@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,7 @@ from emulator.errors import DatasetError, SpecError, StorageError
 from emulator.files import Lock, Owner, temporary_name
 from emulator.plugins.baseline.fio import FioFiles
 from emulator.plugins.checkpoint.files import Marker, WrittenFile, begin, clean, commit, remove
-from emulator.plugins.mlperf.tree import RunFolder, own_runs, write_run
-from emulator.record.out import LOCK, ResultFolder, read_result
+from emulator.record.out import LOCK, ResultFolder, read_result, remove_result
 from emulator.record.result import new_result
 from emulator.storage.folder import FolderStore
 
@@ -352,7 +352,7 @@ def test_the_lock_of_a_killed_run_is_taken_over(tmp_path: Path) -> None:
 
 NAMES = (
     "manifest.json", "run.json", "steps.parquet", "failure.txt", "samples-0123abcd.npy", "sample_0000000.npz",
-    "sample_0000001.npz", "a.part", "spool/rank-00000.steps", "mlperf/00000/summary.json", "train/a.tfrecord",
+    "sample_0000001.npz", "a.part", "spool/rank-00000.steps", "mlperf-00000.json", "train/a.tfrecord",
     ".feedrate/plan.json", ".feedrate/journal-000000", ".feedrate/lock", ".feedrate/x", "0000/sample_0.npz",
     "fio/000-a/h.json", "checkpoint-000000.1.part/rank", "checkpoint-000001/checkpoint.json", "lost+found/x",
     ".feedrate-lock", ".feedrate-noise/h/f", "job.0", "notes.txt", "train/sample_0000000.npz", "valid/x",
@@ -411,17 +411,17 @@ def test_any_tree_of_others_is_the_same_after_any_command(tmp_path_factory, file
 
 
 def test_import_again_leaves_documents_of_others(tmp_path: Path) -> None:
-    run_folder = RunFolder(name="a", layout="v1.0", summary={"a": 1})
-    write_run(run_folder, tmp_path / "out/mlperf/00000")
-    assert len(own_runs(tmp_path / "out/mlperf")) == 2
-    for name in ("00000/notes.txt", "notes.txt", "00001/summary.json"):
-        theirs = put(tmp_path / "out/mlperf" / name, '{"a":1}')
-        with pytest.raises(SpecError, match=theirs.name):
-            own_runs(tmp_path / "out/mlperf")
-        theirs.unlink()
-    put(tmp_path / "out/mlperf/00000/summary.json", '{"a":1}')
-    with pytest.raises(SpecError, match="not what feedrate import wrote"):
-        own_runs(tmp_path / "out/mlperf")
+    out = tmp_path / "out"
+    imported = replace(result("imported"), environment={"imported": [{"documents": "mlperf-00000.json"}]})
+    ResultFolder.create(out, imported, force=False).complete()
+    ours = put(out / "mlperf-00000.json", "{}")
+    theirs = put(out / "mlperf-00001.json", "{}")
+    with pytest.raises(SpecError, match=theirs.name):
+        remove_result(out)
+    assert ours.exists()
+    theirs.unlink()
+    remove_result(out)
+    assert not out.exists()
 
 
 def test_checkpoints_of_others_stay(tmp_path: Path) -> None:

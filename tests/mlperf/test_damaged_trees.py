@@ -50,7 +50,7 @@ def tree(tmp_path_factory) -> Path:
 
 def results(imports: Imports) -> dict[str, dict[str, Any]]:
     """The results by name, as run.json would have them."""
-    made, _ = results_of(imports, ())
+    made = results_of(imports, ())
     found = [result for result, _ in made.values()]
     for result in found:
         result.environment["named"] = result.environment.pop("hosts", None)
@@ -104,7 +104,7 @@ def damage(root: Path, dice: random.Random) -> str:
 
 def test_the_intact_tree_says_nothing(tree):
     imports = import_folder(tree)
-    assert not imports.notes and not imports.skipped and imports.count == 6
+    assert not imports.notes and not imports.skipped and len(imports.runs) == 6
     assert set(results(imports)) == {"One-sys-unet3d-h100", "Two-sys-unet3d-h100", "Two-sys-llama3-8b"}
 
 

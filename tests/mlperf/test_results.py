@@ -31,7 +31,7 @@ LOGS = pytest.mark.parametrize("logs", [True, False], ids=["logs", "no logs"])
 def imported(folder: Path, out: Path, workload: str = "") -> RunResult:
     """As the command does it, of one workload."""
     imports = import_folder(folder, workload)
-    assert len(imports.training) + len(imports.checkpoints) == 1
+    assert len(imports.groups) == 1
     write_imports(imports, out, ("feedrate", "import"), False)
     return read_result(out)
 
@@ -308,7 +308,7 @@ def test_runs_of_checkpoints_without_a_model_are_left_out(tmp_path):
     metric = {"save_checkpoint_io_mean_GB_per_second": [1.0]}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": metric}))
     imports = import_folder(tmp_path)
-    (runs,) = imports.training.values()
+    (runs,) = imports.groups.values()
     assert [imported.run.name for imported in runs] == ["run0"]
     assert "checkpoints" in imports.skipped["run1"]
     with pytest.raises(SpecError, match="no run could be imported"):
@@ -355,8 +355,12 @@ def test_links_and_names_lead_nowhere(tmp_path):
     (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
     assert len(find_runs(tmp_path / "in")) == 1
     imported(tmp_path / "in", tmp_path / "out")
-    text = (tmp_path / "out" / "run.json").read_text()
-    (tmp_path / "out" / "run.json").write_text(text.replace('"run": "run0"', '"run": "../../../../escaped"'))
+    kept = tmp_path / "out" / "mlperf-00000.json"
+    text = kept.read_text()
+    kept.write_text(text.replace('"config.yaml"', '"../../../../escaped"'))
+    with pytest.raises(SpecError, match="have names"):
+        export_result(tmp_path / "out", tmp_path / "exported")
+    kept.write_text(text.replace('"name": "run0"', '"name": "../../../../escaped"'))
     export_result(tmp_path / "out", tmp_path / "exported")
     assert not [path for path in tmp_path.rglob("escaped") if tmp_path / "exported" not in path.parents]
     assert not list(tmp_path.parent.glob("escaped"))

@@ -184,7 +184,7 @@ def test_a_run_takes_no_more_steps_than_it_was_told(tmp_path):
     folder = Run(steps=200).write(tmp_path / "run", "v1.0", logs=False)
     config = folder / "configs" / "config.yaml"
     config.write_text(config.read_text().replace("epochs: 2", "epochs: 2\n    total_training_steps: 50"))
-    (runs,) = import_folder(folder).training.values()
+    (runs,) = import_folder(folder).groups.values()
     assert runs[0].published.steps_per_epoch(4) == 50
 
 
@@ -195,7 +195,7 @@ def test_cores_and_memory_are_of_each_host(tmp_path, logs):
     summary = json.loads((folder / "summary.json").read_text())
     summary |= {"host_cpu_count": [512, 0, 0, 0], "host_memory_GB": [64.0, 0.0, 0.0, 0.0]}
     (folder / "summary.json").write_text(json.dumps(summary))
-    (runs,) = import_folder(folder).training.values()
+    (runs,) = import_folder(folder).groups.values()
     machines = runs[0].published.machines
     assert machines.cores == (128,) * 4 and machines.memory == (16 * GIB,) * 4
     done = feedrate("import", folder, "--out", tmp_path / "out")
@@ -229,7 +229,7 @@ def test_the_accelerator_is_known_without_overrides(tmp_path, lost, source):
     folder = Run().write(tmp_path / "unet3d" / "run", "v3.0", logs=False)
     for name in lost:
         (folder / "dlio_config" / name).unlink()
-    ((name, (imported,)),) = import_folder(folder).training.items()
+    ((name, (imported,)),) = import_folder(folder).groups.items()
     assert name == "unet3d-h100" and imported.workload.accelerator.name == "NVIDIA H100"
     assert [why for why in imported.said if why.startswith("not there")] == (
         [f"not there: {', '.join(sorted(lost, key=('hydra.yaml', 'overrides.yaml').index))}, 0_output.json, "

@@ -195,7 +195,7 @@ def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
         expected = {f"{rank}_per_epoch_stats.json" for rank in range(ranks) if str(rank) not in run.epochs}
         missing += ["*_metadata.json"] * (not run.metadata)
     if logs and (run.logs or run.layout == "v2.0"):
-        expected |= {f"{rank}_output.json" for rank in range(ranks) if rank not in run.logs}
+        expected |= {f"{rank}_output.json" for rank in range(ranks) if str(rank) not in run.logs}
     missing += sorted(expected)
     if run.metadata and run.version is None:
         yield f"{next(iter(run.metadata))} is of no version that is known"
@@ -319,7 +319,7 @@ def _of_logs(
     """Compare the logs with the summary, and the parts of their steps with the whole."""
     if not blocks:
         return
-    hostname = run.logs.get(0, {}).get("hostname")
+    hostname = run.logs.get("0", {}).get("hostname")
     if hostname and published.machines.hostname and hostname != published.machines.hostname:
         yield f"0_output.json is of {_short(hostname)}, summary.json of {published.machines.hostname[:40]}"
     step = spec.accelerator.step_seconds

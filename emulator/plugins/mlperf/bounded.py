@@ -1,4 +1,4 @@
-"""Read YAML and JSON that others wrote, within limits on size, depth and expansion. Nothing is executed.
+"""Read YAML and JSON that others wrote as plain values, within limits. Nothing is executed.
 
 Values are None, booleans, finite numbers, text, lists, and tables whose keys are text.
 """
@@ -6,8 +6,7 @@ Values are None, booleans, finite numbers, text, lists, and tables whose keys ar
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import dataclass
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,38 @@ import yaml
 
 from emulator.errors import SpecError, StorageError, storage_error
 
-YAML_BYTES = 256 * 1024
-"""A configuration has a few kB; PyYAML takes seconds for a megabyte."""
+YAML_BYTES = 64 * 1024
+"""A configuration has a few kB; PyYAML takes a second for 100 kB."""
 JSON_BYTES = 128 * 1024 * 1024
 """The log of a rank has about 60 bytes a step."""
 DEPTH = 32
 """Nesting of tables and lists."""
-NODES = 20_000
-"""Values of a YAML document, aliases expanded."""
 NUMBER = 1e18
 """No count, size in bytes or time in seconds is larger."""
 TEXT = 200_000
 """Characters of one text. A copy of /proc/cpuinfo may be one."""
+_YAML_ERRORS = (
+    *(yaml.YAMLError, RecursionError),
+    *(ValueError, OverflowError, LookupError, TypeError, AttributeError),  # of its dates and numbers
+)
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
+    """A loader that refuses aliases, which can multiply without limit, and keys that appear twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError(f"the alias *{self.peek_event().anchor[:40]}: aliases are not read")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                _add_once(keys, key.value)
+        table: dict[Any, Any] = super().construct_mapping(node, deep)
+        return table
 
 
 def read_yaml(path: Path) -> Any:
@@ -41,10 +60,8 @@ def read_json(path: Path) -> Any:
 
 def parse_yaml(text: str, name: str) -> Any:
     """Return the one document in `text`; errors begin with `name`. Raises SpecError."""
-    try:
-        _check_size(text, name)
-        value = yaml.safe_load(text)
-    except (
+    # PyYAML lets the errors of its converters of dates and numbers through.
+    errors = (
         yaml.YAMLError,
         ValueError,
         OverflowError,
@@ -52,8 +69,11 @@ def parse_yaml(text: str, name: str) -> Any:
         LookupError,
         TypeError,
         AttributeError,
-    ) as error:
-        # PyYAML lets what its converters of dates and numbers raise through as it is.
+    )
+    try:
+        loader = _PlainLoader(text)
+        value = loader.get_single_data()
+    except errors as error:
         raise SpecError(f"{name}: not valid YAML", _summary(error)) from None
     return _checked(value, name)
 
@@ -62,18 +82,14 @@ def parse_json(text: str, name: str) -> Any:
     """Return the value in `text`; errors begin with `name`. Raises SpecError."""
 
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in table:  # the second value would hide the first
-                raise ValueError(f"the key {key[:40]!r} appears twice")
-            table[key] = value
-        return table
+        keys: set[str] = set()
+        for key, _ in pairs:
+            _add_once(keys, key)
+        return dict(pairs)
 
     try:
         value = json.loads(text, object_pairs_hook=without_duplicates)
-    except RecursionError:
-        raise _too_deep(name) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{name}: not valid JSON", _summary(error)) from None
     return _checked(value, name)
 
@@ -82,6 +98,12 @@ def yaml_text(value: Any) -> str:
     """Return a plain value as YAML."""
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     return text
+
+
+def _add_once(keys: set[str], key: str) -> None:
+    if key in keys:  # the second value would hide the first
+        raise ValueError(f"the key {key[:40]!r} appears twice")
+    keys.add(key)
 
 
 def _read_text(path: Path, limit: int) -> str:
@@ -100,7 +122,7 @@ def _read_text(path: Path, limit: int) -> str:
     if len(data) > limit:
         raise SpecError(f"{path}: larger than {limit} bytes", "files of MLPerf and DLIO are smaller")
     try:
-        return data.decode("utf-8")
+        return data.decode()
     except UnicodeDecodeError:
         raise SpecError(f"{path}: not UTF-8 text") from None
 
@@ -109,114 +131,32 @@ def _summary(error: Exception) -> str:
     return (" ".join(str(error).split()) or type(error).__name__)[:160]
 
 
-@dataclass(slots=True)
-class _OpenCollection:
-    """A table or list that the parser is still inside."""
-
-    anchor: str | None
-    before: int
-    """Values of the document before it."""
-    keys: set[str] | None
-    """Keys of a table so far; None for a list."""
-    children: int = 0
-
-
-class _Counter:
-    """Counts the values of a YAML document, aliases expanded, and checks its depth and its keys.
-
-    An alias counts as many values as its anchor holds, which is known when the anchor's value has ended. So
-    a document whose aliases multiply is refused at the first alias that goes beyond the limit.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._total = 0
-        self._anchors: dict[str, int] = {}
-        self._open: list[_OpenCollection] = []
-
-    def end(self) -> None:
-        """A table or list ends."""
-        ended = self._open.pop()
-        if ended.anchor is not None:
-            self._anchors[ended.anchor] = self._total - ended.before
-
-    def add(self, event: yaml.NodeEvent) -> None:
-        """A value begins. Raises SpecError."""
-        if self._open:
-            self._add_to_parent(self._open[-1], event)
-        if isinstance(event, yaml.CollectionStartEvent):
-            keys: set[str] | None = set() if isinstance(event, yaml.MappingStartEvent) else None
-            self._open.append(_OpenCollection(event.anchor, self._total, keys))
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._anchors:
-                raise SpecError(f"{self._name}: the alias *{event.anchor[:40]} has no anchor before it")
-            self._total += self._anchors[event.anchor]
-        elif event.anchor is not None:
-            self._anchors[event.anchor] = 1
-        self._total += 1
-        if len(self._open) > DEPTH:
-            raise _too_deep(self._name)
-        if self._total > NODES:
-            what = f"{self._name}: more than {NODES} values, aliases expanded"
-            raise SpecError(what, "this is no configuration")
-
-    def _add_to_parent(self, parent: _OpenCollection, event: yaml.NodeEvent) -> None:
-        parent.children += 1
-        is_key = parent.keys is not None and parent.children % 2 == 1
-        if parent.keys is not None and is_key and isinstance(event, yaml.ScalarEvent):
-            if event.value in parent.keys:
-                raise SpecError(f"{self._name}: the key {event.value[:40]!r} appears twice")
-            parent.keys.add(event.value)
-
-
-def _check_size(text: str, name: str) -> None:
-    """Refuse a YAML document that is too deep, too large or has a key twice, before it is built.
-
-    Raises SpecError, yaml.YAMLError.
-    """
-    counter = _Counter(name)
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.CollectionEndEvent):
-            counter.end()
-        elif isinstance(event, yaml.NodeEvent):
-            counter.add(event)
-
-
-def _too_deep(name: str) -> SpecError:
-    return SpecError(f"{name}: nested too deeply", f"at most {DEPTH} levels are read")
-
-
 def _checked(value: Any, name: str, depth: int = 0) -> Any:
-    """Check every number and text of `value`, and return it with text keys. Raises SpecError."""
+    """Check every value in `value`, and return it with text keys. Raises SpecError."""
     if depth > DEPTH:
-        raise _too_deep(name)
+        raise SpecError(f"{name}: nested too deeply", f"at most {DEPTH} levels are read")
+    if isinstance(value, list):
+        return [_checked(item, name, depth + 1) for item in value]
     if isinstance(value, dict):
-        if any(not isinstance(key, str | int) or isinstance(key, bool) for key in value):
+        if any(type(key) not in (str, int) for key in value):
             raise SpecError(f"{name}: a table with a key that is neither text nor a whole number")
         table = {_checked(str(key), name): _checked(item, name, depth + 1) for key, item in value.items()}
         if len(table) != len(value):
             raise SpecError(f"{name}: a table with the same key as a number and as text")
         return table
-    if isinstance(value, list):
-        return [_checked(item, name, depth + 1) for item in value]
-    if value is not None and type(value) not in (str, int, float, bool):  # a date, a set, bytes
-        raise SpecError(f"{name}: a value of type {type(value).__name__}", "only text and numbers are read")
-    if isinstance(value, str):
-        _check_text(value, name)
-    elif value is not None:
-        _check_number(value, name)
+    if why := _why_refused(value):
+        raise SpecError(f"{name}: {why}", "only text and numbers are read")
     return value
 
 
-def _check_text(value: str, name: str) -> None:
-    if len(value) > TEXT:
-        raise SpecError(f"{name}: a text of more than {TEXT} characters")
-    if "\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise SpecError(f"{name}: a text with a NUL or an unpaired surrogate")
-
-
-def _check_number(value: float, name: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise SpecError(f"{name}: a number that is not finite (NaN or infinity)")
-    if abs(value) > NUMBER:
-        raise SpecError(f"{name}: a number beyond {NUMBER:g}", "no size, count or time is that large")
+def _why_refused(value: Any) -> str:
+    """Return what is wrong with a single value, or an empty text."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        if len(value) > TEXT:
+            return f"a text of more than {TEXT} characters"
+        return "a text with a NUL or an unpaired surrogate" if _NO_TEXT.search(value) else ""
+    if isinstance(value, int | float):
+        return "" if abs(value) <= NUMBER else f"a number that is not finite, or beyond {NUMBER:g}"
+    return f"a value of type {type(value).__name__}"  # a date, a set, bytes

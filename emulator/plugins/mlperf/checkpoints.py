@@ -45,13 +45,19 @@ class ImportedCheckpoints:
     """What was left out of its documents, is missing, or does not agree."""
 
     @property
-    def called(self) -> str:
-        return str(self.workload["name"])
+    def group(self) -> object:
+        """Equal for runs of one result: its writes and its reads may be two runs."""
+        return self.run.name.rpartition("/")[0], repr(self.workload["shape"]), self.ranks
 
     @property
-    def apart(self) -> str:
-        """What tells it from another group of the same name."""
-        return f"{self.ranks}-ranks"
+    def named(self) -> tuple[str, str]:
+        """The name of the model, and what tells it from another group of this name."""
+        return str(self.workload["name"]), f"{self.ranks}-ranks"
+
+    @property
+    def line(self) -> str:
+        """The run in one line for people."""
+        return f"{self.ranks} ranks, {self.run.name}: {len(self.checkpoints)} checkpoints"
 
 
 def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
@@ -130,8 +136,7 @@ def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datet
 
 
 def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: Sequence[str]) -> RunResult:
-    """Join the runs of one model on one system into one result."""
-    runs = sorted(runs, key=lambda written: written.start)
+    """Join the runs of one model on one system, in their order, into one result."""
     first = runs[0]
     checkpoints = []
     for written in runs:

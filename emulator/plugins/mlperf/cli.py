@@ -78,24 +78,21 @@ def _show_imports(imports: Imports, folders: Mapping[str, Path]) -> None:
         live.answer(
             {
                 "results": {name: str(folder) for name, folder in folders.items()},
-                "runs": imports.count,
+                "runs": len(imports.runs),
                 "notes": {name: list(reasons) for name, reasons in imports.notes.items()},
                 "skipped": dict(imports.skipped),
             }
         )
     for name, folder in folders.items():
         typer.echo(f"{folder}: {name}")
-    for imported in (imported for runs in imports.training.values() for imported in runs):
-        accelerators = imported.published.accelerators
-        typer.echo(f"  {accelerators} accelerators, {imported.run.name}: {imported.figures.verdict}")
-    for written in (written for runs in imports.checkpoints.values() for written in runs):
-        typer.echo(f"  {written.ranks} ranks, {written.run.name}: {len(written.checkpoints)} checkpoints")
+    for imported in imports.runs:
+        typer.echo(f"  {imported.line}")
     for name, reasons in imports.notes.items():
         for why in reasons:
             typer.echo(f"note on {name}: {why}")
     for name, why in imports.skipped.items():
         typer.echo(f"skipped {name}: {why}")
-    typer.echo(f"{imports.count} runs imported, {len(imports.skipped)} folders skipped")
+    typer.echo(f"{len(imports.runs)} runs imported, {len(imports.skipped)} folders skipped")
 
 
 def _show_workload(converted: Converted, out: Path, recipe: Path | None) -> None:

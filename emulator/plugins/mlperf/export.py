@@ -32,7 +32,7 @@ from emulator.errors import SpecError, StorageError, storage_errors
 from emulator.files import write_whole
 from emulator.plugins.mlperf.agreement import stated_config
 from emulator.plugins.mlperf.config import parse_overrides
-from emulator.plugins.mlperf.results import read_originals
+from emulator.plugins.mlperf.results import read_documents
 from emulator.plugins.mlperf.rules import VERSIONS, Check, self_check
 from emulator.plugins.mlperf.summary import GIB, MIB
 from emulator.plugins.mlperf.tree import ADDED, RunFolder, write_json, write_run
@@ -114,7 +114,7 @@ def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
     if result.kind == "imported" or imported is not None:
         if not isinstance(imported, list) or (result.points and len(imported) != len(result.points)):
             raise SpecError(f"{out} does not say what it was imported from", "import it again")
-        runs = read_originals(out, [str(run.get("run", number)) for number, run in enumerate(imported)])
+        runs = read_documents(out, result)
         return [run if run.layout == "v2.0" or not result.points else _for_newer(run, result) for run in runs]
     if result.kind == "checkpoint":
         return [checkpoint_run(result)]
@@ -202,7 +202,7 @@ def training_run(
         summary=summary,
         metadata=_metadata("training", name, model, point.ranks, config, overrides, place, accelerator),
         epochs={str(rank): spans for rank, spans in stats.items()},
-        logs={rank: {**log, "hostname": hostnames[rank]} for rank, log in logs.items()},
+        logs={str(rank): {**log, "hostname": hostnames[rank]} for rank, log in logs.items()},
         configs={
             "config.yaml": {"workload": config},
             "hydra.yaml": {"hydra": {}},

@@ -134,12 +134,12 @@ class Block:
 
 def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
     """Read the blocks of all ranks; none unless every rank has a log. Raises SpecError."""
-    if sorted(run.logs) != list(range(accelerators)):
+    if run.logs.keys() != set(map(str, range(accelerators))):
         return []
     blocks: list[Block] = []
     shapes: set[tuple[tuple[int, int, int], ...]] = set()
     for rank in range(accelerators):
-        mine = _blocks_of_rank(run.logs[rank], rank, f"{run.name}/{rank}_output.json")
+        mine = _blocks_of_rank(run.logs[str(rank)], rank, f"{run.name}/{rank}_output.json")
         shapes.add(tuple((block.epoch, block.number, block.steps) for block in mine))
         blocks += mine
     if not blocks or len(shapes) > 1:

@@ -1,21 +1,21 @@
-"""Import runs as results of feedrate: runs of one workload become the points of one result.
+"""Import runs: those of one workload, or one checkpointed model, on one system become one result.
 
 OUT/run.json, OUT/steps.parquet
-OUT/mlperf/00000/ ...      the documents of point 0, as they were: feedrate export writes them again
-
-Runs of checkpoints become results of the kind checkpoint: those of one model and system in one result, since
-its writes and its reads may be two runs.
+OUT/mlperf-00000.json ...    the documents of each run, from which feedrate export writes them again
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from emulator.analysis.knee import find_knee
 from emulator.analysis.point import with_course
 from emulator.analysis.throughput import loop_seconds, overshoot_p99, share_of_time
 from emulator.config.catalog import names
+from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.config.workload import Workload, load_workload
-from emulator.errors import SpecError, StorageError, storage_errors
+from emulator.errors import SpecError, StorageError
 from emulator.plugins.mlperf.agreement import choices, documents, of_training, stated_config
 from emulator.plugins.mlperf.checkpoints import ImportedCheckpoints, checkpoint_result, read_checkpoints
 from emulator.plugins.mlperf.config import Config
@@ -42,19 +43,18 @@ from emulator.plugins.mlperf.figures import (
     step_rows,
 )
 from emulator.plugins.mlperf.summary import trains
-from emulator.plugins.mlperf.tree import RunFolder, find_runs, own_runs, read_run, why_no_run, write_run
+from emulator.plugins.mlperf.tree import RunFolder, find_runs, read_run, why_no_run
 from emulator.plugins.mlperf.workload import convert
 from emulator.record.out import ResultFolder, check_out, read_result, remove_result
 from emulator.record.result import Flag, HostShare, Point, RunResult, new_result
 from emulator.record.steps import STEP, Steps
 
-ORIGINALS = "mlperf"
-Run = TypeVar("Run", "Imported", ImportedCheckpoints)
+DOCUMENTS = "mlperf-{:05}.json"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class ImportedTraining:
     """A training run with its published and recomputed figures."""
 
     run: RunFolder
@@ -65,31 +65,45 @@ class Imported:
     """Steps of the run as point 0; empty without logs."""
     said: tuple[str, ...]
     """What was left out of its documents, is missing, or does not agree."""
-    apart: str = ""
-    """What tells it from another group of the same name."""
 
     @property
-    def called(self) -> str:
-        return self.workload.name
+    def group(self) -> object:
+        """Equal for runs of one result."""
+        spec = self.workload
+        return self.run.system, spec.sample, spec.loader.batch_size, spec.accelerator
+
+    @property
+    def named(self) -> tuple[str, str]:
+        """The name of the workload; nothing tells it from others of this name."""
+        return self.workload.name, ""
+
+    @property
+    def line(self) -> str:
+        """The run in one line for people."""
+        return f"{self.published.accelerators} accelerators, {self.run.name}: {self.figures.verdict}"
+
+
+Imported = ImportedTraining | ImportedCheckpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imports:
     """The runs of a folder."""
 
-    training: Mapping[str, Sequence[Imported]]
-    """Runs of one workload and system, by the workload's name, after the system's where there are several."""
-    checkpoints: Mapping[str, Sequence[ImportedCheckpoints]]
-    """Checkpoint runs by the name of the model."""
+    groups: Mapping[str, Sequence[Imported]]
+    """Runs of one result by its name, which begins with the system where there are several."""
     skipped: Mapping[str, str]
     """Name of a folder that was not imported -> why."""
-    notes: Mapping[str, Sequence[str]]
-    """Name of an imported run -> what was left out of it, is missing, or does not agree."""
 
     @property
-    def count(self) -> int:
-        """Number of imported runs."""
-        return sum(map(len, self.training.values())) + sum(map(len, self.checkpoints.values()))
+    def runs(self) -> list[Imported]:
+        """All imported runs."""
+        return [run for runs in self.groups.values() for run in runs]
+
+    @property
+    def notes(self) -> dict[str, tuple[str, ...]]:
+        """Name of an imported run -> what was left out of it, is missing, or does not agree."""
+        return {imported.run.name: imported.said for imported in self.runs if imported.said}
 
 
 def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imports:
@@ -98,67 +112,58 @@ def import_folder(folder: Path, workload: str = "", strict: bool = False) -> Imp
     `workload` names the workload where a run has no configuration beside it. With `strict`, the first run
     that cannot be read whole raises SpecError.
     """
-    training: dict[str, list[Imported]] = {}
-    checkpoints: dict[str, list[ImportedCheckpoints]] = {}
+    groups: dict[object, list[Imported]] = {}
     skipped: dict[str, str] = {}
-    notes: dict[str, Sequence[str]] = {}
     for path in find_runs(folder):
         name = path.relative_to(folder).as_posix() if path != folder else folder.resolve().name
         try:
-            if why := why_no_run(path, name):
-                if strict:
-                    raise SpecError(f"{name}: {why}")
-                skipped[name] = why
-                continue
-            run = read_run(path, name, strict)
-            if not trains(run):
-                written = read_checkpoints(run)
-                key = repr((name.rpartition("/")[0], written.workload["shape"], written.ranks))
-                checkpoints.setdefault(key, []).append(written)
-                notes[name] = written.said
-                continue
-            try:
-                imported = import_run(run, workload)
-            except SpecError as error:  # perhaps its logs alone are of no use
-                if strict or not run.logs:
-                    raise
-                of_logs = f"its logs: {error.what.removeprefix(f'{name}: ')}"
-                unread = (*run.unread, of_logs)
-                imported = import_run(replace(run, unread=unread), workload, with_logs=False)
-            notes[name] = imported.said
+            imported = _import_one(path, name, workload, strict)
         except SpecError as error:
             if strict:
                 raise
-            skipped[name] = str(error).removeprefix(f"{path}/").removeprefix(f"{name}/")
+            skipped[name] = (
+                str(error).removeprefix(f"{path}/").removeprefix(f"{name}/").removeprefix(f"{name}: ")
+            )
             continue
-        spec = imported.workload
-        key = repr((run.system, spec.sample, spec.loader.batch_size, spec.accelerator))
-        training.setdefault(key, []).append(imported)
-    if not (training or checkpoints):
+        groups.setdefault(imported.group, []).append(imported)
+    for runs in groups.values():
+        runs.sort(key=lambda one: one.start if isinstance(one, ImportedCheckpoints) else datetime.min)
+    if not groups:
         name, why = next(iter(skipped.items()))
         more = f", and {len(skipped) - 1} more folders like it" if len(skipped) > 1 else ""
         raise SpecError(f"{folder}: no run could be imported ({name}: {why}{more})")
-    systems = {runs[0].run.system for group in (training, checkpoints) for runs in group.values()}
-    several = len(systems) > 1  # whose knees are their own
-    return Imports(
-        training=_named(training, several),
-        checkpoints=_named(checkpoints, several),
-        skipped=skipped,
-        notes={name: reasons for name, reasons in notes.items() if reasons},
-    )
+    return Imports(groups=_by_name(list(groups.values())), skipped=skipped)
 
 
-def _named(groups: Mapping[str, list[Run]], several: bool) -> dict[str, list[Run]]:
-    """Name each group by a part of a path, by its submitter's where there are several.
+def _import_one(path: Path, name: str, workload: str, strict: bool) -> Imported:
+    """Read the run in `path`. Raises SpecError, StorageError."""
+    if why := why_no_run(path, name):
+        raise SpecError(f"{name}: {why}")
+    run = read_run(path, name, strict)
+    if not trains(run):
+        return read_checkpoints(run)
+    try:
+        return import_run(run, workload)
+    except SpecError as error:
+        if strict or not run.logs:
+            raise
+        of_logs = f"its logs: {error.what.removeprefix(f'{name}: ')}"
+    # Perhaps its logs alone are of no use.
+    return import_run(replace(run, unread=(*run.unread, of_logs)), workload, with_logs=False)
+
+
+def _by_name(groups: Sequence[list[Imported]]) -> dict[str, list[Imported]]:
+    """Name each group by a part of a path, which begins with the system where there are several.
 
     Two of one name get what tells them apart; a number, where nothing does.
     """
-    named: dict[str, list[Run]] = {}
-    labels = [(runs[0].run.system if several else "", runs[0].called) for runs in groups.values()]
-    for runs, (system, word) in zip(groups.values(), labels, strict=True):
-        more = runs[0].apart if labels.count((system, word)) > 1 else ""
-        text = " ".join(part for part in (system, word, more) if part)
-        base = name = _NOT_IN_NAMES.sub("-", text) or "training"
+    several = len({runs[0].run.system for runs in groups}) > 1
+    words = [(runs[0].run.system * several, *runs[0].named) for runs in groups]
+    count = Counter((system, name) for system, name, _ in words)
+    named: dict[str, list[Imported]] = {}
+    for runs, (system, called, apart) in zip(groups, words, strict=True):
+        parts = (system, called, apart * (count[system, called] > 1))
+        base = name = _NOT_IN_NAMES.sub("-", " ".join(filter(None, parts))) or "training"
         number = 1
         while name in named:
             number += 1
@@ -167,7 +172,7 @@ def _named(groups: Mapping[str, list[Run]], several: bool) -> dict[str, list[Run
     return named
 
 
-def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Imported:
+def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> ImportedTraining:
     """Read the figures of `run`, and recompute them as far as its logs allow. Raises SpecError."""
     spec, most_steps = _workload(run, workload)
     published = read_published(run, most_steps, spec.sample.samples_per_file)
@@ -177,7 +182,9 @@ def import_run(run: RunFolder, workload: str = "", with_logs: bool = True) -> Im
     said = (*run.unread, *of_training(run, published, spec, figures, blocks))
     step, batch = spec.accelerator.step_seconds, spec.loader.batch_size
     rows = step_rows(blocks, step, batch, spec.sample_read.bytes_mean, figures.skips or 0)
-    return Imported(run=run, published=published, workload=spec, figures=figures, rows=rows, said=said)
+    return ImportedTraining(
+        run=run, published=published, workload=spec, figures=figures, rows=rows, said=said
+    )
 
 
 def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
@@ -195,7 +202,7 @@ def _workload(run: RunFolder, wanted: str) -> tuple[Workload, int]:
     return load_workload(name), 0
 
 
-def imported_point(imported: Imported) -> Point:
+def imported_point(imported: ImportedTraining) -> Point:
     """Return the run as a point, with NaN where nothing was published."""
     published, spec = imported.published, imported.workload
     figures, rows = imported.figures, imported.rows
@@ -204,19 +211,10 @@ def imported_point(imported: Imported) -> Point:
     ideal = ranks * spec.ideal_samples_per_second
     steps = len(rows) // ranks or published.steps_per_epoch(batch) * epochs
     samples = steps * batch * ranks
-    same = figures.x_ideal if figures.x_ideal is not None else math.nan
-    every = figures.x_ideal_first if figures.x_ideal_first is not None else math.nan
-    rate = same * ideal if math.isfinite(ideal) else sum(published.samples_per_second) / epochs
-    flags = [documents(imported.said)] if imported.said else []
-    if figures.x_ideal_first is not None and figures.au_published - figures.x_ideal_first > HIDDEN_SHARE:
-        hidden = figures.au_published - figures.x_ideal_first
-        flags.append(
-            Flag(name="hidden", value=hidden, threshold=HIDDEN_SHARE, sentence=f"{figures.verdict}.")
-        )
-    if figures.overslept > OVERSLEPT:
-        points = figures.overslept * 100
-        sentence = f"Oversleep was counted as compute: AU was published {points:.1f} points too high."
-        flags.append(Flag(name="oversleep", value=figures.overslept, threshold=OVERSLEPT, sentence=sentence))
+    same, every = (math.nan if x is None else x for x in (figures.x_ideal, figures.x_ideal_first))
+    published_rate = sum(published.samples_per_second) / epochs
+    rate = same * ideal if math.isfinite(ideal) else published_rate
+    by_epochs = sum(epoch_seconds(imported.run, epoch) or math.nan for epoch in range(epochs))
     return Point(
         ranks=ranks,
         hosts=_hosts(imported, samples),
@@ -225,70 +223,73 @@ def imported_point(imported: Imported) -> Point:
         samples=samples,
         bytes=round(samples * spec.sample_read.bytes_mean),
         left_out=published.files * published.samples_per_file % (batch * ranks),
-        seconds=loop_seconds(rows)
-        if logged
-        else sum(epoch_seconds(imported.run, epoch) or math.nan for epoch in range(epochs)),
+        seconds=loop_seconds(rows) if logged else by_epochs,
         samples_per_second=rate,
         bytes_per_second=rate * spec.sample_read.bytes_mean,
         ideal_samples_per_second=ideal,
         x_ideal=same,
         au=same,
-        au_here=same,  # DLIO's processes' own time: what the storage would have fed, they do not tell
+        au_here=same,  # DLIO logs the processes' time alone
         au_published=figures.au_published,
-        samples_per_second_published=sum(published.samples_per_second) / epochs,
+        samples_per_second_published=published_rate,
         x_ideal_first=every,
         au_first=every,
         au_here_first=every,
         wait_share=share_of_time(rows, "wait") if logged else math.nan,
         barrier_share=share_of_time(rows, "barrier") if logged else math.nan,
         overshoot_p99=overshoot_p99(rows, spec.accelerator.step_seconds) if logged else math.nan,
-        flags=tuple(flags),
+        flags=tuple(_flags(imported)),
     )
 
 
-def _hosts(imported: Imported, samples: int) -> tuple[HostShare, ...]:
-    """Return each host's share: hosts have the names in the logs, or numbers without logs."""
-    published, logs, rows = imported.published, imported.run.logs, imported.rows
-    machines = published.machines
-    named = [str(logs[rank].get("hostname", ""))[:80] for rank in sorted(logs)]
-    if len(rows) and all(named):
-        ranks = {name: named.count(name) for name in dict.fromkeys(named)}
-    else:
-        hosts = min(machines.num_hosts, published.accelerators)
+def _flags(imported: ImportedTraining) -> list[Flag]:
+    figures = imported.figures
+    flags = [documents(imported.said)] if imported.said else []
+    hidden = 0.0 if figures.x_ideal_first is None else figures.au_published - figures.x_ideal_first
+    if hidden > HIDDEN_SHARE:
+        sentence = f"{figures.verdict}."
+        flags.append(Flag(name="hidden", value=hidden, threshold=HIDDEN_SHARE, sentence=sentence))
+    if figures.overslept > OVERSLEPT:
+        points = figures.overslept * 100
+        sentence = f"Oversleep was counted as compute: AU was published {points:.1f} points too high."
+        flags.append(Flag(name="oversleep", value=figures.overslept, threshold=OVERSLEPT, sentence=sentence))
+    return flags
+
+
+def _hosts(imported: ImportedTraining, samples: int) -> tuple[HostShare, ...]:
+    """Return each host's share. Logs name the host of every rank; without them hosts are numbered."""
+    published, rows, machines = imported.published, imported.rows, imported.published.machines
+    accelerators = published.accelerators
+    logs = [imported.run.logs.get(str(rank), {}) for rank in range(accelerators)]
+    host_of = [str(log.get("hostname", ""))[:80] for log in logs]
+    logged = len(rows) > 0 and all(host_of)
+    if not logged:
+        hosts = min(machines.num_hosts, accelerators)
         numbered = [machines.hostname or "host 1", *(f"host {number}" for number in range(2, hosts + 1))]
-        ranks = {name: len(range(n, published.accelerators, hosts)) for n, name in enumerate(numbered)}
-    each = samples // published.accelerators
+        host_of = [numbered[rank % hosts] for rank in range(accelerators)]
+    waits = np.bincount(rows["rank"], weights=rows["wait"], minlength=accelerators)
     cores = machines.cores or (0,)
-    waits = dict.fromkeys(ranks, math.nan)  # without logs nothing tells
-    if len(rows) and all(named):
-        seconds = np.bincount(rows["rank"], weights=rows["wait"], minlength=len(named))
-        waits = {
-            name: float(sum(s for s, own in zip(seconds, named, strict=True) if own == name))
-            for name in ranks
-        }
-    return tuple(
-        HostShare(
-            host=name,
-            ranks=count,
-            samples=each * count,
-            bytes=round(each * count * imported.workload.sample_read.bytes_mean),
-            cpu_seconds=math.nan,
-            cores=_logged_cores(logs, named, name) or cores[min(number, len(cores) - 1)],
-            wait_seconds=waits[name],
+    shares = []
+    for number, name in enumerate(dict.fromkeys(host_of)):
+        ranks = [rank for rank, host in enumerate(host_of) if host == name]
+        stated = logs[ranks[0]].get("host_cpu_count", 0) if all(host_of) and logs[ranks[0]] else 0
+        known = isinstance(stated, int) and 0 < stated < 10**6
+        each = samples // accelerators * len(ranks)
+        shares.append(
+            HostShare(
+                host=name,
+                ranks=len(ranks),
+                samples=each,
+                bytes=round(each * imported.workload.sample_read.bytes_mean),
+                cpu_seconds=math.nan,
+                cores=stated if known else cores[min(number, len(cores) - 1)],
+                wait_seconds=float(waits[ranks].sum()) if logged else math.nan,
+            )
         )
-        for number, (name, count) in enumerate(ranks.items())
-    )
+    return tuple(shares)
 
 
-def _logged_cores(logs: Mapping[int, Mapping[str, Any]], named: Sequence[str], host: str) -> int:
-    """Return the cores of a host by the log of its first rank; 0: not recorded."""
-    if host not in named:
-        return 0
-    cores = logs[sorted(logs)[named.index(host)]].get("host_cpu_count", 0)
-    return cores if isinstance(cores, int) and 0 < cores < 10**6 else 0
-
-
-def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResult, Steps]:
+def training_result(runs: Sequence[ImportedTraining], command: Sequence[str]) -> tuple[RunResult, Steps]:
     """Join runs of one workload into a result, and their steps."""
     first = runs[0].workload
     points = tuple(with_course(imported_point(one), one.rows, first.training.sync) for one in runs)
@@ -326,11 +327,12 @@ def result_of(runs: Sequence[Imported], command: Sequence[str]) -> tuple[RunResu
     return result, np.concatenate([np.zeros(0, STEP), *rows])
 
 
-def _provenance(imported: Imported) -> dict[str, Any]:
+def _provenance(imported: ImportedTraining) -> dict[str, Any]:
     """Return what a run published beside what was recomputed. Shares of 1."""
     run, published, figures, spec = imported.run, imported.published, imported.figures, imported.workload
     config = stated_config(run) or Config(run.name, {})
     seed, saved = config.at("train.seed"), config.at("workflow.checkpoint")
+    either = dict(zip(("v3.0", "v2.0"), figures.either, strict=True)) if figures.either else None
     return {
         "run": run.name,
         "layout": run.layout,
@@ -340,9 +342,7 @@ def _provenance(imported: Imported) -> dict[str, Any]:
         "samples_per_second_published": list(published.samples_per_second),
         "version": run.version,
         "au_recomputed": figures.x_ideal,
-        "au_recomputed_by_version": dict(zip(("v3.0", "v2.0"), figures.either, strict=True))
-        if figures.either
-        else None,
+        "au_recomputed_by_version": either,
         "x_ideal": figures.x_ideal,
         "x_ideal_first": figures.x_ideal_first,
         "from_logs": len(imported.rows) > 0,
@@ -353,22 +353,24 @@ def _provenance(imported: Imported) -> dict[str, Any]:
         "files": published.files,
         "samples_per_file": published.samples_per_file,
         "dataset_bytes": round(published.files * published.samples_per_file * spec.sample.bytes_mean),
-        "seed": seed if isinstance(seed, int) and not isinstance(seed, bool) else None,
+        "seed": seed if type(seed) is int else None,
         "saved": saved if isinstance(saved, bool) else None,
     }
 
 
-def results_of(
-    imports: Imports, command: Sequence[str]
-) -> tuple[dict[str, tuple[RunResult, Steps]], dict[str, list[RunFolder]]]:
-    """Return the result and the steps of each group by its name, and the documents it was made from."""
-    results = {name: result_of(runs, command) for name, runs in imports.training.items()}
-    sources = {name: [imported.run for imported in runs] for name, runs in imports.training.items()}
-    for name, found in imports.checkpoints.items():
-        name = f"{name}-checkpoints" if name in results else name
-        results[name] = (checkpoint_result(name, found, command), np.zeros(0, STEP))
-        sources[name] = [written.run for written in found]
-    return results, sources
+def results_of(imports: Imports, command: Sequence[str]) -> dict[str, tuple[RunResult, Steps]]:
+    """Return the result and the steps of each group by its name."""
+    results = {}
+    for name, runs in imports.groups.items():
+        checkpoints = [run for run in runs if isinstance(run, ImportedCheckpoints)]
+        if checkpoints:
+            results[name] = checkpoint_result(name, checkpoints, command), np.zeros(0, STEP)
+        else:
+            trainings = [run for run in runs if isinstance(run, ImportedTraining)]
+            results[name] = training_result(trainings, command)
+        for number, facts in enumerate(results[name][0].environment["imported"]):
+            facts["documents"] = DOCUMENTS.format(number)
+    return results
 
 
 def write_imports(
@@ -378,36 +380,20 @@ def write_imports(
 
     Raises SpecError, StorageError.
     """
-    results, sources = results_of(imports, command)
+    results = results_of(imports, command)
     folders = {name: out / name if len(results) > 1 else out for name in results}
-    earlier: dict[str, list[Path]] = {}
-    for name, path in folders.items():
-        check_out(path, force)
-        earlier[name] = own_runs(path / ORIGINALS) if force else []
-        if earlier[name] and read_result(path).kind not in ("imported", "checkpoint"):
-            raise SpecError(f"{path / ORIGINALS} was not written by feedrate import", "choose another --out")
     renamed = _renamed(out, [*folders.values()], [result for result, _ in results.values()]) if force else []
+    for path in (*folders.values(), *renamed):
+        check_out(path, force)
     for path in renamed:
-        earlier[str(path)] = [*own_runs(path / ORIGINALS), path / ORIGINALS]
-    for path in renamed:
-        with storage_errors("cannot remove an earlier import"):
-            _remove(earlier[str(path)])
-            remove_result(path)
+        remove_result(path)
     for name, (result, steps) in results.items():
-        originals = folders[name] / ORIGINALS
-        folder = ResultFolder.create(folders[name], replace(result, label=label or result.label), force=force)
-        with storage_errors("cannot remove an earlier import"):
-            _remove(earlier[name])
-        for number, run in enumerate(sources[name]):
-            write_run(run, originals / f"{number:05d}")
-        folder.complete(steps if len(steps) else None)
+        result = replace(result, label=label or result.label)
+        with ResultFolder.create(folders[name], result, force=force) as folder:
+            for number, imported in enumerate(imports.groups[name]):
+                folder.keep(DOCUMENTS.format(number), json.dumps(to_plain(imported.run)))
+            folder.complete(steps if len(steps) else None)
     return folders
-
-
-def _remove(paths: Sequence[Path]) -> None:
-    """Remove files and folders, the deepest first. Raises OSError."""
-    for path in paths:
-        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def _renamed(out: Path, taken: Sequence[Path], results: Sequence[RunResult]) -> list[Path]:
@@ -420,13 +406,14 @@ def _renamed(out: Path, taken: Sequence[Path], results: Sequence[RunResult]) -> 
     runs = {run for result in results for run in runs_of(result)}
     found = []
     for path in [out, *out.iterdir()] if out.is_dir() else ():
-        if path not in taken and (path / ORIGINALS).is_dir() and not path.is_symlink():
+        if path not in taken and path.is_dir() and not path.is_symlink():
             with suppress(SpecError, StorageError, KeyError, TypeError):
                 before = runs_of(read_result(path))
                 found += [path] * (bool(before) and before <= runs)
     return found
 
 
-def read_originals(out: Path, run_names: Sequence[str]) -> list[RunFolder]:
+def read_documents(out: Path, result: RunResult) -> list[RunFolder]:
     """Read the documents that the result in OUT was imported from. Raises SpecError, StorageError."""
-    return [read_run(out / ORIGINALS / f"{number:05d}", name) for number, name in enumerate(run_names)]
+    files = [out / DOCUMENTS.format(number) for number in range(len(result.environment["imported"]))]
+    return [build(RunFolder, read_json(file), Source(str(file))) for file in files]

@@ -16,12 +16,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from emulator.errors import SpecError, StorageError, storage_errors
+from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
 from emulator.plugins.mlperf.bounded import read_json, read_yaml, yaml_text
 
@@ -37,7 +36,8 @@ _CONFIG_FOLDERS = ("dlio_config", "configs", ".hydra")
 _CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 _LOG = re.compile(r"(\d{1,7})_output\.json")
 _STATS = re.compile(r"(?:(\d{1,7})_)?per_epoch_stats\.json")
-_METADATA = re.compile(r"[A-Za-z0-9_-]{1,80}_metadata\.json")
+_RANK = re.compile(r"\d{1,7}")
+_METADATA = re.compile(r"[A-Za-z0-9_-]{1,100}_metadata\.json")
 _DOCUMENT = re.compile("|".join((re.escape(SUMMARY), *(p.pattern for p in (_LOG, _STATS, _METADATA)))))
 _MOST_DEPTH = 12
 _MOST_RUNS = 10_000
@@ -57,7 +57,7 @@ class RunFolder:
     summary: Mapping[str, Any]
     epochs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Rank ("" where one file stands for all) -> epoch -> start, end, duration, block1 ..."""
-    logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    logs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Rank -> its log: epoch -> load, proc, compute, au, throughput by block; hostname."""
     configs: Mapping[str, Any] = field(default_factory=dict)
     """Name of the file -> its value."""
@@ -65,6 +65,16 @@ class RunFolder:
     """Name of the file -> its value."""
     unread: tuple[str, ...] = ()
     """Why files were left out, a sentence for each reason."""
+
+    def __post_init__(self) -> None:
+        # These become names of files.
+        known = all(rank == "" or _RANK.fullmatch(rank) for rank in (*self.epochs, *self.logs))
+        if (
+            not known
+            or self.configs.keys() - set(_CONFIG_FILES)
+            or not all(map(_METADATA.fullmatch, self.metadata))
+        ):
+            raise SpecError("the documents of a run have names that MLPerf Storage does not give")
 
     @property
     def system(self) -> str:
@@ -176,7 +186,7 @@ def read_run(folder: Path, name: str = "", strict: bool = False) -> RunFolder:
         layout="v2.0" if newer else "v1.0",
         summary=_object(folder / SUMMARY),
         epochs=stats,
-        logs={int(rank): log for rank, log in logs.items()},
+        logs=logs,
         configs=configs,
         metadata={file: value for file, value in metadata.items() if value is not None},
         unread=tuple(
@@ -204,57 +214,21 @@ def _object(path: Path) -> dict[str, Any]:
 
 def write_run(run: RunFolder, folder: Path) -> None:
     """Write the run's files to a new folder, each whole or not at all. Raises StorageError."""
+    config = folder / _CONFIG_FOLDERS[0 if run.layout == "v2.0" else 1]
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True)
         if run.configs or run.layout == "v2.0":
-            _config_of(run, folder).mkdir()
-    for path, text in _texts(run, folder).items():
-        write_whole(path, text)
-
-
-def _config_of(run: RunFolder, folder: Path) -> Path:
-    return folder / _CONFIG_FOLDERS[0 if run.layout == "v2.0" else 1]
-
-
-def _texts(run: RunFolder, folder: Path) -> dict[Path, str]:
-    """Return path -> text of the files that `write_run` writes."""
-    return {
-        **{folder / f"{rank}_output.json": _json(log) for rank, log in run.logs.items()},
-        **{
-            folder / f"{rank}{'_' if rank else ''}per_epoch_stats.json": _json(stats)
-            for rank, stats in run.epochs.items()
-        },
-        **{_config_of(run, folder) / name: yaml_text(value) for name, value in run.configs.items()},
-        **{folder / name: _json(value) for name, value in run.metadata.items()},
-        folder / SUMMARY: _json(run.summary),
-    }
-
-
-def own_runs(folder: Path) -> list[Path]:
-    """Return all paths below `folder`, the deepest first, if they are runs just as `write_run` writes them.
-
-    Raises SpecError when there is anything else, StorageError.
-    """
-    with storage_errors("cannot list the folder"):
-        found = sorted(folder.rglob("*"), reverse=True)
-        ours: dict[Path, str] = {}
-        for run in folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ():
-            if run.is_dir() and not run.is_symlink():
-                with suppress(SpecError, StorageError):
-                    ours |= _texts(read_run(run), run)
-        for path in found:
-            folders = path.is_dir() and not path.is_symlink()
-            if not folders and (path.is_symlink() or path not in ours or path.read_text() != ours[path]):
-                raise SpecError(
-                    f"{path} is not what feedrate import wrote", "move it away, or choose another --out"
-                )
-    return found
+            config.mkdir()
+    for rank, log in run.logs.items():
+        write_json(folder / f"{rank}_output.json", log)
+    for rank, stats in run.epochs.items():
+        write_json(folder / f"{rank}{'_' if rank else ''}per_epoch_stats.json", stats)
+    for name, value in run.configs.items():
+        write_whole(config / name, yaml_text(value))
+    for name, value in {**run.metadata, SUMMARY: run.summary}.items():
+        write_json(folder / name, value)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as DLIO formats its JSON, whole or not at all. Raises StorageError."""
-    write_whole(path, _json(value))
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=4, allow_nan=False) + "\n"
+    write_whole(path, json.dumps(value, indent=4, allow_nan=False) + "\n")
