@@ -1,12 +1,13 @@
 """Compare what the documents of one run say of the same thing: a sentence for everything that does not agree.
 
-A published tree says most things twice. What a document says that is damaged, of another run, or missing is
-caught by the other ones; what only one says is believed. Pure.
+A published tree says most things twice. A document that is damaged, of another run, or missing is caught by
+the other ones; a fact that only one document states is believed. Pure.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -25,10 +26,12 @@ from emulator.plugins.mlperf.tree import RunFolder
 from emulator.plugins.mlperf.workload import USED
 from emulator.record.result import Checkpoint, Flag
 
-RATE = 0.05
+_RATE = 0.05
 """Share by which a rate may differ from what accelerators, batch, step time and AU give."""
 _EXACT = 0.002
 """Share by which two documents may differ in what is one number, rounded."""
+_SIZE = 0.02
+"""Share by which a checkpoint's size, mean times and logged rates may differ from what follows."""
 _MEMORY = 0.05
 _WINDOW = 60.0
 """Seconds by which an epoch may lie outside its run, and a folder's name beside its run's start."""
@@ -45,6 +48,55 @@ _PUBLISHED = {
 _NAMED = re.compile(r"(\d{8})_(\d{6})")
 
 
+def documents(said: Sequence[str]) -> Flag:
+    """Return the flag that says what of a run's documents is left out, missing, or does not agree."""
+    return Flag(name="documents", value=len(said), threshold=0.0, sentence=f"{'; '.join(said)}.")
+
+
+# ---- One fact in two documents.
+
+
+def _differ(fact: str, told: Mapping[str, Any], share: float = 1e-9) -> Iterator[str]:
+    """Say where a fact stands (`in config.yaml`) with values that differ by more than `share`.
+
+    A value of None is not stated.
+    """
+    stated = {where: value for where, value in told.items() if value is not None}
+    values = list(stated.values())
+    if any(not _same(values[0], value, share) for value in values[1:]):
+        yield f"{fact} is " + ", ".join(f"{_short(value)} {where}" for where, value in stated.items())
+
+
+def _same(one: Any, other: Any, share: float) -> bool:
+    try:
+        return abs(float(one) - float(other)) <= share * max(abs(float(one)), abs(float(other)))
+    except (TypeError, ValueError):
+        return str(one).lower() == str(other).lower()
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) and not value.is_integer() else str(value)[:40]
+
+
+def _number(value: Any) -> float | None:
+    """Return a number other than 0, which DLIO writes for what it does not know; else None."""
+    return float(value) if isinstance(value, int | float) and value else None
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _moment(value: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(value)).replace(tzinfo=None)
+    except ValueError:
+        return None
+
+
+# ---- The configuration.
+
+
 def stated_config(run: RunFolder) -> Config | None:
     """Return config.yaml, or the parameters in v3.0's metadata; None without. Raises SpecError."""
     table = run.configs.get("config.yaml") or _parameters(run)
@@ -55,8 +107,8 @@ def stated_config(run: RunFolder) -> Config | None:
 
 
 def _parameters(run: RunFolder) -> Mapping[str, Any]:
-    stated = (value.get("parameters") for value in run.metadata.values() if isinstance(value, Mapping))
-    return next((value for value in stated if isinstance(value, Mapping) and value), {})
+    stated = (_table(_table(value).get("parameters")) for value in run.metadata.values())
+    return next(filter(None, stated), {})
 
 
 def _overrides(run: RunFolder) -> list[str]:
@@ -88,10 +140,6 @@ def _dashed(name: str) -> str:
     return re.sub(r"^llama-?3?-", "llama3-", dashed)[:80]
 
 
-def _table(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def of_configuration(run: RunFolder) -> Iterator[str]:
     """Say where the documents differ in what was chosen, overridden and set. Raises SpecError."""
     texts, chosen = _overrides(run), choices(run)
@@ -107,26 +155,16 @@ def of_configuration(run: RunFolder) -> Iterator[str]:
         return
     config = Config("config.yaml", workload_table(run.configs["config.yaml"], f"{run.name}/config.yaml"))
     changes = [change for change in parse_overrides(texts).changes if not change.deletes]
-    told = [("overrides.yaml", ".".join(change.path), change.value) for change in changes]
+    told = [("in overrides.yaml", ".".join(change.path), change.value) for change in changes]
     if parameters := _parameters(run):
         other = Config("", workload_table(parameters, f"{run.name}: metadata"))
         same = {key for key, _ in other.leaves()} & {key for key, _ in config.leaves()}
-        told += [("the metadata", key, other.at(key)) for key in sorted({*USED, *same})]
-    for document, key, value in told:
+        told += [("in the metadata", key, other.at(key)) for key in sorted({*USED, *same})]
+    for where, key, value in told:
         own = config.at(key)
-        if not isinstance(own, Mapping) and not _same(own, value):
-            yield f"{key} is {_short(own)} in config.yaml, {_short(value)} in {document}"
-
-
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return abs(float(one) - float(other)) <= 1e-9 * abs(float(one))
-    except (TypeError, ValueError):
-        return str(one).lower() == str(other).lower()
-
-
-def _short(value: Any) -> str:
-    return "not there" if value is None else str(value)[:40]
+        if not isinstance(own, Mapping) and not own is value is None:
+            shown = {"in config.yaml": own, where: value}
+            yield from _differ(key, {at: "not there" if v is None else v for at, v in shown.items()})
 
 
 def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
@@ -137,53 +175,13 @@ def _of_catalogue(run: RunFolder, spec: Workload) -> Iterator[str]:
     own, known = asdict(spec), asdict(load_workload(spec.name))
     for section, keys in _PUBLISHED.items():
         for key in keys:
-            value, published = own[section][key], known[section][key]
-            if f"{section}.{key}" not in overridden and not _close(value, published, _EXACT):
-                yield (
-                    f"{section}.{key} is {value}, in MLPerf's {spec.name} {published}: no override says so"
-                )
+            if f"{section}.{key}" not in overridden:
+                told = {"here": own[section][key], f"in MLPerf's {spec.name}": known[section][key]}
+                for why in _differ(f"{section}.{key}", told, _EXACT):
+                    yield f"{why}: no override says so"
 
 
-def _close(one: Any, other: Any, share: float) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return bool(one == other)
-    return bool(abs(one - other) <= share * max(abs(one), abs(other)))
-
-
-def documents(said: Sequence[str]) -> Flag:
-    """Say what of a run's documents was left out, is missing, or does not agree."""
-    return Flag(name="documents", value=len(said), threshold=0.0, sentence=f"{'; '.join(said)}.")
-
-
-def of_training(
-    run: RunFolder, published: PublishedTraining, spec: Workload, figures: Figures, blocks: Sequence[Block]
-) -> list[str]:
-    """Say where the documents of a training do not agree, or one is missing. Raises SpecError."""
-    return [
-        *_missing(run, published.accelerators),
-        *of_configuration(run),
-        *_of_catalogue(run, spec),
-        *_of_summary(run, published, spec),
-        *_of_times(run, published.machines),
-        *of_rate(published, spec, figures),
-        *_of_logs(run, published, spec, blocks),
-    ]
-
-
-def of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> Iterator[str]:
-    """Compare the published rate with accelerators x batch / step time x AU. Both numbers are said."""
-    ideal = published.accelerators * spec.ideal_samples_per_second
-    rate = sum(published.samples_per_second) / len(published.samples_per_second)
-    steps = published.steps_per_epoch(spec.loader.batch_size)
-    skips = figures.skips or 0
-    counted = rate * (steps - 1) / (steps - skips) if skips and steps > skips else rate
-    slow_start = figures.skips == 0 and counted < ideal * figures.au_published  # a figure of its own
-    if np.isfinite(ideal) and not slow_start and not _close(counted, ideal * figures.au_published, RATE):
-        yield (
-            f"{rate:,.6g} samples/s were published, {ideal * figures.au_published:,.6g} are "
-            f"{published.accelerators} accelerators x batch {spec.loader.batch_size} / "
-            f"{spec.accelerator.step_seconds:g} s x AU {figures.au_published * 100:.2f} %"
-        )
+# ---- What every run has.
 
 
 def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
@@ -199,11 +197,9 @@ def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
     missing += sorted(expected)
     if run.metadata and run.version is None:
         yield f"{next(iter(run.metadata))} is of no version that is known"
-    counts = {len(own) for own in (run.logs, run.epochs) if own and "" not in own} | {
-        value["num_processes"]
-        for value in run.metadata.values()
-        if isinstance(value, Mapping) and isinstance(value.get("num_processes"), int)
-    }
+    counts = {len(own) for own in (run.logs, run.epochs) if own and "" not in own}
+    stated = [_table(value).get("num_processes") for value in run.metadata.values()]
+    counts |= {value for value in stated if isinstance(value, int)}
     if other := counts - {ranks}:
         yield f"summary.json: num_accelerators is {ranks}, its other documents are of {max(other)}"
     if len({len(epochs) for epochs in run.epochs.values()}) > 1:
@@ -216,50 +212,17 @@ def _missing(run: RunFolder, ranks: int, logs: bool = True) -> Iterator[str]:
             yield f"summary.json has no {key}"
 
 
-def _of_summary(run: RunFolder, published: PublishedTraining, spec: Workload) -> Iterator[str]:
-    """Compare numbers of the summary with each other and with the configuration."""
-    metric, machines = _table(run.summary.get("metric")), published.machines
-    rate = sum(published.samples_per_second) / len(published.samples_per_second)
-    au = 100 * sum(published.au) / len(published.au)
-    told = {
-        "train_au_mean_percentage": au,
-        "train_throughput_mean_samples_per_second": rate,
-        "train_io_mean_MB_per_second": rate * spec.sample.bytes_mean / MIB,
-    }
-    for key, value in told.items():
-        stated = metric.get(key)
-        if isinstance(stated, int | float) and stated and not _close(stated, value, _EXACT):
-            yield f"summary.json: {key} is {stated:g}, {value:g} by its other numbers"
-    if run.summary.get("epochs", len(published.au)) != len(published.au):
-        yield f"summary.json: epochs is {_short(run.summary['epochs'])}, and it has {len(published.au)}"
-    if published.met is not None and published.met != (au >= 100 * spec.training.au_threshold):
-        met = "met" if published.met else "not met"
-        yield f"AU {au:.2f} % is {met} by the summary, {spec.training.au_threshold:.0%} were asked for"
-    config = stated_config(run)
-    counts = {
-        "dataset.num_files_train": published.files,
-        "dataset.num_samples_per_file": published.samples_per_file,
-    }
-    for key, count in counts.items():
-        asked = config.at(key) if config else None
-        if asked is not None and not _same(asked, count):
-            yield f"{key} is {_short(asked)} in config.yaml, {count} in summary.json"
-    if any(epoch_seconds(run, epoch) is None for epoch in range(len(published.au))):
-        yield "per_epoch_stats.json does not time every epoch"
-    yield from _of_machines(run, machines)
-
-
 def _of_machines(run: RunFolder, machines: Machines) -> Iterator[str]:
+    """Compare hosts, memory and cores with what /proc said."""
     hosts = {len(machines.host_memory_GB), len(machines.host_cpu_count)} - {0, 1}
     if hosts - {machines.num_hosts} or machines.num_hosts > machines.num_accelerators:
         each = " and ".join(map(str, sorted(hosts))) or str(machines.num_accelerators)
         yield f"summary.json: num_hosts is {machines.num_hosts}, and its lists have {each}"
-    stated = str(_table(run.summary.get("host_meminfo")).get("MemTotal", "")).partition(" ")[0]
+    kib = str(_table(run.summary.get("host_meminfo")).get("MemTotal", "")).partition(" ")[0]
     memory = sum(machines.host_memory_GB[:1])
-    if stated.isdecimal() and memory and len(set(machines.host_memory_GB)) == 1:
-        total_gib = int(stated) / MIB
-        if not _close(memory, total_gib, _MEMORY):
-            yield f"host_memory_GB is {memory:.4g} in summary.json, and MemTotal {total_gib:.4g}"
+    if kib.isdecimal() and memory and len(set(machines.host_memory_GB)) == 1:
+        told = {"in summary.json": memory, "by its MemTotal": int(kib) / MIB}
+        yield from _differ("host_memory_GB", told, _MEMORY)
     siblings = str(_table(run.summary.get("host_cpuinfo")).get("siblings", ""))
     cores = set(machines.host_cpu_count)
     if siblings.isdecimal() and int(siblings) and len(cores) == 1 and (odd := cores.pop()) % int(siblings):
@@ -306,11 +269,65 @@ def _span_is_odd(span: Mapping[str, Any], start: datetime, end: datetime | None)
     return ""
 
 
-def _moment(value: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(value)).replace(tzinfo=None)
-    except ValueError:
-        return None
+# ---- Trainings.
+
+
+def of_training(
+    run: RunFolder, published: PublishedTraining, spec: Workload, figures: Figures, blocks: Sequence[Block]
+) -> list[str]:
+    """Say where the documents of a training do not agree, or one is missing. Raises SpecError."""
+    return [
+        *_missing(run, published.accelerators),
+        *of_configuration(run),
+        *_of_catalogue(run, spec),
+        *_of_summary(run, published, spec),
+        *_of_machines(run, published.machines),
+        *_of_times(run, published.machines),
+        *_of_rate(published, spec, figures),
+        *_of_logs(run, published, spec, blocks),
+    ]
+
+
+def _of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> Iterator[str]:
+    """Compare the published rate with accelerators x batch / step time x AU. Both numbers are said."""
+    ideal = published.accelerators * spec.ideal_samples_per_second
+    rate = published.mean_rate
+    steps = published.steps_per_epoch(spec.loader.batch_size)
+    skips = figures.skips or 0
+    counted = rate * (steps - 1) / (steps - skips) if skips and steps > skips else rate
+    by_au = ideal * figures.au_published
+    slow_start = figures.skips == 0 and counted < by_au  # this throughput has the start-up in it
+    if np.isfinite(ideal) and not slow_start and not _same(counted, by_au, _RATE):
+        yield (
+            f"{rate:,.6g} samples/s were published, {by_au:,.6g} are "
+            f"{published.accelerators} accelerators x batch {spec.loader.batch_size} / "
+            f"{spec.accelerator.step_seconds:g} s x AU {figures.au_published * 100:.2f} %"
+        )
+
+
+def _of_summary(run: RunFolder, published: PublishedTraining, spec: Workload) -> Iterator[str]:
+    """Compare numbers of the summary with each other and with the configuration."""
+    metric, config = _table(run.summary.get("metric")), stated_config(run)
+    au, epochs = 100 * sum(published.au) / len(published.au), len(published.au)
+    means = {
+        "train_au_mean_percentage": au,
+        "train_throughput_mean_samples_per_second": published.mean_rate,
+        "train_io_mean_MB_per_second": published.mean_rate * spec.sample.bytes_mean / MIB,
+    }
+    for key, mean in means.items():
+        told = {"in summary.json": _number(metric.get(key)), "by its other numbers": mean}
+        yield from _differ(key, told, _EXACT)
+    yield from _differ("epochs", {"in summary.json": run.summary.get("epochs"), "by its metric": epochs})
+    met = {True: "met", False: "not met", None: None}
+    asked = spec.training.au_threshold
+    verdicts = {"by the summary": met[published.met], f"by the {asked:.0%} asked for": met[au >= 100 * asked]}
+    yield from _differ(f"AU {au:.2f} %", verdicts)
+    counts = {"num_files_train": published.files, "num_samples_per_file": published.samples_per_file}
+    for key, count in counts.items():
+        asked_for = config.at(f"dataset.{key}") if config else None
+        yield from _differ(f"dataset.{key}", {"in config.yaml": asked_for, "in summary.json": count})
+    if any(epoch_seconds(run, epoch) is None for epoch in range(epochs)):
+        yield "per_epoch_stats.json does not time every epoch"
 
 
 def _of_logs(
@@ -319,9 +336,8 @@ def _of_logs(
     """Compare the logs with the summary, and the parts of their steps with the whole."""
     if not blocks:
         return
-    hostname = run.logs.get("0", {}).get("hostname")
-    if hostname and published.machines.hostname and hostname != published.machines.hostname:
-        yield f"0_output.json is of {_short(hostname)}, summary.json of {published.machines.hostname[:40]}"
+    told = {"in 0_output.json": run.logs["0"].get("hostname") or None}
+    yield from _differ("hostname", {**told, "in summary.json": published.machines.hostname or None})
     step = spec.accelerator.step_seconds
     for block in blocks:
         rest = block.proc - block.load - block.compute
@@ -336,17 +352,16 @@ def _of_logs(
         if nominal and not np.allclose(block.compute, step, rtol=_EXACT):
             yield f"{where}: compute is {block.compute.min():g} to {block.compute.max():g} s, not {step:g}"
             return
-    rates: dict[int, float] = {}
-    steps: dict[int, int] = {}
+    samples, steps = defaultdict[int, float](float), defaultdict[int, int](int)
     for block in blocks:
-        rates[block.epoch] = rates.get(block.epoch, 0.0) + block.throughput * block.steps
-        steps[block.epoch] = steps.get(block.epoch, 0) + block.steps
-    logged = [published.accelerators * rates[epoch] / steps[epoch] for epoch in sorted(rates)]
-    if not np.allclose(logged, published.samples_per_second, rtol=0.02):
-        yield (
-            f"the logs have {np.mean(logged):,.6g} samples/s, summary.json "
-            f"{np.mean(published.samples_per_second):,.6g}"
-        )
+        samples[block.epoch] += block.throughput * block.steps
+        steps[block.epoch] += block.steps
+    logged = [published.accelerators * samples[epoch] / steps[epoch] for epoch in sorted(samples)]
+    if not np.allclose(logged, published.samples_per_second, rtol=_SIZE):
+        yield f"the logs have {np.mean(logged):,.6g} samples/s, summary.json {published.mean_rate:,.6g}"
+
+
+# ---- Checkpoints.
 
 
 def of_checkpoints(
@@ -364,13 +379,13 @@ def of_checkpoints(
         *_of_machines(run, machines),
         *_of_times(run, machines),
         *_of_checkpoint_metric(run, checkpoints),
-        *_of_spans(run),
     ]
 
 
 def _of_model(
     workload: Mapping[str, Any], ranks: int, subset: bool, checkpoints: Sequence[Checkpoint]
 ) -> Iterator[str]:
+    """Compare shape, counts and size with those of the model in the catalogue."""
     name = str(workload["name"])
     if name not in checkpoint_models():
         return
@@ -390,17 +405,14 @@ def _of_model(
     except SpecError as error:
         yield error.what
         return
-    size = checkpoints[0].bytes
-    if not _close(size, expected, 0.02):
-        yield f"a checkpoint has {size / GIB:.4g} GiB, {expected / GIB:.4g} by its model and ranks"
-
-
-def _of_spans(run: RunFolder) -> Iterator[str]:
-    if len({repr([sorted(epoch) for epoch in epochs.values()]) for epochs in run.epochs.values()}) > 1:
-        yield "not every per_epoch_stats.json times the same checkpoints"
+    told = {"by the summary": checkpoints[0].bytes / GIB, "by its model and ranks": expected / GIB}
+    yield from _differ("GiB of a checkpoint", told, _SIZE)
 
 
 def _of_checkpoint_metric(run: RunFolder, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    """Compare the means in the summary, which are of rank 0, with the fastest and the slowest rank."""
+    if len({repr([sorted(epoch) for epoch in epochs.values()]) for epochs in run.epochs.values()}) > 1:
+        yield "not every per_epoch_stats.json times the same checkpoints"
     metric = _table(run.summary.get("metric"))
     for verb, direction in (("save", "write"), ("load", "read")):
         made = [one for one in checkpoints if one.direction == direction]
@@ -412,5 +424,5 @@ def _of_checkpoint_metric(run: RunFolder, checkpoints: Sequence[Checkpoint]) -> 
             key = f"{verb}_checkpoint_{name}"
             low, high = sorted(sum(column) / len(made) for column in zip(*found, strict=True))
             stated = metric.get(key)
-            if not isinstance(stated, int | float) or not low * 0.98 <= stated <= high * 1.02:
+            if not isinstance(stated, int | float) or not low * (1 - _SIZE) <= stated <= high * (1 + _SIZE):
                 yield f"summary.json: {key} is {_short(stated)}, {low:.4g} to {high:.4g} by its ranks"

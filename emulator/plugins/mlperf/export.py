@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -47,6 +47,14 @@ MARK = "made_by_feedrate.json"
 LEAST_STEPS = 3
 """Steps of an epoch below which v2.0's throughput is undefined."""
 
+_ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
+_CLOSED = {*_ALWAYS, "checkpoint.mode"}
+"""Overrides of exports that CLOSED allows: the division that a run is of follows from its own."""
+_COUNTS = ("num_checkpoints_write", "num_checkpoints_read")
+Kind = Literal["training", "checkpointing"]
+_PLACES: dict[Kind, str] = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
+"""mlpstorage's argument for the folder that was read or written."""
+
 
 def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     """Write the result in `out` to the new folder `folder`, and check it against the rules of a version.
@@ -67,16 +75,13 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
         "emulated_storage": result.storage.get("shaped_rate") is not None,
         "units": "as DLIO writes them: MB is 2^20 bytes, GB is 2^30 bytes",
     }
+    checker = VERSIONS[version].checker
     notice = [
         f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
         "This is not an official MLPerf Storage submission: that needs MLPerf's own code, rules and review.",
         "Fields and units are those of MLPerf Storage: its MB is 2^20 bytes, its GB 2^30.",
-        "",
+        *([f"Numbers of rules are those of {checker}."] if checker else []),
     ]
-    if checker := VERSIONS[version].checker:
-        notice += [f"Numbers of rules are those of {checker}.", ""]
-    for check in checks:
-        notice += [*check.lines, ""]
     with storage_errors("cannot make the folder"):
         folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
@@ -90,7 +95,8 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
             write_json(runs_folder / name / MARK, mark)
         told = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
         write_json(folder / CHECK, told)
-        write_whole(folder / NOTICE, "\n".join(notice))
+        text = "\n\n".join("\n".join(lines) for lines in (notice, *(check.lines for check in checks)))
+        write_whole(folder / NOTICE, f"{text}\n")
     except StorageError:  # half an export would be in the way of the next
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -102,7 +108,7 @@ def _place(result: RunResult) -> Path:
     name = str(result.workload.get("name") or result.kind)
     if result.kind == "checkpoint":
         return Path("checkpointing", _file_name(name))
-    return Path("training", _file_name(_model(name)), "run")
+    return Path("training", _file_name(_model_and_accelerator(name)[0]), "run")
 
 
 def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
@@ -126,18 +132,20 @@ def _runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
 
 def _for_newer(run: RunFolder, result: RunResult) -> RunFolder:
     """Return a run of v1.0 with the metadata without which the tools of v2.0 and v3.0 do not see it."""
-    workload = stored_workload(result.workload)
-    when = str(run.summary.get("start", ""))[:19]
-    stamp = re.sub(r"\D", "", when)
-    name = f"{stamp[:8]}_{stamp[8:]}" if len(stamp) == 14 else _file_name(run.name)
+    stamp = re.sub(r"\D", "", str(run.summary.get("start", ""))[:19])
     config = stated_config(run)
-    table = config.table if config else {}
-    config_of = parse_overrides([text for text in run.configs.get("overrides.yaml") or [] if "=" in text])
-    overrides = {".".join(change.path): change.value for change in config_of.changes}
-    model, _, accelerator = workload.name.replace("_", "-").partition("-")
-    ranks, place = int(run.summary["num_accelerators"]), str(overrides.get("dataset.data_folder", ""))
-    ((file, value),) = _metadata("training", name, model, ranks, table, overrides, place, accelerator).items()
-    return replace(run, metadata={file: {**value, ADDED: True}})
+    texts = [text for text in run.configs.get("overrides.yaml") or [] if "=" in text]
+    overrides = {".".join(change.path): change.value for change in parse_overrides(texts).changes}
+    metadata = _metadata(
+        kind="training",
+        name=f"{stamp[:8]}_{stamp[8:]}" if len(stamp) == 14 else _file_name(run.name),
+        workload=str(result.workload["name"]),
+        ranks=int(run.summary["num_accelerators"]),
+        config=config.table if config else {},
+        overrides=overrides,
+        place=str(overrides.get("dataset.data_folder", "")),
+    )
+    return replace(run, metadata={file: {**value, ADDED: True} for file, value in metadata.items()})
 
 
 def _file_name(name: str) -> str:
@@ -145,9 +153,10 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w-]", "_", name)[:80] or "run"
 
 
-def _model(name: str) -> str:
-    """Return the model of a workload's name: unet3d of unet3d-h100."""
-    return name.replace("_", "-").partition("-")[0]
+def _model_and_accelerator(name: str) -> tuple[str, str]:
+    """Split a workload's name: unet3d and h100 of unet3d-h100."""
+    model, _, accelerator = name.replace("_", "-").partition("-")
+    return model, accelerator
 
 
 def training_runs(out: Path, result: RunResult, version: str) -> list[RunFolder]:
@@ -192,25 +201,11 @@ def training_run(
     summary = _training_summary(result, workload, point, logs, start)
     hostnames = [host.host for host in point.hosts for _ in range(host.ranks)]
     config = _training_config(result, workload, number, summary["epochs"])
-    overrides = _overrides(config, workload)
-    name = start.strftime("%Y%m%d_%H%M%S")
-    model, _, accelerator = workload.name.replace("_", "-").partition("-")
-    place = str(result.dataset.get("path", ""))
-    return RunFolder(
-        name=name,
-        layout="v2.0",
-        summary=summary,
-        metadata=_metadata("training", name, model, point.ranks, config, overrides, place, accelerator),
+    run = _run_folder("training", result, config, _overrides(config, workload), start, summary)
+    return replace(
+        run,
         epochs={str(rank): spans for rank, spans in stats.items()},
         logs={str(rank): {**log, "hostname": hostnames[rank]} for rank, log in logs.items()},
-        configs={
-            "config.yaml": {"workload": config},
-            "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [
-                f"workload={workload.name.replace('-', '_')}",
-                *(f"++workload.{key}={value}" for key, value in overrides.items()),
-            ],
-        },
     )
 
 
@@ -274,9 +269,9 @@ def _training_summary(
             "train_io_mean_MB_per_second": float(rate.mean()) * sample_mib,
             "train_io_stdev_MB_per_second": float(rate.std()) * sample_mib,
         },
-        "num_files_train": int(_recorded(result.dataset, "files")),
+        "num_files_train": int(result.dataset["files"]),
         "num_files_eval": 0,
-        "num_samples_per_file": int(_recorded(result.dataset, "samples_per_file")),
+        "num_samples_per_file": int(result.dataset["samples_per_file"]),
         "potential_caching": [int(data < int(result.environment.get("memory_bytes", 0)) / GIB)] * hosts,
         "data_size_per_host_GB": data,
         "epochs": len(au),
@@ -287,14 +282,14 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
     """Return DLIO's configuration of what was run as point `number`."""
     point, loader = result.points[number], workload.loader
     return {
-        "model": {"name": _model(workload.name), "type": "cnn"},
+        "model": {"name": _model_and_accelerator(workload.name)[0], "type": "cnn"},
         "framework": "pytorch",
         "workflow": {"generate_data": False, "train": True, "checkpoint": False},
         "dataset": {
             "data_folder": str(result.dataset.get("path", "")),
-            "format": str(_recorded(result.dataset, "format")),
-            "num_files_train": int(_recorded(result.dataset, "files")),
-            "num_samples_per_file": int(_recorded(result.dataset, "samples_per_file")),
+            "format": str(result.dataset["format"]),
+            "num_files_train": int(result.dataset["files"]),
+            "num_samples_per_file": int(result.dataset["samples_per_file"]),
             "record_length_bytes": round(point.bytes / point.samples),  # the mean of what was read
         },
         "reader": {
@@ -313,13 +308,6 @@ def _training_config(result: RunResult, workload: Workload, number: int, epochs:
         },
         "metric": {"au": workload.training.au_threshold},
     }
-
-
-def _recorded(dataset: Mapping[str, Any], key: str) -> Any:
-    """Return a fact about the dataset. Raises SpecError where the result does not record it."""
-    if key not in dataset:
-        raise SpecError(f"the result does not record {key} of its dataset", "run it again")
-    return dataset[key]
 
 
 def _overrides(config: Mapping[str, Any], workload: Workload) -> dict[str, Any]:
@@ -357,28 +345,47 @@ def _alike(value: Any, published: Any) -> bool:
     return bool(value == published)
 
 
-_ALWAYS = ("dataset.num_files_train", "dataset.data_folder", "reader.read_threads")
-_CLOSED = {*_ALWAYS, "checkpoint.mode"}
-"""Overrides of exports that CLOSED allows: the division that a run is of follows from its own."""
-_COUNTS = ("num_checkpoints_write", "num_checkpoints_read")
-_PLACES = {"training": "data_dir", "checkpointing": "checkpoint_folder"}
-"""mlpstorage's argument for the folder that was read or written."""
+def _run_folder(
+    kind: Kind,
+    result: RunResult,
+    config: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    start: datetime,
+    summary: Mapping[str, Any],
+) -> RunFolder:
+    """Return the documents of a run that feedrate made, without those of its ranks."""
+    name, workload = start.strftime("%Y%m%d_%H%M%S"), str(result.workload["name"])
+    place = str(result.dataset.get("path", ""))
+    return RunFolder(
+        name=name,
+        layout="v2.0",
+        summary=summary,
+        metadata=_metadata(kind, name, workload, summary["num_accelerators"], config, overrides, place),
+        configs={
+            "config.yaml": {"workload": config},
+            "hydra.yaml": {"hydra": {}},
+            "overrides.yaml": [
+                f"workload={workload.replace('-', '_')}",
+                *(f"++workload.{key}={value}" for key, value in overrides.items()),
+            ],
+        },
+    )
 
 
 def _metadata(
-    kind: str,
+    kind: Kind,
     name: str,
-    model: str,
+    workload: str,
     ranks: int,
     config: Mapping[str, Any],
     overrides: Mapping[str, Any],
     place: str,
-    accelerator: str = "",
 ) -> dict[str, Any]:
-    """KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for.
+    """Return KIND_NAME_metadata.json, in the fields that v3.0's tools read and v2.0's look for.
 
     `place` is the folder that was read or written.
     """
+    model, accelerator = _model_and_accelerator(workload) if kind == "training" else (workload, "")
     return {
         f"{kind}_{name}_metadata.json": {
             "benchmark_type": kind,
@@ -407,42 +414,28 @@ def checkpoint_run(result: RunResult) -> RunFolder:
     first, last = result.checkpoints[0], result.checkpoints[-1]
     seconds = last.began + last.seconds + last.commit_seconds
     start = _ended(result) - timedelta(seconds=seconds)
-    workload = result.workload
-    model = str(workload["name"])
-    config = _checkpoint_config(result)
+    hosts = list(result.environment.get("hosts", ()))
     cores = [int(result.environment.get("cores", 0))] * first.hosts
-    summary = _summary(result, start, seconds, first.ranks, list(result.environment.get("hosts", ())), cores)
-    name = start.strftime("%Y%m%d_%H%M%S")
-    epoch = {"start": _time(start, 0.0), **_checkpoint_spans(result, start), "end": _time(start, seconds)}
-    overrides = {"checkpoint.mode": "subset"} if workload["subset"] else {}
-    if str(workload["scale"]) != "1":  # no published model is as small: an override shows that, so not CLOSED
-        overrides["model.scale"] = str(workload["scale"])
-    place = str(result.dataset.get("path", ""))
-    return RunFolder(
-        name=name,
-        layout="v2.0",
-        summary={**summary, "num_hosts": first.hosts, "metric": _checkpoint_metric(result)},
-        epochs={"0": {"1": epoch}},
-        metadata=_metadata("checkpointing", name, model, first.ranks, config, overrides, place),
-        configs={
-            "config.yaml": {"workload": config},
-            "hydra.yaml": {"hydra": {}},
-            "overrides.yaml": [
-                f"workload={model.replace('-', '_')}",
-                *(f"++workload.{key}={value}" for key, value in overrides.items()),
-            ],
-        },
-    )
+    summary = {
+        **_summary(result, start, seconds, first.ranks, hosts, cores),
+        "num_hosts": first.hosts,
+        "metric": _checkpoint_metric(result),
+    }
+    overrides = {"checkpoint.mode": "subset"} if result.workload["subset"] else {}
+    if str(result.workload["scale"]) != "1":  # no published model is as small: this keeps it out of CLOSED
+        overrides["model.scale"] = str(result.workload["scale"])
+    run = _run_folder("checkpointing", result, _checkpoint_config(result), overrides, start, summary)
+    spans = _checkpoint_spans(result, start)
+    epoch = {"start": _time(start, 0.0), **spans, "end": _time(start, seconds)}
+    return replace(run, epochs={"0": {"1": epoch}})
 
 
 def _by_verb(result: RunResult) -> dict[str, list[Checkpoint]]:
     """Return DLIO's verb -> checkpoints, where there are any."""
-    verbs = {"save": "write", "load": "read"}
-    found = {
-        verb: [made for made in result.checkpoints if made.direction == direction]
-        for verb, direction in verbs.items()
-    }
-    return {verb: chosen for verb, chosen in found.items() if chosen}
+    found: dict[str, list[Checkpoint]] = {}
+    for made in result.checkpoints:
+        found.setdefault({"write": "save", "read": "load"}[made.direction], []).append(made)
+    return found
 
 
 def _checkpoint_metric(result: RunResult) -> dict[str, float]:

@@ -68,6 +68,11 @@ class PublishedTraining:
         """Accelerators of all hosts."""
         return self.machines.num_accelerators
 
+    @property
+    def mean_rate(self) -> float:
+        """Samples/s, mean over the epochs."""
+        return sum(self.samples_per_second) / len(self.samples_per_second)
+
     def steps_per_epoch(self, batch: int) -> int:
         """Steps of all accelerators in an epoch, whole ones alone."""
         steps = self.files * self.samples_per_file // (batch * self.accelerators)
@@ -313,7 +318,7 @@ def recompute(
     steps = published.steps_per_epoch(batch)
     if step <= 0 or steps < 3:
         return Figures(au_published=au, x_ideal=None, x_ideal_first=None, skips=skips)
-    share = sum(published.samples_per_second) / len(published.samples_per_second)
+    share = published.mean_rate
     share /= published.accelerators * workload.ideal_samples_per_second
     if skips == 0:
         return Figures(au_published=au, x_ideal=au, x_ideal_first=share, skips=0)

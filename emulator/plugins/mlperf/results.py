@@ -212,8 +212,7 @@ def imported_point(imported: ImportedTraining) -> Point:
     steps = len(rows) // ranks or published.steps_per_epoch(batch) * epochs
     samples = steps * batch * ranks
     same, every = (math.nan if x is None else x for x in (figures.x_ideal, figures.x_ideal_first))
-    published_rate = sum(published.samples_per_second) / epochs
-    rate = same * ideal if math.isfinite(ideal) else published_rate
+    rate = same * ideal if math.isfinite(ideal) else published.mean_rate
     by_epochs = sum(epoch_seconds(imported.run, epoch) or math.nan for epoch in range(epochs))
     return Point(
         ranks=ranks,
@@ -231,7 +230,7 @@ def imported_point(imported: ImportedTraining) -> Point:
         au=same,
         au_here=same,  # DLIO logs the processes' time alone
         au_published=figures.au_published,
-        samples_per_second_published=published_rate,
+        samples_per_second_published=published.mean_rate,
         x_ideal_first=every,
         au_first=every,
         au_here_first=every,
