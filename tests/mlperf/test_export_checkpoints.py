@@ -95,10 +95,15 @@ def test_the_summary_is_in_dlios_fields_and_units(tmp_path):
     assert check.open and check.closed
 
 
+SMALL = tuple(replace(made, bytes=made.bytes // 10) for made in run().checkpoints)
+"""What was written counts, not what the result calls its scale."""
+
+
 @pytest.mark.parametrize(
     ("result", "broken"),
     [
         (run(scale="1/1000"), "sizes"),
+        (replace(run(), checkpoints=SMALL), "sizes"),
         (run(count=4), "checkpoints"),
         (run(ranks=16), "ranks"),
         (warm(memory=105 * GIB), "caches"),
@@ -114,14 +119,6 @@ def test_rules_that_are_not_met_are_named(result, broken, tmp_path):
 def test_one_that_was_cut_off_is_not_exported(tmp_path):
     with pytest.raises(SpecError, match="incomplete"):
         exported(replace(run(), status="incomplete"), tmp_path)
-
-
-def test_files_of_another_size_are_not_the_whole_sizes(tmp_path):
-    """What was written counts, not what the result calls its scale."""
-    small = tuple(replace(made, bytes=made.bytes // 10) for made in run().checkpoints)
-    (check,), _ = exported(replace(run(), checkpoints=small), tmp_path)
-    (broken,) = [rule for rule in check.rules if not rule.met]
-    assert broken.name == "sizes" and "112 GB" in broken.value
 
 
 @pytest.mark.parametrize(

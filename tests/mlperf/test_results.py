@@ -234,25 +234,18 @@ def test_files_of_many_samples_come_back_as_such(tmp_path):
     assert after["bytes"] == pytest.approx(before["bytes"], rel=0.01)
 
 
-def test_the_rules_that_runs_meet(tmp_path):
+def test_the_rules_that_imported_runs_meet(tmp_path):
     good = Run(steps=500, ranks=2, hosts=2, first=0.1, wait=0.0, barrier=0.0, epochs=1, record=100_000_000)
     for number in range(6):
         good.write(tmp_path / "in" / f"run{number}", "v2.0", logs=False, seed=number)
     (check,) = self_check(imported(tmp_path / "in", tmp_path / "out"))
-    workload = ["epochs that were run", "samples that were read"]
-    workload += ["spread of sizes", "parameters of the workload"]
-    workload.append("checkpoint of the training")
+    workload = ["epochs that were run", "samples that were read", "spread of sizes"]
+    workload += ["parameters of the workload", "checkpoint of the training"]
     assert not check.open and [rule.name for rule in check.rules if not rule.met] == workload
-    poor = Run(steps=499, ranks=3, hosts=2, first=0.1, wait=0.02, barrier=0.0, epochs=1)
-    poor.write(tmp_path / "poor" / "run1", "v2.0")
-    (check,) = self_check(imported(tmp_path / "poor", tmp_path / "out2"))
-    said = {met: [rule.name for rule in check.rules if rule.met is met] for met in (False, None)}
-    assert said[False] == [
-        "steps an epoch", "dataset / memory of all client hosts", "runs", "AU of every run",
-        "accelerators on a host", *workload[:4],
-    ]  # fmt: skip
-    assert said[None] == [
-        "warm-up run before them", "spread of the runs' throughput", "shuffle seeds", workload[4],
+    alone = Run(epochs=1).write(tmp_path / "alone" / "run1", "v2.0")
+    (check,) = self_check(imported(alone, tmp_path / "out2"))
+    assert [rule.name for rule in check.rules if rule.met is None] == [
+        "warm-up run before them", "spread of the runs' throughput", "shuffle seeds", workload[-1],
     ]  # fmt: skip
 
 
@@ -280,14 +273,13 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_summary_is_one_clear_line(tmp_path, damage, strict):
+def test_a_damaged_summary_is_one_clear_line(tmp_path, damage):
     folder = Run().write(tmp_path / "run", "v1.0")
     summary = json.loads((folder / "summary.json").read_text()) | DAMAGES[damage]
     (folder / "summary.json").write_text(json.dumps(summary))
     with pytest.raises(SpecError) as raised:
-        import_folder(tmp_path, strict=strict)
+        import_folder(tmp_path)
     assert "summary.json" in str(raised.value) and "\n" not in str(raised.value)
 
 
@@ -313,16 +305,6 @@ def test_runs_of_checkpoints_without_a_model_are_left_out(tmp_path):
     assert "checkpoints" in imports.skipped["run1"]
     with pytest.raises(SpecError, match="no run could be imported"):
         import_folder(tmp_path / "run1")
-
-
-def test_strict_writes_nothing_when_one_of_many_is_damaged(tmp_path):
-    for number in range(3):
-        Run().write(tmp_path / "in" / f"run{number}", "v1.0")
-    log = tmp_path / "in" / "run2" / "1_output.json"
-    log.write_text(log.read_text()[:500])
-    done = feedrate("import", tmp_path / "in", "--out", tmp_path / "out", "--strict")
-    assert done.status == 2 and "1_output.json: not valid JSON" in done.one_line()
-    assert not (tmp_path / "out").exists()
 
 
 @settings(max_examples=40, deadline=None)
