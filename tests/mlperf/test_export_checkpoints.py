@@ -88,7 +88,7 @@ def test_the_summary_is_in_dlios_fields_and_units(tmp_path):
         "checkpoint_size_GB": pytest.approx(104.7),
     }
     assert (summary["num_accelerators"], summary["num_hosts"], summary["host_memory_GB"]) == (8, 1, [4])
-    assert "not an official" in summary["feedrate"] and (place / "made_by_feedrate.json").is_file()
+    assert "not an official" in summary["feedrate"]
     config = yaml.safe_load((place / "dlio_config" / "config.yaml").read_text())["workload"]
     assert config["model"]["transformer"]["vocab_size"] == 128_256
     assert config["checkpoint"]["num_checkpoints_write"] == 10

@@ -20,6 +20,8 @@ from emulator.plugins.mlperf.workload import Converted
 from emulator.registry import TRACES
 from emulator.units import counted, show_bytes, show_rate, show_seconds
 
+_CHECKED = ("version", "accelerators", "open", "closed")
+
 
 def import_(
     path: Annotated[
@@ -147,15 +149,7 @@ def export(
         live.answer(
             {
                 "folder": str(out),
-                "checks": [
-                    {
-                        "version": check.version,
-                        "accelerators": check.accelerators,
-                        "open": check.open,
-                        "closed": check.closed,
-                    }
-                    for check in checks
-                ],
+                "checks": [{key: getattr(check, key) for key in _CHECKED} for check in checks],
             }
         )
     largest = [check for check in checks if check.open] or checks

@@ -42,8 +42,6 @@ from emulator.record.steps import Steps, read_steps
 
 NOTICE = "NOT_A_SUBMISSION.txt"
 CHECK = "self-check.json"
-MARK = "made_by_feedrate.json"
-"""File beside the documents of every exported run that says who made it."""
 LEAST_STEPS = 3
 """Steps of an epoch below which v2.0's throughput is undefined."""
 
@@ -68,13 +66,6 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
     checks = self_check(result, rules)
     version = checks[0].version
     runs, runs_folder = _runs(out, result, version), folder / "results" / _place(result)
-    mark = {
-        "made_by": f"feedrate {result.version}",
-        "official_submission": False,
-        "kind": result.kind,
-        "emulated_storage": result.storage.get("shaped_rate") is not None,
-        "units": "as DLIO writes them: MB is 2^20 bytes, GB is 2^30 bytes",
-    }
     checker = VERSIONS[version].checker
     notice = [
         f"Made by feedrate {result.version}, from a result of the kind {result.kind}.",
@@ -92,7 +83,6 @@ def export_result(out: Path, folder: Path, rules: str = "") -> list[Check]:
                 name = f"{name}_{number}"
             taken.add(name)
             write_run(run, runs_folder / name)
-            write_json(runs_folder / name / MARK, mark)
         told = [{**asdict(check), "open": check.open, "closed": check.closed} for check in checks]
         write_json(folder / CHECK, told)
         text = "\n\n".join("\n".join(lines) for lines in (notice, *(check.lines for check in checks)))

@@ -56,15 +56,11 @@ def import_yaml(
 
 def _require_training(config: Config) -> None:
     """Check that the file describes a training. Raises SpecError saying what it describes instead."""
+    hint = "import the file of the training itself"
     if config.purpose == "generation":
-        raise SpecError(
-            f"{config.name}: generates a dataset (its workflow says so)",
-            "import the file of the training itself",
-        )
+        raise SpecError(f"{config.name}: generates a dataset (its workflow says so)", hint)
     if config.purpose == "nothing" and config.at("workflow.train") is False:
-        raise SpecError(
-            f"{config.name}: does not train (its workflow says so)", "import the file of the training itself"
-        )
+        raise SpecError(f"{config.name}: does not train (its workflow says so)", hint)
     if config.purpose == "nothing":
         raise SpecError(f"{config.name}: there is no training in it: no section dataset or train")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.sizes import sizes_of
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config
+from emulator.plugins.mlperf.summary import within
 from emulator.registry import FORMATS
 from emulator.units import BLOCK_BYTES
 
@@ -113,28 +114,27 @@ class LeftOut:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+Float = Literal["float64", "float32", "float16"]
+Whole = Literal["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetColumn:
-    """A column of a Parquet dataset."""
+    """A column of a Parquet dataset, in DLIO's keys."""
 
     name: str
-    dtype: str
-    size: int
+    dtype: Literal[Float, Whole] = "float32"
+    size: int = 1
     """Values in a row."""
-    read: bool
+    read: bool = True
+
+    def __post_init__(self) -> None:
+        within(1, 1e9, self, "size")
 
     @property
     def bytes(self) -> int:
         """Bytes of a row."""
-        return VALUE_BYTES[self.dtype] * self.size
-
-
-VALUE_BYTES = {
-    **dict.fromkeys(("float64", "int64", "uint64"), 8),
-    **dict.fromkeys(("float32", "int32", "uint32"), 4),
-    **dict.fromkeys(("float16", "int16", "uint16"), 2),
-    **dict.fromkeys(("int8", "uint8", "bool"), 1),
-}
+        return np.dtype(self.dtype).itemsize * self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,19 +263,14 @@ def _accelerator(config: Config) -> dict[str, Any]:
 
 
 def _columns(config: Config) -> tuple[ParquetColumn, ...]:
-    """Return the columns of a Parquet dataset. Those without `read: false` are read. Raises SpecError."""
+    """Return the columns of a Parquet dataset. Raises SpecError."""
     listed = config.at("dataset.parquet.columns")
+    known = {field.name for field in fields(ParquetColumn)}
     columns = []
     for number, item in enumerate(listed if isinstance(listed, list) else []):
-        where = f"{config.name}: dataset.parquet.columns[{number}]"
-        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
-            raise SpecError(f"{where} has no name")
-        dtype, size = item.get("dtype", "float32"), item.get("size", 1)
-        if dtype not in VALUE_BYTES:
-            raise SpecError(f"{where}: dtype {str(dtype)[:40]!r} is not known", ", ".join(VALUE_BYTES))
-        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= 10**9:
-            raise SpecError(f"{where}: size must be a whole number from 1, not {str(size)[:40]!r}")
-        columns.append(ParquetColumn(item["name"], dtype, size, item.get("read") is not False))
+        where = ("dataset", "parquet", "columns", f"[{number}]")
+        table = {key: item[key] for key in item if key in known} if isinstance(item, Mapping) else item
+        columns.append(build(ParquetColumn, table, Source(config.name), where))
     return tuple(columns)
 
 
