@@ -1,4 +1,4 @@
-"""Finds the content of the package by name: workloads, recipes, models, systems. A path always works too."""
+"""Find the content of the package by name: workloads, recipes, models, systems. A path works, too."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ Folder = Literal["workloads", "workloads/checkpoints", "datasets", "results"]
 
 
 def content_folder(folder: Folder) -> Path:
-    """The folder of that name. In a checkout `emulator/content` holds links to the top-level folders; a wheel
-    holds their files.
-
-    Raises SpecError when it is missing (a broken installation).
-    """
+    """Return the folder of that name. Raises SpecError when the installation is broken."""
+    # In a checkout `emulator/content` holds links to the top-level folders; a wheel holds their files.
     place = Path(str(files("emulator"))) / "content" / folder
     if not place.is_dir():
         raise SpecError(f"the folder {place} is missing", "reinstall feedrate")
@@ -25,7 +22,7 @@ def content_folder(folder: Folder) -> Path:
 
 
 def names(folder: Folder) -> list[str]:
-    """Names of what is in the folder: files `NAME.toml`, or folders with a recipe.toml."""
+    """Return the names in the folder: files `NAME.toml`, or folders with a recipe.toml."""
     place = content_folder(folder)
     single = [path.stem for path in place.glob("*.toml")]
     folders = [path.parent.name for path in place.glob("*/recipe.toml")]
@@ -33,7 +30,7 @@ def names(folder: Folder) -> list[str]:
 
 
 def find(folder: Folder, name: str) -> Path:
-    """The TOML file for a name of the catalogue, or for a path. Raises SpecError."""
+    """Return the TOML file for a name of the catalogue, or for a path. Raises SpecError."""
     given = Path(name)
     if given.suffix == ".toml" or len(given.parts) > 1:
         if given.is_file():

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from emulator.config.catalog import find, names
 from emulator.config.reader import Bytes, Seconds, at_least, build, positive, read_toml
@@ -164,8 +165,7 @@ def load_checkpoint_model(name: str, settings: Sequence[str] = ()) -> Checkpoint
     return build(CheckpointModel, table, source)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPosition:
+class RankPosition(NamedTuple):
     """Position of a rank in tensor x pipeline x data."""
 
     tensor: int
@@ -176,9 +176,7 @@ class RankPosition:
 def position_of(model: CheckpointModel, rank: int) -> RankPosition:
     """Return the position of `rank`. The tensor rank changes fastest, as in Megatron and DLIO."""
     tensor, pipeline = model.parallelism.tensor, model.parallelism.pipeline
-    return RankPosition(
-        tensor=rank % tensor, stage=rank // tensor % pipeline, data=rank // (tensor * pipeline)
-    )
+    return RankPosition(rank % tensor, rank // tensor % pipeline, rank // (tensor * pipeline))
 
 
 def split(total: int, parts: int, part: int) -> int:

@@ -85,7 +85,7 @@ class Variant:
         return next((timing for timing in self.timings if timing.batch_size == batch_size), None)
 
     def step_seconds(self, batch_size: int) -> float:
-        """Mean seconds of a step: as measured, or by the fit between measured sizes. Raises SpecError."""
+        """Return the mean seconds of a step, by the fit between measured batch sizes. Raises SpecError."""
         found = self.timing(batch_size)
         if found is not None:
             return found.mean
@@ -156,19 +156,19 @@ class Profile:
         return [variant.name for variant in self.variants]
 
     def variant(self, name: str = "") -> Variant:
-        """The variant of that name, or the default one. Raises SpecError."""
+        """Return the variant of that name, or the default one. Raises SpecError."""
         if name and name not in self.names:
             raise SpecError(f"variant {name!r} is not in the profile", "known: " + ", ".join(self.names))
         return self.variants[self.names.index(name or self.default)]
 
 
 def load_profile(path: Path) -> Profile:
-    """The profile in that file. Raises SpecError, StorageError."""
+    """Read the profile in that file. Raises SpecError, StorageError."""
     table, source = read_toml(path)
     return build(Profile, table, source)
 
 
 def profile_text(profile: Profile) -> str:
-    """`profile` as TOML; `load_profile` reads it back. Numbers keep nine digits."""
+    """Return `profile` as TOML with nine digits."""
     head = "# Measured by feedrate calibrate. Do not edit: a profile holds measurements only.\n"
     return head + toml_text(profile, digits=9)

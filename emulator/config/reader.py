@@ -1,4 +1,4 @@
-"""Plain data and frozen dataclasses: TOML and JSON are read into them, and they are written as both.
+"""Read TOML and JSON into frozen dataclasses, and write dataclasses as both.
 
 A dataclass is the schema. Unknown keys, missing keys and wrong types are refused, naming the file, the line
 of TOML, the key and the nearest known key. Ranges are checked by `__post_init__`. Fields declared as `Bytes`,
@@ -62,7 +62,7 @@ class Source:
     """The `--set` options laid over the table."""
 
     def at(self, path: KeyPath) -> str:
-        """`--set loader.workers=x` or `workloads/x.toml, line 12`: of the key at `path`, or its table."""
+        """Return the origin of a key: `--set loader.workers=x` or `workloads/x.toml, line 12`."""
         keys = {
             tuple(part.strip() for part in setting.partition("=")[0].split(".")): setting
             for setting in self.settings
@@ -81,7 +81,7 @@ class Source:
         return f"{self.name}, line {line}" if line else self.name
 
     def _places(self) -> Iterator[tuple[int, KeyPath]]:
-        """Line number and path of every key and header of the TOML text."""
+        """Yield line number and path of every key and header of the TOML text."""
         section: KeyPath = ()
         last: dict[KeyPath, int] = {}  # number of the last element of each array of tables
         for number, line in enumerate(self.text.splitlines(), start=1):
@@ -105,7 +105,7 @@ class Source:
 
 
 def read_toml(path: Path, settings: Sequence[str] = ()) -> tuple[dict[str, Any], Source]:
-    """The TOML file at `path` as a table, with `settings` (--set) laid over it, and its source.
+    """Read the TOML file at `path` with `settings` (--set) applied; return the table and its source.
 
     Raises SpecError, StorageError.
     """
@@ -122,7 +122,7 @@ def read_toml(path: Path, settings: Sequence[str] = ()) -> tuple[dict[str, Any],
 
 
 def read_json(path: Path) -> Any:
-    """The JSON file at `path` as plain data. Raises SpecError, StorageError."""
+    """Read the JSON file at `path` as plain data. Raises SpecError, StorageError."""
 
     def finite(text: str) -> float:
         number = float(text)
@@ -139,7 +139,7 @@ def read_json(path: Path) -> Any:
 
 
 def override(table: Table, settings: Sequence[str]) -> dict[str, Any]:
-    """`table` with every `section.key=value` of `settings` (--set) laid over it. Raises SpecError."""
+    """Return `table` with every `section.key=value` of `settings` (--set) applied. Raises SpecError."""
     result = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -159,7 +159,7 @@ def override(table: Table, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def build(wanted: type[Spec], value: Any, source: Source = Source(), path: KeyPath = ()) -> Spec:
-    """`value`, plain data found in `source` at `path`, as the dataclass `wanted`. Raises SpecError.
+    """Build the dataclass `wanted` from `value`, plain data found in `source` at `path`. Raises SpecError.
 
     Parts of `value` that are dataclasses already are taken as they are.
     """
@@ -200,8 +200,8 @@ class _Reader:
             key = error.what.split(" ", 1)[0]  # messages of __post_init__ begin with the field's name
             self._refuse((*path, key) if key in fields else path, _dotted((*path, error.what)), error.hint)
 
-    def read(self, hint: Any, value: Any, path: KeyPath) -> Any:
-        """`value` as the type `hint`. Raises SpecError."""
+    def read(self, hint: Any, value: Any, path: KeyPath) -> Any:  # complex: a branch for each kind of type
+        """Return `value` as the type `hint`. Raises SpecError."""
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if hint is Any:
             return value
@@ -291,7 +291,7 @@ def share(name: str, value: float) -> None:
 
 
 def to_plain(value: Any) -> Any:
-    """`value` as dicts, lists, strings, numbers, booleans and None. Raises TypeError on anything else."""
+    """Return `value` as dicts, lists, text, numbers, booleans and None. Raises TypeError on anything else."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -310,20 +310,17 @@ def to_plain(value: Any) -> Any:
 
 
 def toml_text(spec: Any, digits: int = 17) -> str:
-    """`spec`, a dataclass or a mapping, as TOML; numbers keep so many digits (17: all). None is left out."""
+    """Return a dataclass or a mapping as TOML. Numbers keep `digits` digits (17: all); None is left out."""
     return "\n".join(_toml_lines(spec, (), digits)) + "\n"
 
 
 def _toml_lines(spec: Any, path: KeyPath, digits: int) -> list[str]:
-    """The plain keys of a dataclass or mapping first, then its tables."""
-    items = (
-        spec
-        if isinstance(spec, Mapping)
-        else {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    )
+    """Return the lines of the plain keys, then of the tables."""
+    names = spec if isinstance(spec, Mapping) else [field.name for field in dataclasses.fields(spec)]
     plain: list[str] = []
     tables: list[str] = []
-    for key, value in items.items():
+    for key in names:
+        value = spec[key] if isinstance(spec, Mapping) else getattr(spec, key)
         inner = (*path, key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_string(key))
         if isinstance(value, Mapping) or is_dataclass(value):
             tables += ["", f"[{'.'.join(inner)}]", *_toml_lines(value, inner, digits)]

@@ -1,4 +1,4 @@
-"""A recipe: what a dataset should look like, before any byte of it exists."""
+"""A recipe: the description of a dataset that is to be generated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SizeSpec:
     cases: str = ""
     """empirical: CSV of real cases, as datasets/kits19/seed_stats.csv; a path from the recipe's folder."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # complex: a list of independent checks
         positive(self, "bytes_mean", "aspect")
         at_least(0, self, "bytes_sd", "bytes_min", "aspect_sigma")
         at_least(1, self, "min_edge")
@@ -153,7 +153,7 @@ class Recipe:
 
 
 def payload_ratio(payload: str) -> float | None:
-    """R of the payload `ratio=R`, None for the other payloads. Raises SpecError."""
+    """Return R of the payload `ratio=R`, None for the other payloads. Raises SpecError."""
     kind, equals, text = payload.replace(" ", "").partition("=")
     if not equals and kind in ("incompressible", "ct-realistic"):
         return None
@@ -169,7 +169,7 @@ def payload_ratio(payload: str) -> float | None:
 
 
 def load_recipe(name: str, settings: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or path, with `--set` settings laid over it. Raises SpecError."""
+    """Load the recipe of that name or path, with `--set` settings applied. Raises SpecError."""
     path = find("datasets", name)
     table, source = read_toml(path, settings)
     recipe = build(Recipe, table, source)

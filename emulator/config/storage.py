@@ -43,7 +43,7 @@ class StorageSpec:
 
 
 def parse_storage(text: str, cache: Cache = "cold") -> StorageSpec:
-    """`posix` or `shaped:RATE[,LATENCY]` as a StorageSpec. Raises SpecError."""
+    """Parse `posix` or `shaped:RATE[,LATENCY]`. Raises SpecError."""
     kind, _, rest = text.partition(":")
     if kind == "posix" and not rest:
         return StorageSpec(cache=cache)
@@ -83,7 +83,7 @@ class ObjectURL:
         return f"{self.kind}://{path}" + (f"?{query}" if query else "")
 
     def option(self, name: str, default: str = "") -> str:
-        """The option `name` of the URL."""
+        """Return the option `name` of the URL."""
         return dict(self.options).get(name, default)
 
     @property
@@ -102,8 +102,8 @@ Place = Path | ObjectURL
 
 
 def parse_place(text: str) -> Place:
-    """A folder, `s3://BUCKET/PREFIX` or `rados://POOL/PREFIX`, with ?option=value. Raises SpecError."""
-    if not text:  # of a variable that is not set, and no wish for the current folder
+    """Parse a folder, `s3://BUCKET/PREFIX` or `rados://POOL/PREFIX`, with ?option=value. Raises SpecError."""
+    if not text:  # perhaps a shell variable that is not set: not the current folder
         raise SpecError("no dataset is named", "name its folder; the current one is .")
     kind, mark, rest = text.partition("://")
     typo = re.match(r"([a-z0-9]+):/*(.*)", text)
@@ -123,6 +123,15 @@ def parse_place(text: str) -> Place:
     parts = prefix.strip("/").split("/")
     if not bucket or any(part in (".", "..") or (not part and len(parts) > 1) for part in parts):
         raise SpecError(f"{kind}://{path} names no objects", f"write it like {kind}://BUCKET/PREFIX")
+    options = _options(kind, query)
+    place = ObjectURL(kind=kind, bucket=bucket, prefix="/".join(parts), options=options)
+    if place.timeout <= 0:
+        raise SpecError("the option timeout of a URL must be above 0", "write it like timeout=30s")
+    return place
+
+
+def _options(kind: str, query: str) -> tuple[tuple[str, str], ...]:
+    """Return the options after the `?` of a URL. Raises SpecError."""
     options = parse_qsl(query, keep_blank_values=True)
     known = (*STORES.load(kind).options, "timeout", "retries") if options else ()
     for name, value in options:
@@ -136,7 +145,4 @@ def parse_place(text: str) -> Place:
             raise SpecError(f"retries={value!r} is not a whole number", "write it like retries=5")
         if name == "endpoint" and "@" in value:
             raise SpecError("the endpoint of a URL must not hold a password", "keys go into the environment")
-    place = ObjectURL(kind=kind, bucket=bucket, prefix="/".join(parts), options=tuple(options))
-    if place.timeout <= 0:
-        raise SpecError("the option timeout of a URL must be above 0", "write it like timeout=30s")
-    return place
+    return tuple(options)

@@ -143,11 +143,11 @@ class AcceleratorSpec:
     quantiles: tuple[float, ...] | None = None
     """Seconds of measured steps of a profile, ascending, equally likely. Their mean is `step_seconds`."""
     together: bool = False
-    """True: a step takes all ranks the same time. It was recorded from ranks that wait for each other, which
-    is part of these times. False: each rank draws its own, and training waits for the slowest beside."""
+    """True: all ranks take the same time for a step, as recorded from ranks that wait for each other. False:
+    each rank draws its own time, and training waits for the slowest."""
     host_cpu_seconds: Seconds | None = None
-    """CPU seconds that a step costs the job's own host, training and loading, which no replay spends; None:
-    not known."""
+    """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
+    None: not known."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "step_seconds", "host_cpu_seconds")
@@ -186,13 +186,13 @@ class ReplaySpec:
     """A recorded job beside its replay on the storage where it was recorded."""
 
     samples_per_second: float
-    """Of all its processes, in its own samples."""
+    """The job's rate, all processes, in its own samples."""
     waited: float
-    """Share of the time in which it waited for data."""
+    """Share of the time in which the job waited for data."""
     replay_samples_per_second: float
     replay_waited: float
     why: str = ""
-    """Where the two rates differ by more than 5 %: why, as far as that is known."""
+    """The cause of a difference above 5 %, if it is known."""
 
     def __post_init__(self) -> None:
         positive(self, "samples_per_second", "replay_samples_per_second")
@@ -214,8 +214,8 @@ class JobSpec:
     """The job that was recorded."""
 
     samples: float = 1.0
-    """Its samples in one of the workload: 0.5 where it reads two files for each, 100 where it gets row groups
-    of 100 rows. Results say its samples/s."""
+    """The job's samples in one sample of the workload: 0.5 where it reads two files a sample, 100 where
+    it reads row groups of 100 rows. Results give the job's samples/s."""
     replay: ReplaySpec | None = None
     """None: it was not checked by a replay."""
 
@@ -237,7 +237,7 @@ class Workload:
     training: TrainingSpec = TrainingSpec()
     access: AccessSpec = AccessSpec()
     job: JobSpec = JobSpec()
-    """Of a recorded workload."""
+    """The recorded job, where the workload was recorded."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 
@@ -257,25 +257,25 @@ class Workload:
 
     @property
     def request_bytes(self) -> int:
-        """About the bytes of a read request: a column chunk, or a sample read by itself, or a block."""
+        """Approximate bytes of a read request: a column chunk, a sample read by itself, or a block."""
         alone = self.access.pattern == "random"
         whole = self.sample_read.bytes_mean if alone else self.loader.block_bytes
         return min(self.loader.block_bytes, self.access.chunk_bytes or whole)
 
     @property
     def ideal_samples_per_second(self) -> float:
-        """Samples/s of one accelerator that never waits (infinite when it does not compute)."""
+        """Samples/s of one accelerator that never waits; infinite when it does not compute."""
         seconds = self.accelerator.step_seconds
         return self.loader.batch_size / seconds if seconds > 0 else float("inf")
 
     @property
     def demand(self) -> float:
-        """Bytes/s that one accelerator reads that never waits (infinite when it does not compute)."""
+        """Bytes/s read by one accelerator that never waits; infinite when it does not compute."""
         return self.ideal_samples_per_second * self.sample_read.bytes_mean
 
 
 def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
-    """The workload of that name or path, with `--set` settings laid over it.
+    """Load the workload of that name or path, with `--set` settings applied.
 
     Its accelerator may name a profile instead of a step time. Raises SpecError, StorageError.
     """
@@ -293,12 +293,12 @@ def load_workload(name: str, settings: Sequence[str] = ()) -> Workload:
 
 
 def stored_workload(table: Mapping[str, Any]) -> Workload:
-    """The workload of a result. Raises SpecError."""
+    """Return the workload of a result. Raises SpecError."""
     return build(Workload, table, path=("workload",))
 
 
 def load_loader(name: str, settings: Sequence[str] = ()) -> LoaderSpec:
-    """The loader of a workload alone, where a real accelerator is used. Raises SpecError, StorageError."""
+    """Load only the loader of a workload, for a real accelerator. Raises SpecError, StorageError."""
     table, source = read_toml(find("workloads", name), settings)
     return build(LoaderSpec, table.get("loader", {}), source, ("loader",))
 
@@ -317,7 +317,7 @@ class ProfileChoice:
 
 
 def _with_profile(table: dict[str, Any], source: Source, folder: Path) -> dict[str, Any]:
-    """`table` with the accelerator that its profile describes at its batch size.
+    """Return `table` with the accelerator that its profile describes at its batch size.
 
     Raises SpecError, StorageError.
     """

@@ -7,53 +7,42 @@ from hypothesis import strategies as st
 from emulator.errors import SpecError
 from emulator.units import parse_bytes, parse_rate, parse_seconds, show_bytes, show_rate, show_seconds
 
+PARSED = (
+    (parse_bytes, "512", 512),
+    (parse_bytes, "4MiB", 4 * 2**20),
+    (parse_bytes, "2TB", 2 * 10**12),
+    (parse_bytes, "1.5GB", 1_500_000_000),
+    (parse_bytes, "146_600_628", 146_600_628),
+    (parse_bytes, "64k", 64_000),
+    (parse_bytes, 7, 7),
+    (parse_rate, "400MB/s", 4e8),
+    (parse_rate, "45GB/s", 45e9),
+    (parse_rate, "200Gb/s", 25e9),
+    (parse_rate, "1GiB/s", 2**30),
+    (parse_rate, 5.0, 5.0),
+    (parse_seconds, "2ms", 0.002),
+    (parse_seconds, "500us", 0.0005),
+    (parse_seconds, "2h", 7200.0),
+    (parse_seconds, "5m", 300.0),
+)
+REFUSED = (
+    (parse_bytes, "is not a size", ("", "MB", "-1MB", "4 MiBs", "1e9", "iB", "nan", "4Mb")),
+    (parse_rate, "is not a rate", ("400MB", "0MB/s", "fast", "-1GB/s", "1GB/h")),
+    (parse_seconds, "is not a duration", ("2", "ms", "-1s", "1 week")),
+)
+
+
+@pytest.mark.parametrize(("parse", "text", "value"), PARSED)
+def test_quantities(parse, text, value):
+    assert parse(text) == pytest.approx(value)
+
 
 @pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("512", 512),
-        ("4MiB", 4 * 2**20),
-        ("2TB", 2 * 10**12),
-        ("1.5GB", 1_500_000_000),
-        ("146_600_628", 146_600_628),
-        ("64k", 64_000),
-        (7, 7),
-    ],
+    ("parse", "said", "text"), [(parse, said, text) for parse, said, texts in REFUSED for text in texts]
 )
-def test_sizes(text, size):
-    assert parse_bytes(text) == size
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"), [("400MB/s", 4e8), ("45GB/s", 45e9), ("200Gb/s", 25e9), ("1GiB/s", 2**30), (5.0, 5.0)]
-)
-def test_rates(text, rate):
-    assert parse_rate(text) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("2ms", 0.002), ("500us", 0.0005), ("2h", 7200.0), ("5m", 300.0)]
-)
-def test_durations(text, seconds):
-    assert parse_seconds(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "MB", "-1MB", "4 MiBs", "1e9", "iB", "nan", "4Mb"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(SpecError, match="is not a size"):
-        parse_bytes(text)
-
-
-@pytest.mark.parametrize("text", ["400MB", "0MB/s", "fast", "-1GB/s", "1GB/h"])
-def test_what_is_no_rate_is_refused(text):
-    with pytest.raises(SpecError, match="is not a rate"):
-        parse_rate(text)
-
-
-@pytest.mark.parametrize("text", ["2", "ms", "-1s", "1 week"])
-def test_what_is_no_duration_is_refused(text):
-    with pytest.raises(SpecError, match="is not a duration"):
-        parse_seconds(text)
+def test_what_is_no_quantity_is_refused(parse, said, text):
+    with pytest.raises(SpecError, match=said):
+        parse(text)
 
 
 @given(st.integers(1, 10**21 - 10**19))
