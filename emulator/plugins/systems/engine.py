@@ -38,19 +38,20 @@ FAST = 1e21
 """Bytes/s that stand for no limit: infinity would make 0 x infinity."""
 
 
-# Heaps of entries, the smallest key first. Streams have four children an entry: half as many levels miss the
-# cache as with two.
+# Heaps of entries, the smallest key first, with four children an entry: half as many levels miss the cache as
+# with two.
 
+CHILDREN = 4
 ENTRY = np.dtype([("key", "<f8"), ("rank", "<i8")])
 """A key and whose it is, side by side for the cache."""
 
 
 @inlined
-def push(heap: Any, base: int, size: int, key: float, rank: int, children: int) -> None:
+def push(heap: Any, base: int, size: int, key: float, rank: int) -> None:
     """Add an entry to the heap of `size` entries that begins at `base`."""
     i = size
     while i > 0:
-        above = (i - 1) // children
+        above = (i - 1) // CHILDREN
         if heap[base + above].key <= key:
             break
         heap[base + i].key = heap[base + above].key
@@ -61,15 +62,15 @@ def push(heap: Any, base: int, size: int, key: float, rank: int, children: int) 
 
 
 @inlined
-def replace_first(heap: Any, base: int, size: int, key: float, rank: int, children: int) -> None:
+def replace_first(heap: Any, base: int, size: int, key: float, rank: int) -> None:
     """Replace the first entry of the heap by another, which sinks to its place."""
     i = 0
     while True:
-        child = children * i + 1
+        child = CHILDREN * i + 1
         if child >= size:
             break
         least = heap[base + child].key
-        for other in range(child + 1, min(child + children, size)):
+        for other in range(child + 1, min(child + CHILDREN, size)):
             if heap[base + other].key < least:
                 least = heap[base + other].key
                 child = other
@@ -264,11 +265,11 @@ def change(net: Net, host: int, rank: int, size: float) -> None:
     """A stream of `size` bytes of `rank` begins on `host`; with size 0 the host's first one stops."""
     service, base, streams = leave(net, host), host * net.most, net.active[host]
     if size > 0:
-        push(net.flow, base, streams, service + size, rank, 4)
+        push(net.flow, base, streams, service + size, rank)
         net.active[host] = streams + 1
     else:
         last = streams - 1
-        replace_first(net.flow, base, last, net.flow[base + last].key, net.flow[base + last].rank, 4)
+        replace_first(net.flow, base, last, net.flow[base + last].key, net.flow[base + last].rank)
         net.active[host] = last
     if net.active[host] > 0:
         enter(net, host, service)
@@ -298,54 +299,39 @@ class RankStates(NamedTuple):
     state: Any
     """Rows of RANK."""
     asking: Any
-    """RankStates whose accelerator wants a batch now, `counts[0]` of them."""
+    """Ranks whose accelerator wants a batch now, `counts[0]` of them."""
     counts: Any
     """Ranks that are asking, and ranks that have arrived at the barrier."""
 
 
 class Timers(NamedTuple):
-    """RankStates that wait for a time, in a heap.
-
-    In a ring where all wait equally long: they leave in the order in which they came.
-    """
+    """The ranks that wait for a time, in a heap."""
 
     row: Any
     """ENTRY with the time as key."""
-    span: Any
-    """Place of the first, number of all."""
-    ring: bool
+    size: Any
+    """Their number, an array of length 1."""
 
 
 @inlined
 def add(timers: Timers, then: float, rank: int) -> None:
-    i = timers.span[1]
-    timers.span[1] += 1
-    if timers.ring:
-        i += timers.span[0]
-        if i >= len(timers.row):
-            i -= len(timers.row)
-        timers.row[i].key = then
-        timers.row[i].rank = rank
-    else:
-        push(timers.row, 0, i, then, rank, 2)
+    push(timers.row, 0, timers.size[0], then, rank)
+    timers.size[0] += 1
 
 
 @inlined
 def first(timers: Timers) -> float:
-    return timers.row[timers.span[0]].key if timers.span[1] else np.inf
+    """Return the earliest time; infinite when nobody waits."""
+    return timers.row[0].key if timers.size[0] else np.inf
 
 
 @inlined
 def remove(timers: Timers) -> int:
-    """Take the first out. Returns its rank."""
-    i = timers.span[0]
-    rank: int = timers.row[i].rank
-    timers.span[1] -= 1
-    last = timers.span[1]
-    if timers.ring:
-        timers.span[0] = i + 1 if i + 1 < len(timers.row) else 0
-    elif last > 0:
-        replace_first(timers.row, 0, last, timers.row[last].key, timers.row[last].rank, 2)
+    """Take the first out, and return its rank."""
+    rank: int = timers.row[0].rank
+    last = timers.size[0] - 1
+    timers.size[0] = last
+    replace_first(timers.row, 0, last, timers.row[last].key, timers.row[last].rank)
     return rank
 
 
@@ -365,8 +351,7 @@ def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: f
         ready[step, rank] = now
         ranks.state[rank].waiting = 0
         ranks.state[rank].taken = step + 1
-        seconds = ranks.compute[0, 0] if computing.ring else ranks.compute[step, rank]
-        add(computing, now + seconds, rank)
+        add(computing, now + ranks.compute[step % len(ranks.compute), rank % ranks.compute.shape[1]], rank)
         admitted = min(last, step + 1 + ranks.prefetch)
     else:
         ranks.state[rank].waiting = 1
@@ -391,7 +376,7 @@ def deliver(net: Net, ranks: RankStates, k: int) -> int:
         ranks.counts[0] = 1
     if ranks.state[rank].admitted > number:
         key = net.flow[base].key + ranks.size[number, rank]
-        replace_first(net.flow, base, net.active[host], key, rank, 4)
+        replace_first(net.flow, base, net.active[host], key, rank)
         net.key[host] = net.flow[base].key - net.offset[host]
         sink(net, k, 0, host)
         return -1
@@ -451,9 +436,9 @@ def play(scene: Scene) -> tuple[Floats, int]:
     state = np.zeros(count, RANK)
     epoch = scene.epoch or scene.steps
     state["admitted"] = min(epoch, scene.steps, scene.prefetch)
-    # Always the same layouts, and one of two types: numba would compile others anew, for seconds. What a step
-    # costs beside its compute is the same as compute here.
-    size = np.ascontiguousarray(scene.size, np.float32 if scene.size.dtype == np.float32 else np.float64)
+    # numba compiles other layouts and types anew, for seconds. What a step costs beside its compute delays the
+    # rank as compute does.
+    size = np.ascontiguousarray(scene.size, np.float64)
     compute = np.ascontiguousarray(scene.compute + scene.step_cost, np.float64)
     ranks = RankStates(
         size=size,
@@ -467,8 +452,5 @@ def play(scene: Scene) -> tuple[Floats, int]:
         asking=np.arange(count),
         counts=np.array([count, 0]),
     )
-    latent, computing = (
-        Timers(row=np.zeros(count + 1, ENTRY), span=np.zeros(2, np.int64), ring=ring)
-        for ring in (True, scene.compute.size == 1)
-    )
+    latent, computing = (Timers(row=np.zeros(count + 1, ENTRY), size=np.zeros(1, np.int64)) for _ in range(2))
     return ready, int(run(make_net(scene), ranks, latent, computing, ready))

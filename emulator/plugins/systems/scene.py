@@ -31,7 +31,7 @@ class Scene:
     """
 
     size: Floats
-    """Bytes of each batch, shape (steps, ranks); single precision where there are many."""
+    """Bytes of each batch, shape (steps, ranks)."""
     compute: Floats
     """Seconds of compute of each step, shape (steps, ranks); (1, 1) when it is constant."""
     gates: Bools
