@@ -8,10 +8,9 @@ import pytest
 from emulator.analysis.here import here
 from emulator.analysis.point import point_of
 from emulator.config.workload import load_workload
-from emulator.errors import DatasetError, SpecError
+from emulator.errors import DatasetError
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.systems import predict as predicting
-from emulator.plugins.systems.cli import parse_progression
 from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,
@@ -108,16 +107,6 @@ def test_a_stripe_is_read_from_its_data_nodes():
         storage = StorageSystem(nodes=6, node_bandwidth=0.4 * DEMAND, protection=protection)
         found = predict(simulation(System(storage=storage), prefetch=1, steps=100), 1).point
         assert found.au == pytest.approx(au, abs=0.01)
-
-
-def test_counts_with_an_ellipsis():
-    assert parse_progression("1,10,...,100000") == (1, 10, 100, 1000, 10_000, 100_000)
-    assert parse_progression("4,8,...,20,64") == (4, 8, 12, 16, 20, 64)
-    assert parse_progression("1-3,9") == (1, 2, 3, 9)
-    for wrong in ("1,...,9", "1,3,...,10,...", "5,2", "0,1", "a", "1,10,...,99"):
-        if wrong != "5,2":
-            with pytest.raises(SpecError):
-                parse_progression(wrong)
 
 
 def test_files_that_nobody_specified_last_for_all_steps(monkeypatch):

@@ -11,11 +11,9 @@ from emulator import live
 from emulator.cli import options
 from emulator.config.reader import to_plain
 from emulator.config.workload import load_workload
-from emulator.errors import SpecError
 from emulator.plugins.systems.efficiency import compare_systems
 from emulator.plugins.systems.fit_results import fit_results
 from emulator.plugins.systems.lines import fit_lines, plan_lines
-from emulator.plugins.systems.simulate import draw_knee
 from emulator.plugins.systems.simulate import simulate as in_virtual_time
 from emulator.plugins.systems.sizing import plan as answer
 from emulator.plugins.systems.system import load_system, on_hosts, refuse_existing
@@ -33,7 +31,7 @@ DEFAULT_WORKLOADS = ("unet3d-v100", "unet3d-a100", "unet3d-h100", "unet3d-b200")
 def simulate(
     workload: options.WorkloadName,
     system: Annotated[str, SYSTEM],
-    counts: Annotated[str, typer.Option(help="Process counts: 1,8,64 or 1-8 or 1,10,...,100000.")],
+    counts: Annotated[str, typer.Option(help="Process counts: 1,8,64 or 1-8.")],
     gate: options.Gate,
     out: options.Out = None,
     label: options.Label = "",
@@ -57,7 +55,7 @@ def simulate(
     result, _ = in_virtual_time(
         spec,
         on_hosts(load_system(system), hosts),
-        parse_progression(counts),
+        parse_counts(counts),
         out,
         dataset=dataset,
         files=files,
@@ -70,36 +68,6 @@ def simulate(
     )
     options.show_result(result, out)
     gate.leave(result)
-
-
-def parse_progression(text: str) -> tuple[int, ...]:
-    """Counts from `1,8,64`, `1-8`, or with `...`, which goes on by the ratio of the two before it, or by
-    their difference when the last count is not met by the ratio. Raises SpecError.
-    """
-    counts: list[int] = []
-    parts = [part.strip() for part in text.split(",")]
-    for place, part in enumerate(parts):
-        if part not in ("...", "…"):
-            counts.extend(parse_counts(part))
-            continue
-        after = parts[place + 1] if place + 1 < len(parts) else ""
-        if len(counts) < 2 or not after.isdigit() or not counts[-2] < counts[-1] < int(after):
-            raise SpecError(
-                f"--counts {text!r}: '...' stands between ascending counts", "write it like 1,10,...,1000"
-            )
-        before, last, end = counts[-2], counts[-1], int(after)
-        found = [last]
-        while last % before == 0 and found[-1] < end:
-            found.append(found[-1] * (last // before))
-        if found[-1] != end and (end - last) % (last - before) == 0:
-            found = list(range(last, end + 1, last - before))
-        if found[-1] != end:
-            raise SpecError(
-                f"--counts {text!r}: {end} does not follow from {before}, {last}",
-                "end with a count that does",
-            )
-        counts.extend(found[1:-1])
-    return tuple(counts)
 
 
 def fit(
@@ -116,7 +84,7 @@ def fit(
       feedrate fit run-1 run-8 run-64 --out system.toml
     """
     refuse_existing(out, force)  # before a minute of fitting
-    found = fit_results(results, parse_progression(counts) if counts else None, say=typer.echo)
+    found = fit_results(results, parse_counts(counts) if counts else None, say=typer.echo)
     if live.for_programs() and not found.fit.refusal:
         live.answer({"system": str(out), **to_plain(found.fit.system)})
     for line in fit_lines(found.fit):
@@ -138,9 +106,6 @@ def plan(
     au: Annotated[float | None, typer.Option(min=0.01, max=1.0, help="AU; default: the workload's.")] = None,
     margin: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share to keep in reserve.")] = 0.1,
     hosts: Hosts = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for a simulated result and a plot of each knee.")
-    ] = None,
     settings: options.Settings = None,
 ) -> None:
     """Say how many accelerators a system feeds, or what a number of accelerators needs.
@@ -157,12 +122,6 @@ def plan(
         live.answer([each.plain for each in found])
     for line in plan_lines(found, stated, threshold=au, margin=margin, per_host=per_host):
         typer.echo(line)
-    if out is None or stated is None:
-        return
-    for each in found:
-        if each.feeds and each.feeds.bound and each.feeds.accelerators:
-            picture = draw_knee(each.feeds, stated, out, command=options.command_line())
-            typer.echo(f"plot: {picture}   (feedrate report {out / each.workload.name})")
 
 
 def efficiency(

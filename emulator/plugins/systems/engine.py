@@ -436,8 +436,8 @@ def play(scene: Scene) -> tuple[Floats, int]:
     state = np.zeros(count, RANK)
     epoch = scene.epoch or scene.steps
     state["admitted"] = min(epoch, scene.steps, scene.prefetch)
-    # numba compiles other layouts and types anew, for seconds. What a step costs beside its compute delays the
-    # rank as compute does.
+    # numba compiles other layouts and types anew, for seconds. The cost of a step delays the rank as its
+    # compute does.
     size = np.ascontiguousarray(scene.size, np.float64)
     compute = np.ascontiguousarray(scene.compute + scene.step_cost, np.float64)
     ranks = RankStates(

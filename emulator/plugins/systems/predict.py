@@ -24,8 +24,6 @@ from emulator.record.result import HostShare, Point
 from emulator.record.steps import Steps
 from emulator.run.accelerator import step_times
 
-DRAWN_SAMPLES = 30_000_000
-"""Samples whose order is the plan's; beyond them the same batches are dealt to other ranks."""
 DRAWN_SIZES = 4_000_000
 """Sizes that are drawn for a dataset on paper; with more samples they come again."""
 LOGGED_RANKS = 1000
@@ -107,26 +105,21 @@ def on_paper(
 
 
 def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
-    """Bytes of every batch of all ranks over samples of `sizes` bytes: shape (steps, ranks).
+    """Return the bytes of every batch of all ranks over samples of `sizes` bytes, shape (steps, ranks).
 
-    The batches are those that `rank_plan.batches` gives each rank. After DRAWN_SAMPLES samples, where drawing
-    orders would take longer than simulating, the first epochs' batches come again, moved on by some ranks.
+    The batches are those that `rank_plan.batches` gives each rank.
     """
     plan, length = rank_plan.plan, rank_plan.length
-    kind = np.float32 if length * plan.ranks > DRAWN_SAMPLES else np.float64
     if sizes.min() == sizes.max():  # any order gives the same batches
-        return np.full((length, plan.ranks), plan.batch_size * sizes[0], kind)
-    size = np.empty((length, plan.ranks), kind)
+        return np.full((length, plan.ranks), plan.batch_size * sizes[0])
+    size = np.empty((length, plan.ranks))
     step_samples = plan.ranks * plan.batch_size
-    drawn = max(1, min(length, DRAWN_SAMPLES // step_samples))
-    for epoch in range(-(-drawn // plan.steps)):
-        order = EpochOrder(plan.samples, rank_plan.seed, epoch)
-        for step in range(min(plan.steps, drawn - epoch * plan.steps)):
-            samples = order.at(np.arange(step * step_samples, (step + 1) * step_samples)) % len(sizes)
-            size[epoch * plan.steps + step] = sizes[samples].reshape(-1, plan.batch_size).sum(axis=1)
-    for step in range(drawn, length):
-        turn = (step // drawn) * 7919 + step * 104729
-        size[step] = np.roll(size[step % drawn], turn % plan.ranks)
+    for row in range(length):
+        epoch, step = divmod(row, plan.steps)
+        if step == 0:
+            order = EpochOrder(plan.samples, rank_plan.seed, epoch)
+        samples = order.at(np.arange(step * step_samples, (step + 1) * step_samples)) % len(sizes)
+        size[row] = sizes[samples].reshape(-1, plan.batch_size).sum(axis=1)
     return size
 
 

@@ -13,13 +13,12 @@ from emulator.analysis.parts import Floats
 from emulator.config.workload import Workload
 from emulator.dataset.manifest import read_manifest
 from emulator.plugins.systems.predict import LOGGED_RANKS, Simulation, efficiency_interval, on_paper, predict
-from emulator.plugins.systems.sizing import DECIDING_STEPS, Feeds, around, feeds
+from emulator.plugins.systems.sizing import feeds
 from emulator.plugins.systems.system import Fitted, System
 from emulator.record.machine import cpu_seconds, describe_machine
 from emulator.record.out import ResultFolder, check_out
 from emulator.record.result import Flag, RunResult, new_result
 from emulator.record.steps import Steps
-from emulator.report.drawing import draw_result
 
 DEFAULT_STEPS = 100
 """Steps of a rank when neither epochs nor steps are given."""
@@ -115,19 +114,6 @@ def sweep(
     )
     kept = np.concatenate(steps)
     return ResultFolder.create(out, result, force=force).complete(kept), kept
-
-
-def draw_knee(found: Feeds, system: System, folder: Path, *, command: tuple[str, ...] = ()) -> Path:
-    """Simulate counts around the knee `found` on `system` into folder/WORKLOAD, and draw folder/WORKLOAD.png.
-
-    The path of the picture. Raises StorageError; MissingError without feedrate[report] or numba.
-    """
-    job, counts = found.workload, around(found.accelerators)
-    simulation = on_paper(job, system, max(counts), steps=DECIDING_STEPS)
-    result, _ = sweep(simulation, counts, folder / job.name, command=command, force=True)
-    picture = folder / f"{job.name}.png"
-    draw_result(result, picture, "png")
-    return picture
 
 
 def with_sample_sizes(workload: Workload, sizes: Floats) -> Workload:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from emulator.analysis.knee import NO_KNEE
 from emulator.config.reader import to_plain
 from emulator.config.workload import Workload
@@ -363,9 +361,3 @@ def verdict(found: Needs, system: System, margin: float) -> str:
         return f"{name} has all of it, {least} is the nearest to its limit"
     what = show_rate(have[least]) if least in have else f"{system.clients.hosts} hosts"
     return f"{name} falls short: {least} has {what}, {shares[least]:.0%} of what is needed"
-
-
-def around(fed: int) -> tuple[int, ...]:
-    """Process counts for a picture of the knee at `fed`."""
-    wanted = np.unique(np.round(max(1, fed) * np.array([0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5])))
-    return tuple(int(count) for count in wanted if count >= 1)
