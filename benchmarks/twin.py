@@ -16,7 +16,7 @@ from pathlib import Path
 
 from emulator.errors import SpecError
 from emulator.plugins.systems.fit import fit
-from emulator.plugins.systems.held_out import HeldOut, held_out
+from emulator.plugins.systems.fit_quality import HeldOut, held_out
 from emulator.plugins.systems.seen import seen_in, workload_of
 from emulator.record.out import read_result
 from emulator.record.steps import step_blocks

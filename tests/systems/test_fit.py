@@ -10,9 +10,8 @@ from emulator.analysis.throughput import busy, durations, throughput
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.plugins.systems.fit import fit
+from emulator.plugins.systems.fit_quality import further_run, held_out, median_errors
 from emulator.plugins.systems.fit_results import fit_results
-from emulator.plugins.systems.held_out import held_out, median_errors
-from emulator.plugins.systems.next_run import further_run
 from emulator.plugins.systems.predict import (
     Simulation,
     batch_bytes,

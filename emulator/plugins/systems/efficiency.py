@@ -96,7 +96,7 @@ def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, 
     read, write = ratio(storage.bandwidth, GB), ratio(storage.write_bandwidth, GB)
     reading, writing = watts(system, reading=True), watts(system, reading=False)
     price = cost(system)
-    rows: list[tuple[str, float | None, str]] = [
+    rows = [
         ("read", read, "GB/s"),
         ("write", write, "GB/s"),
         ("read per node", ratio(read, storage.nodes), "GB/s"),
@@ -105,20 +105,20 @@ def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, 
         ("power, reading", reading, "W"),
         ("power, writing", writing, "W"),
         ("cost", price, money),
-        ("read per raw TB", ratio(read, raw), "GB/s/TB"),
-        ("read per usable TB", ratio(read, usable), "GB/s/TB"),
-        ("write per raw TB", ratio(write, raw), "GB/s/TB"),
-        ("write per usable TB", ratio(write, usable), "GB/s/TB"),
-        ("read IOPS per raw TB", ratio(storage.read_iops, raw), "IOPS/TB"),
-        ("read IOPS per usable TB", ratio(storage.read_iops, usable), "IOPS/TB"),
-        ("write IOPS per raw TB", ratio(storage.write_iops, raw), "IOPS/TB"),
-        ("write IOPS per usable TB", ratio(storage.write_iops, usable), "IOPS/TB"),
-        ("power per raw TB", ratio(writing or reading, raw), "W/TB"),
-        ("power per usable TB", ratio(writing or reading, usable), "W/TB"),
+    ]
+    for name, amount, unit in (
+        ("read", read, "GB/s"),
+        ("write", write, "GB/s"),
+        ("read IOPS", storage.read_iops, "IOPS"),
+        ("write IOPS", storage.write_iops, "IOPS"),
+        ("power", writing or reading, "W"),
+        ("cost", price, money),
+    ):
+        rows.append((f"{name} per raw TB", ratio(amount, raw), f"{unit}/TB"))
+        rows.append((f"{name} per usable TB", ratio(amount, usable), f"{unit}/TB"))
+    rows += [
         ("power per read", ratio(reading, read), "W/(GB/s)"),
         ("power per write", ratio(writing, write), "W/(GB/s)"),
-        ("cost per raw TB", ratio(price, raw), f"{money}/TB"),
-        ("cost per usable TB", ratio(price, usable), f"{money}/TB"),
         ("cost per read", ratio(price, read), f"{money}/(GB/s)"),
         ("cost per write", ratio(price, write), f"{money}/(GB/s)"),
         ("accelerators fed", fed, ""),

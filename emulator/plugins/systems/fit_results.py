@@ -11,8 +11,7 @@ from pathlib import Path
 from emulator.analysis.flags import invalid
 from emulator.errors import Inconclusive, SpecError
 from emulator.plugins.systems.fit import Fit, fit
-from emulator.plugins.systems.held_out import LEAST, held_out, median_errors
-from emulator.plugins.systems.next_run import further_run
+from emulator.plugins.systems.fit_quality import LEAST, further_run, held_out, median_errors
 from emulator.plugins.systems.seen import Seen, described, seen_in, workload_of
 from emulator.plugins.systems.system import refuse_existing, write_system
 from emulator.record.out import read_result
