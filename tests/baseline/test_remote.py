@@ -13,7 +13,7 @@ import pytest
 from command import feedrate
 
 from emulator.errors import SpecError, StorageError
-from emulator.plugins.baseline.fio import Server, apart, parse_servers
+from emulator.plugins.baseline.fio_servers import Server, apart, parse_servers
 from emulator.record.out import read_result
 
 with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")

@@ -24,7 +24,8 @@ from emulator.cli.main import command
 from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
 from emulator.errors import FeedrateError, SpecError, unexpected
-from emulator.plugins.baseline.fio import Setting, layout_file, parse_servers, run_fio
+from emulator.plugins.baseline.fio import Setting, layout_file, run_fio
+from emulator.plugins.baseline.fio_servers import parse_servers
 from emulator.plugins.baseline.rados import Cluster
 from emulator.plugins.page.page import page
 from emulator.record.out import read_result, write_result

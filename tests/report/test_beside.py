@@ -13,8 +13,6 @@ from emulator.plugins.baseline.report import (
     answer,
     figures,
     latency_figure,
-    random_figure,
-    sequential_figure,
     setting,
     tables,
     training_figure,
@@ -23,15 +21,20 @@ from emulator.plugins.page.page import page, report
 from emulator.record.out import write_result
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report.drawing import WIDE, chart, svg
+from emulator.report.figure import Figure
 from emulator.report.terminal import render, result_blocks
 from emulator.report.training_figures import by_ranks, mean_demand
 
 FIGURES = {
     "training": lambda baseline: training_figure(plain_sweep(), baseline),
-    "sequential": sequential_figure,
-    "random": random_figure,
+    "sequential": lambda baseline: figure_named("baseline-sequential", baseline),
+    "random": lambda baseline: figure_named("baseline-random", baseline),
     "latency": latency_figure,
 }
+
+
+def figure_named(name: str, baseline: RunResult) -> Figure | None:
+    return next((figure for figure in figures(baseline) if figure.name == name), None)
 
 
 def side(rate: float, block: int) -> Side:

@@ -11,8 +11,8 @@ from emulator import live
 from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.baseline.clients import Plan, measure, planned
-from emulator.plugins.baseline.fio import parse_servers
 from emulator.plugins.baseline.fio_plan import fio_plan
+from emulator.plugins.baseline.fio_servers import parse_servers
 from emulator.plugins.baseline.rados import rados_plan
 from emulator.run.comm import Comm
 from emulator.run.world import world

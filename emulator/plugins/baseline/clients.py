@@ -180,8 +180,7 @@ class Progress:
         self._titles = titles
         self._each = seconds
         self._number = -1
-        self._begin = self._last = time.monotonic()
-        self._ended: list[float] = []
+        self._begin = self._first = self._last = time.monotonic()
 
     def shown(self, comm: Comm) -> AbstractContextManager[None]:
         """Rank 0 shows it during the body."""
@@ -189,15 +188,14 @@ class Progress:
 
     def begin(self, number: int) -> None:
         """Trial `number` begins."""
-        now = time.monotonic()
-        if self._number >= 0:
-            self._ended.append(now - self._last)
-        self._number, self._last = number, now
+        self._number, self._last = number, time.monotonic()
+        if number == 0:
+            self._first = self._last
 
     def now(self) -> Now:
         """Return the progress. Called by a thread beside the trials."""
         now = time.monotonic()
-        mean = sum(self._ended) / len(self._ended) if self._ended else self._each
+        mean = (self._last - self._first) / self._number if self._number > 0 else self._each
         here = max(0.0, mean - (now - self._last)) if self._number >= 0 else mean
         left = here + (len(self._titles) - max(0, self._number) - 1) * mean
         seconds = now - self._begin

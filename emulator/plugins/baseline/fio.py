@@ -1,4 +1,4 @@
-"""Write fio's job files, run fio here or on servers, and read its JSON.
+"""Write fio's job files, run fio, and read its JSON.
 
 `job_file` and `layout_file` write everything that fio parses.
 """
@@ -9,14 +9,12 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from emulator.errors import MissingError, SpecError, StorageError, storage_errors
@@ -32,7 +30,7 @@ _JOURNAL = "feedrate-files.json"
 _LOCK = ".feedrate-lock"
 GRACE_SECONDS = 120.0
 """Seconds that fio may take beyond the time that it measures."""
-_TOO_OLD = "fio 3.33 or newer is needed"
+TOO_OLD = "fio 3.33 or newer is needed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +259,7 @@ def parse(text: str) -> list[Mapping[str, Any]]:
         groups: list[Mapping[str, Any]] = json.loads(text)["jobs"]
         failed = [group for group in groups if group["error"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"fio's JSON cannot be read ({error})", _TOO_OLD) from None
+        raise StorageError(f"fio's JSON cannot be read ({error})", TOO_OLD) from None
     if failed:
         raise StorageError(f"fio reports error {failed[0]['error']} for {failed[0].get('jobname', 'a job')}")
     return groups
@@ -286,7 +284,7 @@ def side(parts: Sequence[Mapping[str, Any]]) -> Side | None:
             latency_p9999=percentile([part["lat_ns"]["bins"] for part in active], 0.9999) / 1e9,
         )
     except (KeyError, TypeError) as error:
-        raise StorageError(f"fio's JSON lacks {error}", _TOO_OLD) from None
+        raise StorageError(f"fio's JSON lacks {error}", TOO_OLD) from None
 
 
 def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
@@ -301,87 +299,3 @@ def percentile(histograms: Sequence[Mapping[str, int]], share: float) -> float:
         if seen >= wanted:
             return float(upper)
     return 0.0
-
-
-PORT = 8765
-"""Default port of fio --server."""
-_CONNECT_SECONDS = 5.0
-_SERVER = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?::(\d{1,5}))?")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
-    """A host that runs `fio --server`, with the storage mounted at the same path as here."""
-
-    host: str
-    port: int
-
-    @property
-    def name(self) -> str:
-        """Name of its folder below DIR and of its files below OUT."""
-        return self.host if self.port == PORT else f"{self.host}-{self.port}"
-
-
-def parse_servers(text: str) -> tuple[Server, ...]:
-    """Parse `node1,node2:8766`. Raises SpecError."""
-    found = []
-    for part in text.split(","):
-        match = _SERVER.fullmatch(part.strip())
-        if match is None or not 0 < int(match[2] or PORT) < 65536:
-            raise SpecError(
-                f"--servers {text!r}: {part!r} is not understood", "write it like node1,node2:8766"
-            )
-        found.append(Server(host=match[1], port=int(match[2] or PORT)))
-    if len(set(found)) < len(found):
-        raise SpecError(
-            f"--servers {text!r} names a host twice", "run one fio --server a host, or other ports"
-        )
-    return tuple(found)
-
-
-def reach(servers: Sequence[Server]) -> None:
-    """Check that all servers answer. Raises StorageError."""
-    for server in servers:
-        try:
-            socket.create_connection((server.host, server.port), timeout=_CONNECT_SECONDS).close()
-        except OSError as error:
-            raise StorageError(
-                f"no fio answers on {server.host}, port {server.port} ({error.strerror or error})",
-                "start fio --server there, and let the port through",
-            ) from None
-
-
-def run_on(servers: Sequence[Server], texts: Sequence[str], seconds: float | None = None) -> list[str]:
-    """Run one job file on each of the first servers, all at once, and return fio's JSON of each.
-
-    `seconds` is the time that it should measure. Raises StorageError, MissingError.
-    """
-    with TemporaryDirectory(prefix="feedrate-") as folder:
-        words = []
-        for number, (server, text) in enumerate(zip(servers, texts, strict=False)):
-            file = Path(folder) / f"{number}.fio"
-            # Or a server would put its client's address before the names of files.
-            file.write_text(text.replace("[global]\n", "[global]\nunique_filename=0\n", 1))
-            words += [f"--client=ip:{server.host},{server.port}", str(file)]
-        output = run_fio("", seconds, words)
-    return apart(output, servers[: len(texts)])
-
-
-def apart(text: str, servers: Sequence[Server]) -> list[str]:
-    """Split fio's JSON of many clients into one for each, in the order of `servers`. Raises StorageError.
-
-    What fio says of all clients together is left out: it has no histograms.
-    """
-    try:
-        whole = json.loads(text)
-        groups = [group for group in whole.pop("client_stats") if group["jobname"] != "All clients"]
-        found = [
-            [group for group in groups if (group["hostname"], group["port"]) == (server.host, server.port)]
-            for server in servers
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"fio's JSON cannot be read ({error})", _TOO_OLD) from None
-    for server, mine in zip(servers, found, strict=True):
-        if not mine:
-            raise StorageError(f"fio on {server.host}, port {server.port}, reports nothing", "see its output")
-    return [json.dumps({**whole, "jobs": mine}, indent=2) for mine in found]

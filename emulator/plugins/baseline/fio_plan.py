@@ -16,18 +16,16 @@ from emulator.errors import SpecError, StorageError
 from emulator.plugins.baseline.clients import Plan, Say, Trial, run_trials
 from emulator.plugins.baseline.fio import (
     FioFiles,
-    Server,
     Setting,
     fio_version,
     job_file,
     layout_file,
     parse,
-    reach,
     require_fio,
     run_fio,
-    run_on,
     side,
 )
+from emulator.plugins.baseline.fio_servers import Server, reach, run_on
 from emulator.plugins.baseline.suites import (
     FULL,
     QUICK,

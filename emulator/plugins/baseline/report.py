@@ -12,7 +12,7 @@ from emulator.report import figure as fig
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
 from emulator.report.training_figures import StorageLimit, by_ranks, mean_demand, throughput
 from emulator.report.view import marks_line
-from emulator.units import show_rate, show_seconds
+from emulator.units import counted, show_rate, show_seconds
 
 QUESTION = "How many accelerators can this storage feed?"
 
@@ -116,13 +116,9 @@ def tool(result: RunResult) -> str:
     return result.loader or "fio"
 
 
-def _clients(count: int) -> str:
-    return "1 client" if count == 1 else f"{count} clients"
-
-
 def setting(result: RunResult) -> str:
     """Return where and how the tool ran, in one line."""
-    clients = _clients(len(result.environment.get("clients", ())) or 1)
+    clients = counted(len(result.environment.get("clients", ())) or 1, "client")
     place = str(result.dataset.get("path", ""))
     if tool(result) != "fio":
         version = " ".join(str(result.environment.get("rados", "")).split()[:3])
@@ -151,7 +147,7 @@ def answer(result: RunResult) -> str:
 
 def _where(corner: Corner) -> str:
     jobs = f"queue depth {corner.depth}, {corner.jobs} jobs"
-    return f"{access_of(corner)}, {jobs}, {_clients(corner.clients)}"
+    return f"{access_of(corner)}, {jobs}, {counted(corner.clients, 'client')}"
 
 
 def tables(result: RunResult) -> tuple[Table, ...]:
@@ -227,7 +223,7 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
     if found:
         alone, together = summed(found)
         rows.append(("sum", alone / 1e6, together / 1e6, together / alone, "", "", ""))
-    caption = f"{who} at queue depth {depth}, alone and beside the {others}, {_clients(clients)}"
+    caption = f"{who} at queue depth {depth}, alone and beside the {others}, {counted(clients, 'client')}"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
 
@@ -274,8 +270,31 @@ def against(training: RunResult, baseline: RunResult) -> Table:
 
 def figures(result: RunResult) -> tuple[fig.Figure, ...]:
     """Return figures of throughput and latency against queue depth, as far as they were measured."""
-    made = (sequential_figure(result), random_figure(result), latency_figure(result))
+    made = (
+        _over_depths(
+            result,
+            "sequential",
+            "Sequential access",
+            "All clients together, at the largest number of clients.",
+            bytes_per_second,
+            show_rate,
+        ),
+        _over_depths(
+            result,
+            "random",
+            "Random access, requests per second",
+            "Reads and writes of all clients together, at the largest number of clients.",
+            iops,
+            _show_iops,
+        ),
+        latency_figure(result),
+    )
     return tuple(figure for figure in made if figure is not None)
+
+
+def _show_iops(value: float) -> str:
+    size, letter = (1e6, " M") if value >= 1e6 else (1e3, " k") if value >= 1e3 else (1, "")
+    return f"{value / size:g}{letter}"
 
 
 def _at_most_clients(result: RunResult, *patterns: str) -> dict[str, tuple[Corner, ...]]:
@@ -309,6 +328,7 @@ def _over_depths(
     value: Callable[[Corner], float],
     show: Callable[[float], str],
 ) -> fig.Figure | None:
+    """Return `value` of these patterns against queue depth; None where nothing was measured."""
     lines = _at_most_clients(result, pattern)
     top = max((value(corner) for corners in lines.values() for corner in corners), default=0.0)
     if top <= 0:
@@ -325,35 +345,6 @@ def _over_depths(
         marks=tuple(marks),
         legend=tuple(fig.Key(name, fig.series_colour(place)) for place, name in enumerate(lines)),
         qualified=marks_line(result),
-    )
-
-
-def sequential_figure(result: RunResult) -> fig.Figure | None:
-    """Return bytes/s of the sequential by_access against queue depth."""
-    return _over_depths(
-        result,
-        "sequential",
-        "Sequential access",
-        "All clients together, at the largest number of clients.",
-        bytes_per_second,
-        show_rate,
-    )
-
-
-def random_figure(result: RunResult) -> fig.Figure | None:
-    """Return IOPS of the random by_access against queue depth."""
-
-    def show(value: float) -> str:
-        size, letter = (1e6, " M") if value >= 1e6 else (1e3, " k") if value >= 1e3 else (1, "")
-        return f"{value / size:g}{letter}"
-
-    return _over_depths(
-        result,
-        "random",
-        "Random access, requests per second",
-        "Reads and writes of all clients together, at the largest number of clients.",
-        iops,
-        show,
     )
 
 

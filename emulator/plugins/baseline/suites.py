@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from emulator.errors import SpecError
+from emulator.units import counted
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -77,9 +78,8 @@ class Turn:
     @property
     def title(self) -> str:
         """The turn for people."""
-        clients = "1 client" if self.clients == 1 else f"{self.clients} clients"
         tasks = (f"{task.access.name}, depth {task.depth}" for task in self.tasks)
-        return f"{' beside '.join(tasks)}, {clients}"
+        return f"{' beside '.join(tasks)}, {counted(self.clients, 'client')}"
 
 
 DEPTHS = (1, 2, 4, 8, 16, 32)
