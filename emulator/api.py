@@ -297,18 +297,18 @@ def record(
     status is `observation.status`. Around a loop of this process there is `plugins.recorder.recording`. Call
     it in the main thread. Raises SpecError, StorageError, LaunchError.
     """
-    from emulator.plugins.recorder import check as replays
-    from emulator.plugins.recorder import strace
-    from emulator.plugins.recorder.job import prepare, write
-    from emulator.plugins.recorder.session import run_job
-    from emulator.plugins.recorder.watch import Watch
+    from emulator.plugins.recorder.record import record_job
 
-    why = strace.usable()
-    prepare(Path(out), force)
-    watch = Watch(traced=not why, keep_names=keep_names)
-    ran = run_job(command, watch, steps=steps, warmup=warmup, traced_steps=traced_steps)
-    written = write(Path(out), watch, ran, why=why, warmup=warmup)
-    return replays.check(written, watch) if check and not ran.status else written
+    return record_job(
+        command,
+        Path(out),
+        steps=steps,
+        warmup=warmup,
+        keep_names=keep_names,
+        traced_steps=traced_steps,
+        checked=check,
+        force=force,
+    )
 
 
 def report(out: Place, *, baselines: Sequence[Place] = (), systems: Sequence[str] = ()) -> Report:

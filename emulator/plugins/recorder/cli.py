@@ -12,20 +12,13 @@ import typer
 
 from emulator import live
 from emulator.analysis.flags import percent
-from emulator.errors import FeedrateError, SpecError
-from emulator.plugins.recorder import strace
-from emulator.plugins.recorder.check import check
+from emulator.errors import FeedrateError
 from emulator.plugins.recorder.describe import main_loader, main_loaders, reads_words, step_words
-from emulator.plugins.recorder.job import Written, prepare, write
+from emulator.plugins.recorder.job import Written
 from emulator.plugins.recorder.observation import Loader, Observation
-from emulator.plugins.recorder.session import Ran, end_as, run_job
-from emulator.plugins.recorder.watch import Watch
+from emulator.plugins.recorder.record import record_job, will_be_checked
+from emulator.plugins.recorder.session import Ran, end_as
 from emulator.units import show_bytes, show_seconds
-
-_BY_SIGNAL = 128
-"""Exit statuses from here on say that somebody has ended the job."""
-
-TRACERS = ("auto", "strace", "python")
 
 
 def record(
@@ -63,50 +56,58 @@ def record(
       feedrate record --out job -- python train.py --epochs 1
       feedrate record --out job --steps 200 -- torchrun --nproc-per-node 4 train.py
     """
-    if tracer not in TRACERS:
-        raise SpecError(f"--tracer {tracer!r} is not known", "use auto, strace or python")
-    why = strace.usable() if tracer != "python" else "--tracer python"
-    if tracer == "strace" and why:
-        raise SpecError(f"--tracer strace: {why}", "apt install strace, or leave the option out")
-    prepare(out, force)
-    watch = Watch(traced=not why, keep_names=keep_names)
-    ran = run_job(job, watch, steps=steps, warmup=warmup, traced_steps=traced)
+    status = 0
+
+    def ended(ran: Ran) -> None:
+        nonlocal status
+        status = ran.status
+
+    def told(written: Written) -> None:
+        _say(lines(written))
+        if not no_check and will_be_checked(written):
+            _say(["  now a replay of about 10 s, to check the recording (--no-check leaves it out)"])
+
     try:
-        written = write(out, watch, ran, why=why, warmup=warmup)
-        _say(lines(written, ran))
-        if not no_check and 0 <= ran.status < _BY_SIGNAL:
-            written = _checked(written, watch)
+        written = record_job(
+            job,
+            out,
+            tracer=tracer,
+            steps=steps,
+            warmup=warmup,
+            keep_names=keep_names,
+            traced_steps=traced,
+            checked=not no_check,
+            force=force,
+            on_end=ended,
+            on_written=told,
+        )
+    except FeedrateError as error:
+        if not status:
+            raise
+        # The job's own failure is its exit status; that of recording it is told beside.
+        sys.stderr.write(f"feedrate record: error: {error}\n")
+    else:
+        _say(check_lines(written))
         if live.for_programs():
             found = written.observation
-            step = found.step.seconds if found.step else None
-            told = {
-                "step_seconds": step,
-                "workload": written.described is not None,
-                "told": [*lines(written, ran), *check_lines(written)],
-            }
-            live.answer({"folder": str(written.folder), "reads": found.how, **told})
-    except FeedrateError as error:
-        sys.stderr.write(f"feedrate record: error: {error}\n")
-        if not ran.status:
-            raise typer.Exit(error.exit_code) from None
-    status = end_as(ran.status)
+            live.answer(
+                {
+                    "folder": str(written.folder),
+                    "reads": found.how,
+                    "step_seconds": found.step.seconds if found.step else None,
+                    "workload": written.described is not None,
+                    "told": [*lines(written), *check_lines(written)],
+                }
+            )
+    status = end_as(status)
     if status:
         raise typer.Exit(status)
 
 
 def _say(told: Iterable[str]) -> None:
-    """On stderr: the job's own output is on stdout."""
+    """Write lines on stderr: the job's own output is on stdout."""
     for line in told:
         sys.stderr.write(line + "\n")
-
-
-def _checked(written: Written, watch: Watch) -> Written:
-    """`written` with its check, which is said on stderr."""
-    if written.described is not None:
-        _say(["  now a replay of about 10 s, to check the recording (--no-check leaves it out)"])
-        written = check(written, watch)
-        _say(check_lines(written))
-    return written
 
 
 def check_lines(written: Written) -> list[str]:
@@ -134,12 +135,12 @@ def _seen(loader: Loader) -> str:
     return f", reads of the first {read}" if read < loader.steps else ""
 
 
-def lines(written: Written, ran: Ran | None = None) -> list[str]:
+def lines(written: Written) -> list[str]:
     """What was recorded, for people."""
     seen: Observation = written.observation
     found = [f"feedrate record: {written.folder}"]
-    if ran is not None and ran.status:
-        ended = f"signal {-ran.status}" if ran.status < 0 else f"exit status {ran.status}"
+    if seen.status:
+        ended = f"signal {-seen.status}" if seen.status < 0 else f"exit status {seen.status}"
         found.append(f"  the job ended with {ended}: what was seen until then was recorded")
     found.append(f"  reads: {seen.how}" + (f" ({seen.why})" if seen.why else ""))
     loader = main_loader(seen)
