@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
@@ -10,14 +9,15 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from emulator import live
 from emulator.errors import StorageError
+from emulator.launch.process import die_with_parent
 from emulator.units import show_seconds
 
-_PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.02
 _KILL_SECONDS = 5.0
 """Seconds to wait for a killed process: one that is blocked in a hung mount does not end."""
@@ -37,19 +37,12 @@ class ChildProcess(subprocess.Popen[str]):
         """`name` is its name in error messages; `options` are Popen's."""
         self.name = name
         live.detail(shlex.join(command))
-        parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
-
-        def die_with_parent() -> None:
-            prctl(_PR_SET_PDEATHSIG, on_death)
-            if os.getppid() != parent:  # the parent ended before prctl
-                os._exit(1)
-
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         super().__init__(
             command,
             text=True,
             errors="replace",
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with_parent, os.getpid(), on_death),
             **{**pipes, "start_new_session": True, "restore_signals": False, **options},
         )
 

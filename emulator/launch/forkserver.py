@@ -15,8 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -24,17 +23,14 @@ from types import ModuleType
 from typing import NamedTuple
 
 from emulator.errors import FeedrateError
-from emulator.files import SCRATCH_VARIABLE
 from emulator.launch import stand_in
 from emulator.launch.child import ChildProcess
 from emulator.launch.launched import mpi_library
-from emulator.launch.scratch import remove_dead
+from emulator.launch.process import die_with_parent
 from emulator.registry import LOADERS
 
 _MOST_BYTES = 2**18
 """Longest environment, bytes: more than the kernel allows in one message of such a socket."""
-_TRIES, _PAUSE = 20, 0.1
-"""How often, and after how many seconds each, the server tries to remove its launcher's folder."""
 
 
 class Preload(NamedTuple):
@@ -76,7 +72,6 @@ def fork_server(
             # (sched_autogroup), and a session of their own would change the ranks' share.
             start_new_session=False,
             process_group=0,
-            on_death=signal.SIGTERM,  # it has to remove the launcher's folder
         )
     try:
         yield [sys.executable, "-I", "-S", stand_in.__file__, place]
@@ -87,8 +82,6 @@ def fork_server(
 def serve_ranks(command: Callable[[], None]) -> None:
     """Import, fork ranks until the launcher ends this process, and call `command` in each of them."""
     _, descriptor, modules, loader, *sys.argv[1:] = sys.argv
-    ranks: dict[int, _Rank] = {}
-    signal.signal(signal.SIGTERM, lambda number, frame: _end_after_launcher(ranks.values()))
     for module in filter(None, modules.split(",")):
         import_module(module)
     with suppress(FeedrateError):  # each rank meets the same error and reports it
@@ -97,8 +90,7 @@ def serve_ranks(command: Callable[[], None]) -> None:
     with suppress(FeedrateError):
         mpi_library()
     gc.freeze()  # or each rank's first collection would write to, and so copy, all shared pages
-    _fork_ranks(socket.socket(fileno=int(descriptor)), ranks)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _fork_ranks(socket.socket(fileno=int(descriptor)))
     # The server's streams remember whether its files could seek; a rank's are mpirun's pipes.
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
@@ -113,11 +105,9 @@ class _Rank(NamedTuple):
     """Socket of its stand-in."""
 
 
-def _fork_ranks(listener: socket.socket, ranks: dict[int, _Rank]) -> None:
-    """Fork a rank for each stand-in that connects, and return in it; the server never returns.
-
-    `ranks` gets the running ones, by each of their descriptors.
-    """
+def _fork_ranks(listener: socket.socket) -> None:
+    """Fork a rank for each stand-in that connects, and return in it; the server never returns."""
+    server, ranks = os.getpid(), dict[int, _Rank]()  # the running ones, by each of their descriptors
     waiting = select.poll()
     waiting.register(listener, select.POLLIN)
     while True:
@@ -128,6 +118,7 @@ def _fork_ranks(listener: socket.socket, ranks: dict[int, _Rank]) -> None:
             if asked is None:
                 continue
             if (process := os.fork()) == 0:
+                die_with_parent(server)
                 _become_rank(asked, (listener.detach(), *ranks))
                 return
             for stream in asked.streams:
@@ -151,18 +142,6 @@ def _fork_ranks(listener: socket.socket, ranks: dict[int, _Rank]) -> None:
             os.kill(rank.process, signal.SIGKILL)
             # Its socket stays open until the rank has ended, so that no other stand-in gets its number.
             waiting.unregister(ready)
-
-
-def _end_after_launcher(ranks: Iterable[_Rank]) -> None:
-    """End this server and its `ranks` since their launcher was killed, and remove the folder that it left."""
-    for rank in set(ranks):
-        os.kill(rank.process, signal.SIGKILL)
-    for _ in range(_TRIES):
-        time.sleep(_PAUSE)  # ranks and launcher need a moment to end
-        remove_dead()
-        if not Path(os.environ.get(SCRATCH_VARIABLE, "")).exists():
-            break
-    os._exit(0)
 
 
 class _Asked(NamedTuple):

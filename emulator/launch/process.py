@@ -10,7 +10,8 @@ from pathlib import Path
 
 from emulator.units import show_seconds
 
-_PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl  # loaded here: a forked child should not load it
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def let_go_of_output() -> None:
@@ -20,9 +21,16 @@ def let_go_of_output() -> None:
         os.dup2(nothing, descriptor)
 
 
-def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Have the kernel send signal `number` to this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send signal `number` to this process when its parent, process `parent`, ends."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it ended before the kernel was asked
+        os._exit(1)
+
+
+def set_name(name: str) -> None:
+    """Set the name of this process in ps, 15 bytes at most."""
+    _prctl(_PR_SET_NAME, name.encode())
 
 
 def write_stderr(line: str) -> None:

@@ -1,9 +1,9 @@
-"""The scratch folder of a run, in /dev/shm. Its launcher removes it, or the next start if that was killed.
+"""The scratch folder of a run, in /dev/shm. Its launcher removes it, or a guard if the launcher is killed.
 
 MPI's shared memory, the step barrier's pipes, the shaped storage's clock, and sockets and semaphores of
 DataLoader workers are in it or have its name as a prefix. Its mode is 0700. Its name has the boot, the
 launcher's process id and 64 random bits. The launcher holds a lock on it: a folder that can be locked is
-dead.
+dead, and the next start removes it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 from emulator.errors import storage_errors
 from emulator.files import PREFIX_VARIABLE, SCRATCH_VARIABLE
-from emulator.launch.process import let_go_of_output, process_state
+from emulator.launch.process import let_go_of_output, process_state, set_name
 
 MEMORY = Path("/dev/shm")
 _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
@@ -30,7 +31,11 @@ _NAME = re.compile(r"feedrate-([0-9a-f]{8})-(\d+)-[0-9a-f]{16}")
 
 @contextmanager
 def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
-    """Make a folder of this process and the environment by which ranks use it. Removes dead folders first."""
+    """Make a folder of this process, and the environment by which ranks use it. Removes dead folders first.
+
+    If this process is killed during the body, a guard removes the folder and ends the processes that were
+    started with it in their command line.
+    """
     parent = _parents()[0]  # /dev/shm if possible: a socket's path must be short
     remove_dead()
     folder = parent / f"feedrate-{_boot()}-{os.getpid()}-{secrets.token_hex(8)}"
@@ -39,36 +44,41 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        yield (
-            folder,
-            {
-                "TMPDIR": str(folder),
-                "OMPI_MCA_btl_sm_backing_directory": str(folder),
-                PREFIX_VARIABLE: folder.name,
-                SCRATCH_VARIABLE: str(folder),
-            },
-        )
+        with _guarded(folder, held):
+            yield (
+                folder,
+                {
+                    "TMPDIR": str(folder),
+                    "OMPI_MCA_btl_sm_backing_directory": str(folder),
+                    PREFIX_VARIABLE: folder.name,
+                    SCRATCH_VARIABLE: str(folder),
+                },
+            )
     finally:
         _remove(folder)
         os.close(held)
 
 
-@contextmanager
-def guarded(folder: Path) -> Iterator[None]:
-    """Have a process of its own that, if this one is killed during the body, removes the folder of `scratch`.
+GUARD = "feedrate-guard"
+"""Name of the guard's process."""
+_TRIES, _PAUSE = 20, 0.1
+"""How often, and after how many seconds each, the guard tries to remove the folder."""
 
-    It also ends the processes that were started with the folder in their command line.
-    """
+
+@contextmanager
+def _guarded(folder: Path, lock: int) -> Iterator[None]:
+    """Run the guard of `folder` during the body. It waits at a pipe whose other end only this process has."""
     watched, held = os.pipe()
     guard = os.fork()
     if not guard:
         try:
             os.setsid()
+            set_name(GUARD)
             let_go_of_output()
             os.close(held)
-            if not os.read(watched, 1):  # nobody holds the other end any more
-                _end_users(folder)
-                _remove(folder)
+            os.close(lock)  # or the folder would not count as dead while the guard lives
+            if not os.read(watched, 1):  # the other end is closed, and nothing was written: it was killed
+                _clear(folder)
         finally:
             os._exit(0)
     os.close(watched)
@@ -81,12 +91,18 @@ def guarded(folder: Path) -> Iterator[None]:
         os.waitpid(guard, 0)
 
 
-def _end_users(folder: Path) -> None:
+def _clear(folder: Path) -> None:
+    """Remove the folder of a process that was killed, and end the processes that use it."""
     name = os.fsencode(folder.name)
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if name in (process / "cmdline").read_bytes():
                 os.kill(int(process.name), signal.SIGTERM)
+    for _ in range(_TRIES):
+        _remove(folder)
+        time.sleep(_PAUSE)  # ranks need a moment to end, and may make files until then
+        if not folder.exists():
+            break
 
 
 class RankFile(NamedTuple):

@@ -5,7 +5,6 @@ A call into a dead mount may never return, and the kernel may be unable to end t
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
@@ -19,13 +18,13 @@ from emulator.launch.process import (
     die_with_parent,
     let_go_of_output,
     process_state,
+    set_name,
     short_of_memory,
     write_stderr,
 )
 from emulator.launch.watch import Watchdog
 from emulator.units import show_seconds
 
-_PR_SET_NAME = 15
 _SI_KERNEL = 0x80
 """si_code of a signal from the terminal, which sends it to every process in its foreground."""
 _EXIT_SECONDS = 2.0
@@ -56,10 +55,8 @@ def supervised(timeout: float, *, runs_a_program: bool = False) -> None:
     parent, child = os.getpid(), os.fork()
     if child == 0:
         os.close(beats)
-        die_with_parent()
-        if os.getppid() != parent:  # it ended before the kernel was asked
-            os._exit(1)
-        ctypes.CDLL(None).prctl(_PR_SET_NAME, b"feedrate")
+        die_with_parent(parent)
+        set_name("feedrate")
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted_once())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -164,7 +164,7 @@ def watch_rank(rank: int, timeout: float) -> None:
 
     The rank ends with the process that started it.
     """
-    die_with_parent()
+    die_with_parent(os.getppid())
     guard_launcher()
     host, scratch = socket.gethostname(), os.environ.get(SCRATCH_VARIABLE, "")
     beat: Callable[[], object] = int

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, held, outlive, unless_ended
 
+from emulator.launch.scratch import GUARD
 from emulator.record.steps import read_steps
 
 pytestmark = pytest.mark.mpi
@@ -115,10 +116,9 @@ def test_workers_end_with_a_rank_that_is_killed(tiny, tmp_path):
 
 
 def is_helper(process: psutil.Process) -> bool:
-    """True for multiprocessing's resource tracker and the workers' fork server: no run needs them."""
-    return "multiprocessing." in " ".join(unless_ended(process.cmdline, [])) and (
-        unless_ended(process.name, "") != "pt_data_worker"
-    )
+    """True for processes that no run needs: the guard, multiprocessing's tracker and workers' fork server."""
+    name, words = unless_ended(process.name, ""), " ".join(unless_ended(process.cmdline, []))
+    return name == GUARD or ("multiprocessing." in words and name != "pt_data_worker")
 
 
 @pytest.mark.long

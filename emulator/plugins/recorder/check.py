@@ -28,7 +28,7 @@ from emulator.errors import FeedrateError, RankError, SpecError
 from emulator.files import write_whole
 from emulator.launch.forkserver import Preload
 from emulator.launch.mpirun import launch
-from emulator.launch.scratch import guarded, scratch
+from emulator.launch.scratch import scratch
 from emulator.plugins.recorder.describe import main_loader, main_loaders
 from emulator.plugins.recorder.job import WORKLOAD, Written, several, toml
 from emulator.plugins.recorder.observation import Loader
@@ -70,7 +70,7 @@ def _checked(written: Written, watch: Watch) -> Written:
     if find_spec("torch") is None:
         raise SpecError("a replay needs PyTorch beside feedrate", "pip install 'feedrate[torch]'")
     cache, ranks = _cache(loader), len(main_loaders(written.observation))
-    with scratch() as (folder, _), guarded(folder), live.silent():
+    with scratch() as (folder, _), live.silent():
         data, out = folder / "data", folder / "out"
         files = _link(watch.files(loader.settings), data, described.workload)
         ahead, batch = described.workload.loader.prefetch, described.workload.loader.batch_size

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +22,7 @@ import psutil
 
 from emulator.errors import LaunchError, SpecError, StorageError
 from emulator.launch.process import die_with_parent
-from emulator.launch.scratch import guarded, scratch
+from emulator.launch.scratch import scratch
 from emulator.launch.supervise import FOR_PROGRAMS, end_by, tell_status
 from emulator.launch.watch import UNWATCHED, storage_timeout
 from emulator.plugins.recorder import strace
@@ -185,7 +186,7 @@ def run_job(job: Sequence[str], watch: Watch, *, steps: int | None, warmup: int,
         raise LaunchError(
             f"there is no program {job[0]!r}", "give the job after --, as it runs without feedrate"
         )
-    with scratch() as (folder, _), guarded(folder):
+    with scratch() as (folder, _):
         listener = Listener(folder, watch, traced, enough)
         words = strace.command(folder / _CALLS, job) if watch.traced else list(job)
         before, begin = _cpu(), time.monotonic()
@@ -205,17 +206,12 @@ def _cpu() -> float:
 
 
 def _run(words: Sequence[str], env: dict[str, str]) -> int:
-    parent = os.getpid()
-
-    def end_with_recorder() -> None:
-        die_with_parent(signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(1)
-
     child: list[int] = []
     with _signals_to(child):
         try:
-            started = subprocess.Popen(words, env=env, preexec_fn=end_with_recorder)
+            started = subprocess.Popen(
+                words, env=env, preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM)
+            )
         except OSError as error:
             raise LaunchError(f"cannot run {words[0]}: {error.strerror}", "give the job after --") from None
         child.append(started.pid)
