@@ -1,17 +1,4 @@
-"""The errors that feedrate raises on purpose, and the exit status of each.
-
-    FeedrateError
-    ├── SpecError       a workload, recipe, option or system file is wrong       exit 2
-    ├── DatasetError    a dataset is missing, empty, truncated or corrupt        exit 3
-    ├── StorageError    storage refused: full, read-only, hung, not there        exit 4
-    ├── LaunchError     no MPI, no mpirun, a rank count that cannot be           exit 5
-    ├── RankError       a rank died or raised; what was measured is kept         exit 6
-    ├── MissingError    an optional package or tool is not installed             exit 7
-    ├── DeviceError     an accelerator is absent, out of memory or throttled     exit 8
-    └── Inconclusive    the client was the limit: nothing is known of storage    exit 9
-
-A sweep that finds only a lower bound of the knee, or none, is no error: its result is kept and shown. It
-exits with 9 too, so that a script does not take the result for an answer.
+"""The errors that feedrate raises on purpose, each with its exit status.
 
 A message says what is wrong and where; the hint says what to do. Together they are one line.
 """
@@ -34,6 +21,10 @@ class FeedrateError(Exception):
     """An error for the user to read: one line, no traceback."""
 
     exit_code = 1
+    meaning = (
+        "an internal error, something that doctor needs is missing, or the reader of the output has gone"
+    )
+    """The cause, as `feedrate --help` tells it beside the exit status."""
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what, hint)  # both in args, so that the error survives pickling
@@ -47,47 +38,54 @@ class FeedrateError(Exception):
 
 class SpecError(FeedrateError):
     exit_code = 2
+    meaning = "an option, workload, recipe or system file is wrong"
 
 
 class DatasetError(FeedrateError):
     exit_code = 3
+    meaning = "a dataset is missing, truncated or corrupt, or verify found faults"
 
 
 class StorageError(FeedrateError):
     exit_code = 4
+    meaning = "storage refused: full, read-only, hung, not there"
 
 
 class LaunchError(FeedrateError):
     exit_code = 5
+    meaning = "no MPI, no mpirun, or a rank count that cannot be"
 
 
 class RankError(FeedrateError):
     exit_code = 6
+    meaning = "a rank died; what was measured is kept"
 
 
 class MissingError(FeedrateError):
     exit_code = 7
+    meaning = "an optional package or tool is not installed"
 
 
 class DeviceError(FeedrateError):
     exit_code = 8
+    meaning = "an accelerator is absent, out of memory or throttled"
 
 
 class Inconclusive(FeedrateError):
+    """The client was the limit: nothing is known of the storage.
+
+    A sweep that finds only a lower bound of the knee, or none, exits with this status too, though its result
+    is kept and shown: a script must not take it for an answer.
+    """
+
     exit_code = 9
+    meaning = "the runs do not answer the question"
 
 
+_kinds: list[type[FeedrateError]] = [FeedrateError, *FeedrateError.__subclasses__()]
 EXIT_STATUS = {
     0: "done",
-    1: "an internal error, something that doctor needs is missing, or the reader of the output has gone",
-    SpecError.exit_code: "an option, workload, recipe or system file is wrong",
-    DatasetError.exit_code: "a dataset is missing, truncated or corrupt, or verify found faults",
-    StorageError.exit_code: "storage refused: full, read-only, hung, not there",
-    LaunchError.exit_code: "no MPI, no mpirun, or a rank count that cannot be",
-    RankError.exit_code: "a rank died; what was measured is kept",
-    MissingError.exit_code: "an optional package or tool is not installed",
-    DeviceError.exit_code: "an accelerator is absent, out of memory or throttled",
-    Inconclusive.exit_code: "the runs do not answer the question",
+    **{error.exit_code: error.meaning for error in _kinds},
     10: "--require N is not met",
     130: "interrupted (Ctrl-C); 128 + N: ended by signal N",
 }

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from emulator.errors import SpecError, storage_errors
 from emulator.files import SCRATCH_VARIABLE
@@ -114,10 +114,10 @@ def from_json(table: dict[str, Any]) -> Now:
     return Now(**known)
 
 
-class View(Protocol):
-    """Shows messages and progress."""
+class View:
+    """Shows messages and progress; this one shows nothing: for --quiet, and for ranks after the first."""
 
-    every: float
+    every = _LINE_SECONDS
     """Seconds between two calls of `show`."""
 
     def say(self, line: str) -> None:
@@ -130,37 +130,21 @@ class View(Protocol):
         """End the view. A second call does nothing."""
 
 
-class Lines:
+class _Messages(View):
+    """Prints messages without progress."""
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)
+
+
+class Lines(_Messages):
     """Prints lines, for files and logs."""
 
-    every = _LINE_SECONDS
-
-    def say(self, line: str) -> None:
-        print(line, file=_people(), flush=True)
-
     def show(self, now: Now) -> None:
-        print(f"    {now.line()}", file=_people(), flush=True)
-
-    def close(self) -> None:
-        pass
+        print(f"    {now.line()}", flush=True)
 
 
-class Nothing:
-    """Shows nothing, for --quiet and for ranks after the first."""
-
-    every = _LINE_SECONDS
-
-    def say(self, line: str) -> None:
-        pass
-
-    def show(self, now: Now) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Json:
+class Json(View):
     """Prints progress as a JSON object a second, and messages on stderr."""
 
     every = 1.0
@@ -176,11 +160,8 @@ class Json:
     def show(self, now: Now) -> None:
         print(now.as_json(), file=self._stream, flush=True)
 
-    def close(self) -> None:
-        pass
 
-
-class Shared:
+class Shared(View):
     """Writes messages and progress of rank 0 to a file that its launcher follows."""
 
     every = 1.0
@@ -197,9 +178,6 @@ class Shared:
     def _write(self, what: dict[str, Any]) -> None:
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(what) + "\n")
-
-    def close(self) -> None:
-        pass
 
 
 class Follower:
@@ -290,7 +268,7 @@ def speak(
         sys.stdout = sys.stderr
     scratch = os.environ.get(SCRATCH_VARIABLE)
     if rank:
-        _output.view = Nothing()
+        _output.view = View()
     elif scratch and rank == 0:
         _output.view = Shared(Path(scratch) / SHARED)
     elif kind == "json" and name:
@@ -299,22 +277,11 @@ def speak(
     elif kind == "json":
         _output.view = Json(_output.answers or own, quiet)
     elif kind == "off" or quiet:
-        _output.view = Nothing() if quiet else _Messages()
+        _output.view = View() if quiet else _Messages()
     elif kind == "auto" and sys.stderr.isatty() and rank is None:
         _output.view, _output.terminal = None, terminal
     else:
         _output.view = Lines()
-
-
-class _Messages(Lines):
-    """Prints messages without progress."""
-
-    def show(self, now: Now) -> None:
-        pass
-
-
-def _people() -> TextIO:
-    return sys.stdout
 
 
 def current() -> View:
@@ -327,7 +294,7 @@ def current() -> View:
 @contextmanager
 def silent() -> Iterator[None]:
     """Show nothing while the body runs."""
-    before, _output.view = _output.view, Nothing()
+    before, _output.view = _output.view, View()
     try:
         yield
     finally:
@@ -376,7 +343,7 @@ def telling(now: Callable[[], Now]) -> Iterator[None]:
             view.show(now())
 
     thread = threading.Thread(target=tell, name="live", daemon=True)
-    if not isinstance(view, Nothing):
+    if type(view) is not View:  # no thread where nothing is shown
         thread.start()
     try:
         yield

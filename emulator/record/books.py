@@ -141,15 +141,9 @@ class Books:
 
         `lock_seconds` is how long taking Python's lock takes: each request ends with that.
         """
-        seconds = after.time - before.time
-        readers = {reader.thread for reader in self._readers()}
-        threads = [_Thread.of(seconds, *pair) for pair in _pairs(before, after, readers)]
-        others = [
-            _Thread.of(seconds, *pair) for pair in _pairs(before, after, after.entries.keys() - readers)
-        ]
-        return divided(
-            seconds, threads, others, after.throttled - before.throttled, self._together, lock_seconds
-        )
+        readers, others = self._threads(before, after)
+        seconds, throttled = after.time - before.time, after.throttled - before.throttled
+        return divided(seconds, readers, others, throttled, self._together, lock_seconds)
 
     def readers(self, before: Page, after: Page) -> Stretch:
         """Sum the time of all threads that read between two pages: on a core, or without one."""
@@ -162,13 +156,17 @@ class Books:
 
     def others(self, before: Page, after: Page) -> Stretch:
         """Sum the time of all threads that do not read between two pages; being asleep is the loader's."""
-        seconds = after.time - before.time
-        readers = {reader.thread for reader in self._readers()}
-        own = [_Thread.of(seconds, *pair) for pair in _pairs(before, after, after.entries.keys() - readers)]
-        ready = min(seconds, sum(one.ready for one in own))
-        ran = min(seconds - ready, sum(one.ran for one in own))
-        quota = min(ready, after.throttled - before.throttled)
-        return Stretch(cores=ready - quota, quota=quota, work=ran, loader=seconds - ready - ran)
+        _, others = self._threads(before, after)
+        return divided(after.time - before.time, [], others, after.throttled - before.throttled)
+
+    def _threads(self, before: Page, after: Page) -> tuple[list[_Thread], list[_Thread]]:
+        """Return the threads that read, and the others, between two pages."""
+        seconds, reading = after.time - before.time, {reader.thread for reader in self._readers()}
+        readers = [_Thread.of(seconds, *pair) for pair in _pairs(before, after, reading)]
+        others = [
+            _Thread.of(seconds, *pair) for pair in _pairs(before, after, after.entries.keys() - reading)
+        ]
+        return readers, others
 
 
 def _pairs(before: Page, after: Page, threads: Iterable[int]) -> list[tuple[_Entry, _Entry]]:

@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 from rich.console import Console
 from rich.text import Text
 
-from emulator.live import Now
+from emulator.live import Now, View
 from emulator.text import PrintableStream, masked, printable
 from emulator.units import show_rate, show_seconds
 
@@ -24,7 +24,7 @@ LEAST_COLUMNS = 40
 PLAIN = "dim"
 
 
-class Terminal:
+class Terminal(View):
     """The view on a terminal: drawn over on stderr; what others write stays above it."""
 
     every = 0.5
