@@ -84,16 +84,17 @@ def _refused(what: str, error: FeedrateError) -> Finding:
 def _mpi() -> Iterator[Finding]:
     try:
         launcher = find_launcher()
-        yield Finding("mpirun", True, f"{launcher.flavour} {launcher.version}, {launcher.path}")
+        yield Finding("mpirun", True, f"{launcher.family} {launcher.version}, {launcher.path}")
     except LaunchError as error:
         yield _refused("mpirun", error)
         return
     try:
         library = mpi_library()
-        same = library.family is None or library.family.replace(" ", "").lower() == launcher.flavour
+        same = library.family in (None, launcher.family)
+        abi = launcher.family.replace(" ", "").lower()
         advice = (
-            f"mpirun is {launcher.flavour}'s; MPI4PY_MPIABI={launcher.flavour} has mpi4py look for its "
-            "library, and launch/README.md has which pairs work"
+            f"mpirun is {launcher.family}'s; MPI4PY_MPIABI={abi} has mpi4py look for its library, and "
+            "launch/README.md has which pairs work"
         )
         yield Finding("MPI library", same, f"mpi4py uses {library}", advice)
     except LaunchError as error:

@@ -17,20 +17,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from emulator import live
 from emulator.errors import Inconclusive, LaunchError, RankError, StorageError
 from emulator.launch.child import ChildProcess, signals_to
 from emulator.launch.forkserver import Preload, fork_server
+from emulator.launch.launched import Family
 from emulator.launch.process import no_heartbeat, process_state, short_of_memory
 from emulator.launch.scratch import ranks_in, scratch
 from emulator.launch.watch import REASON, briefly, storage_timeout
 from emulator.live import Follower
 from emulator.record.machine import cores
 from emulator.record.out import replace_failure
-
-Flavour = Literal["openmpi", "mpich"]
 
 _OPENMPI_OPTIONS = (
     # One host needs shared memory only; probing for fabrics takes a second. Open MPI 4 calls it vader, Open
@@ -57,12 +55,12 @@ class Launcher:
     """An mpirun that runs on this host."""
 
     path: str
-    flavour: Flavour
+    family: Family
     version: str
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
         """The command line that starts `program` `ranks` times."""
-        options = _OPENMPI_OPTIONS if self.flavour == "openmpi" else ()
+        options = _OPENMPI_OPTIONS if self.family == "Open MPI" else ()
         return [self.path, *options, "-n", str(ranks), *program]
 
 
@@ -87,8 +85,8 @@ def find_launcher() -> Launcher:
         raise LaunchError(f"{path} does not run", str(error)) from None
     output = (done.stdout + done.stderr).strip()
     version = re.search(r"\d+\.\d+(\.\d+)?\S*", output)
-    flavour: Flavour = "openmpi" if re.search(r"Open ?MPI|OpenRTE|prte", output, re.IGNORECASE) else "mpich"
-    return Launcher(path, flavour, version[0] if version else "unknown")
+    family: Family = "Open MPI" if re.search(r"Open ?MPI|OpenRTE|prte", output, re.IGNORECASE) else "MPICH"
+    return Launcher(path, family, version[0] if version else "unknown")
 
 
 def feedrate(words: Sequence[str]) -> list[str]:
@@ -111,7 +109,7 @@ def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int
     if ":" in words:
         raise LaunchError("mpirun takes the word ':' for its own", "write ./: for a file or folder")
     launcher = find_launcher()
-    require_limits(ranks, launcher.flavour)
+    require_limits(ranks, launcher.family)
     timeout = storage_timeout(words)
     with (
         scratch() as (folder, variables),
@@ -141,7 +139,7 @@ def _program(
     launcher: Launcher, folder: Path, preload: Preload, words: Sequence[str], variables: dict[str, str]
 ) -> Iterator[list[str]]:
     """The command that `launcher` starts for each rank of `feedrate WORDS`."""
-    if launcher.flavour == "openmpi":
+    if launcher.family == "Open MPI":
         with fork_server(folder, preload, words, variables) as stand_in:
             yield [*stand_in, *feedrate(words)]
     else:  # MPICH's mpiexec talks to each rank through a descriptor of that process, which a fork lacks
@@ -306,18 +304,18 @@ _PROCESSES_A_RANK = 12
 """Threads of a rank with the torch loader and four workers, in /proc/PID/task."""
 
 
-RANKS_A_CORE: Mapping[Flavour, int] = {"openmpi": 128, "mpich": 64}
+RANKS_A_CORE: Mapping[Family, int] = {"Open MPI": 128, "MPICH": 64}
 """Most ranks per core. From the fork server, 256 ranks on two busy cores took 77 s from start to end; of 384
 some spent more than 30 s in MPI_Init, which ends a run. Without the server that happened with 256."""
 
 
-def require_limits(ranks: int, flavour: Flavour) -> None:
+def require_limits(ranks: int, family: Family) -> None:
     """Raise the soft limit of open files to what `ranks` ranks need.
 
     Raises LaunchError if this host does not allow as many files, processes or threads.
     """
     files = _FILES_OF_MPIRUN + _FILES_A_RANK * ranks
-    most = RANKS_A_CORE[flavour] * cores()
+    most = RANKS_A_CORE[family] * cores()
     if ranks > most:
         raise LaunchError(
             f"{ranks} ranks are too many for the {cores()} cores of this host: their start would not end",

@@ -216,10 +216,10 @@ def test_too_few_open_files_are_one_line(tiny, tmp_path):
 def test_what_a_host_cannot_hold_is_refused_before_anything_starts(tiny, tmp_path):
     words = ("run", tiny, "-w", "unet3d-tiny", "--loader", "direct", "--out", tmp_path / "out")
     samples = ("--set", "loader.batch_size=1", "--set", "accelerator.step_batch_size=1")
-    for flavour, each in RANKS_A_CORE.items():
+    for family, each in RANKS_A_CORE.items():
         most = each * len(os.sched_getaffinity(0))
         with pytest.raises(LaunchError, match=f"cores of this host: .*at most -n {most} here"):
-            require_limits(most + 1, flavour)
+            require_limits(most + 1, family)
     done = feedrate(*words, *samples, "-n", 4, "--set", "loader.block_bytes=1TiB")
     assert (
         re.search(r"4 ranks need [\d.]+ TB of memory or more", done.one_line())
