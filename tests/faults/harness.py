@@ -134,6 +134,11 @@ def forked(
     return in_fork(work, folder, seconds, rule)
 
 
+def run(work: Path, *words: object) -> Done:
+    """`feedrate WORDS` in a fork; its output goes into files in `work`."""
+    return forked([str(word) for word in words], work)
+
+
 def in_fork(work: Callable[[], int], folder: Path, seconds: float = 40.0, rule: str = "") -> Done:
     """`work()` in a fork of this process, which ends with the status that it returns."""
     out, err = folder / "forked.out", folder / "forked.err"

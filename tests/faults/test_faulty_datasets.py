@@ -12,10 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import Done
-from faults.harness import build_shim, feedrate_struck, forked, load_verbs
+from faults.harness import build_shim, feedrate_struck, forked, run
 
-from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import MANIFEST, checksum_of, open_dataset
 from emulator.dataset.owned import LOCK, PLAN
 from emulator.errors import DatasetError, StorageError
@@ -25,7 +23,7 @@ from emulator.record.result import new_result
 from emulator.storage.folder import FolderStore
 
 SIZES = ("size.bytes_mean=300kB", "size.bytes_sd=20kB", "size.bytes_min=200kB")
-WORDS = (
+GENERATE = (
     "--recipe",
     "tiny",
     "--files",
@@ -38,28 +36,7 @@ WORDS = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    """Import what forks should not each import again."""
-    load_verbs()
-    format_named("npz")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made") / "data"
-    done = run(folder.parent, "generate", folder, *WORDS)
-    assert done.status == 0, done.err
-    return folder
-
-
-@pytest.fixture
-def data(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "data"))
-
-
-def run(work: Path, *words: object) -> Done:
-    return forked([str(word) for word in words], work)
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def sample(data: Path, index: int) -> Path:
@@ -121,9 +98,9 @@ def test_a_generate_that_was_killed_before_it_had_a_plan_goes_on(tmp_path: Path)
     left = left_by_a_killed_process(data, data / PLAN)
     other = data / ".feedrate" / left.name.replace("0123456789abcdef", "x")
     other.write_bytes(b"somebody's")
-    assert "holds no dataset" in run(tmp_path, "generate", data, *WORDS).one_line() and left.exists()
+    assert "holds no dataset" in run(tmp_path, "generate", data, *GENERATE).one_line() and left.exists()
     other.unlink()
-    done = run(tmp_path, "generate", data, *WORDS)
+    done = run(tmp_path, "generate", data, *GENERATE)
     assert done.status == 0 and not left.exists(), done.err
 
 
@@ -134,7 +111,7 @@ def test_a_generate_that_was_killed_before_it_had_a_plan_goes_on(tmp_path: Path)
 def test_a_pipe_in_place_of_a_record_is_one_line(tmp_path: Path, verb: str, name: str) -> None:
     (tmp_path / "data/.feedrate").mkdir(parents=True)
     os.mkfifo(tmp_path / "data" / name)
-    done = run(tmp_path, verb, tmp_path / "data", *(WORDS if verb == "generate" else ()))
+    done = run(tmp_path, verb, tmp_path / "data", *(GENERATE if verb == "generate" else ()))
     assert f"{name}): it is no plain file" in done.one_line()
 
 
@@ -156,7 +133,7 @@ def test_an_error_while_giving_up_adds_no_line(data: Path, tmp_path: Path, monke
         raise StorageError("cannot see the free space")
 
     monkeypatch.setattr(FolderStore, "free", fails_from_now_on)
-    done = run(tmp_path, "generate", tmp_path / "new", *WORDS)
+    done = run(tmp_path, "generate", tmp_path / "new", *GENERATE)
     assert done.status == 4 and "cannot see the free space" in done.one_line()
 
 
@@ -178,12 +155,12 @@ def test_links_that_hold_the_right_bytes_are_reported(data: Path, tmp_path: Path
 def test_paranoid_takes_an_empty_folder_away_and_names_a_full_one(data: Path, tmp_path: Path) -> None:
     sample(data, 1).unlink()
     sample(data, 1).mkdir()
-    done = run(tmp_path, "generate", data, *WORDS, "--paranoid")
+    done = run(tmp_path, "generate", data, *GENERATE, "--paranoid")
     assert done.status == 0 and "made 1 file" in done.out, done.err
     sample(data, 1).unlink()
     sample(data, 1).mkdir()
     (sample(data, 1) / "mine").write_text("mine")
-    for words in (("generate", data, *WORDS, "--paranoid"), ("verify", data, "--repair")):
+    for words in (("generate", data, *GENERATE, "--paranoid"), ("verify", data, "--repair")):
         assert "sample_0000001.npz/mine" in run(tmp_path, *words).one_line()
     assert (sample(data, 1) / "mine").read_text() == "mine"
 
@@ -214,7 +191,7 @@ def test_a_dataset_has_no_place_in_a_result(data: Path, tmp_path: Path) -> None:
     words = ("-w", "unet3d-tiny", "--loader", "direct", "--mismatched-dataset", "--out", out)
     assert run(tmp_path, "run", data, *words).status == 0
     for place in (out, out / "new" / "data"):
-        done = run(tmp_path, "generate", place, *WORDS)
+        done = run(tmp_path, "generate", place, *GENERATE)
         assert done.status == 2 and "lies in the result" in done.one_line()
     assert not (out / "new").exists()
 
@@ -231,7 +208,7 @@ def test_a_manifest_that_was_changed_is_found(data: Path, tmp_path: Path, key: s
     (data / MANIFEST).write_text(json.dumps({**head, key: CHANGES[key]}))
     done = run(tmp_path, "verify", data)
     assert done.status == 3 and "corrupt" in done.one_line()
-    assert run(tmp_path, "generate", data, *WORDS).status == 0
+    assert run(tmp_path, "generate", data, *GENERATE).status == 0
     assert run(tmp_path, "verify", data).status == 0
 
 

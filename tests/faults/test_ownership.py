@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 from command import Done
-from faults.harness import forked, load_verbs
+from faults.harness import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emulator.cli.doctor import who_else_writes
 from emulator.config.recipe import load_recipe
-from emulator.dataset.formats import format_named
 from emulator.dataset.journal import Journal
 from emulator.dataset.manifest import MANIFEST
 from emulator.dataset.owned import PLAN, look
@@ -37,30 +36,8 @@ TINY = ("--recipe", "tiny", "--files", "3", "--no-fsync", "--threads", "1", "--s
         "--set", "size.bytes_sd=20kB", "--set", "size.bytes_min=200kB")  # fmt: skip
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm() -> None:
-    """Import what forks should not each import again."""
-    load_verbs()
-    format_named("npz")
-    load_recipe("tiny")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small dataset; tests change copies of it."""
-    folder = tmp_path_factory.mktemp("made") / "data"
-    done = run(folder.parent, "generate", folder, *TINY)
-    assert done.status == 0, done.err
-    return folder
-
-
-@pytest.fixture
-def data(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "data"))
-
-
-def run(work: Path, *words: object) -> Done:
-    return forked([str(word) for word in words], work)
+GENERATE = TINY
+pytestmark = pytest.mark.usefixtures("warm")
 
 
 def tree(folder: Path) -> dict[str, bytes | str | None]:
