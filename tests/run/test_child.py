@@ -80,3 +80,22 @@ def test_it_can_tidy_up_although_nobody_listens_any_more(tmp_path: Path):
     while mess.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not mess.exists()
+
+
+def test_the_scratch_folder_of_a_killed_process_goes_with_the_programs_that_use_it():
+    code = (
+        "import subprocess, sys, time; from emulator.launch.scratch import scratch\n"
+        "with scratch() as (folder, _):\n"
+        "    user = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', folder.name])\n"
+        "    print(folder, user.pid, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as owner:
+        folder, pid = owner.stdout.readline().split()
+        user = psutil.Process(int(pid))
+        assert Path(folder).is_dir() and user.is_running()
+        owner.kill()
+    assert not outlive([user], 5)
+    deadline = time.monotonic() + 5
+    while Path(folder).exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(folder).exists()
