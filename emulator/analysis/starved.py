@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from emulator.analysis.flags import UNEVEN
 from emulator.analysis.parts import WHOLE, Floats, Whole, least
-from emulator.record.books import Stretch
 from emulator.record.result import Starved
+from emulator.record.schedstat import Stretch
 from emulator.record.steps import Steps
 
 CAUSES = ("storage", "link", "cores", "quota", "work", "loader", "steps", "barrier")

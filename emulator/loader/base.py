@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import StorageError
 from emulator.order import Portion
-from emulator.record.books import Stretch
+from emulator.record.schedstat import Stretch
 from emulator.units import show_seconds
 
 _CLOSE_SECONDS = 1.0

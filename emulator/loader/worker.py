@@ -25,7 +25,7 @@ from emulator.loader.library import load_sample
 from emulator.loader.pytorch import torch
 from emulator.loader.reading import PartReader, WholeReader
 from emulator.order import Portion
-from emulator.record.books import Books, Page
+from emulator.record.schedstat import Books, Page
 from emulator.storage.base import ReadCounts, Scanner, Storage
 from emulator.storage.posix import aligned_buffer
 

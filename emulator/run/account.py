@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from emulator.loader.base import Batch, Loader, Made
 from emulator.order import Portion
-from emulator.record.books import Books, Page, Stretch
+from emulator.record.schedstat import Books, Page, Stretch
 
 _PERIOD = 0.1
 """Seconds between two waits for which schedstat is read; the waits between are taken to be like them."""

@@ -27,10 +27,10 @@ from emulator.config.workload import Placement, Workload
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.loader import make_loader
 from emulator.order import RankPlan, plan_for
-from emulator.record.books import Books
 from emulator.record.device import DeviceReads, read_counters
 from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
 from emulator.record.result import HostShare, Kind, Point, Starved
+from emulator.record.schedstat import Books
 from emulator.record.steps import Spool, StepLog, Steps
 from emulator.run.accelerator import Accelerator, MonotonicClock, endless
 from emulator.run.account import Account, Accounted

@@ -16,7 +16,7 @@ from emulator.analysis.point import point_of
 from emulator.analysis.starved import CAUSES, RankAccount, starved
 from emulator.analysis.throughput import busy, rate_series
 from emulator.config.workload import load_workload
-from emulator.record.books import Stretch
+from emulator.record.schedstat import Stretch
 from emulator.record.steps import STEP
 
 

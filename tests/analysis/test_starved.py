@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from emulator.analysis.here import here
 from emulator.analysis.starved import CAUSES, RankAccount, starved
-from emulator.record.books import Stretch
 from emulator.record.result import Starved
+from emulator.record.schedstat import Stretch
 from emulator.record.steps import STEP
 
 STORAGE, CORES, QUOTA, WORK = (Stretch(**{name: 1.0}) for name in ("storage", "cores", "quota", "work"))

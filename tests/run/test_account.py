@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from emulator.loader.base import Batch
-from emulator.record.books import Books
+from emulator.record.schedstat import Books
 from emulator.run.account import Accounted
 from emulator.storage.base import ReadStats
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.record.books import Books, Stretch, _Thread, divided
+from emulator.record.schedstat import Books, Stretch, _Thread, divided
 from emulator.storage.base import ReadStats
 
 share = st.floats(0, 1)

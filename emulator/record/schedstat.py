@@ -1,9 +1,8 @@
-"""The kernel's own books: how long threads were on a core, ready to run without one, or asleep.
+"""Divides a process's time by schedstat: on a core, ready to run without one, asleep in a request.
 
 Linux counts for every thread the nanoseconds that it ran and those that it was ready and had no core
-(/proc/PID/task/TID/schedstat). Readers know how long their requests took. `Books` puts both together: of a
-stretch of time it says what the threads of a process did with it. A look costs 2 us a thread, since the files
-stay open; nothing is sampled, no load average and no threshold is involved.
+(/proc/PID/task/TID/schedstat). Readers count the seconds within their requests. `Books` combines both. A look
+takes 2 us a thread, since the files stay open; nothing is sampled, and there is no load average or threshold.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ class Stretch(NamedTuple):
     work: float = 0.0
     """A thread was on a core."""
     loader: float = 0.0
-    """None of it."""
+    """None of these: no request was under way."""
 
     def plus(self, other: Stretch, times: float = 1.0) -> Stretch:
-        """Both together, the other one `times` as long."""
+        """Return the sum of this and `times` the other."""
         return Stretch(*(mine + times * theirs for mine, theirs in zip(self, other, strict=True)))
 
     def lasting(self, seconds: float) -> Stretch:
-        """The same shares of `seconds`; of nothing, nothing is known: all of it is the loader's."""
+        """Return the same shares of `seconds`; an empty stretch counts as the loader's."""
         total = sum(self)
         if total <= 0:
             return Stretch(loader=seconds)
@@ -87,13 +86,14 @@ class Page(NamedTuple):
 
 
 class Books:
-    """The schedstat of this process's threads. Its owner thread consumes what the others read.
+    """The schedstat of this process's threads, made by the thread that consumes what the others read.
 
-    Where the kernel keeps none (no Linux, or without CONFIG_SCHED_INFO), `kept` is False.
+    `kept` is False where the kernel has no schedstat (without CONFIG_SCHED_INFO).
     """
 
     def __init__(self, readers: Callable[[], Iterable[Reader]], together: int = 1) -> None:
-        """`readers` gives the threads that read. `together`: so many of them take turns, one at a time."""
+        """`readers` gives the threads that read. `together` is the number of readers that a shaped device
+        serialises, 1 for none."""
         self._readers = readers
         self._together = together
         self._owner = threading.get_native_id()
@@ -104,12 +104,12 @@ class Books:
         self.kept = self._owner in self._files
 
     def close(self) -> None:
-        """Let go of the files; a second call does nothing."""
+        """Close the files; a second call does nothing."""
         while self._files:
             os.close(self._files.popitem()[1])
 
     def look(self) -> Page:
-        """The books now."""
+        """Read all counters."""
         now = time.monotonic()
         if now - self._refreshed > _REFRESH:
             self._refresh(now)
@@ -139,7 +139,7 @@ class Books:
     def reading(self, before: Page, after: Page, lock_seconds: float = 0.0) -> Stretch:
         """Divide the time between two pages by cause, while the owner waited for what others read.
 
-        `lock_seconds` is how long taking Python's lock takes: each request ends with that.
+        `lock_seconds` is the time to take Python's lock, with which each request ends.
         """
         readers, others = self._threads(before, after)
         seconds, throttled = after.time - before.time, after.throttled - before.throttled
@@ -208,12 +208,12 @@ def divided(
     together: int = 1,
     lock_seconds: float = 0.0,
 ) -> Stretch:
-    """`seconds` that somebody waited for `readers`, by what these and `others`, who help them, did.
+    """Divide `seconds` of waiting for `readers` by what these, and `others`, which help them, did.
 
-    Readers work side by side, so what they did is averaged over those that did anything; where `together`
-    of them take turns, the one whose turn it is holds up all, so it is summed. The time in which not even
-    the busiest of them did anything is the loader's, and so is sleeping for Python's lock. While a helper
-    (of an object store's client, or with Python's lock) has no core, requests wait for it.
+    Readers work side by side, so their times are averaged over those that did anything. Where a shaped
+    device serialises `together` of them, the one that has it holds up all, so its times are summed. The
+    time in which not even the busiest of them did anything is the loader's, and so is sleeping for Python's
+    lock. While a helper (of an object store's client, or with Python's lock) has no core, requests wait.
     """
     busy = [one for one in readers if one.ran + one.ready + one.within > 0.01 * seconds]
     helpers = list(others)
@@ -246,7 +246,7 @@ class Quota:
         self._file = file
 
     def throttled(self) -> float:
-        """Seconds so far; 0 where it cannot be read."""
+        """Return the seconds so far, or 0 if the file cannot be read."""
         with suppress(OSError, ValueError):
             for line in self._file.read_bytes().splitlines():
                 name, _, value = line.partition(b" ")
