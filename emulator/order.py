@@ -87,17 +87,19 @@ class EpochPlan:
         """Files that hold the samples of one step of all ranks."""
         return math.ceil(self.batch_size * self.ranks / self.samples_per_file)
 
-    def require_a_step(self) -> None:
-        """Raises DatasetError when the dataset is too small for one step of all ranks."""
+    def require_a_step(self, command: str = "") -> None:
+        """Raise DatasetError if the dataset is too small for one step of all ranks.
+
+        `command` makes the missing files; empty if it is not known.
+        """
         if self.steps < 1:
             fits = self.samples // self.batch_size
-            files = self.files_for_a_step
+            more = f"generate at least {counted(self.files_for_a_step, 'file')}"
             raise DatasetError(
                 f"{counted(self.samples, 'sample')} {'is' if self.samples == 1 else 'are'} too few for "
                 f"{counted(self.ranks, 'rank')} at batch size {self.batch_size}",
-                f"generate at least {counted(files, 'file')}: the command that made the dataset, with "
-                f"--files {files}, adds what is missing"
-                + (f"; or use at most {counted(fits, 'rank')}" if fits else ""),
+                (f"`{command}` adds what is missing" if command else more)
+                + (f", or use at most {counted(fits, 'rank')}" if fits else ""),
             )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from emulator.config.recipe import Recipe
+from emulator.config.recipe import Recipe, load_recipe
+from emulator.config.storage import Place
 from emulator.dataset.formats import format_of
 from emulator.dataset.formats.base import Format
+from emulator.dataset.manifest import Manifest
 from emulator.dataset.names import Names
 from emulator.dataset.sizes import Index, Sizes, sizes_of
 from emulator.errors import SpecError
@@ -147,3 +150,37 @@ def files_for(plan: DatasetPlan, size: int) -> int:
         if int(sums[-1]) >= size:
             return start + int(np.searchsorted(sums, size)) + 1
         total, start = int(sums[-1]), start + _CHUNK
+
+
+def command_to_extend(place: Place, manifest: Manifest, files: int) -> str:
+    """Return the command that extends the dataset at `place` to `files` files.
+
+    Empty if the dataset was made with options that its manifest does not tell, or not by feedrate.
+    """
+    if not isinstance(names := manifest.names, Names):
+        return ""
+    try:
+        usual = load_recipe(manifest.recipe)
+        keys = ("format", "payload", "samples_per_file")
+        changed = [
+            f"{key}={value}" for key in keys if (value := getattr(manifest, key)) != getattr(usual, key)
+        ]
+        plan = DatasetPlan(
+            recipe=load_recipe(manifest.recipe, changed),
+            seed=manifest.seed,
+            files=files,
+            subfolders=manifest.subfolders,
+            folder=names.folder,
+            seeds=manifest.seeds,
+        )
+    except SpecError:
+        return ""
+    if plan.identity != manifest.identity:
+        return ""
+    words = ["feedrate", "generate", str(place), "--recipe", manifest.recipe, "--files", str(files)]
+    words += [word for change in changed for word in ("--set", change)]
+    words += ["--seed", str(plan.seed)] if plan.seed else []
+    words += ["--subfolders", str(plan.subfolders)] if plan.subfolders else []
+    words += ["--layout", "dlio"] if plan.folder else []
+    words += ["--seeds", "FOLDER"] if plan.seeds else []
+    return shlex.join(words)

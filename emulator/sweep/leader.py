@@ -18,6 +18,7 @@ from emulator.config.reader import build, to_plain
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import stored_workload
 from emulator.dataset.manifest import Dataset, Manifest
+from emulator.dataset.plan import command_to_extend
 from emulator.errors import SpecError
 from emulator.launch.launched import mpi_library, started_by_mpi
 from emulator.live import Now
@@ -247,7 +248,9 @@ def _ideal(point: Point) -> float:
 
 def require_samples(job: TrainingJob, manifest: Manifest, ranks: int) -> None:
     """Raise DatasetError, with what to do, if the dataset is too small for a step of `ranks` ranks."""
-    plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file).require_a_step()
+    plan = plan_for(job.workload, manifest.samples, ranks, manifest.samples_per_file)
+    if plan.steps < 1:
+        plan.require_a_step(command_to_extend(job.dataset, manifest, plan.files_for_a_step))
 
 
 def _reopened(job: TrainingJob, manifest: Manifest) -> tuple[tuple[Point, ...], tuple[Probe, ...]]:
