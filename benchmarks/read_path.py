@@ -37,7 +37,8 @@ from emulator.loader import Loader, make_loader
 from emulator.order import EpochPlan, RankPlan
 from emulator.plugins.baseline.fio import fio_environment
 from emulator.run.selftest import ram_files
-from emulator.storage.base import Storage, TimedStorage
+from emulator.storage.base import Storage
+from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 
 THREADS = 4

@@ -90,7 +90,7 @@ def _timed(storage: Storage, size: int) -> Iterator[None]:
     worked = time.thread_time()
     try:
         yield
-        tally.add(size, time.monotonic() - begin)
+        tally.add(size, (time.monotonic() - begin,))
     finally:
         tally.begin = 0.0
         tally.on_core += time.thread_time() - worked  # CRC-32 and copies: not a wait for the storage

@@ -34,22 +34,20 @@ _INDICES_KEPT = 64
 
 
 def request(blob: Blob, offset: int, length: int, buffer: memoryview, cancelled: Cancelled) -> memoryview:
-    """Read `length` bytes at `offset` in one request; a view of `buffer`.
+    """Read `length` bytes at `offset` in one request; return a view of `buffer`.
 
-    `buffer` must have room for the whole blocks of `blob.alignment` bytes around them. Raises DatasetError if
-    the file ends before, StorageError for a failed read and if `cancelled()`.
+    `buffer` has room for the whole blocks of `blob.alignment` bytes around them. If it has less, the view is
+    of the first bytes, of which HEAD are right. Raises DatasetError if the file ends before, StorageError for
+    a failed read and if `cancelled()`.
     """
-    _go_on(cancelled)
+    if cancelled():
+        raise closed()
     before = offset % blob.alignment
-    done = blob.read_into(offset - before, buffer[: padded(before + length, blob.alignment)])
+    asked = padded(before + length, blob.alignment)
+    done = blob.read_into(offset - before, buffer[:asked], asked)
     if done < before + length:
         raise cut_short(blob.name, offset - before + done, blob.size)
     return buffer[before : before + length]
-
-
-def _go_on(cancelled: Cancelled) -> None:
-    if cancelled():
-        raise closed()
 
 
 class WholeReader:
@@ -128,7 +126,7 @@ class WholeReader:
     ) -> Iterator[memoryview]:
         """Yield the bytes of `read`, request by request. Each is a view of `buffer`, valid until the next.
 
-        Without `keep`, requests whose bytes nobody checks are read but not yielded.
+        Without `keep`, only the first HEAD bytes of each request are right.
         """
         index = read.file
         parts = self.form.parts(self.samples.names[index])
@@ -138,45 +136,23 @@ class WholeReader:
                 total += blob.size
                 if part == parts[-1]:
                     self.check_size(index, total, blob)
-                skims = not keep and self.can_skim(blob)
+                # Unwanted bytes are read over each other. Not with O_DIRECT: a device writes a request in any
+                # order, and not every driver takes the same page twice.
+                skims = not keep and self.checksums is None and blob.alignment == 1
+                room = buffer[: HEAD + SKIM] if skims else buffer
                 for offset in range(0, blob.size, self.block):
                     length = min(self.block, blob.size - offset)
-                    if skims:
-                        self.skim_block(part, blob, offset, length, buffer, cancelled)
-                    else:
-                        data = self.read_block(part, blob, offset, length, buffer, cancelled)
-                        crc = crc32(data, crc) if self.checksums is not None else 0
-                        yield data
+                    data = request(blob, offset, length, room, cancelled)
+                    if offset == 0:
+                        self.form.check_head(data[:HEAD] if skims else data, blob.size, part)
+                    if self.checksums is not None:
+                        crc = crc32(data, crc)
+                    yield data
         self.check_sum(index, crc)
 
     def open(self, index: int, part: str, parts: Sequence[str]) -> Blob:
         """Open the file `part` of sample `index`. Of several files the manifest has the total size only."""
         return self.storage.open(part, self.size(index) if len(parts) == 1 else None)
-
-    def read_block(
-        self, part: str, blob: Blob, offset: int, length: int, buffer: memoryview, cancelled: Cancelled
-    ) -> memoryview:
-        """Read `length` bytes of the file `part` at `offset`; a view of `buffer`."""
-        data = request(blob, offset, length, buffer, cancelled)
-        if offset == 0:
-            self.form.check_head(data, blob.size, part)
-        return data
-
-    def skim_block(
-        self, part: str, blob: Blob, offset: int, length: int, buffer: memoryview, cancelled: Cancelled
-    ) -> None:
-        """Read in one request as `read_block` does, but keep nothing."""
-        _go_on(cancelled)
-        done = blob.skim(offset, length, buffer[: HEAD + SKIM])
-        if done < length:
-            raise cut_short(blob.name, offset + done, blob.size)
-        if offset == 0:
-            self.form.check_head(buffer[: min(length, HEAD)], blob.size, part)
-
-    def can_skim(self, blob: Blob) -> bool:
-        """True if unwanted bytes may all be read into the same pages."""
-        # Not with O_DIRECT: a device writes a request in any order, and not every driver takes a page twice.
-        return self.checksums is None and blob.alignment == 1
 
     def check_size(self, index: int, total: int, last: Blob) -> None:
         """Raise DatasetError unless the files of sample `index` have `total` bytes."""

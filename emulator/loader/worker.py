@@ -26,7 +26,8 @@ from emulator.loader.pytorch import torch
 from emulator.loader.reading import PartReader, WholeReader
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page
-from emulator.storage.base import ReadCounts, Scanner, Storage
+from emulator.storage.base import Scanner, Storage
+from emulator.storage.counts import ReadCounts
 from emulator.storage.posix import aligned_buffer
 
 Tensors = Sequence[torch.Tensor]

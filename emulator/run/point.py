@@ -38,7 +38,8 @@ from emulator.run.barrier import StepBarrier
 from emulator.run.comm import Comm
 from emulator.run.links import HostLinks
 from emulator.run.train import train
-from emulator.storage.base import Store, TimedStorage
+from emulator.storage.base import Store
+from emulator.storage.counts import TimedStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 from emulator.units import show_bytes
 

@@ -33,7 +33,8 @@ from emulator.record.steps import StepLog, Steps
 from emulator.registry import FORMATS
 from emulator.run.accelerator import Accelerator, MonotonicClock
 from emulator.run.train import train
-from emulator.storage.base import TimedStorage, WriteOptions
+from emulator.storage.base import WriteOptions
+from emulator.storage.counts import TimedStorage
 from emulator.storage.folder import REQUEST, FileDraft
 from emulator.storage.posix import PosixStorage, aligned_buffer
 

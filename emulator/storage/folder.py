@@ -1,7 +1,4 @@
-"""A folder of a mounted file system as a Store: where a dataset is made.
-
-A file is written under a temporary name, past the page cache where that works, synced, and renamed.
-"""
+"""A folder of a mounted file system as a Store, in which datasets are made."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
 class FolderStore(PosixStorage, Store):
-    """Files below `root`, read as they are on storage and not as the page cache has them.
-
-    A copy that travels to another process has an absolute `root`: its working directory may be another.
-    """
+    """Files below `root`, read from the storage and not from the page cache."""
 
     request = 1 << 20
 
@@ -54,7 +48,7 @@ class FolderStore(PosixStorage, Store):
         self._real = lru_cache(_FOLDERS)(os.path.realpath)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (FolderStore, (self.root.resolve(),))
+        return (FolderStore, (self.root.resolve(),))  # another process may have another working directory
 
     def __str__(self) -> str:
         return str(self.root)
@@ -66,14 +60,13 @@ class FolderStore(PosixStorage, Store):
         return probe_direct(self.root)
 
     def entries(self, prefix: str = "", without: Container[str] = ()) -> Iterator[Entry]:
-        """Everything whose name begins with `prefix`, except what is in lost+found: that is nobody's."""
+        """See Store.entries. Leaves out lost+found, which only root can read."""
         with storage_errors(f"cannot list {self}"):
             for name, entry in _walk(self.root, prefix, without):
                 with suppress(FileNotFoundError):
                     yield Entry(name, entry.stat(follow_symlinks=False).st_size)
 
     def names(self, prefix: str = "", without: Container[str] = ()) -> Iterator[str]:
-        """No file is looked at: folders are read, whose entries say what they are."""
         with storage_errors(f"cannot list {self}"):
             for name, _ in _walk(self.root, prefix, without):
                 yield name
@@ -87,7 +80,6 @@ class FolderStore(PosixStorage, Store):
         return found.st_nlink if found else 1
 
     def oddity(self, name: str, strict: bool = False) -> str:
-        """Strict: links out of the folder, too."""
         found = self._look(name)
         if found and not stat.S_ISREG(found.st_mode):
             return f"is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no plain file')}"
@@ -101,8 +93,8 @@ class FolderStore(PosixStorage, Store):
         return ""
 
     def _look(self, name: str) -> os.stat_result | None:
-        with storage_errors("cannot look at a file"), suppress(*_ABSENT):
-            return os.stat(self.path(name))  # noqa: PTH116 - a Path takes four times as long
+        with storage_errors("cannot stat a file"), suppress(*_ABSENT):
+            return os.stat(self.path(name))  # noqa: PTH116  a Path takes four times as long
         return None
 
     def get(self, name: str) -> bytes | None:
@@ -129,7 +121,7 @@ class FolderStore(PosixStorage, Store):
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[Owner | None]:
-        """Hold a lock in the file `name`. When the body fails it goes, and its folder where that is empty."""
+        """Lock the file `name`. If the body fails, remove it, and its folder if that is empty."""
         with storage_errors(f"cannot prepare {self}"):
             made = not (self.root / name).exists()
             try:
@@ -155,27 +147,27 @@ class FolderStore(PosixStorage, Store):
 
     def clear(self, folders: Iterable[str]) -> None:
         for folder in folders:
-            with suppress(OSError):  # files of others are in it
+            with suppress(OSError):  # it is not empty
                 (self.root / folder).rmdir()
 
     def free(self) -> int | None:
-        """Free bytes in the file system of the nearest folder that is there."""
         with storage_errors("cannot see the free space"):
             return shutil.disk_usage(self._nearest()).free
 
     def free_files(self) -> int | None:
-        """Free inodes in the file system of the nearest folder that is there; None: it has no limit."""
+        """Return the free inodes; None if the file system has no limit."""
         with storage_errors("cannot see the free space"):
             found = os.statvfs(self._nearest())
         return found.f_favail if found.f_files else None
 
     def _nearest(self) -> Path:
+        """Return the nearest folder that exists."""
         here = self.root.absolute()
         return next(place for place in (here, *here.parents) if place.is_dir())
 
 
 def _walk(root: Path, prefix: str, without: Container[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Everything below `root` whose name begins with `prefix`, but not what lies in the folders `without`."""
+    """List the files below `root` whose names begin with `prefix`, but not those in the folders `without`."""
     folder, slash, start = prefix.rpartition("/")
     inside = folder + slash
     with suppress(FileNotFoundError), os.scandir(root / folder) as entries:
@@ -191,7 +183,7 @@ def _walk(root: Path, prefix: str, without: Container[str]) -> Iterator[tuple[st
 
 
 class FileDraft(Draft):
-    """A file under a temporary name. O_DIRECT is given up where the file system refuses it."""
+    """A file that is written under a temporary name. If the file system refuses O_DIRECT, it does without."""
 
     def __init__(self, path: Path, options: WriteOptions) -> None:
         """Raises OSError."""
@@ -200,12 +192,11 @@ class FileDraft(Draft):
         self._temporary = temporary_name(path)
         self._descriptor = -1
         self._published = False
+        self._direct = options.direct
         try:
-            self._direct = options.direct
-            flags = NEW_FILE | (os.O_DIRECT if options.direct else 0)
-            self._descriptor = os.open(self._temporary, flags, 0o666)
+            self._descriptor = os.open(self._temporary, NEW_FILE | self._direct * os.O_DIRECT, 0o666)
         except OSError as error:
-            if error.errno not in _UNSUPPORTED or not options.direct:
+            if error.errno not in _UNSUPPORTED or not self._direct:
                 raise
             self._direct = False
             self._temporary.unlink(missing_ok=True)  # some kernels make the file before they refuse O_DIRECT
@@ -239,7 +230,7 @@ class FileDraft(Draft):
     def publish(self) -> None:
         try:
             self._temporary.replace(self._path)
-        except IsADirectoryError:  # an empty one is in nobody's way
+        except IsADirectoryError:  # an empty folder may go
             self._path.rmdir()
             self._temporary.replace(self._path)
         self._published = True

@@ -1,4 +1,4 @@
-"""Files of a mounted file system as samples: preadv(2), O_DIRECT, and what the page cache has of them."""
+"""Files of a mounted file system as samples: preadv(2), O_DIRECT, and their pages in the page cache."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ from contextlib import suppress
 from pathlib import Path
 
 from emulator.config.storage import Cache
-from emulator.errors import DatasetError, storage_error, storage_errors
+from emulator.errors import storage_error, storage_errors
 from emulator.storage.base import (
     HEAD,
     SKIM,
     Blob,
     Cancelled,
     CheckHead,
-    ReadStats,
     Scanner,
     Storage,
     Wanted,
     closed,
     cut_short,
+    missing,
     wrong_size,
 )
+from emulator.storage.counts import ReadCounts, ReadStats
 from emulator.units import BLOCK_BYTES
 
 _SAMPLED_OPENS = 8
-"""Every eighth open is looked at with mincore: it costs as much as a small read."""
+"""Every so many opens the file's pages are looked up with mincore: that costs as much as a small read."""
 _SAMPLED_BYTES = 64 * 2**20
-"""Bytes of a file that are looked at, at most."""
+"""Bytes of a file that are looked up, at most."""
 _MOST_BYTES = 2**60
 """Largest size of a file."""
 _MOST_PIECES = 1000
-"""Buffers of one preadv: Linux takes 1024."""
+"""Most buffers of one preadv: Linux takes 1024."""
 _MOST_SIZES = 256
-"""Sizes of requests whose places are kept."""
+"""Most sizes of requests whose buffers a scanner keeps."""
 _TMPFS = 0x01021994
 """The magic number that statfs returns for tmpfs."""
 _HUGE = 2 * 2**20
@@ -52,10 +53,10 @@ _HUGE = 2 * 2**20
 class PosixStorage(Storage):
     """Files below `root`.
 
-    Cold: a file is pushed out of the page cache when it is opened, before its first byte is read, and when it
-    is closed unless O_DIRECT kept it out. Whether that worked is sampled into `stats`. Of a file of many
-    samples, which scanners keep open for an epoch, what the kernel has read ahead stays as long.
-    Warm: the page cache does what it does.
+    Cold: a file is evicted from the page cache when it is opened, before its first byte is read, and again
+    when it is closed unless O_DIRECT kept it out. Whether that worked is sampled into `stats`. Scanners keep
+    a file of many samples open for an epoch, and what the kernel has read ahead of it stays as long.
+    Warm: the page cache is left alone.
     """
 
     def __init__(self, root: Path, *, direct: bool, cache: Cache, stats: ReadStats | None = None) -> None:
@@ -67,17 +68,15 @@ class PosixStorage(Storage):
         self._prefix = os.fspath(root) + "/"
         self._opens = 0
         self.alignment = BLOCK_BYTES if direct else 1
-        """Offsets, lengths and addresses of reads must be multiples of this."""
         self.evicts_on_close = cache == "cold" and not direct
 
     def open(self, name: str, size: int | None = None) -> PosixBlob:
-        """Raises as Storage.open does; whether a file has `size` bytes is for the caller to compare."""
-        path = self._prefix + name
-        fd, length = self.descriptor(path)
-        return PosixBlob(fd, path, length, self.alignment, self.evicts_on_close)
+        """Raises as Storage.open does; the caller compares the size."""
+        path = self.path(name)
+        return PosixBlob(self, path, *self.descriptor(path))
 
     def library_path(self, name: str) -> tuple[str, int]:
-        path = self._prefix + name
+        path = self.path(name)
         fd, length = self.descriptor(path)
         os.close(fd)
         return path, length
@@ -86,21 +85,19 @@ class PosixStorage(Storage):
         return PosixScanner(self, buffer, files, give_way)
 
     def path(self, name: str) -> str:
-        """The path of the file `name`."""
+        """Return the path of the file `name`."""
         return self._prefix + name
 
     def descriptor(self, path: str) -> tuple[int, int]:
-        """A file, open, and its bytes. Raises as `open` does."""
+        """Open a file; return its descriptor and its bytes. Raises as `open` does."""
         try:
             fd = os.open(path, self._flags)
         except (FileNotFoundError, NotADirectoryError):
-            raise DatasetError(
-                f"the sample {path} is not there", "regenerate the dataset or check its path"
-            ) from None
+            raise missing(path) from None
         except OSError as error:
             raise storage_error(error, "cannot open") from None
         try:
-            length = os.lseek(fd, 0, os.SEEK_END)  # a seventh of what fstat takes
+            length = os.lseek(fd, 0, os.SEEK_END)  # a seventh of the time of fstat
         except OSError:
             length = -1
         if not 0 <= length <= _MOST_BYTES:  # a folder: reading it says so
@@ -109,11 +106,12 @@ class PosixStorage(Storage):
             evict(fd)
             self._opens += 1
             if self._opens % _SAMPLED_OPENS == 1:
-                self.stats.add_pages(*resident_pages(fd, 0, min(length, _SAMPLED_BYTES)))
+                sampled, resident = resident_pages(fd, 0, min(length, _SAMPLED_BYTES))
+                self.stats.absorb(ReadCounts(pages_sampled=sampled, pages_resident=resident))
         return fd, length
 
     def close(self, fd: int) -> None:
-        """Let go of what `descriptor` gave."""
+        """Close what `descriptor` opened."""
         if self.evicts_on_close:
             evict(fd)
         os.close(fd)
@@ -122,53 +120,49 @@ class PosixStorage(Storage):
 class PosixBlob(Blob):
     """One open file."""
 
-    __slots__ = ("_evict", "_fd")
+    __slots__ = ("_fd", "_storage")
 
-    def __init__(self, fd: int, name: str, size: int, alignment: int, evict_on_close: bool) -> None:
-        self.name = name
+    def __init__(self, storage: PosixStorage, path: str, fd: int, size: int) -> None:
+        self.name = path
         self.size = size
-        self.alignment = alignment
+        self.alignment = storage.alignment
         self._fd = fd
-        self._evict = evict_on_close
+        self._storage = storage
 
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        return self.skim(offset, len(buffer), buffer)
-
-    def skim(self, offset: int, length: int, buffer: memoryview) -> int:
-        """The kernel copies all bytes, but into memory that stays in the processor's cache."""
+    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
+        asked = len(buffer) if length is None else length
         try:
-            return _filled(self._fd, buffer, HEAD, offset, 0, length, self.alignment)
+            return _filled(self._fd, buffer, HEAD, offset, 0, asked, self.alignment)
         except OSError as error:
             error.filename = self.name
             raise storage_error(error, "cannot read") from None
 
     def close(self) -> None:
         if self._fd >= 0:
-            if self._evict:
-                evict(self._fd)
-            os.close(self._fd)
+            self._storage.close(self._fd)
             self._fd = -1
 
 
 class PosixScanner(Scanner):
-    """THE loop of small requests: nothing is done for a request but the request."""
+    """Reads many small requests in one loop, which does nothing per request but the request."""
 
     def __init__(
         self, storage: PosixStorage, buffer: memoryview, files: int, give_way: Callable[[], None]
     ) -> None:
         self._storage = storage
-        # Without O_DIRECT bytes that nobody wants need no room of their own. With it, a device writes a
-        # request in any order, and not every driver takes the same page twice.
+        # Unwanted bytes are read over each other. Not with O_DIRECT: a device writes a request in any order,
+        # and not every driver takes the same page twice.
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
         self._files = files
-        self._kept: OrderedDict[str, int] = OrderedDict()  # the file that was used last comes last
+        self._kept: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
         self._places: dict[int, Sequence[memoryview]] = {}
         self._give_way = give_way
-        # The kernel reads what is in memory, or says that it would have to wait. All of tmpfs is memory.
+        # With RWF_NOWAIT the kernel reads what is in memory, or says that it would have to wait. All of tmpfs
+        # is memory.
         self._prompt = 0 if _in_memory(storage.root) else os.RWF_NOWAIT
         self.waits = storage.cache == "cold"
 
-    def scan(
+    def scan(  # complex on purpose: a call per file or request would show in the CPU of small ones
         self,
         wanted: Sequence[Wanted],
         check_head: CheckHead,
@@ -207,20 +201,20 @@ class PosixScanner(Scanner):
                             low -= offset % alignment
                             asked = padded(offset + length, alignment) - low
                         if into is None:
-                            # Of bytes that nobody wants, those that a file begins with stay where they are.
+                            # Negative for the first bytes of a file, which stay where they are.
                             key = asked if offset else -asked
                             places = known.get(key) or self._placed(key)
                         else:
                             places = (into[useful : useful + length],)
                         try:
-                            # By its name: run.watch reads off the stack which call hangs.
                             done = os.preadv(fd, places, low, flags)
                         except OSError as error:
                             if not flags:
                                 raise
                             done, self.waits = 0, error.errno == errno.EOPNOTSUPP
                         if done < asked and low + done < offset + length:
-                            flags, may_wait = self._wait(), True
+                            self._give_way()
+                            flags, may_wait = 0, True
                             room, head = self._room(offset) if into is None else (into[useful:], 0)
                             done = _filled(fd, room, head, low, done, asked, alignment)
                             if low + done < offset + length:
@@ -241,29 +235,23 @@ class PosixScanner(Scanner):
                     check_head(first[: min(size, HEAD)], size, name)
         finally:
             tally.begin = 0.0
-            tally.add_all(delivered, times)
+            tally.add(delivered, times)
             tally.on_core += time.thread_time() - worked
         return useful
 
     def _room(self, offset: int) -> tuple[memoryview, int]:
-        """Room and head (see `_places`) of a request from `offset` on that nobody wants: not over the head of
-        its file."""
+        """Return room and head (see `_places`) of an unwanted request: not over the head of its file."""
         return (self._buffer[HEAD:], 0) if offset else (self._buffer, HEAD)
 
     def _placed(self, key: int) -> Sequence[memoryview]:
-        """The places of a request of `abs(key)` bytes; negative: of the first bytes of a file."""
+        """Return the places of a request of `abs(key)` bytes; negative at the start of a file."""
         if len(self._places) == _MOST_SIZES:
             self._places.clear()
         places = self._places[key] = _places(*self._room(max(0, key)), 0, abs(key))
         return places
 
-    def _wait(self) -> int:
-        """Let others read while this thread waits for the storage; the flags of a request that does."""
-        self._give_way()
-        return 0
-
     def _open(self, name: str, size: int, whole: bool) -> int:
-        """A file, open; one that is read in pieces stays so. Raises as Storage.open does."""
+        """Open a file; one that is read in pieces stays open. Raises as Storage.open does."""
         path = self._storage.path(name)
         fd, found = self._storage.descriptor(path)
         if found != size:
@@ -281,8 +269,10 @@ class PosixScanner(Scanner):
 
 
 def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[memoryview]:
-    """Split bytes `done` to `length` of a request: the first `head` to stay, all others over each other
-    where `room` is shorter than the request."""
+    """Return buffers for bytes `done` to `length` of a request.
+
+    If `room` is shorter than the request, its first `head` bytes stay and all others go over each other.
+    """
     if length <= len(room):
         return (room[done:length],)
     pieces = [room[done:head]] if done < head else []
@@ -295,10 +285,10 @@ def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[mem
 
 
 def _filled(fd: int, room: memoryview, head: int, offset: int, done: int, length: int, alignment: int) -> int:
-    """Go on with a request of which `done` bytes have come; those that it has at the end.
+    """Finish a request that has `done` bytes; return the bytes that it has at its end.
 
-    A short read is no end of the file: a signal or a server may cut one anywhere. With O_DIRECT one that does
-    not end with a block is.
+    A short read need not be the end of the file: a signal or a server may cut one anywhere. With O_DIRECT,
+    one that does not end with a block is.
     """
     while done < length and done % alignment == 0:
         more = os.preadv(fd, _places(room, head, done, length), offset + done)
@@ -320,22 +310,22 @@ def _libc() -> ctypes.CDLL:
 
 
 def _in_memory(folder: Path) -> bool:
-    """True when `folder` lies in memory (tmpfs)."""
+    """Return True if `folder` is in memory (tmpfs)."""
     told = ctypes.create_string_buffer(256)
     failed = _libc().statfs(os.fsencode(folder), told)
     return not failed and int.from_bytes(told.raw[:4], sys.byteorder) == _TMPFS
 
 
 def evict(fd: int) -> None:
-    """Ask the kernel to drop the clean pages of an open file. A file system may decline."""
+    """Ask the kernel to drop the clean pages of an open file; a file system may decline."""
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def resident_pages(fd: int, offset: int, size: int) -> tuple[int, int]:
-    """(pages, pages in the page cache) of `size` bytes from `offset`, a multiple of the page size.
+    """Return (pages, pages in the page cache) of `size` bytes from `offset`, a multiple of the page size.
 
-    (0, 0) when it cannot be known: nothing to map, no mmap on this file system, or a file that the caller
-    neither owns nor may write, about which Linux tells nothing true (since 5.2, mincore(2)).
+    (0, 0) if that is unknown: nothing to map, no mmap on this file system, or a file that the caller neither
+    owns nor may write, for which Linux does not tell (since 5.2, mincore(2)).
     """
     if size <= 0:
         return 0, 0
@@ -359,9 +349,9 @@ def resident_pages(fd: int, offset: int, size: int) -> tuple[int, int]:
 
 
 def probe_direct(folder: Path) -> bool:
-    """True when the file system of `folder` takes O_DIRECT reads; False when it cannot be tried.
+    """Return True if the file system of `folder` takes O_DIRECT reads; False if it cannot be tried.
 
-    Tries the first non-empty file, or a nameless one where the folder has none. Raises StorageError.
+    Tries the first file with content, or a nameless one if there is none. Raises StorageError.
     """
     with storage_errors("cannot try O_DIRECT"):
         try:
@@ -388,16 +378,16 @@ def probe_direct(folder: Path) -> bool:
 
 
 def aligned_buffer(size: int) -> memoryview:
-    """`size` bytes of private memory, aligned to 2 MiB where it is as large, else to a page.
+    """Return `size` bytes of private memory, aligned to 2 MiB if it is as large, else to a page.
 
     O_DIRECT asks for the alignment. Huge pages spare the TLB, and O_DIRECT has to pin fewer of them: preadv
-    from the page cache was twice as fast into them, and a virtual machine's disk three times (DESIGN.md).
-    Pages come into being when they are first written; the memory is freed when the view is dropped.
+    from the page cache was twice as fast into them, and a virtual machine's disk three times.
+    Pages that are never written take no memory; it is freed when the view is dropped.
     """
     if size < _HUGE:
         return memoryview(_private(size))[:size]
     area = _private(size + _HUGE)
-    # Only kernels since 6.7 align large areas by themselves; what is cut off is never touched.
+    # Only kernels since 6.7 align large areas themselves; the bytes cut off are never touched.
     start = -ctypes.addressof(ctypes.c_char.from_buffer(area)) % _HUGE
     return memoryview(area)[start : start + size]
 
@@ -410,5 +400,5 @@ def _private(size: int) -> mmap.mmap:
 
 
 def padded(size: int, alignment: int = BLOCK_BYTES) -> int:
-    """`size` rounded up to a multiple of `alignment`."""
+    """Return `size` rounded up to a multiple of `alignment`."""
     return -(-size // alignment) * alignment

@@ -1,13 +1,9 @@
-"""A storage slowed down to a known bandwidth and latency: the ranks of a node share the bandwidth.
+"""A storage slowed down to a known bandwidth and latency, which the ranks of a host share.
 
 The emulated device is one number in shared memory, `tail`: the time until which it is booked. A read is cut
-into chunks. Each chunk books the device from max(tail, now - burst) on for bytes / rate seconds, does the
+into chunks. Each chunk books the device for bytes / rate seconds, from max(tail, now - burst) on, does the
 real read meanwhile, and sleeps until its booking ends. So the device costs no process and no CPU, and late
-wake-ups do not add up: a chunk that wakes late has still booked its right end, and the next one begins there,
-unless that is longer ago than the burst.
-
-A rank holds one booking at a time, whatever the number of its reader threads and processes. Ranks that all
-want data therefore share the bandwidth equally; without that, one with more readers would get more of it.
+wake-ups do not add up: the next booking begins where the last one ended, not when its reader woke.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,9 +26,9 @@ from emulator.storage.base import HEAD, Blob, Closing, Storage, WrappedBlob
 from emulator.units import BLOCK_BYTES
 
 _BURST_NS = 10_000_000
-"""Time that a booking may reach back: it makes up for late wake-ups; an idle device saves no more."""
+"""Longest time that a booking may reach back, to make up for late wake-ups; an idle device saves no more."""
 _CHUNK_SECONDS = 0.002
-"""A chunk takes about as long: short enough to take turns, long enough for a sleep to be exact."""
+"""Duration of a chunk: short enough to take turns, long enough for an exact sleep."""
 _CHUNK_LEAST = 64 * 1024
 _CHUNK_MOST = 4 * 1024 * 1024
 _TAIL = struct.Struct("q")
@@ -43,11 +39,14 @@ _RANK_LOCKS = 64
 
 
 class NodeLimiter(Closing):
-    """The bandwidth of one emulated device, shared by the ranks of a node through a small file.
+    """The bandwidth of one emulated device, which the ranks of a host share through a small file.
 
-    The first rank creates it, the others join by `path`, and when all have it open `unlink` removes the name,
-    so that nothing is left behind however the ranks end. Pickled, it is joined through the rank's open file
-    by worker processes, which share their rank's part of the bandwidth.
+    The first rank creates it, the others join by `path`, and `unlink` removes the name when all have it open,
+    so that nothing is left behind however the ranks end. Worker processes unpickle it: they join through the
+    rank's open file, and share its part of the bandwidth.
+
+    A rank holds one booking at a time, whatever the number of its reader threads and processes. So ranks that
+    all want data get equal bandwidth; otherwise one with more readers would get more.
     """
 
     def __init__(self, path: str, fd: int, rate: float, latency: float, rank: int) -> None:
@@ -65,7 +64,7 @@ class NodeLimiter(Closing):
 
     @classmethod
     def create(cls, rate: float, latency: float, rank: int) -> NodeLimiter:
-        """A new device of `rate` bytes/s and `latency` seconds per request. Raises StorageError."""
+        """Make a device of `rate` bytes/s and `latency` seconds per request. Raises StorageError."""
         with storage_errors("cannot make the shared file of the shaped storage"):
             fd, path = tempfile.mkstemp(prefix="feedrate-", dir=memory_folder())
             os.truncate(fd, mmap.PAGESIZE)
@@ -73,13 +72,13 @@ class NodeLimiter(Closing):
 
     @classmethod
     def join(cls, path: str, rate: float, latency: float, rank: int) -> NodeLimiter:
-        """The device that another process of this node made. Raises StorageError."""
+        """Open the device that another process of this host made. Raises StorageError."""
         with storage_errors("cannot open the shared file of the shaped storage"):
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         return cls(path, fd, rate, latency, rank)
 
     def unlink(self) -> None:
-        """Remove the file's name; those who have it open keep it."""
+        """Remove the file's name; processes that have it open keep it."""
         with suppress(FileNotFoundError):
             Path(self.path).unlink()
 
@@ -94,31 +93,29 @@ class NodeLimiter(Closing):
 
     @contextmanager
     def booked(self, size: int) -> Iterator[None]:
-        """Hold this rank's turn for as long as the device takes for `size` bytes.
-
-        It takes two locks: the kernel's keeps out the other processes of the rank, but not the threads of
-        this one, which share its open file. Those take turns in the order of asking.
-        """
+        """Hold this rank's turn while the device takes its time for `size` bytes."""
+        # Two locks: the kernel's keeps out other processes of the rank, but not this one's threads, which share
+        # its open file. They take turns in the order of asking.
         with self._turn, self._locked(_RANK_LOCKS + self.rank):
             end = self._book(size)
             yield
             _sleep_until(end)
 
     def _book(self, size: int) -> int:
-        """The time in nanoseconds at which the device is through with `size` bytes."""
+        """Book `size` bytes; return the time at which the device has done them, in nanoseconds."""
         with self._locked(0):
             try:
                 tail: int = _TAIL.unpack_from(self._shared)[0]
                 end = max(tail, time.monotonic_ns() - _BURST_NS) + round(size / self.rate * 1e9)
                 _TAIL.pack_into(self._shared, 0, end)
-            except ValueError:  # mmap's word for "closed": a reader that outlived its loader
+            except ValueError:  # the mmap is closed: a reader outlived its loader
                 raise StorageError("the shaped storage is closed") from None
         return end
 
     @contextmanager
     def _locked(self, byte: int) -> Iterator[None]:
-        # A lock of the open file description: the kernel drops it when its process dies, and unlike
-        # a POSIX record lock it holds between two openings within one process.
+        # An open file description lock: the kernel drops it when its process dies, and unlike a POSIX record
+        # lock it works between two openings within one process.
         with storage_errors("cannot lock the shared file of the shaped storage"):
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, _FLOCK.pack(fcntl.F_WRLCK, 0, byte, 1, 0))
         try:
@@ -129,7 +126,7 @@ class NodeLimiter(Closing):
 
 
 class _Turn:
-    """A lock that is handed on in the order of asking: no reader thread overtakes an earlier one."""
+    """A fair lock: threads get it in the order of asking."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -155,7 +152,7 @@ class _Turn:
 
 
 class ShapedStorage(Storage):
-    """`inner`, no faster than `limiter` allows."""
+    """A storage that is no faster than `limiter` allows."""
 
     turns = True
 
@@ -170,7 +167,7 @@ class ShapedStorage(Storage):
 
 
 class ShapedBlob(WrappedBlob):
-    """One open sample, slowed down: its requests are read in chunks, booked one after the other."""
+    """One open sample whose requests are read in chunks, booked one after the other."""
 
     __slots__ = ("_limiter",)
 
@@ -178,31 +175,21 @@ class ShapedBlob(WrappedBlob):
         super().__init__(inner)
         self._limiter = limiter
 
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        return self._in_chunks(
-            offset, len(buffer), lambda at, size: self._inner.read_into(offset + at, buffer[at : at + size])
-        )
-
-    def skim(self, offset: int, length: int, buffer: memoryview) -> int:
-        def skim(at: int, size: int) -> int:
-            # The chunks after the first must leave the head that it kept alone.
-            return self._inner.skim(offset + at, size, buffer[HEAD:] if at else buffer)
-
-        return self._in_chunks(offset, length, skim)
-
-    def _in_chunks(self, offset: int, length: int, read: Callable[[int, int], int]) -> int:
-        """`read(bytes since offset, bytes)` chunk by chunk, each as long as the device takes for it."""
-        limiter = self._limiter
+    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
+        limiter, asked = self._limiter, len(buffer) if length is None else length
+        whole = asked <= len(buffer)
         if limiter.latency > 0:
             _sleep_until(time.monotonic_ns() + round(limiter.latency * 1e9))
         done = 0
-        while done < length:
-            size = min(limiter.chunk, length - done)
+        while done < asked:
+            size = min(limiter.chunk, asked - done)
             useful = min(size, self.size - offset - done)  # O_DIRECT asks for more than the file's end has
             if useful <= 0:
                 break
+            # Later chunks of unwanted bytes must leave the head that the first one read.
+            room = buffer[done : done + size] if whole else buffer[HEAD:] if done else buffer
             with limiter.booked(useful):
-                got = read(done, size)
+                got = self._inner.read_into(offset + done, room, size)
             done += got
             if got < useful:
                 break

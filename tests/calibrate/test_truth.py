@@ -14,7 +14,7 @@ from emulator.config.workload import load_loader
 from emulator.dataset.manifest import read_manifest
 from emulator.plugins.calibrate.models import MODELS, ComputeMode, Model, Request
 from emulator.plugins.calibrate.truth import Pairs, replayed, summary_lines, validate, verdict
-from emulator.storage.base import TimedStorage
+from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 

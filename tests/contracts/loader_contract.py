@@ -23,7 +23,8 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, FeedrateError, StorageError
 from emulator.loader.base import Loader
 from emulator.order import Portion, Read
-from emulator.storage.base import Storage, TimedStorage
+from emulator.storage.base import Storage
+from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage
 
 SPEC = LoaderSpec(batch_size=3, workers=2, prefetch=3, block_bytes=2**16, crop=(8, 9, 10), stall_timeout=30)

@@ -23,7 +23,7 @@ from contracts.loader_contract import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emulator.storage.base import TimedStorage
+from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer, probe_direct
 
 __all__ = ["files", "pipe"]

@@ -19,7 +19,7 @@ from emulator.dataset.grow import random_sources
 from emulator.errors import DatasetError
 from emulator.loader import make_loader
 from emulator.order import EpochPlan, Portion, Read, portions
-from emulator.storage.base import TimedStorage
+from emulator.storage.counts import TimedStorage
 from emulator.storage.posix import PosixStorage, evict, probe_direct, resident_pages
 
 EACH = 20

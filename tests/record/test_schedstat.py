@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.record.schedstat import Books, Stretch, _Thread, divided
-from emulator.storage.base import ReadStats
+from emulator.storage.counts import ReadStats
 
 share = st.floats(0, 1)
 
@@ -81,7 +81,7 @@ def test_real_threads():
         end = time.monotonic() + 0.3
         while time.monotonic() < end:
             sum(range(1000))
-        tally.add(1, 0.0)
+        tally.add(1, [0.0])
         worked.set()
         seen.wait()
 

@@ -12,7 +12,7 @@ import pytest
 from emulator.loader.base import Batch
 from emulator.record.schedstat import Books
 from emulator.run.account import Accounted
-from emulator.storage.base import ReadStats
+from emulator.storage.counts import ReadStats
 
 
 class Reading:
@@ -37,7 +37,7 @@ class Reading:
             else:
                 time.sleep(0.003)
             tally.begin = 0.0
-            tally.add(1, time.monotonic() - began)
+            tally.add(1, (time.monotonic() - began,))
             tally.on_core += time.thread_time() - worked
             self._made.put(Batch(1, 1, time.monotonic(), began))
 

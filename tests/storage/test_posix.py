@@ -6,7 +6,6 @@ import mmap
 import os
 import threading
 import time
-from array import array
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,8 @@ import pytest
 from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
 
 from emulator.errors import DatasetError, StorageError
-from emulator.storage.base import HEAD, ReadStats, TimedStorage, Wanted
+from emulator.storage.base import HEAD, Wanted
+from emulator.storage.counts import ReadStats, TimedStorage
 from emulator.storage.posix import PosixStorage, aligned_buffer, evict, probe_direct, resident_pages
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
@@ -176,8 +176,7 @@ def test_stats_are_exact_and_add_up(folder: Path) -> None:
 )
 def test_latencies_are_filed_under_the_next_edge(microseconds: float, edge: int) -> None:
     stats = ReadStats()
-    stats.mine().add(1, microseconds / 1e6)
-    stats.mine().add_all(2, array("d", [microseconds / 1e6] * 2))
+    stats.mine().add(3, [microseconds / 1e6] * 3)
     assert stats.snapshot().latencies == {edge: 3}
 
 

@@ -19,7 +19,8 @@ from emulator.config.storage import ObjectURL, parse_place
 from emulator.errors import DatasetError, FeedrateError, SpecError, StorageError
 from emulator.plugins.objects.objects import ObjectStore
 from emulator.storage import open_store
-from emulator.storage.base import HEAD, Store, TimedStorage, WriteOptions
+from emulator.storage.base import HEAD, Store, WriteOptions
+from emulator.storage.counts import TimedStorage
 
 __all__ = ["folder"]
 
@@ -65,7 +66,7 @@ def test_a_read_that_fails_is_repeated_and_counted(samples: Endpoint, kind: str,
     with source.open("large", size) as blob:
         buffer = memoryview(bytearray(size))
         if skim:
-            assert blob.skim(0, size, buffer) == size
+            assert blob.read_into(0, buffer[: 2 * HEAD], size) == size
             assert buffer[:HEAD] == content("large")[:HEAD]
         else:
             assert read_whole(blob, 2**20) == content("large")

@@ -25,7 +25,7 @@ from emulator.record.machine import cpu_seconds, memory_bytes
 from emulator.record.out import ResultFolder, claim_failure
 from emulator.record.result import Checkpoint, Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
-from emulator.storage.base import ReadStats
+from emulator.storage.counts import ReadStats
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import show_bytes, show_rate, show_seconds
 

@@ -16,17 +16,8 @@ from emulator.config.storage import Cache, ObjectURL
 from emulator.errors import DatasetError, StorageError
 from emulator.files import Owner
 from emulator.launch.watch import storage_timeout
-from emulator.storage.base import (
-    HEAD,
-    Appender,
-    Blob,
-    Draft,
-    ReadStats,
-    RetryKind,
-    Store,
-    WriteOptions,
-    wrong_size,
-)
+from emulator.storage.base import HEAD, Appender, Blob, Draft, Store, WriteOptions, missing, wrong_size
+from emulator.storage.counts import ReadCounts, ReadStats, RetryKind
 from emulator.units import show_seconds
 
 Value = TypeVar("Value")
@@ -122,7 +113,7 @@ class ObjectStore(Store):
                         "see the log of the object store; --storage-timeout 2min and the URL's "
                         "?retries=10&timeout=60s wait for longer",
                     ) from None
-                self.stats.add_retry(trouble.kind)
+                self.stats.absorb(ReadCounts(retries={trouble.kind: 1}))
                 # At random, so that the ranks that failed together do not come back together.
                 time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  a pause's jitter, no secret
                 pause = min(pause * _GROWTH, _LONGEST)
@@ -242,24 +233,11 @@ class ObjectBlob(Blob):
         """The ETag of the first read, where the store has them: it must stay the same."""
         self._store = store
 
-    def read_into(self, offset: int, buffer: memoryview) -> int:
+    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
         """One request unless it fails."""
-
-        def keep(at: int, chunk: memoryview | bytes) -> None:
-            buffer[at : at + len(chunk)] = chunk
-
-        return self._read(offset, len(buffer), keep)
-
-    def skim(self, offset: int, length: int, buffer: memoryview) -> int:
-        def keep(at: int, chunk: memoryview | bytes) -> None:
-            if at < HEAD:
-                end = min(HEAD, at + len(chunk))
-                buffer[at:end] = chunk[: end - at]
-
-        return self._read(offset, length, keep)
-
-    def _read(self, offset: int, length: int, keep: Callable[[int, memoryview | bytes], None]) -> int:
-        wanted = min(length, self.size - offset)
+        asked = len(buffer) if length is None else length
+        room = buffer if asked <= len(buffer) else buffer[:HEAD]
+        wanted = min(asked, self.size - offset)
         done = 0
 
         def take() -> None:
@@ -267,7 +245,9 @@ class ObjectBlob(Blob):
             for chunk in self._store.chunks(self, offset + done, offset + wanted):
                 if len(chunk) > wanted - done:
                     raise TransientError("cut", "more bytes than were asked for")
-                keep(done, chunk)
+                if done < len(room):
+                    kept = chunk[: len(room) - done]
+                    room[done : done + len(kept)] = kept
                 done += len(chunk)
             if done < wanted:
                 raise TransientError("cut", "the body was cut off")
@@ -280,11 +260,6 @@ class ObjectBlob(Blob):
         """Raises DatasetError unless the object has `found` bytes."""
         if found != self.size:
             raise wrong_size(self.name, found, self.size)
-
-
-def missing(url: str) -> DatasetError:
-    """The error of an object that is not there."""
-    return DatasetError(f"the sample {url} is not there", "regenerate the dataset or check its path")
 
 
 class ObjectDraft(Draft):

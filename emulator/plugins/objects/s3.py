@@ -14,8 +14,8 @@ from functools import partial
 
 from emulator.config.storage import ObjectURL
 from emulator.errors import DatasetError, MissingError, SpecError, StorageError
-from emulator.plugins.objects.objects import ObjectBlob, ObjectStore, TransientError, missing
-from emulator.storage.base import Entry
+from emulator.plugins.objects.objects import ObjectBlob, ObjectStore, TransientError
+from emulator.storage.base import Entry, missing
 from emulator.units import show_seconds
 
 try:

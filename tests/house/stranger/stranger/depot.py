@@ -6,8 +6,8 @@ from urllib.parse import quote, unquote
 
 from emulator.errors import StorageError
 from emulator.files import write_whole
-from emulator.plugins.objects.objects import ObjectStore, missing
-from emulator.storage.base import Entry
+from emulator.plugins.objects.objects import ObjectStore
+from emulator.storage.base import Entry, missing
 
 
 class DepotStore(ObjectStore):

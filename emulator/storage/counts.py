@@ -1,0 +1,230 @@
+"""Count and time reads: `TimedStorage` wraps any storage, and each thread writes a tally of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.storage.base import Blob, Scanner, Storage, WrappedBlob
+
+RetryKind = Literal["timeout", "busy", "cut", "connection"]
+"""Reason of a repetition: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""
+
+EDGES = tuple(sorted({round(10 ** (step / 231)) for step in range(9 * 231 + 1)}))
+"""Upper edges of the latency histogram in microseconds, 1 us to 1000 s, 1 % apart from 100 us on; the last
+bucket has all longer requests, too."""
+_UPPER = np.array(EDGES[:-1])
+
+
+class ReadCounts(NamedTuple):
+    """The cost of reads up to one moment."""
+
+    bytes: int = 0
+    """Bytes delivered."""
+    latencies: Mapping[int, int] = {}
+    """Upper edge in microseconds -> read requests, ascending; without empty buckets."""
+    seconds: float = 0.0
+    """Seconds within read requests, summed over threads; less those on a core, where they are known."""
+    opening: float = 0.0
+    """Seconds within the opening of files, summed over threads."""
+    pages_sampled: int = 0
+    """Pages whose residency was checked after eviction and before reading."""
+    pages_resident: int = 0
+    """Pages among those that were still in the page cache."""
+    retries: Mapping[str, int] = {}
+    """RetryKind -> requests to an object store that were repeated for it."""
+    slowest: float = 0.0
+    """Seconds of the longest read request so far, in a difference of two counts as well."""
+
+    @property
+    def reads(self) -> int:
+        """Number of read requests."""
+        return sum(self.latencies.values())
+
+    def plus(self, other: ReadCounts) -> ReadCounts:
+        """Return the sum of both."""
+        return self._with(other, 1)
+
+    def less(self, earlier: ReadCounts) -> ReadCounts:
+        """Return the counts since `earlier`."""
+        return self._with(earlier, -1)
+
+    def _with(self, other: ReadCounts, sign: int) -> ReadCounts:
+        sums = [_added(mine, its, sign) for mine, its in zip(self, other, strict=True)]
+        return ReadCounts(*sums)._replace(slowest=max(self.slowest, other.slowest))
+
+
+def _added(mine: Any, other: Any, sign: int) -> Any:
+    if not isinstance(mine, Mapping):
+        return mine + sign * other
+    sums = {key: mine.get(key, 0) + sign * other.get(key, 0) for key in sorted({**mine, **other})}
+    return {key: count for key, count in sums.items() if count}
+
+
+_TOGETHER = 256
+"""Requests that are put into the histogram together: one by one, that costs a tenth of a small request."""
+
+
+class Tally:
+    """The counts of one thread, which writes them without a lock; any thread may read them."""
+
+    __slots__ = ("_filed", "begin", "bytes", "on_core", "opening", "requests", "seconds", "thread")
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        """The kernel's number of the thread."""
+        self.bytes = 0
+        self.requests = 0
+        """Number of finished read requests."""
+        self.seconds = 0.0
+        """Seconds within finished read requests."""
+        self.opening = 0.0
+        """Seconds within openings: not read requests, but they may wait for the storage, too."""
+        self.on_core = 0.0
+        """Seconds of CPU within requests, where known: the thread does not wait for the storage then."""
+        self.begin = 0.0
+        """Start of the request, opening or scan under way, in seconds of time.monotonic; 0.0 if none is."""
+        self._filed = (np.zeros(len(EDGES), np.int64), 0.0, array("d"))
+        """The histogram, its longest request, and seconds of the requests that are not in it yet."""
+
+    def within(self, now: float) -> float:
+        """Return seconds within requests and openings up to `now` (time.monotonic), less those on a core."""
+        begin = self.begin
+        return self.seconds - self.on_core + self.opening + (now - begin if 0 < begin < now else 0.0)
+
+    @contextmanager
+    def opens(self) -> Iterator[None]:
+        """Time the body as the opening of a file."""
+        self.begin = begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.opening += time.monotonic() - begin
+            self.begin = 0.0
+
+    def add(self, size: int, seconds: Sequence[float]) -> None:
+        """Add requests that took `seconds` each and delivered `size` bytes together."""
+        self.bytes += size
+        self.requests += len(seconds)
+        self.seconds += sum(seconds)
+        new = self._filed[2]
+        new.extend(seconds)
+        if len(new) >= _TOGETHER:
+            self._filed = (*self._histogram(), array("d"))
+
+    def counts(self) -> ReadCounts:
+        """Return the counts so far."""
+        buckets, slowest = self._histogram()
+        latencies = {EDGES[at]: int(buckets[at]) for at in np.flatnonzero(buckets)}
+        seconds = self.seconds - self.on_core
+        return ReadCounts(self.bytes, latencies, seconds, self.opening, slowest=slowest)
+
+    def _histogram(self) -> tuple[NDArray[np.int64], float]:
+        """Return the requests in each bucket, and the seconds of the longest."""
+        buckets, slowest, new = self._filed
+        taken = np.frombuffer(new[:])  # a copy, because an array with a view on it cannot grow
+        found = np.searchsorted(_UPPER, taken * 1e6)
+        return buckets + np.bincount(found, minlength=len(EDGES)), float(taken.max(initial=slowest))
+
+
+class ReadStats:
+    """The counts of one rank: the sum over its threads' tallies and its worker processes.
+
+    A copy that travels to a worker process starts at zero. The worker returns `drain()` of its copy now and
+    then, and the rank adds it with `absorb`.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the list of tallies and `_more`
+        self._local = threading.local()
+        self._tallies: list[Tally] = []
+        self._more = self._drained = ReadCounts()
+
+    def __reduce__(self) -> tuple[type[ReadStats], tuple[()]]:
+        return (ReadStats, ())
+
+    def mine(self) -> Tally:
+        """Return the tally of the calling thread."""
+        try:
+            found: Tally = self._local.tally
+        except AttributeError:
+            found = self._local.tally = Tally(threading.get_native_id())
+            with self._lock:
+                self._tallies.append(found)
+        return found
+
+    def tallies(self) -> tuple[Tally, ...]:
+        """Return the tallies of the threads of this process."""
+        with self._lock:
+            return tuple(self._tallies)
+
+    def absorb(self, counts: ReadCounts) -> None:
+        """Add counts that no tally of this process has."""
+        with self._lock:
+            self._more = self._more.plus(counts)
+
+    def snapshot(self) -> ReadCounts:
+        """Return the counts since the last `drain`."""
+        return self._total().less(self._drained)
+
+    def drain(self) -> ReadCounts:
+        """Return the counts since the last `drain`, and start at zero again."""
+        total = self._total()
+        before, self._drained = self._drained, total
+        return total.less(before)
+
+    def _total(self) -> ReadCounts:
+        with self._lock:
+            tallies, total = tuple(self._tallies), self._more
+        for tally in tallies:
+            total = total.plus(tally.counts())
+        return total
+
+
+class TimedStorage(Storage):
+    """`inner`, with every read request counted and timed into its `stats`."""
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.stats = inner.stats
+        self.alignment = inner.alignment
+        self.turns = inner.turns
+        self.evicts_on_close = inner.evicts_on_close
+
+    def open(self, name: str, size: int | None = None) -> TimedBlob:
+        with self.stats.mine().opens():
+            return TimedBlob(self.inner.open(name, size), self.stats)
+
+    def library_path(self, name: str) -> tuple[str, int] | None:
+        with self.stats.mine().opens():
+            return self.inner.library_path(name)
+
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
+        return self.inner.scanner(buffer, files, give_way)  # which counts and times its requests itself
+
+
+class TimedBlob(WrappedBlob):
+    """One open sample, timed."""
+
+    __slots__ = ("_stats",)
+
+    def __init__(self, inner: Blob, stats: ReadStats) -> None:
+        super().__init__(inner)
+        self._stats = stats
+
+    def read_into(self, offset: int, buffer: memoryview, length: int | None = None) -> int:
+        tally = self._stats.mine()
+        tally.begin = begin = time.monotonic()
+        try:
+            done = self._inner.read_into(offset, buffer, length)
+            tally.add(done, (time.monotonic() - begin,))
+        finally:
+            tally.begin = 0.0
+        return done
