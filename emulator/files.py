@@ -92,7 +92,7 @@ def _is_special(path: Path) -> bool:
 SCRATCH_VARIABLE = "FEEDRATE_SCRATCH"
 """Environment variable: a folder in memory that the launcher shares with its ranks and removes."""
 PREFIX_VARIABLE = "FEEDRATE_SEMAPHORES"
-"""Environment variable: prefix of the semaphores between a rank and its workers (loader.worker_server)."""
+"""Environment variable: prefix of the semaphores between a rank and its workers (loader.torch)."""
 
 
 def memory_folder() -> str | None:

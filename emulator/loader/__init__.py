@@ -7,9 +7,10 @@ from typing import Any
 from emulator.config.workload import AccessSpec, LoaderSpec
 from emulator.dataset.formats import format_named
 from emulator.dataset.formats.base import Format
-from emulator.dataset.manifest import ADOPTED
+from emulator.dataset.manifest import ADOPTED, Manifest
+from emulator.dataset.table import Column
 from emulator.errors import DatasetError
-from emulator.loader.base import Loader, LoaderPlugin, Numbers, SampleList
+from emulator.loader.base import Loader, LoaderPlugin
 from emulator.loader.reading import PartReader, WholeReader
 from emulator.registry import LOADERS
 from emulator.storage.base import Storage
@@ -38,27 +39,31 @@ DIRECT = LoaderPlugin(
 )
 
 
-def reads_by_library(kind: str, samples: SampleList, access: AccessSpec = ALL) -> bool:
+def reads_by_library(kind: str, samples: Manifest, access: AccessSpec = ALL) -> bool:
     """Return True if the loader reads whole files through the format's library. Raises DatasetError."""
-    form, owner = format_named(samples.format).read_as(access), LOADERS.load(kind)
-    foreign = _foreign(samples, form)
-    many = samples.samples_per_file > 1 or bool(access.columns) or form.partial
-    return bool(owner.tensors) and not many and not form.records and not foreign
+    form = format_named(samples.format).read_as(access)
+    if not LOADERS.load(kind).tensors or form.records:
+        return False
+    return not _in_parts(samples, form, access) and not _foreign(samples, form)
 
 
-def _foreign(samples: SampleList, form: Format) -> bool:
+def _in_parts(samples: Manifest, form: Format, access: AccessSpec) -> bool:
+    return samples.samples_per_file > 1 or bool(access.columns) or form.partial
+
+
+def _foreign(samples: Manifest, form: Format) -> bool:
     # Arrays in adopted files differ in shape and cannot be stacked into a batch: keep their bytes.
-    return getattr(samples, "recipe", "") == ADOPTED and len(form.parts(samples.names[0])) == 1
+    return samples.recipe == ADOPTED and len(form.parts(samples.names[0])) == 1
 
 
 def make_loader(
     kind: str,
     spec: LoaderSpec,
     storage: Storage,
-    samples: SampleList,
+    samples: Manifest,
     *,
     seed: int = 0,
-    checksums: Numbers | None = None,
+    checksums: Column | None = None,
     access: AccessSpec = ALL,
 ) -> Loader:
     """Make the loader `kind`, an entry point of `feedrate.loaders`, for one rank.
@@ -68,19 +73,20 @@ def make_loader(
     calls of `read`. Raises DatasetError for a format that is unknown or does not fit the workload,
     MissingError without PyTorch.
     """
-    form, columns, owner = format_named(samples.format).read_as(access), access.columns, LOADERS.load(kind)
-    crops = owner.tensors and bool(spec.crop) and not _foreign(samples, form)
-    many = samples.samples_per_file > 1 or bool(columns) or form.partial
-    if crops and (many or form.records):
-        held = f"files of {samples.samples_per_file}" if many else f"{samples.format} files"
+    form, owner = format_named(samples.format).read_as(access), LOADERS.load(kind)
+    parts = _in_parts(samples, form, access)
+    if owner.tensors and spec.crop and (parts or form.records) and not _foreign(samples, form):
+        held = f"files of {samples.samples_per_file}" if parts else f"{samples.format} files"
         raise DatasetError(
             f"crops of samples are not read out of {held}",
             "--set loader.crop=[] keeps all bytes of a sample, or use --loader direct",
         )
     reader: WholeReader
-    if (owner.tensors and not reads_by_library(kind, samples, access)) or many:
-        reader = PartReader(storage, samples, form, spec.block_bytes, checksums, columns)
+    if parts:
+        reader = PartReader(storage, samples, form, spec.block_bytes, checksums, access.columns)
     else:
-        reader = WholeReader(storage, samples, form, spec.block_bytes, checksums)
+        reader = WholeReader(
+            storage, samples, form, spec.block_bytes, checksums, reads_by_library(kind, samples, access)
+        )
     loader: Loader = owner.get()(spec, reader, seed, access.refill)
     return loader

@@ -1,13 +1,10 @@
-"""The interface of loaders, their batches, and their reader threads."""
+"""The interface of loaders, and their batches."""
 
 from __future__ import annotations
 
 import math
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from emulator.config.workload import LoaderSpec, Refill
@@ -15,9 +12,6 @@ from emulator.errors import StorageError
 from emulator.order import Portion
 from emulator.record.schedstat import Stretch
 from emulator.units import show_seconds
-
-_CLOSE_SECONDS = 1.0
-"""Seconds that `DaemonThreads.close` waits for running reads; those that hang end with the process."""
 
 
 class Made(NamedTuple):
@@ -47,37 +41,6 @@ class Batch:
     """Start of its first read, in seconds of time.monotonic; NaN if nothing was read, or it is unknown."""
     made: Made | None = field(default=None, compare=False)
     """None if threads of this process read it."""
-
-
-class Numbers(Protocol):
-    """Integers by index: an array, or a column that is read on demand."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: Any, /) -> Any: ...
-
-
-class SampleList(Protocol):
-    """The files of a dataset by index, as in its manifest."""
-
-    @property
-    def format(self) -> str:
-        """Name of the file format."""
-        ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names; for a sample in several files, of the first."""
-        ...
-
-    @property
-    def sizes(self) -> Numbers:
-        """Bytes; for a sample in several files, of all together."""
-        ...
-
-    @property
-    def samples_per_file(self) -> int:
-        """Samples in each file."""
-        ...
 
 
 @runtime_checkable
@@ -121,28 +84,3 @@ def stalled(timeout: float) -> StorageError:
         f"no batch for {show_seconds(timeout)}",
         "the storage hangs, or it is too slow for loader.stall_timeout",
     )
-
-
-class DaemonThreads:
-    """Threads that take tasks from one queue, in order, until they get None.
-
-    A read may hang forever, so they are daemons. `concurrent.futures` would join its threads at exit.
-    """
-
-    def __init__(self, count: int, name: str, work: Callable[[SimpleQueue[Any]], None]) -> None:
-        """Each of the `count` threads runs `work(tasks)`."""
-        self.tasks: SimpleQueue[Any] = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=work, args=(self.tasks,), name=f"{name}-{number}", daemon=True)
-            for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def close(self) -> None:
-        """End idle threads, and wait _CLOSE_SECONDS for the others."""
-        for _ in self._threads:
-            self.tasks.put(None)
-        deadline = time.monotonic() + _CLOSE_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))

@@ -2,8 +2,7 @@
 
 `workers` threads read the plan in order, each in requests of `block_bytes` into its own buffer, which the
 next request overwrites. So memory is workers x block_bytes for any size of samples, and the queue depth that
-the storage sees is `workers`. A thread gets several reads at once; files are read in one loop
-(storage.posix.PosixScanner).
+the storage sees is `workers`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from itertools import islice
 from queue import SimpleQueue
 
 from emulator.config.workload import LoaderSpec, Refill
-from emulator.loader.base import Batch, DaemonThreads, stalled
+from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import WholeReader
 from emulator.order import Portion, Read
 from emulator.storage.base import Closing, Scanner
@@ -28,7 +27,9 @@ from emulator.storage.posix import aligned_buffer
 _FILES = 64
 """Most files that a thread keeps open. All threads use at most a quarter of RLIMIT_NOFILE."""
 _TOGETHER = 4 * 2**20
-"""Bytes of a step's samples in one task."""
+"""Bytes of a step's samples that a thread reads in one task."""
+_CLOSE_SECONDS = 1.0
+"""Seconds that `close` waits for running reads; those that hang end with the process."""
 
 
 class _Slot:
@@ -49,8 +50,7 @@ class _Slot:
         self.error: BaseException | None = None
         self.cancelled = False
         """The consumer no longer waits for it."""
-        # Held until the batch is complete or has failed. A lock is the cheapest object to wait for with a
-        # timeout: an Event or a Future would make a condition variable for every batch.
+        # Held until the batch is complete or has failed: the cheapest object to wait for with a timeout.
         self.complete = threading.Lock()
         if tasks:
             self.complete.acquire()
@@ -91,12 +91,12 @@ class DirectLoader:
     def __init__(
         self, spec: LoaderSpec, reader: WholeReader, seed: int = 0, refill: Refill = "never"
     ) -> None:
-        """`seed` is unused: nothing is cropped. Files of many samples stay open until the next `read` if
-        closing evicts their pages, and are not kept open with `refill` = never, where there is no next
-        `read`."""
+        """`seed` is unused: nothing is cropped."""
         self._spec = spec
         self._reader = reader
         self._evicts = reader.storage.evicts_on_close
+        # If closing a file of many samples evicts its pages, it stays open until the next `read`. With refill
+        # "never" there is none, and no file is kept open.
         self._keeps = not (self._evicts and refill == "never")
         self._epoch = 0
         self._lock = threading.Lock()  # guards the counts of all slots
@@ -104,11 +104,14 @@ class DirectLoader:
         self._window: deque[_Slot] = deque()
         self._closed = False
         self._together = max(1, _TOGETHER // reader.sample_bytes())
-        self._readers = DaemonThreads(spec.workers, "reader", self._read_tasks)
+        self._tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None] = SimpleQueue()
+        # Daemons, because a read may hang forever: concurrent.futures would join its threads at exit.
+        self._readers = [threading.Thread(target=self._read_tasks, daemon=True) for _ in range(spec.workers)]
+        for thread in self._readers:
+            thread.start()
 
     def read(self, portions: Iterable[Portion]) -> Iterator[Batch]:
-        """See Loader.read. At most `prefetch` batches are read ahead; with 0 a batch is read when it is asked
-        for."""
+        """See Loader.read. Reads `prefetch` batches ahead; with 0, a batch when it is asked for."""
         self._abandon()
         self._epoch += 1
         return self._deliver(iter(portions))
@@ -141,18 +144,18 @@ class DirectLoader:
         together = min(self._together, -(-len(reads) // self._spec.workers) or 1)
         slot = _Slot(self._epoch, portion.samples, -(-len(reads) // together))
         for first in range(0, len(reads), together):
-            self._readers.tasks.put((slot, reads[first : first + together]))
+            self._tasks.put((slot, reads[first : first + together]))
         return slot
 
-    def _read_tasks(self, tasks: SimpleQueue[tuple[_Slot, Sequence[Read]] | None]) -> None:
-        """The loop of a reader thread."""
+    def _read_tasks(self) -> None:
+        """Run the loop of a reader thread."""
         buffer = aligned_buffer(self._reader.room())  # untouched pages take no memory
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         files = _FILES if limit == resource.RLIM_INFINITY else min(_FILES, limit // 4 // self._spec.workers)
         lead, epoch = _Lead(self._leading), 0
         scanner = self._reader.scanner(buffer, files if self._keeps else 0, lead.give_way)
         with lead, scanner or nullcontext():
-            while lead.take() and (task := tasks.get()) is not None:
+            while lead.take() and (task := self._tasks.get()) is not None:
                 if scanner is None or scanner.waits:
                     lead.give_way()
                 before, epoch = epoch, task[0].epoch
@@ -200,4 +203,8 @@ class DirectLoader:
     def close(self) -> None:
         self._closed = True
         self._abandon()
-        self._readers.close()
+        for _ in self._readers:
+            self._tasks.put(None)
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        for thread in self._readers:
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -10,9 +10,9 @@ import numpy as np
 
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats.base import Format, Index
-from emulator.dataset.table import ROWS_AT_ONCE
+from emulator.dataset.manifest import Manifest
+from emulator.dataset.table import Column
 from emulator.errors import DAMAGE, DatasetError, damaged
-from emulator.loader.base import Numbers, SampleList
 from emulator.order import Read
 from emulator.storage.base import (
     HEAD,
@@ -60,10 +60,11 @@ class WholeReader:
     def __init__(
         self,
         storage: Storage,
-        samples: SampleList,
+        samples: Manifest,
         form: Format,
         block: int,
-        checksums: Numbers | None = None,
+        checksums: Column | None = None,
+        arrays: bool = False,
     ) -> None:
         self.storage = storage
         self.samples = samples
@@ -71,27 +72,24 @@ class WholeReader:
         self.block = block
         """Bytes per request, a multiple of BLOCK_BYTES."""
         self.checksums = checksums
+        """CRC-32 of each sample, to be compared; None: nothing is compared."""
+        self.arrays = arrays
+        """True if a loader of tensors loads the samples' arrays by the format's library."""
 
     def room(self) -> int:
-        """Bytes of a buffer for a block, the head of its file, and the pages around its ends."""
+        """Return the bytes of a buffer for a block, the head of its file, and the pages around its ends."""
         return self.block + 3 * HEAD
 
     def size(self, index: int) -> int:
-        """Bytes of sample `index`, in all its files."""
+        """Return the bytes of sample `index`, in all its files."""
         return int(self.samples.sizes[index])
 
-    def largest(self) -> int:
-        """Bytes of the largest sample, in all its files."""
-        sizes = self.samples.sizes
-        return max(int(np.max(sizes[at : at + ROWS_AT_ONCE])) for at in range(0, len(sizes), ROWS_AT_ONCE))
-
     def sample_bytes(self) -> int:
-        """Mean bytes of a sample, estimated from the first 64 files; at least 1."""
+        """Return the mean bytes of a sample, estimated from the first 64 files; at least 1."""
         return max(1, int(np.mean(self.samples.sizes[:64])) // self.samples.samples_per_file)
 
     def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner | None:
-        """See Storage.scanner. None also with checksums, or if the manifest does not have the size of each of
-        a sample's files."""
+        """See Storage.scanner. None with checksums, too, and for samples of several files."""
         if self.checksums is not None or len(self.form.parts(self.samples.names[0])) > 1:
             return None
         return self.storage.scanner(buffer, files, give_way)
@@ -104,10 +102,7 @@ class WholeReader:
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Divide `extents`, (offset, bytes) each, into requests of a block at most."""
         block = self.block
-        for _, size in extents:
-            if size > block:
-                break
-        else:
+        if all(size <= block for _, size in extents):
             return extents
         return [
             (at, min(block, offset + size - at))
@@ -116,7 +111,7 @@ class WholeReader:
         ]
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
-        """Read `read` through `buffer` of `room()` bytes and keep nothing; the number of bytes."""
+        """Read `read` through `buffer` of `room()` bytes, keep nothing, and return the number of bytes."""
         for _ in self.pieces(read, buffer, cancelled, keep=False):
             pass
         return self.size(read.file)
@@ -187,15 +182,14 @@ class PartReader(WholeReader):
     def __init__(
         self,
         storage: Storage,
-        samples: SampleList,
+        samples: Manifest,
         form: Format,
         block: int,
-        checksums: Numbers | None = None,
+        checksums: Column | None = None,
         columns: Sequence[str] = (),
     ) -> None:
         super().__init__(storage, samples, form, block, checksums)
         self.columns = columns
-        self._whole = samples.samples_per_file == 1 and not columns and not form.partial
         self._files: dict[int, _Known] = {}  # in the order in which they were read
         self._lock = threading.Lock()
         self._making = [threading.Lock() for _ in range(64)]  # no two threads read the same footer
@@ -205,8 +199,6 @@ class PartReader(WholeReader):
         return (PartReader, given)
 
     def wanted(self, read: Read) -> Wanted:
-        if self._whole:
-            return super().wanted(read)
         if (known := self._files.get(read.file)) is None:
             name = self.samples.names[read.file]
             with self.storage.open(name, self.size(read.file)) as blob:
@@ -221,9 +213,6 @@ class PartReader(WholeReader):
     def pieces(
         self, read: Read, buffer: memoryview, cancelled: Cancelled, keep: bool = True
     ) -> Iterator[memoryview]:
-        if self._whole:
-            yield from super().pieces(read, buffer, cancelled, keep)
-            return
         known = self._files.get(read.file)
         if known is not None and self.checksums is None and not known.where.extents(read, self.block):
             return  # a stream that has not reached its next block reads nothing
@@ -252,7 +241,7 @@ class PartReader(WholeReader):
             yield request(blob, offset, length, buffer, cancelled)
 
     def _known(self, file: int, blob: Blob, name: str) -> _Known:
-        """The index of an open file, read once, and again after _INDICES_KEPT other files."""
+        """Return the index of an open file, which is read once, and again after _INDICES_KEPT other files."""
 
         # Never cancelled: h5py leaks a file whose reads fail while it opens it, and then crashes at exit.
         def peek(offset: int, length: int) -> memoryview:

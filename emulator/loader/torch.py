@@ -6,6 +6,7 @@ The DataLoader is asked for whole steps: a batch sampler hands it one `StepReque
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import math
 import multiprocessing
@@ -16,26 +17,27 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import connection
+from multiprocessing import connection, process, resource_tracker
+from multiprocessing.context import ForkServerContext
 from typing import Any
 
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import FeedrateError, RankError
-from emulator.loader import worker
+from emulator.files import PREFIX_VARIABLE
 from emulator.loader.base import Batch, stalled
-from emulator.loader.pytorch import torch
-from emulator.loader.reading import PartReader, WholeReader
+from emulator.loader.reading import WholeReader
 from emulator.loader.worker import (
     Collated,
+    DataLoader,
     RecordReader,
     SampleReader,
     StepDataset,
     StepRequest,
     Tensors,
     as_it_is,
+    set_num_threads,
     watch_calls,
 )
-from emulator.loader.worker_server import start_server
 from emulator.order import Portion
 
 _END_SECONDS = 2.0
@@ -57,17 +59,17 @@ class TorchLoader:
 
     def __init__(self, spec: LoaderSpec, whole: WholeReader, seed: int, refill: Refill = "never") -> None:
         """`seed` draws the random crops. With `refill` = epoch each `read` starts new workers."""
-        torch.set_num_threads(1)  # ranks share the cores: a pool in each would compete for them
+        set_num_threads(1)  # ranks share the cores: a pool in each would compete for them
         self._spec = spec
         self._storage = whole.storage
         self._epoch = 0
         self._helper_cpu: dict[int, float] = {}
         self._take: Callable[[Tensors], None] | None = None
         reader: SampleReader | RecordReader
-        if isinstance(whole, PartReader):
-            reader = RecordReader(whole, 0 if refill == "never" else _FILES)
-        else:
+        if whole.arrays:
             reader = SampleReader(whole, spec.crop, seed)
+        else:
+            reader = RecordReader(whole, 0 if refill == "never" else _FILES)
         self._batches = _Batches()
         self._workers: list[Any] = []
         self._iterator: Any = None
@@ -76,7 +78,7 @@ class TorchLoader:
         by_workers: dict[str, Any] = {}
         if spec.prefetch:
             try:
-                context = start_server(worker)
+                context = _started_server()
             except (OSError, EOFError):
                 raise _worker_died() from None
             by_workers = {
@@ -88,7 +90,7 @@ class TorchLoader:
                 "worker_init_fn": partial(watch_calls, self._tell),
             }
         with _quiet():
-            self._loader: torch.utils.data.DataLoader[Any] | None = torch.utils.data.DataLoader(
+            self._loader: DataLoader[Any] | None = DataLoader(
                 StepDataset(reader), batch_sampler=self._batches, collate_fn=as_it_is, **by_workers
             )
 
@@ -116,10 +118,9 @@ class TorchLoader:
         self._storage.stats.absorb(collated.counts)
         if collated.worker != os.getpid():
             self._helper_cpu[collated.worker] = collated.cpu_seconds
-        batch, size, began = collated.loaded
         if self._take is not None:
-            self._take(batch)
-        return Batch(collated.samples, size, collated.ready, began, collated.made)
+            self._take(collated.tensors)
+        return collated.batch
 
     def _next(self) -> Any:
         """Return the next batch; None after the last one. Raises FeedrateError."""
@@ -196,3 +197,77 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
         yield
+
+
+def _started_server() -> Forkserver:
+    """Start a fork server that has imported what workers need. Raises OSError, EOFError.
+
+    A fork of the rank itself would inherit its threads' locks in whatever state they are, and some MPI
+    libraries do not survive one.
+    """
+    _name_semaphores()
+    _start_tracker()
+    context = Forkserver()
+    context.set_forkserver_preload([StepDataset.__module__])
+    # The server starts with its first child. Start it here, or its imports would be part of the first step.
+    first = context.Process(target=_nothing)
+    first.start()
+    first.join()
+    return context
+
+
+class _Flag:
+    """An Event without a lock: a killed worker holds nothing."""
+
+    def __init__(self, set_already: ctypes.c_bool) -> None:
+        self._set = set_already
+
+    def set(self) -> None:
+        self._set.value = True
+
+    def is_set(self) -> bool:
+        return self._set.value
+
+
+class Forkserver(ForkServerContext):
+    """multiprocessing's fork server, with a lock-free Event.
+
+    A DataLoader tells its workers to end by an Event. A worker killed while it reads multiprocessing's own
+    would take the Event's lock along, and the rank would wait for it forever.
+    """
+
+    def Event(self) -> Any:  # noqa: N802 - as the method is called there
+        return _Flag(self.RawValue(ctypes.c_bool))
+
+
+def _nothing() -> None:
+    """Return at once: the target of the first child."""
+
+
+def _start_tracker() -> None:
+    """Start multiprocessing's resource tracker with its warnings off.
+
+    When a rank ends at an error, semaphores are left, which the launcher removes: the tracker would print a
+    page about them over the error's line.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = "ignore"
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        del os.environ["PYTHONWARNINGS"]
+        if before is not None:
+            os.environ["PYTHONWARNINGS"] = before
+
+
+def _name_semaphores() -> None:
+    """Give the semaphores between this rank and its workers the prefix that the launcher has chosen.
+
+    A killed rank cannot remove them, and mpirun kills multiprocessing's resource tracker with it. So the
+    launcher removes all semaphores with its prefix.
+    """
+    prefix = os.environ.get(PREFIX_VARIABLE, "")
+    # Private, but Python has no public way to choose the names. Without it, nothing is changed.
+    config = getattr(process.current_process(), "_config", None)
+    if prefix and config is not None:
+        config["semprefix"] = "/" + prefix

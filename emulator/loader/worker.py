@@ -1,8 +1,4 @@
-"""The dataset that a worker process of `--loader torch` reads.
-
-A worker reads a sample through the library that a training uses (np.load, nibabel, h5py): through the page
-cache, in that library's requests. The random crop and default_collate follow, as in the reference 3D U-Net.
-"""
+"""The dataset that a worker process of `--loader torch` reads."""
 
 from __future__ import annotations
 
@@ -17,18 +13,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from emulator.errors import DatasetError, FeedrateError, RankError, StorageError, unexpected
+from emulator.errors import DatasetError, FeedrateError, MissingError, RankError, StorageError, unexpected
 from emulator.launch.watch import watch_worker
-from emulator.loader.base import Made
-from emulator.loader.crop import crop_of
-from emulator.loader.library import load_sample
-from emulator.loader.pytorch import torch
-from emulator.loader.reading import PartReader, WholeReader
+from emulator.loader.arrays import crop_of, load_sample
+from emulator.loader.base import Batch, Made
+from emulator.loader.reading import WholeReader
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page
 from emulator.storage.base import Scanner, Storage
 from emulator.storage.counts import ReadCounts
 from emulator.storage.posix import aligned_buffer
+
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch then allocates large tensors on huge pages
+try:
+    import torch.utils.data
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise MissingError(
+        "the torch loader needs PyTorch", "pip install feedrate[torch], or use --loader direct"
+    ) from None
+
+DataLoader = torch.utils.data.DataLoader
+set_num_threads = torch.set_num_threads
 
 Tensors = Sequence[torch.Tensor]
 """A batch: images (float32) and labels (uint8), each of shape (samples, 1, depth, height, width). A batch of
@@ -45,7 +52,7 @@ class StepRequest(NamedTuple):
 class Loaded(NamedTuple):
     """A step's samples, read and collated."""
 
-    batch: Tensors
+    tensors: Tensors
     bytes: int
     """Bytes that were read."""
     began: float
@@ -53,7 +60,7 @@ class Loaded(NamedTuple):
 
 
 class SampleReader:
-    """Reads whole volumes and crops them. Can be pickled for a worker process."""
+    """Loads whole volumes, crops and collates them, as the reference 3D U-Net does. Can be pickled."""
 
     def __init__(self, whole: WholeReader, crop: tuple[int, ...], seed: int) -> None:
         self.whole = whole
@@ -61,7 +68,7 @@ class SampleReader:
         self.seed = seed
 
     def __call__(self, epoch: int, index: int) -> Tensors:
-        """Image and label of sample `index`, each (1, depth, height, width).
+        """Return image and label of sample `index`, each (1, depth, height, width).
 
         Raises DatasetError, StorageError.
         """
@@ -90,9 +97,9 @@ class SampleReader:
 
 
 class RecordReader:
-    """Reads a step's records into one tensor and decodes nothing. Can be pickled for a worker process."""
+    """Reads a step's records into one tensor and decodes nothing. Can be pickled."""
 
-    def __init__(self, whole: PartReader, files: int) -> None:
+    def __init__(self, whole: WholeReader, files: int) -> None:
         """`files` is the most files to keep open until the next epoch."""
         self.whole = whole
         self.files = files
@@ -142,18 +149,15 @@ def _none() -> None:
 class Collated:
     """One batch, as a worker sends it to its rank."""
 
-    loaded: Loaded
-    samples: int
-    ready: float
-    """End of collating, before the batch is sent, in seconds of time.monotonic."""
+    tensors: Tensors
+    batch: Batch
+    """Its `ready` is the end of collating, before it is sent."""
     worker: int
     """Process id of the worker."""
     cpu_seconds: float
     """User + system seconds of the worker so far."""
     counts: ReadCounts
     """The worker's read requests since its last batch."""
-    made: Made | None
-    """The worker's time by cause; None without schedstat."""
 
 
 class StepDataset(torch.utils.data.Dataset[Tensors]):
@@ -163,7 +167,7 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
     """
 
     def __init__(self, reader: SampleReader | RecordReader | FeedrateError) -> None:
-        """A dataset of `reader`, or one whose steps all return the error that kept it from being opened."""
+        """`reader` may be the error that kept it from being opened: then all steps return it."""
         self.reader = reader
         self._diary: _Diary | None = None
 
@@ -202,8 +206,8 @@ def _collated(
         return RankError(unexpected(error))
     ready, counts = time.monotonic(), reader.whole.storage.stats.drain()
     made = diary.end(before) if diary and before else None
-    samples, cpu = request.portion.samples, time.process_time()
-    return Collated(loaded, samples, ready, os.getpid(), cpu, counts, made)
+    batch = Batch(request.portion.samples, loaded.bytes, ready, loaded.began, made)
+    return Collated(loaded.tensors, batch, os.getpid(), time.process_time(), counts)
 
 
 class _Diary:

@@ -94,8 +94,8 @@ class NodeLimiter(Closing):
     @contextmanager
     def booked(self, size: int) -> Iterator[None]:
         """Hold this rank's turn while the device takes its time for `size` bytes."""
-        # Two locks: the kernel's keeps out other processes of the rank, but not this one's threads, which share
-        # its open file. They take turns in the order of asking.
+        # Two locks: the kernel's keeps out other processes of the rank, but not this one's threads, which
+        # share its open file. They take turns in the order of asking.
         with self._turn, self._locked(_RANK_LOCKS + self.rank):
             end = self._book(size)
             yield

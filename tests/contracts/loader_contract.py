@@ -46,6 +46,7 @@ class Files:
     sizes: Sequence[int]
     checksums: Sequence[int]
     samples_per_file: int = 1
+    recipe: str = ""
 
     def storage(self) -> TimedStorage:
         return TimedStorage(PosixStorage(self.folder, direct=False, cache="warm"))

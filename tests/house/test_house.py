@@ -30,7 +30,7 @@ def test_the_readme_fits():
 
 
 OWNERS = {
-    "torch": {"loader/pytorch.py", "plugins/calibrate"},
+    "torch": {"loader/worker.py", "plugins/calibrate"},
     "nibabel": {"plugins/formats/nifti.py", "dataset/seeds.py"},
     "h5py": {"plugins/formats/hdf5.py"},
     "mpi4py": {"run/comm.py", "run/world.py", "launch/launched.py"},

@@ -27,7 +27,7 @@ PLAIN = {
 }
 OURS = """
 from emulator.dataset.formats import format_named
-from emulator.loader.library import load_sample
+from emulator.loader.arrays import load_sample
 from emulator.loader.reading import WholeReader
 from emulator.storage.posix import PosixStorage
 from pathlib import Path

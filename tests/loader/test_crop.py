@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import DatasetError
-from emulator.loader.crop import crop_of
+from emulator.loader.arrays import crop_of
 
 
 def sample(shape: tuple[int, ...], labelled: tuple[int, ...] | None = None) -> dict[str, np.ndarray]:

@@ -165,13 +165,13 @@ def test_what_cannot_be_done_is_one_line(tmp_path):
 @pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("form", ["tfrecord", "jpeg"])
 def test_whole_files_of_records_become_tensors_of_their_bytes(form, checked, tmp_path):
-    from emulator.loader.reading import PartReader
+    from emulator.loader.reading import WholeReader
     from emulator.loader.worker import RecordReader, StepRequest
 
     (data,) = parts_of(format_named(form), make_sample((1, 9, 9, 9))).values()
     (tmp_path / "one").write_bytes(data)
     files = Files(tmp_path, form, ("one",), (len(data),), (crc32(data),))
     sums = files.checksums if checked else None
-    reader = RecordReader(PartReader(files.storage(), files, format_named(form), 4096, sums), files=1)
+    reader = RecordReader(WholeReader(files.storage(), files, format_named(form), 4096, sums), files=1)
     (tensor,), size, _ = reader.load(StepRequest(0, whole_files((0, 0))))
     assert np.array_equal(tensor.numpy(), np.frombuffer(data * 2, np.uint8)) and size == 2 * len(data)

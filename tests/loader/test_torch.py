@@ -30,8 +30,8 @@ from emulator.dataset.formats import format_named
 from emulator.errors import DatasetError, RankError
 from emulator.loader import make_loader
 from emulator.loader.reading import WholeReader
+from emulator.loader.torch import Forkserver
 from emulator.loader.worker import SampleReader
-from emulator.loader.worker_server import Forkserver
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
 
 __all__ = ["files", "pipe"]

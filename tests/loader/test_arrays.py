@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
-from emulator.loader.library import load_sample
+from emulator.loader.arrays import load_sample
 from emulator.loader.reading import WholeReader
 from emulator.registry import FORMATS
 from emulator.storage.shaped import NodeLimiter, ShapedStorage
