@@ -17,7 +17,7 @@ from emulator.errors import LaunchError
 from emulator.launch.mpirun import feedrate, find_launcher
 from emulator.record.machine import memory_bytes
 from emulator.registry import LOADERS
-from emulator.run.point import TrainingJob
+from emulator.run.job import TrainingJob
 from emulator.sweep.outlook import Pace, start_seconds
 from emulator.sweep.schedule import Schedule
 from emulator.units import show_bytes, show_rate, show_seconds

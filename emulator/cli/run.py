@@ -31,7 +31,7 @@ from emulator.record.out import RESULT, check_out, read_result, require_apart
 from emulator.record.steps import step_blocks
 from emulator.registry import LOADERS
 from emulator.run.accelerator import MonotonicClock
-from emulator.run.point import TrainingJob, mismatch
+from emulator.run.job import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks

@@ -68,6 +68,10 @@ class Comm(Whole):
         """Return the group of the ranks that gave the same `color`, in rank order."""
         return self
 
+    def hosts(self) -> list[str]:
+        """Return the host of every rank, in rank order."""
+        return [socket.gethostname()]
+
     def node(self) -> Comm:
         """Return the group of the ranks on this rank's host."""
         return self
@@ -84,6 +88,7 @@ class MpiComm(Comm):
         self._comm = comm
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
+        self._hosts: list[str] = []
         self._node: MpiComm | None = None
 
     def barrier(self, poll: float = IDLE_POLL) -> None:
@@ -127,12 +132,16 @@ class MpiComm(Comm):
         self.barrier()
         return MpiComm(self._comm.Split(color, self.rank))
 
+    def hosts(self) -> list[str]:
+        if not self._hosts:
+            self._hosts = self.allgather(socket.gethostname())
+        return self._hosts
+
     def node(self) -> MpiComm:
         # By host name rather than Split_type(SHARED): hosts that share a kernel (network namespaces,
         # containers) are hosts of their own here, as they are in the host table.
         if self._node is None:
-            names = self.allgather(socket.gethostname())
-            self._node = self.split(names.index(socket.gethostname()))
+            self._node = self.split(self.hosts().index(socket.gethostname()))
         return self._node
 
     def abort(self, code: int) -> None:

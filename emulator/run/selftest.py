@@ -1,8 +1,7 @@
-"""Measures the emulator's own cost. No result has it subtracted.
+"""Measure the emulator's own cost. No result has it subtracted.
 
 Without compute, an empty loader leaves the cost of the loop, and files in memory that of loop and loader. The
-files hold samples of the workload's kind and are read in its pattern: small requests cost more than large
-ones.
+files hold samples of the workload's kind and are read in its pattern, because small requests cost more.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import numpy as np
 
 from emulator.config.recipe import ColumnSpec
 from emulator.config.workload import Workload
-from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
-from emulator.dataset.formats.base import Sources, write_file
+from emulator.dataset.formats.base import write_file
+from emulator.dataset.grow import random_sources
 from emulator.dataset.manifest import Manifest
 from emulator.errors import storage_errors
 from emulator.files import memory_folder
@@ -65,7 +64,7 @@ class Overhead:
 
 
 def self_test(kind: str, workload: Workload) -> Overhead:
-    """Measure this process with the loader `kind`; takes about half a second. Raises StorageError."""
+    """Measure this process with the loader `kind`, in about half a second. Raises StorageError."""
     with tempfile.TemporaryDirectory(prefix="feedrate-", dir=memory_folder()) as folder:
         with storage_errors(f"cannot write the self-test's files to {folder}"):
             files = ram_files(Path(folder), workload)
@@ -129,26 +128,16 @@ def ram_files(folder: Path, workload: Workload) -> Manifest:
     # Of files smaller than FILE_BYTES a step takes several.
     many = FILES * max(1, min(workload.loader.batch_size, FILE_BYTES // (5 * math.prod(shape))))
     files = tuple(f"ram_{number}{form.suffix}" for number in range(many))
-    zeros: Sources = {"x": _Zeros(), "y": _Zeros()}
-    (pieces,) = form.files(shape, zeros)
+    sources = random_sources("incompressible", 0, 0)
+    (pieces,) = form.files(shape, sources)
     with FileDraft(folder / files[0], WriteOptions(direct=False, sync=False)) as target:
-        _, size = write_file(target, pieces, zeros, aligned_buffer(REQUEST))
+        _, size = write_file(target, pieces, sources, aligned_buffer(REQUEST))
         target.publish()
     data = (folder / files[0]).read_bytes()
     for file in files[1:]:
         (folder / file).write_bytes(data)
     sizes = np.full(many, size)
     return Manifest(format=name, recipe="", seed=0, names=files, sizes=sizes, samples_per_file=shape[0])
-
-
-class _Zeros:
-    """A Source of zeros."""
-
-    crc = 0
-
-    def into(self, memory: memoryview, size: int) -> None:
-        memory[:size] = bytes(size)
-        self.crc = crc32(memory[:size], self.crc)
 
 
 class _Empty:
@@ -165,7 +154,7 @@ class _Empty:
 
 
 def _loop(loader: Loader, plan: RankPlan) -> tuple[float, Steps]:
-    """Run THE loop without compute; its wall seconds and steps."""
+    """Run the loop of a rank without compute; return its wall seconds and steps."""
     clock, log = MonotonicClock(), StepLog(0, 0)
     begin = time.perf_counter()
     train(plan, loader, Accelerator(repeat(0.0), clock).compute, log, clock)

@@ -1,11 +1,13 @@
-"""Opens a dataset on all ranks: the first rank of each host reads manifest and table for the others."""
+"""What the first rank of each host does for all of them: open the dataset, tell the host's memory."""
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 
 from emulator.config.storage import Place
 from emulator.dataset.manifest import Dataset, open_dataset
+from emulator.record.machine import memory_bytes
 from emulator.run.comm import Comm, agreed
 from emulator.storage import open_store
 from emulator.storage.base import Store
@@ -22,8 +24,15 @@ def open_together(comm: Comm, place: Place) -> Dataset:
     return own or Dataset(store, manifest, rows, table)
 
 
+def hosts_of(comm: Comm) -> tuple[list[str], dict[str, int]]:
+    """Return the host of every rank and, on rank 0, the bytes of memory of each host. Collective."""
+    hosts = comm.hosts()
+    told = comm.gather((socket.gethostname(), memory_bytes()) if comm.node().rank == 0 else None)
+    return hosts, dict(filter(None, told))
+
+
 def repeats_of(comm: Comm, store: Store) -> dict[str, int]:
-    """Count repeated requests of all ranks together: reason -> how many. Rank 0 says so. Collective."""
+    """Count repeated requests of all ranks together: reason -> how many. Rank 0 prints them. Collective."""
     counts: Counter[str] = Counter()
     for part in comm.gather(store.stats.snapshot().retries):
         counts.update(part)

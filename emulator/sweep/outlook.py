@@ -14,7 +14,7 @@ from emulator.dataset.manifest import Manifest
 from emulator.record.machine import cores
 from emulator.record.result import Point, Probe
 from emulator.record.steps import last_steps
-from emulator.run.point import TrainingJob
+from emulator.run.job import TrainingJob
 
 MOST_RANKS = 16
 """Ranks whose rows are read; the others are assumed to do the same."""

@@ -7,7 +7,6 @@ two cores feel. So only rank 0 reads it and broadcasts the job; the others `foll
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,15 +16,15 @@ from typing import TYPE_CHECKING
 
 from emulator.config.workload import Placement
 from emulator.dataset.manifest import Dataset
-from emulator.record.machine import memory_bytes
 from emulator.record.out import RESULT
 from emulator.record.result import RunResult
 from emulator.record.steps import Spool, make_spool, next_part, remove_spools, write_part
 from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
+from emulator.run.job import TrainingJob
 from emulator.run.links import hosts_joined
-from emulator.run.point import TrainingJob, run_point
+from emulator.run.point import run_point
 from emulator.run.probe import probe_storage
-from emulator.run.shared import open_together
+from emulator.run.shared import hosts_of, open_together
 from emulator.sweep.noise import noise_beside
 
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     Collective over `world`: when a rank fails, all ranks end and the first one that failed says why.
     """
     with noise_beside(job, world), guarded(world, job.out):
-        machines = world.allgather((socket.gethostname(), memory_bytes()))
-        hosts = [host for host, _ in machines]
+        hosts, memory = hosts_of(world)
         checks = world.node().rank == 0  # one rank a host looks at OUT and makes the spool
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
@@ -55,9 +53,7 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
             hosts_joined(world, hosts) as (links, unjoined),
             entered(
                 world,
-                partial(leader.open, dataset, hosts, dict(machines), unjoined, world.differences)
-                if leader
-                else None,
+                partial(leader.open, dataset, hosts, memory, unjoined, world.differences) if leader else None,
             ),
         ):
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)

@@ -31,7 +31,8 @@ from emulator.dataset.manifest import Manifest
 from emulator.record.out import read_failure, read_result
 from emulator.record.result import Flag, Point, Probe, RunResult, new_result
 from emulator.record.steps import STEP, step_blocks
-from emulator.run.point import Measured, TrainingJob, mismatch
+from emulator.run.job import TrainingJob, mismatch
+from emulator.run.point import Measured
 
 
 def summarise(job: TrainingJob, measured: Measured) -> Point:
@@ -40,11 +41,11 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
     point = replace(
         measured.point,
         resident_share=reads.pages_resident / reads.pages_sampled if reads.pages_sampled else None,
-        read_latency={str(edge): reads.latency[edge] for edge in sorted(reads.latency)},
+        read_latency={str(edge): count for edge, count in reads.latencies.items()},
         read_latency_max=reads.slowest or None,
         read_seconds=reads.seconds,
         open_seconds=reads.opening,
-        read_retries=dict(sorted(reads.retries.items())),
+        read_retries=reads.retries,
     )
     flags = [
         non_stationary(measured.rates),
@@ -53,13 +54,13 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
         neighbour(point, job.workload),
         costly_barrier(point, job.workload, polled=measured.barrier_polled),
     ]
-    if job.direct and reads.buffered:
+    if job.direct and measured.buffered:
         sentence = (
             "The file system refuses O_DIRECT: reads went through the page cache and were evicted, "
             "at a higher cost in CPU."
         )
         flags.insert(
-            1, Flag(name="no-o-direct", value=reads.buffered / ranks, threshold=0.0, sentence=sentence)
+            1, Flag(name="no-o-direct", value=measured.buffered / ranks, threshold=0.0, sentence=sentence)
         )
     return replace(point, flags=point_flags(point) + tuple(flag for flag in flags if flag))
 

@@ -8,7 +8,7 @@ import pytest
 from emulator.analysis.flags import LONG
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_workload
-from emulator.run.point import POINT_SECONDS, TrainingJob, enough_steps
+from emulator.run.job import POINT_SECONDS, TrainingJob, enough_steps
 
 
 def job(workload, **more):

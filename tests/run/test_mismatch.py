@@ -7,7 +7,7 @@ from command import feedrate
 from emulator.config.workload import load_workload
 from emulator.dataset.manifest import Manifest
 from emulator.record.out import read_result
-from emulator.run.point import mismatch
+from emulator.run.job import mismatch
 
 TINY = load_workload("unet3d-tiny")
 

@@ -11,7 +11,7 @@ from emulator.analysis.search import KneeSearch
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_workload
 from emulator.record.result import Probe
-from emulator.run.point import TrainingJob
+from emulator.run.job import TrainingJob
 from emulator.sweep.outlook import BETWEEN_SECONDS, Pace
 from emulator.sweep.schedule import Adaptive
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +20,11 @@ from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
 from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result
-from emulator.record.machine import cpu_seconds, memory_bytes
+from emulator.record.machine import cpu_seconds
 from emulator.record.out import ResultFolder, claim_failure
 from emulator.record.result import Checkpoint, Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
+from emulator.run.shared import hosts_of
 from emulator.storage.counts import ReadStats
 from emulator.storage.posix import PosixStorage, probe_direct
 from emulator.units import show_bytes, show_rate, show_seconds
@@ -49,12 +49,11 @@ def measure(
     agreed(world, lambda: check(job, world.size, force) if first else None)
     # The folder of checkpoints comes before OUT: a run that is refused leaves nothing behind.
     with guarded(world, job.out), entered(world, partial(place.locked, job.root) if first else None):
-        machines = world.allgather((socket.gethostname(), memory_bytes()))
-        hosts = [host for host, _ in machines]
+        hosts, memory = hosts_of(world)
         direct = agreed(world, lambda: job.model.io.direct and probe_direct(job.folder))
 
         def create() -> ResultFolder:
-            empty = empty_result(job, hosts, dict(machines), direct)
+            empty = empty_result(job, hosts, memory, direct)
             return ResultFolder.create(job.out, empty, force=force)
 
         def give_up(error: StorageError) -> None:
