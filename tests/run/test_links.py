@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from ipaddress import ip_interface
 
 import pytest
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from threads import Group, ThreadComm
 
 from emulator.errors import RankError
+from emulator.run import handshake
 from emulator.run import links as links_module
 from emulator.run.comm import Quiet
-from emulator.run.links import FAN, RemoteClock, _listen, _Proof, hosts_joined, likely_first, own_addresses
+from emulator.run.handshake import Proof, likely_first, listen, own_addresses
+from emulator.run.links import FAN, RemoteClock, hosts_joined
 
 
 def on_hosts(hosts, work):
@@ -126,44 +129,37 @@ def test_a_host_that_keeps_its_connections_but_says_nothing_ends_the_run(monkeyp
 
 def test_strangers_are_sent_away():
     """Who has another token, or is another host, hears nothing; the right one is let in after them."""
-    (listener,) = [_listen(own_addresses()[0])]
+    listener = listen(own_addresses()[0])
     address = listener.getsockname()[:2]
-    right, wrong = _Proof(b"t" * 32, 1, 0, 0), _Proof(b"s" * 32, 1, 0, 0)
-    heard = []
-
-    def stranger(said):
-        with socket.create_connection(address, 5) as link:
-            link.sendall(said)
-            link.shutdown(socket.SHUT_WR)
-            heard.append(link.recv(100))
+    right, wrong, other = Proof.of(b"t" * 32, 1), Proof.of(b"s" * 32, 1), Proof.of(b"t" * 32, 2)
+    heard, found = [], []
 
     def come():
-        for said in (wrong.of_child, _Proof(b"t" * 32, 2, 0, 0).of_child, b"GET / HTTP/1.0\r\n\r\n", b""):
-            with_reset = [ConnectionResetError]
-            try:
-                stranger(said)
-            except tuple(with_reset):
-                heard.append(b"")
-        found.append(links_module._call([address], own_addresses(), right, time.monotonic() + 5))
+        for said in (wrong.caller, other.caller, right.answerer, b"GET / HTTP/1.0\r\n\r\n", b""):
+            with socket.create_connection(address, 5) as link:
+                link.sendall(said)
+                link.shutdown(socket.SHUT_WR)
+                with suppress(ConnectionResetError):
+                    heard.append(link.recv(100))
+        found.append(handshake.call([address], own_addresses(), right, time.monotonic() + 5))
 
-    found = []
     thread = threading.Thread(target=come)
     thread.start()
-    let_in = links_module._answer([listener], {right.number: right}, time.monotonic() + 10)
+    let_in = handshake.answer([listener], {1: right}, time.monotonic() + 10)
     thread.join()
-    assert heard == [b""] * 4
+    assert not any(heard)
     found[0].sendall(b"x")
-    assert let_in[right.number].recv(1) == b"x"
-    for link in (listener, found[0], let_in[right.number]):
+    assert let_in[1].recv(1) == b"x"
+    for link in (listener, found[0], let_in[1]):
         link.close()
 
 
 def test_a_host_that_nobody_can_reach_is_said_and_nothing_is_left_open(monkeypatch):
+    def call(*words):
+        raise OSError("no route to host")
+
     monkeypatch.setattr(links_module, "_JOIN_SECONDS", 0.3)
-    monkeypatch.setattr(links_module, "_CALL_SECONDS", 0.2)
-    monkeypatch.setattr(
-        links_module, "_call", lambda *words: (_ for _ in ()).throw(OSError("no route to host"))
-    )
+    monkeypatch.setattr(links_module, "call", call)
     group = Group(2)
 
     def live(rank):

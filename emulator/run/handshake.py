@@ -1,0 +1,168 @@
+"""Connect two hosts by TCP: find an address that works, and prove to each other that both belong to the run.
+
+MPI has told all hosts a token and every host's listening addresses. A host listens on its own addresses only,
+and only until the hosts below it in the tree (`run.links`) have connected.
+"""
+
+from __future__ import annotations
+
+import hmac
+import select
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from typing import NamedTuple
+
+CALL_SECONDS = 2.0
+"""Longest time for one address to answer, seconds."""
+_BACKLOG = 32
+_NUMBER = struct.Struct("=I")
+
+Address = tuple[str, int]
+"""IP address and port."""
+Interface = IPv4Interface | IPv6Interface
+
+
+class Proof(NamedTuple):
+    """What both ends of a connection send to prove that they have the token."""
+
+    caller: bytes
+    answerer: bytes
+
+    @classmethod
+    def of(cls, token: bytes, number: int) -> Proof:
+        """Return the proof for connection `number`, which no other connection of the run has."""
+        said = _NUMBER.pack(number)
+        return cls(*(said + hmac.digest(token, who + said, "sha256") for who in (b"caller", b"answerer")))
+
+
+def own_addresses() -> list[Interface]:
+    """Return this host's addresses and their networks; loopback only if there is no other.
+
+    Without link-local ones, which need the name of an interface.
+    """
+    import psutil  # 15 ms of CPU, which only the first rank of each of several hosts pays
+
+    up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
+    found = [
+        ip_interface(f"{address.address.partition('%')[0]}/{_prefix(address.netmask)}")
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if name in up and address.family in (socket.AF_INET, socket.AF_INET6)
+    ]
+    known = [one for one in found if not one.ip.is_link_local]
+    return [one for one in known if not one.ip.is_loopback] or known
+
+
+def _prefix(netmask: str | None) -> str:
+    """Return a netmask as ipaddress takes it: for IPv6 the number of bits."""
+    if netmask and ":" in netmask:
+        return str(int(ip_address(netmask)).bit_count())
+    return netmask or "32"
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def listen(address: Interface) -> socket.socket:
+    """Listen on a port of `address`. Raises OSError."""
+    listener = socket.socket(_family(str(address.ip)))
+    try:
+        listener.bind((str(address.ip), 0))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def likely_first(there: Sequence[Address], own: Sequence[Interface]) -> list[Address]:
+    """Sort another host's addresses: those in a network of ours first, those equal to ours last.
+
+    Hosts share an address where each has a bridge for its containers.
+    """
+
+    def order(candidate: Address) -> tuple[bool, bool]:
+        address = ip_address(candidate[0])
+        return any(address == one.ip for one in own), not any(address in one.network for one in own)
+
+    return sorted(there, key=order)
+
+
+def call(there: Sequence[Address], own: Sequence[Interface], proof: Proof, deadline: float) -> socket.socket:
+    """Connect to the host that listens on one of the addresses `there`. Raises OSError."""
+    failed = OSError("it has no address")
+    for address, port in likely_first(there, own):
+        if time.monotonic() > deadline:
+            break
+        link = socket.socket(_family(address))
+        try:
+            link.settimeout(CALL_SECONDS)
+            link.connect((address, port))
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.sendall(proof.caller)
+            # The other host answers after it has connected to the host above it.
+            link.settimeout(max(CALL_SECONDS, deadline - time.monotonic()))
+            if not hmac.compare_digest(receive(link, len(proof.answerer)), proof.answerer):
+                raise ConnectionRefusedError(0, "another program answered")
+            return link
+        except OSError as error:
+            link.close()
+            failed = OSError(f"{address} port {port}: {error.strerror or error}")
+    raise failed
+
+
+def answer(
+    listeners: Sequence[socket.socket], expected: Mapping[int, Proof], deadline: float
+) -> dict[int, socket.socket]:
+    """Accept the `expected` connections, by number; others are refused. Raises OSError."""
+    found: dict[int, socket.socket] = {}
+    try:
+        while len(found) < len(expected):
+            ready = readable(listeners, deadline - time.monotonic())
+            if not ready:
+                raise TimeoutError(
+                    f"{len(expected) - len(found)} of {len(expected)} connections from hosts did not come"
+                )
+            link, _ = ready[0].accept()
+            with suppress(OSError):
+                link.settimeout(CALL_SECONDS)
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                (number,) = _NUMBER.unpack(said := receive(link, _NUMBER.size))
+                proof = expected.get(number)
+                if proof and number not in found:
+                    said += receive(link, len(proof.caller) - len(said))
+                    if hmac.compare_digest(said, proof.caller):
+                        link.sendall(proof.answerer)
+                        found[number] = link
+                        continue
+            link.close()
+    except OSError:
+        for link in found.values():
+            link.close()
+        raise
+    return found
+
+
+def readable(links: Sequence[socket.socket], seconds: float) -> list[socket.socket]:
+    """Return those of `links` that have something to read within `seconds`."""
+    waiting = select.poll()  # select() fails in a rank with more than 1,024 open files
+    for link in links:
+        waiting.register(link, select.POLLIN)
+    ready = dict(waiting.poll(max(0.0, 1e3 * seconds)))
+    return [link for link in links if link.fileno() in ready]
+
+
+def receive(link: socket.socket, size: int) -> bytes:
+    """Wait for `size` bytes. Raises OSError."""
+    data = b""
+    while len(data) < size:
+        part = link.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError(0, "it ended")
+        data += part
+    return data
