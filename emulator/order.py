@@ -1,17 +1,17 @@
-"""The samples that each rank reads, their order and their steps. All of it is pure arithmetic.
+"""The samples that each rank reads, their order and their steps: pure arithmetic.
 
 Random access: an epoch is a permutation of all samples that depends on (seed, epoch) and never on the number
 of ranks. Rank r takes batch number s x ranks + r of it in its step s. Whatever the number of ranks, the
-samples of an epoch are the head of the same order, and none comes twice.
+samples of an epoch are the head of the same order, each once.
 
-Sequential access, as tf.data reads: the files of an epoch are put into an order, and their samples, in file
-order, form one long sequence. Each rank has a stretch of it, all of the same length, and each stream of the
-rank has a part of that stretch. The rank takes one sample of each stream in turn into a shuffle buffer of B
-samples and draws the next sample out of it: storage sees the streams, the accelerator sees the draws. When
-sample k is drawn (from 0), k + B samples have been read, or all of them. Where there are fewer files than
-streams, ranks and streams begin in the middle of a file.
+Sequential access, as in tf.data: the files of an epoch are shuffled, and their samples, in file order, form
+one sequence. Each rank has a stretch of it, all of the same length, and each stream of the rank has a part of
+that stretch. The rank takes one sample of each stream in turn into a shuffle buffer of B samples and draws
+the next sample out of it: storage sees the streams, the accelerator the draws. When sample k is drawn (from
+0), k + B samples have been read, or all of them. With fewer files than streams, ranks and streams begin
+within a file.
 
-Either way, only the tail that does not fill a step of all ranks is left out.
+Both leave out only the tail that does not fill a step of all ranks.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from emulator.errors import DatasetError
 from emulator.units import counted
 
 How = Literal["alone", "start", "on"]
-"""The bytes that a read takes beside those of its samples.
+"""The bytes that a read takes.
 
-alone: none. start and on: a stream goes through the file in whole blocks (or row groups). It takes those that
-begin within the samples, and at its start also the block that the first sample lies in.
+alone: those of its samples. start and on: a stream reads whole blocks (or row groups), those that begin
+within the samples; at its start also the block in which the first sample lies.
 """
 
 
@@ -54,7 +54,7 @@ class Portion(NamedTuple):
     samples: int
     """Samples that the accelerator gets."""
     reads: tuple[Read, ...]
-    """Reads for them that no earlier step has made."""
+    """Reads for them, without those of earlier steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +74,17 @@ class EpochPlan:
 
     @property
     def steps(self) -> int:
-        """Steps of every rank in an epoch."""
+        """Number of steps of every rank in an epoch."""
         return self.samples // (self.batch_size * self.ranks)
 
     @property
     def left_out(self) -> int:
-        """Samples of an epoch that nobody reads: the tail that does not fill a step of all ranks."""
+        """Number of samples in the tail that does not fill a step of all ranks, which nobody reads."""
         return self.samples - self.steps * self.batch_size * self.ranks
 
     @property
     def files_for_a_step(self) -> int:
-        """Files that hold the samples of one step of all ranks."""
+        """Number of files that hold the samples of one step of all ranks."""
         return math.ceil(self.batch_size * self.ranks / self.samples_per_file)
 
     def require_a_step(self, command: str = "") -> None:
@@ -104,7 +104,7 @@ class EpochPlan:
 
 
 def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int = 1) -> EpochPlan:
-    """The plan of `ranks` ranks for an epoch of `workload` over `samples` samples."""
+    """Return the plan of `ranks` ranks for an epoch of `workload` over `samples` samples."""
     return EpochPlan(
         samples=samples,
         ranks=ranks,
@@ -115,12 +115,12 @@ def plan_for(workload: Workload, samples: int, ranks: int, samples_per_file: int
 
 
 class EpochOrder:
-    """A permutation of 0 ... samples - 1 any part of which is computed by itself, however many they are.
+    """A permutation of 0 ... samples - 1, any part of which can be computed alone.
 
-    The same for the same (samples, seed, epoch) on every machine. A Feistel network permutes the numbers of
-    so many bits, and a number that is none of ours, at most every second one, is permuted again until it is:
-    cycle walking, as Black and Rogaway describe it (Ciphers with Arbitrary Finite Domains, 2002). The order
-    of few samples is a table: a network of few bits mixes badly.
+    The same for the same (samples, seed, epoch) on every machine. A Feistel network permutes all numbers of
+    as many bits; a result that is too large, at most every second one, is permuted again until it is not:
+    cycle walking (Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The order of few samples
+    is a table, because a network of few bits mixes badly.
     """
 
     def __init__(self, samples: int, seed: int, epoch: int) -> None:
@@ -129,11 +129,11 @@ class EpochOrder:
         self._samples = np.uint64(samples)
         bits = samples.bit_length()
         self._widths = bits - bits // 2, bits // 2
-        # Raw words: NumPy promises that these stay the same in all its versions.
+        # NumPy keeps raw words the same in all its versions.
         self._keys = philox.random_raw(_ROUNDS)
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers at these places of the order, in the same shape."""
+        """Return the numbers at these places of the order, in the same shape."""
         if self._table is not None:
             return self._table[places]
         found = self._permuted(places.astype(np.uint64).ravel())
@@ -144,39 +144,35 @@ class EpochOrder:
             outside = outside[again >= self._samples]
         return found.astype(np.int64).reshape(places.shape)
 
-    def head(self, count: int) -> NDArray[np.int64]:
-        """The first `count`; shape (count,)."""
-        return self.at(np.arange(count))
-
     def _permuted(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
         wide, narrow = self._widths
         left, right = numbers >> np.uint64(narrow), numbers & np.uint64((1 << narrow) - 1)
         for key in self._keys:
-            # The half that is replaced is as wide as `wide` says now: the halves change places each round.
+            # The replaced half is `wide` bits wide: the halves change places each round.
             left, right = right, left ^ (_mixed(right ^ key) >> np.uint64(64 - wide))
             wide, narrow = narrow, wide
         return (left << np.uint64(narrow)) | right
 
 
 _ROUNDS = 8
-"""An even number, so that the halves are as wide in the end as in the beginning."""
+"""An even number, so that both halves have their first width in the end."""
 MOST_IN_TABLE = 2**16
-"""Samples whose order is a table: half a megabyte."""
+"""Most samples whose order is a table: half a megabyte."""
 
 
 def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A hash of 64 bits whose every bit depends on every bit: the finalizer of SplitMix64."""
+    """Return a hash of 64-bit words: the finalizer of SplitMix64."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
 
 
 _AT_ONCE = 4096
-"""Places of an order that are computed together: less than a millisecond, and 100 kB."""
+"""Places of an order that are computed together, in less than a millisecond and 100 kB."""
 
 
 def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple[int, ...]]:
-    """The batches of `rank` in `epoch` as training sees them: tuples of `batch_size` sample indices."""
+    """Yield the batches of `rank` in `epoch` as training sees them: tuples of `batch_size` sample indices."""
     size = plan.batch_size
     if plan.access.pattern == "sequential":
         each, starts = plan.samples_per_file, _stream_starts(plan, rank)
@@ -195,48 +191,59 @@ def batches(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[tuple
 
 
 def portions(plan: EpochPlan, rank: int, seed: int, epoch: int) -> Iterator[Portion]:
-    """The same steps as storage sees them."""
+    """Yield the same steps as storage sees them."""
     each = plan.samples_per_file
     if plan.access.pattern == "random":
         for batch in batches(plan, rank, seed, epoch):
             yield Portion(len(batch), tuple([Read(*divmod(index, each)) for index in batch]))
         return
     order = EpochOrder(plan.samples // each, seed, epoch)
-    starts = _stream_starts(plan, rank).tolist()
-    files = [_in_order(order, start // each, plan.samples // each) for start in starts]
-    at = [-1] * len(starts)  # the file that each stream is in: its place in the order, and its number
-    number = [-1] * len(starts)
-    taken = [0] * len(starts)
+    streams = [
+        _Stream(_in_order(order, start // each, plan.samples // each), start % each, each)
+        for start in _stream_starts(plan, rank).tolist()
+    ]
     for step in range(plan.steps):
         ahead = (step + 1) * plan.batch_size + max(plan.access.shuffle_buffer - 1, 0)
         needed = min(ahead, plan.steps * plan.batch_size)
         reads: list[Read] = []
-        for stream, start in enumerate(starts):
-            how: How = "on" if taken[stream] else "start"
-            begin = start + taken[stream]
-            taken[stream] = max(0, -(-(needed - stream) // len(starts)))  # every len(starts)-th is its own
-            while begin < start + taken[stream]:
-                place, first = divmod(begin, each)
-                if place != at[stream]:
-                    at[stream], number[stream] = place, next(files[stream])
-                length = min(each - first, start + taken[stream] - begin)
-                reads.append(Read(number[stream], first, length, how))
-                begin, how = begin + length, "on"
+        for number, stream in enumerate(streams):  # every len(streams)-th sample is its own
+            reads += stream.read_to(max(0, -(-(needed - number) // len(streams))))
         yield Portion(plan.batch_size, tuple(reads))
 
 
+class _Stream:
+    """A stream through `files` of `each` samples, from sample `first` of the first file on."""
+
+    def __init__(self, files: Iterator[int], first: int, each: int) -> None:
+        self._files = files
+        self._file = next(files)
+        self._first, self._each = first, each
+        self._taken = 0
+
+    def read_to(self, taken: int) -> Iterator[Read]:
+        """Yield the reads until the stream has given `taken` samples."""
+        how: How = "on" if self._taken else "start"
+        left, self._taken = taken - self._taken, taken
+        while left:
+            if self._first == self._each:
+                self._file, self._first = next(self._files), 0
+            length = min(self._each - self._first, left)
+            yield Read(self._file, self._first, length, how)
+            self._first, left, how = self._first + length, left - length, "on"
+
+
 def _in_order(order: EpochOrder, begin: int, end: int) -> Iterator[int]:
-    """The numbers at the places from `begin` on."""
+    """Yield the numbers at the places from `begin` on."""
     for first in range(begin, end, _AHEAD):
         yield from order.at(np.arange(first, min(end, first + _AHEAD))).tolist()
 
 
 _AHEAD = 64
-"""Files of a stream whose numbers are computed together."""
+"""Number of files of a stream whose places are computed together."""
 
 
 def _stream_starts(plan: EpochPlan, rank: int) -> NDArray[np.int64]:
-    """Positions in the epoch's sequence at which the streams of `rank` begin."""
+    """Return the positions in the epoch's sequence at which the streams of `rank` begin."""
     stretch = plan.steps * plan.batch_size
     streams = max(1, min(plan.access.streams, stretch))
     lengths = -(-(stretch - np.arange(streams)) // streams)
@@ -244,17 +251,17 @@ def _stream_starts(plan: EpochPlan, rank: int) -> NDArray[np.int64]:
 
 
 def buffered_order(length: int, buffer: int, seed: int, epoch: int, rank: int) -> NDArray[np.int64]:
-    """The order in which `length` samples, read in order, leave a shuffle buffer of `buffer` samples.
+    """Return the order in which `length` samples, read in order, leave a shuffle buffer of `buffer` samples.
 
-    Entry k is the number of the sample that is drawn k-th. It is below k + buffer, for no other has been read
-    by then. How long a sample stays in the buffer is geometrically distributed and has no bound.
+    Entry k is the number of the sample that is drawn k-th: below k + buffer, because no other has been read
+    by then. How long a sample stays is geometrically distributed and has no bound.
     """
     if buffer < 2:
         return np.arange(length)
     generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=rank))
     buffer = min(buffer, length)
-    # Draw k empties slot slots[k], and sample k + buffer takes the place. So it gives the sample that was put
-    # there at the draw before it from the same slot, or, at the first draw from a slot, the slot's first one.
+    # Draw k empties slot slots[k], and sample k + buffer fills it. So draw k gives the sample that the draw
+    # before it from the same slot put there; the first draw from a slot gives the slot's first sample.
     slots = generator.integers(buffer, size=length - buffer)
     by_slot = np.argsort(slots, kind="stable")
     draw_before = np.full(len(slots), -1)
@@ -268,43 +275,43 @@ def buffered_order(length: int, buffer: int, seed: int, epoch: int, rank: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """The length of a training and the order in which each rank reads; at least one bound is given."""
+    """The length of a training, with at least one bound, and the order in which each rank reads."""
 
     plan: EpochPlan
     seed: int
     """Seed of the epoch orders."""
     epochs: int | None = None
-    """At most this many epochs; None: as many as the steps take."""
+    """Most epochs; None: as many as the steps take."""
     steps: int | None = None
-    """At most this many steps in all; None: whole epochs."""
+    """Most steps in all; None: whole epochs."""
 
     @property
     def length(self) -> int:
-        """Steps of every rank, all epochs together."""
+        """Number of steps of every rank, all epochs together."""
         whole = None if self.epochs is None else self.plan.steps * self.epochs
         return min(bound for bound in (whole, self.steps) if bound is not None)
 
     def batches(self, rank: int) -> Iterator[tuple[int, ...]]:
-        """The batches of `rank` as sample indices, epoch after epoch without a gap."""
+        """Yield the batches of `rank` as sample indices, epoch after epoch without a gap."""
         endless = (batch for epoch in count() for batch in batches(self.plan, rank, self.seed, epoch))
         return islice(endless, self.length)
 
     def portions(self, rank: int) -> Iterator[Portion]:
-        """The same steps as storage sees them."""
+        """Yield the same steps as storage sees them."""
         endless = (portion for epoch in count() for portion in portions(self.plan, rank, self.seed, epoch))
         return islice(endless, self.length)
 
     def stretches(self, rank: int) -> Iterator[Iterator[Portion]]:
-        """The same steps, divided where the loader begins with nothing read ahead (`access.refill`)."""
+        """Yield the same steps, divided where the loader begins with nothing read ahead (`access.refill`)."""
         steps = self.portions(rank)
         length = self.length if self.plan.access.refill == "never" else self.plan.steps
         for begin in range(0, self.length, length):
             yield islice(steps, min(length, self.length - begin))
 
     def place(self, number: int) -> tuple[int, int]:
-        """(epoch, step within it) of a rank's step `number`, counted from 0 over all epochs."""
+        """Return (epoch, step within it) of a rank's step `number`, counted from 0 over all epochs."""
         return divmod(number, self.plan.steps)
 
     def ends_epoch(self, number: int) -> bool:
-        """True when step `number` is the last one of its epoch, or of all."""
+        """Return True if step `number` is the last one of its epoch, or of all."""
         return (number + 1) % self.plan.steps == 0 or number + 1 == self.length
