@@ -79,7 +79,7 @@ class LoaderPlugin:
 
 
 def stalled(timeout: float) -> StorageError:
-    """The error of a consumer that has waited for `timeout` seconds."""
+    """Return the error of a consumer that has waited for `timeout` seconds."""
     return StorageError(
         f"no batch for {show_seconds(timeout)}",
         "the storage hangs, or it is too slow for loader.stall_timeout",

@@ -42,7 +42,7 @@ _AHEAD = 256
 
 
 def uniforms(seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1) for `steps` steps from step `first` on, counted over all epochs; shape (steps,)."""
+    """Return numbers in [0, 1) for `steps` steps from step `first` on, over all epochs; shape (steps,)."""
     block, skipped = divmod(first, _WORDS)
     key = np.array([seed, rank], dtype=np.uint64)
     philox = np.random.Philox(key=key, counter=np.array([block, _DOMAIN, 0, 0], dtype=np.uint64))
@@ -52,7 +52,7 @@ def uniforms(seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64
 
 
 def step_times(spec: AcceleratorSpec, seed: int, rank: int, first: int, steps: int) -> NDArray[np.float64]:
-    """Nominal compute seconds of `steps` steps of a rank from step `first` on; shape (steps,).
+    """Return nominal compute seconds of `steps` steps of a rank from step `first` on; shape (steps,).
 
     They are constant, or drawn independently and uniformly from the profile's times. They depend on seed,
     step and, unless `spec.together`, rank, but not on the number of ranks. The profile's autocorrelation is
@@ -86,8 +86,8 @@ class Accelerator:
         """
         nominal = next(self._times)
         # An absolute deadline: work since `begin` is hidden behind the step, as host work is behind a real
-        # accelerator. And each sleep ends a little late: 500 relative sleeps of 5 ms
-        # drifted by 97 ms on an idle machine, by 2.1 s on a busy one.
+        # accelerator, and late wake-ups do not add up. 500 relative sleeps of 5 ms drifted by 97 ms on an
+        # idle machine, by 2.1 s on a busy one.
         end = max(begin + nominal, self._clock.now())
         self._clock.sleep_until(end)
         return nominal, end

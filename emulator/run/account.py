@@ -1,4 +1,4 @@
-"""Accounts for a rank's waits for batches, from schedstat: storage, cores, quota, work or loader."""
+"""Divide a rank's waits for batches by cause, from schedstat: storage, cores, quota, work or loader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from emulator.order import Portion
 from emulator.record.schedstat import Books, Page, Stretch
 
 _PERIOD = 0.1
-"""Seconds between two waits for which schedstat is read; the waits between are taken to be like them."""
+"""Seconds between two waits for which schedstat is read; the waits between count as divided like them."""
 _OFTEN = 0.05
 """The interval early in a run, as a share of the time so far: short runs are sampled, too."""
 _LONG = 0.02
@@ -19,7 +19,7 @@ _LONG = 0.02
 
 
 class Account(NamedTuple):
-    """Where a rank's time went while its accelerator waited, in seconds."""
+    """A rank's time while its accelerator waited, by cause, in seconds."""
 
     reading: Stretch
     """Waits until a batch had been read, without the first batch."""
@@ -91,7 +91,7 @@ class Accounted:
         self._reading = self._reading.plus(self._books.reading(before, self._last, lock).lasting(waited))
 
     def account(self) -> Account | None:
-        """The account of the batches so far; None without schedstat or after one batch only."""
+        """Return the account of the batches so far; None without schedstat or after one batch only."""
         if not self._books.kept or self._first is None or self._first is self._last:
             return None
         end = self._books.look()

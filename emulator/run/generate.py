@@ -25,56 +25,55 @@ from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 
 _SMALL_BYTES = 8 << 20
-"""Writers of smaller samples wait for fsync, or for the object store, most of the time: more keep it busy."""
+"""Bytes of a sample below which writers mostly wait for fsync or the object store: more of them keep it busy."""
 _OBJECTS = 16
-"""Small objects that are written at once; of large ones each is a copy in memory."""
+"""Small objects that are written at once. Of large ones fewer: each is a copy in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
-    """How `generate` works; nothing of it changes a byte of the dataset."""
+    """Options of `generate`. None changes a byte of the dataset."""
 
     seeds: Path | None = None
     """Folder of KiTS19 as published, to grow ct-realistic samples from."""
     threads: int | None = None
-    """Writers of a process; None: a few more than cores."""
+    """Number of writers of a process; None: a few more than cores."""
     dask: str = ""
     """Address of a Dask scheduler, or `local`; empty: this process, or the ranks of `comm`."""
     write: WriteOptions = field(default_factory=WriteOptions)
     space_check: bool = True
     """Refuse a plan that is larger than the free space."""
     paranoid: bool = False
-    """Resuming, compare checksums of files that are there, too."""
+    """Compare the checksums of existing files, too, when resuming."""
     force: bool = False
-    """Replace the dataset that is there."""
+    """Replace an existing dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """What `generate` did."""
+    """The result of `generate`."""
 
     store: Store
     manifest: Manifest
     made: State
     """Files, bytes and time of this call."""
     begun: bool
-    """True when it wrote at least the manifest; False when all was there."""
+    """True if it wrote at least the manifest; False if nothing was missing."""
     repeated: Mapping[str, int]
-    """Why requests to an object store were repeated -> how many."""
+    """Reason -> number of repeated requests to an object store."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during `generate`: whole files stay, and the same call goes on."""
+    """Ctrl-C during `generate`. Whole files stay, and the same call resumes."""
 
     def __init__(self, done: int, files: int, size: int) -> None:
         self.done, self.files, self.bytes = done, files, size
 
 
 def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = None) -> Filled | None:
-    """Make the dataset `plan` in `store`, or what is missing of it; None on ranks after the first.
+    """Make the missing files of the dataset `plan` in `store`; return None on ranks after the first.
 
-    Collective over `comm`; ranks make shares of the files. The same plan gives the same bytes however it is
-    made. Raises SpecError, DatasetError, StorageError, Interrupted; Quiet where a rank has said the error.
+    Collective over `comm`; ranks make shares of the files. The bytes depend on the plan alone. Raises SpecError, DatasetError, StorageError, Interrupted; Quiet where a rank has said the error.
     """
     how = how or Filling()
     if how.dask and comm.size > 1:
@@ -85,7 +84,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
     with ExitStack() as stack:
         nobody = nullcontext((Holding(store), None))
         holding, before = agreed(comm, lambda: stack.enter_context(exclusive(store) if first else nobody))
-        # Seeds are files: one rank of each host makes them where hosts do not share the folder.
+        # Seeds are files: one rank of each host makes them if hosts do not share the folder.
         makes_seeds = first if isinstance(store, FolderStore) else comm.node().rank == 0
         if how.force:
             agreed(comm, lambda: removable(holding) if first else None)
@@ -98,7 +97,7 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         files_left, bytes_left = (sum(counts) for counts in zip(*left, strict=True))
 
         def begin() -> bool:
-            """True when there is something to be done; then the place is ready for it."""
+            """Prepare the place if there is something to do; return whether there is."""
             if old is None or (not files_left and writer.finished()):
                 return False
             if how.space_check:

@@ -1,7 +1,7 @@
 """Probe the storage: random reads of some sizes at some depths, a few seconds in all.
 
-They tell which limit a point met: bandwidth is the bytes per second that more depth does not raise, IOPS the
-requests per second that smaller requests do not raise, and latency the seconds of a request without others.
+The results tell which limit a point met: bandwidth is the rate that more depth does not raise, IOPS the
+requests per second that smaller requests do not raise, and latency the time of a request alone.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SECONDS = 0.25
 DEPTHS = (1, 4, 16, 64)
 """Requests in flight on each host."""
 MOST_BYTES = 16 * 2**20
-"""Bytes in flight on a host, at most: buffers of clients that are short of memory."""
+"""Most bytes in flight on a host: some clients are short of memory for buffers."""
 GAIN = 1.3
 """Gain of four times the depth below which a larger depth is not tried."""
 DEFAULT_READ_AHEAD = 128 * 1024
-"""Linux's default, for file systems that do not tell theirs."""
+"""Linux's default in bytes, for file systems that do not tell theirs."""
 
 
 def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) ->
 def probe_storage(
     storage: Storage, manifest: Manifest, folder: Path | None, request_bytes: int, comm: Comm
 ) -> tuple[Probe, ...]:
-    """Read from every rank of `comm` at once; return the same on all of them.
+    """Read from every rank of `comm` at once; return the results, the same on all of them.
 
     `folder` is that of the dataset on a mount; `request_bytes` is the size of the requests of a point.
     Raises StorageError, DatasetError.
@@ -105,7 +105,7 @@ def _probed(
 def _read(
     storage: Storage, manifest: Manifest, size: int, depth: int, seed: int
 ) -> tuple[Sequence[float], float]:
-    """Read at random places by `depth` threads; the seconds of each request, and of all of it."""
+    """Read at random places in `depth` threads; return the seconds of each request, and of all together."""
     parts = format_named(manifest.format).parts
     times: list[float] = []
     failed: list[FeedrateError] = []

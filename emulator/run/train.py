@@ -1,4 +1,4 @@
-"""THE loop of one rank: read a batch, compute on it, wait for the others.
+"""The loop of one rank: read a batch, compute on it, wait for the others.
 
     for epoch: for batch in loader:   wait       the accelerator had no batch
         compute                       compute    nominal
@@ -8,9 +8,9 @@
 The columns are the accelerator's time, not its process's. A step begins when its batch has arrived and the
 accelerator is free: at the end of its previous step or, after a barrier, of everybody's. The process may
 notice later: of 100 ranks on two cores some always run late, and AU was 81 to 87 % while data arrived in
-time. The storage is not to blame for that, so the columns leave it out. The log also has the times at which
-the process ran, from which `analysis.here` computes what a training on this client would get. Only a process
-that is late by more than the step delays its accelerator: that is overshoot. No step is made up for.
+time. That is not the storage's fault, so the columns leave it out. The log also has the times at which the
+process ran, from which `analysis.here` computes what a training on this client would get. Only a process
+that is late by more than the step delays its accelerator: that is overshoot. No delay is made up for.
 """
 
 from __future__ import annotations

@@ -18,42 +18,42 @@ from emulator.run.shared import open_together, repeats_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checking:
-    """What `verify` looks at, and what it does about it."""
+    """Options of `verify`."""
 
     sample: int | None = None
-    """So many files, evenly spread; None: all."""
+    """Number of files to read, evenly spread; None: all."""
     threads: int | None = None
-    """Readers of a process; None: 16."""
+    """Number of readers of a process; None: 16."""
     repair: bool = False
     """Make wrong files again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What `verify` found."""
+    """The result of `verify`."""
 
     files: int
-    """Files of the dataset."""
+    """Number of files of the dataset."""
     checked: int
-    """Files that were read."""
+    """Number of files that were read."""
     said: Sequence[Fault]
-    """Faults, and notes, which are none."""
+    """Faults and notes."""
     left: Sequence[Fault]
-    """Faults that are still there: all that were found, less those that were repaired."""
+    """Remaining faults: those found, less those repaired."""
     repeated: Mapping[str, int]
-    """Why requests to an object store were repeated -> how many."""
+    """Reason -> number of repeated requests to an object store."""
 
     @property
     def found(self) -> list[Fault]:
-        """What is wrong, or was before the repair."""
+        """The faults before the repair."""
         return [fault for fault in self.said if not fault.note]
 
 
 def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | None:
-    """Read the files of the dataset at `place` and compare them with its manifest; None on later ranks.
+    """Compare the files of the dataset at `place` with its manifest; return None on ranks after the first.
 
-    Collective over `comm`; ranks read shares. Raises DatasetError for a dataset that is none, StorageError;
-    Quiet where a rank has said the error.
+    Collective over `comm`; ranks read shares. Raises DatasetError if there is no dataset, StorageError; Quiet
+    if a rank has reported the error.
     """
     how = how or Checking()
     first, threads = comm.rank == 0, how.threads or READERS
@@ -78,7 +78,7 @@ def verify(place: Place, comm: Comm, how: Checking | None = None) -> Checked | N
 
 
 def _repaired(dataset: Dataset, faults: Sequence[Fault], threads: int) -> list[Fault]:
-    """Make the files of these faults again; the faults that are left. Raises DatasetError, StorageError."""
+    """Make the files of `faults` again; return the remaining faults. Raises DatasetError, StorageError."""
     names = [fault.name for fault in faults]
     repair(dataset, names, threads)
     wanted = set(names)
