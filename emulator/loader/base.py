@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import StorageError
@@ -43,7 +43,6 @@ class Batch:
     """None if threads of this process read it."""
 
 
-@runtime_checkable
 class Loader(Protocol):
     """Reads batches ahead of the accelerator. Used by one thread at a time."""
 

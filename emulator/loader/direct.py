@@ -21,8 +21,8 @@ from emulator.config.workload import LoaderSpec, Refill
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import WholeReader
 from emulator.order import Portion, Read
-from emulator.storage.base import Closing, Scanner
-from emulator.storage.posix import aligned_buffer
+from emulator.storage.base import Closing
+from emulator.storage.posix import Scanner, aligned_buffer
 
 _FILES = 64
 """Most files that a thread keeps open. All threads use at most a quarter of RLIMIT_NOFILE."""

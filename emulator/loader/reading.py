@@ -14,19 +14,8 @@ from emulator.dataset.manifest import Manifest
 from emulator.dataset.table import Column
 from emulator.errors import DAMAGE, DatasetError, damaged
 from emulator.order import Read
-from emulator.storage.base import (
-    HEAD,
-    SKIM,
-    Blob,
-    Cancelled,
-    Scanner,
-    Storage,
-    Wanted,
-    closed,
-    cut_short,
-    wrong_size,
-)
-from emulator.storage.posix import aligned_buffer, padded
+from emulator.storage.base import HEAD, SKIM, Blob, Cancelled, Storage, Wanted, closed, cut_short, wrong_size
+from emulator.storage.posix import Scanner, aligned_buffer, padded
 from emulator.units import BLOCK_BYTES
 
 _INDICES_KEPT = 64

@@ -20,9 +20,9 @@ from emulator.loader.base import Batch, Made
 from emulator.loader.reading import WholeReader
 from emulator.order import Portion
 from emulator.record.schedstat import Books, Page
-from emulator.storage.base import Scanner, Storage
+from emulator.storage.base import Storage
 from emulator.storage.counts import ReadCounts
-from emulator.storage.posix import aligned_buffer
+from emulator.storage.posix import Scanner, aligned_buffer
 
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch then allocates large tensors on huge pages
 try:

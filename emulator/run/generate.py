@@ -25,7 +25,7 @@ from emulator.storage.base import Store, WriteOptions
 from emulator.storage.folder import FolderStore
 
 _SMALL_BYTES = 8 << 20
-"""Bytes of a sample below which writers mostly wait for fsync or the object store: more of them keep it busy."""
+"""Bytes of a sample below which writers mostly wait for fsync or the object store: then there are more."""
 _OBJECTS = 16
 """Small objects that are written at once. Of large ones fewer: each is a copy in memory."""
 
@@ -73,7 +73,8 @@ class Interrupted(KeyboardInterrupt):
 def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = None) -> Filled | None:
     """Make the missing files of the dataset `plan` in `store`; return None on ranks after the first.
 
-    Collective over `comm`; ranks make shares of the files. The bytes depend on the plan alone. Raises SpecError, DatasetError, StorageError, Interrupted; Quiet where a rank has said the error.
+    Collective over `comm`; ranks make shares of the files. The bytes depend on the plan alone. Raises
+    SpecError, DatasetError, StorageError, Interrupted; Quiet where a rank has said the error.
     """
     how = how or Filling()
     if how.dask and comm.size > 1:

@@ -19,6 +19,7 @@ from emulator.units import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from emulator.storage.counts import ReadStats
+    from emulator.storage.posix import Scanner
 
 HEAD = BLOCK_BYTES
 """Bytes at the start of a file by which a format recognises it; a buffer that is too small keeps as many."""
@@ -101,28 +102,6 @@ class Wanted(NamedTuple):
     def bytes(self) -> int:
         """Bytes of all requests."""
         return sum(length for _, length in self.requests)
-
-
-class Scanner(Closing, ABC):
-    """Reads many requests in one call. Used by one thread."""
-
-    waits = False
-    """True if every request may have to wait for the storage: then others should read at the same time."""
-
-    @abstractmethod
-    def scan(
-        self,
-        wanted: Sequence[Wanted],
-        check_head: CheckHead,
-        cancelled: Cancelled,
-        into: memoryview | None = None,
-    ) -> int:
-        """Read all that is wanted, in order, each request counted and timed; return the wanted bytes.
-
-        They are put into `into`, one request behind the other (not with O_DIRECT), or kept nowhere. Raises
-        DatasetError for a file that is missing or has another size, StorageError for one that cannot be read
-        and if `cancelled()`.
-        """
 
 
 class Storage(ABC):

@@ -7,12 +7,15 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.storage.base import Blob, Scanner, Storage, WrappedBlob
+from emulator.storage.base import Blob, Storage, WrappedBlob
+
+if TYPE_CHECKING:
+    from emulator.storage.posix import Scanner
 
 RetryKind = Literal["timeout", "busy", "cut", "connection"]
 """Reason of a repetition: no answer in time, 429 or 5xx, a body cut off, no (more) connection."""

@@ -23,7 +23,7 @@ from emulator.storage.base import (
     Blob,
     Cancelled,
     CheckHead,
-    Scanner,
+    Closing,
     Storage,
     Wanted,
     closed,
@@ -81,8 +81,8 @@ class PosixStorage(Storage):
         os.close(fd)
         return path, length
 
-    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> PosixScanner:
-        return PosixScanner(self, buffer, files, give_way)
+    def scanner(self, buffer: memoryview, files: int, give_way: Callable[[], None]) -> Scanner:
+        return Scanner(self, buffer, files, give_way)
 
     def path(self, name: str) -> str:
         """Return the path of the file `name`."""
@@ -143,8 +143,11 @@ class PosixBlob(Blob):
             self._fd = -1
 
 
-class PosixScanner(Scanner):
-    """Reads many small requests in one loop, which does nothing per request but the request."""
+class Scanner(Closing):
+    """Reads many small requests in one loop, which does nothing per request but the request.
+
+    Used by one thread.
+    """
 
     def __init__(
         self, storage: PosixStorage, buffer: memoryview, files: int, give_way: Callable[[], None]
@@ -161,6 +164,7 @@ class PosixScanner(Scanner):
         # is memory.
         self._prompt = 0 if _in_memory(storage.root) else os.RWF_NOWAIT
         self.waits = storage.cache == "cold"
+        """True if every request may wait for the storage: then others should read at the same time."""
 
     def scan(  # complex on purpose: a call per file or request would show in the CPU of small ones
         self,
@@ -169,6 +173,12 @@ class PosixScanner(Scanner):
         cancelled: Cancelled,
         into: memoryview | None = None,
     ) -> int:
+        """Read all that is wanted, in order, each request counted and timed; return the wanted bytes.
+
+        They are put into `into`, one request behind the other (not with O_DIRECT), or kept nowhere. Raises
+        DatasetError for a file that is missing or has another size, StorageError for one that cannot be read
+        and if `cancelled()`.
+        """
         storage, tally = self._storage, self._storage.stats.mine()
         alignment, kept, known = storage.alignment, self._kept, self._places
         clock = time.monotonic

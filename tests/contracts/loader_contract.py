@@ -20,7 +20,7 @@ from contracts.format_contract import Sample, parts_of
 from emulator.config.workload import LoaderSpec
 from emulator.dataset.checksum import crc32
 from emulator.dataset.formats import format_named
-from emulator.errors import DatasetError, FeedrateError, StorageError
+from emulator.errors import DatasetError, StorageError
 from emulator.loader.base import Loader
 from emulator.order import Portion, Read
 from emulator.storage.base import Storage
@@ -135,9 +135,6 @@ class LoaderContract:
             asked = time.monotonic()
         assert made.helper_cpu_seconds() == 0
 
-    def test_is_a_loader(self, loader: MakeLoader, files: Files) -> None:
-        assert isinstance(loader(files), Loader)
-
     def test_batches_come_in_order_with_their_bytes(self, loader: MakeLoader, files: Files) -> None:
         storage = files.storage()
         made = loader(files, storage=storage)
@@ -179,40 +176,29 @@ class LoaderContract:
             files.bytes_of(batch) for batch in files.batches()
         ]
 
-    def fails(self, made: Loader, files: Files) -> FeedrateError:
-        """Read all samples; returns the error: one line that names the sample, raised at its batch."""
+    @pytest.mark.parametrize("how", ["truncated", "missing", "corrupt", "unreadable"])
+    def test_a_bad_sample_is_one_line_with_its_name_at_its_batch(
+        self, loader: MakeLoader, files: Files, how: str
+    ) -> None:
+        path, sizes, said = files.folder / files.names[4], list(files.sizes), "sample4"
+        if how == "truncated":
+            os.truncate(path, 5000)
+            said = f"sample4.* 5000 bytes, but the manifest says {sizes[4]}"
+        elif how == "corrupt":
+            with path.open("r+b") as file:
+                file.write(b"not a zip")
+        else:
+            path.unlink()
+        if how == "unreadable":
+            path.mkdir()
+            sizes[4] = path.stat().st_size or pytest.skip("folders have no size on this file system")
+        made = loader(replace(files, sizes=sizes))
         arriving = made.read(files.batches())
         next(arriving)
-        with pytest.raises(FeedrateError, match=r"sample4\.npz") as caught:
+        with pytest.raises(StorageError if how == "unreadable" else DatasetError, match=said) as caught:
             list(arriving)
         assert "\n" not in str(caught.value)
         made.close()
-        return caught.value
-
-    def test_a_truncated_sample_names_its_file(self, loader: MakeLoader, files: Files) -> None:
-        os.truncate(files.folder / files.names[4], 5000)
-        error = self.fails(loader(files), files)
-        assert isinstance(error, DatasetError)
-        assert f"5000 bytes, but the manifest says {files.sizes[4]}" in str(error)
-
-    def test_a_missing_sample_names_its_file(self, loader: MakeLoader, files: Files) -> None:
-        (files.folder / files.names[4]).unlink()
-        assert isinstance(self.fails(loader(files), files), DatasetError)
-
-    def test_a_corrupt_sample_names_its_file(self, loader: MakeLoader, files: Files) -> None:
-        with (files.folder / files.names[4]).open("r+b") as file:
-            file.write(b"not a zip")
-        assert isinstance(self.fails(loader(files), files), DatasetError)
-
-    def test_an_unreadable_sample_is_the_storages_fault(self, loader: MakeLoader, files: Files) -> None:
-        path = files.folder / files.names[4]
-        path.unlink()
-        path.mkdir()
-        sizes = list(files.sizes)
-        sizes[4] = path.stat().st_size
-        if sizes[4] == 0:
-            pytest.skip("folders have no size on this file system")
-        assert isinstance(self.fails(loader(replace(files, sizes=sizes)), files), StorageError)
 
     def test_hung_storage_is_given_up(self, loader: MakeLoader, pipe: Files) -> None:
         made = loader(pipe, replace(SPEC, stall_timeout=self.stall))

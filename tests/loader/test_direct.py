@@ -84,17 +84,6 @@ def test_memory_stays_where_it_was_over_2000_steps(maker, few: Files) -> None:  
     assert abs(resident() - before) < 0.02 * before
 
 
-def test_a_rank_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, emulator.loader.direct\n"
-        "import emulator.storage.shaped\n"
-        "heavy = {'torch', 'pandas', 'altair', 'pyarrow', 'nibabel', 'h5py', 'dask', 'multiprocessing'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 HUNG = """
 import sys
 from pathlib import Path

@@ -6,18 +6,10 @@ from emulator.config.workload import load_workload
 from emulator.run.selftest import self_test
 
 
-@pytest.mark.parametrize("kind", ["direct", "torch"])
-def test_overhead_is_measured_and_a_step_costs_well_under_a_millisecond(kind):
-    cost = self_test(kind, load_workload("unet3d-a100"))
-    assert 0 < cost.step_seconds < 0.001
-    assert 0 < cost.cpu_seconds_per_gb < 10
-    assert cost.samples_per_second > 10
-    assert cost.sample_bytes > 3_800_000
-
-
 @pytest.mark.parametrize(
     ("name", "sample_bytes"),
     [
+        ("unet3d-a100", 3_894_000),
         ("resnet50-a100", 114_747),
         ("bert-v100", 2_581),
         ("cosmoflow-a100", 2_828_572),
@@ -27,7 +19,9 @@ def test_overhead_is_measured_and_a_step_costs_well_under_a_millisecond(kind):
     ],
 )
 @pytest.mark.parametrize("kind", ["direct", "torch"])
-def test_samples_are_those_of_the_workload(kind, name, sample_bytes):
+def test_a_step_costs_well_under_a_millisecond_and_samples_are_the_workloads(kind, name, sample_bytes):
     cost = self_test(kind, load_workload(name))
     assert cost.sample_bytes == pytest.approx(sample_bytes, rel=0.1)
     assert cost.samples_per_second > 10
+    assert 0 < cost.step_seconds < 0.001
+    assert cost.cpu_seconds_per_gb > 0

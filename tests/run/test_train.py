@@ -5,6 +5,7 @@ from itertools import repeat
 
 import numpy as np
 import pytest
+from clocks import LateClock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,20 +64,6 @@ class Listener:
     def now(self) -> float:
         self.told = self.clock.now()
         return self.told
-
-
-class LateClock:
-    """A clock whose sleeps end late by a given amount, as a busy scheduler's do."""
-
-    def __init__(self, late: float) -> None:
-        self.time = time.monotonic() + 1  # all batches have arrived by then
-        self.late = late
-
-    def now(self) -> float:
-        return self.time
-
-    def sleep_until(self, deadline: float) -> None:
-        self.time = max(self.time, deadline) + self.late
 
 
 def rows_of(loader, *, step=0.005, samples=40, epochs=2, steps=None, sync="none", barrier=None, clock=None):
