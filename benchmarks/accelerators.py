@@ -31,13 +31,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from against_pytorch import Case, trained
-from processes import Files, feedrate, machine, peak_pss
+from processes import Files, feedrate, machine, peak_pss, publish, table_line
 from read_path import fio
 
 import emulator
@@ -90,30 +90,38 @@ def main() -> None:
     counts = {kind: _counts(getattr(options, kind)) for kind in ("pytorch", *LOADERS)}
     files = _files(options.folder, BATCH * max((n for some in counts.values() for n in some), default=32))
     files.warm()
-    rows, fio = [], []
-    held = dict.fromkeys(counts, 0)
+    head = (
+        f"{len(files.paths)} files of {sum(files.sizes) / len(files.paths) / 1e6:.2f} MB; "
+        f"{options.steps} steps.\n{machine()}"
+    )
+    publish("Accelerators on one machine", head, _table(options, files, counts), options.out)
+
+
+def _table(options: argparse.Namespace, files: Files, counts: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Yield the lines of the table as they are measured, and what follows from them."""
+    held, fio = dict.fromkeys(counts, 0), []
+    yield table_line(*_COLUMNS)
+    yield "|---" * len(_COLUMNS) + "|"
     for _ in range(options.repeats):
         for kind, some in counts.items():
             for ranks in some:
                 if kind == "pytorch":
                     au = _trained(options, files, ranks)
-                    rows.append(f"| plain PyTorch | warm | {ranks} | | {100 * au:.1f} % |" + " |" * 8)
+                    yield f"| plain PyTorch | warm | {ranks} | | {100 * au:.1f} % |" + " |" * 8
                 else:
                     run = _run(options, files, kind, "warm", ranks)
                     au = run.point.au
-                    rows.append(_row(run))
+                    yield _row(run)
                 held[kind] = max(held[kind], ranks) if au >= 0.9 else held[kind]
-                print(rows[-1], flush=True)
         if options.cold:
             best, ranks = _most_cold(files, options.cold)
             files.evict()
             fio.append(best)
-            rows.append(_row(_run(options, files, "direct", "cold", ranks)))
-            print(rows[-1], flush=True)
-    text = _report(options, files, rows, held, fio)
-    print("\n" + text)
-    if options.out:
-        options.out.write_text(text)
+            yield _row(_run(options, files, "direct", "cold", ranks))
+    most = ", ".join(f"{ranks} with {kind}" for kind, ranks in held.items())
+    yield f"\nMost that held AU >= 90 %: {most}."
+    for best in fio:
+        yield f"\nCold: as many as ask for {options.cold:.0%} of fio's {best:.2f} GB/s."
 
 
 def _options() -> argparse.Namespace:
@@ -209,10 +217,10 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-_HEAD = (
-    "| loader | cache | ranks | AU | AU here | X/X_ideal | GB/s | plain | CPU-s/GB | others | late p99 "
-    "| start s | PSS MB |\n" + "|---" * 13 + "|\n"
-)
+_COLUMNS = (
+    "loader", "cache", "ranks", "AU", "AU here", "X/X_ideal", "GB/s", "plain", "CPU-s/GB", "others",
+    "late p99", "start s", "PSS MB",
+)  # fmt: skip
 
 
 def _row(run: Held) -> str:
@@ -229,23 +237,6 @@ def _row(run: Held) -> str:
         f"| {spent * point.seconds / point.bytes * 1e9:.3f} | {others} "
         f"| {100 * point.overshoot_p99:.1f} % | {run.seconds - point.seconds:.1f} "
         f"| {run.memory / point.ranks / 1e6:.0f} |"
-    )
-
-
-def _report(
-    options: argparse.Namespace,
-    files: Files,
-    rows: Sequence[str],
-    held: Mapping[str, int],
-    fio: Sequence[float],
-) -> str:
-    cold = [f"Cold: as many as ask for {options.cold:.0%} of fio's {best:.2f} GB/s.\n\n" for best in fio]
-    most = ", ".join(f"{ranks} with {kind}" for kind, ranks in held.items())
-    return (
-        f"# Accelerators on one machine, {time.strftime('%Y-%m-%d')}\n\n"
-        f"`python {' '.join(sys.argv)}`\n\n{len(files.paths)} files of "
-        f"{sum(files.sizes) / len(files.paths) / 1e6:.2f} MB; {options.steps} steps.\n{machine()}\n\n"
-        f"Most that held AU >= 90 %: {most}.\n\n" + "".join(cold) + _HEAD + "\n".join(rows) + "\n"
     )
 
 

@@ -22,15 +22,14 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
 from dlio import run_dlio
-from processes import feedrate
+from processes import feedrate, machine, publish, table_line
 
 from emulator.record.out import read_result
 from emulator.record.steps import read_steps
@@ -198,16 +197,17 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.folder.resolve()
     prepared(folder)
+    publish("feedrate beside PyTorch", machine(), table(options, folder), options.out)
+
+
+def table(options: argparse.Namespace, folder: Path) -> Iterator[str]:
+    """Yield the lines of the table as they are measured."""
     columns = (
         "case", "training", "AU here", "difference", "training, all steps", "AU here, all steps",
         "AU (storage)", "bound by", "DLIO",
     )  # fmt: skip
-    lines = [
-        f"`python {' '.join(sys.argv)}`, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores",
-        "",
-        f"| {' | '.join(columns)} |",
-        "|---" * len(columns) + "|",
-    ]
+    yield table_line(*columns)
+    yield "|---" * len(columns) + "|"
     for case in (case for case in CASES if re.search(options.only, case.name)):
         paths = sorted((folder / f"data/{case.files}").rglob("*.npz"))
         turns: list[tuple[float, ...]] = []
@@ -219,20 +219,16 @@ def main() -> None:
             bounds.append(bound)
             if options.dlio and case.ranks == 8:
                 theirs.append(dlio(case, folder, options.dlio))
-            print(case.name, *(f"{figure:.1f}" for figure in (*turns[-1], *theirs[-1:])), bound, flush=True)
-        said = [middle(figures) for figures in zip(*turns, strict=True)]
-        said.insert(
-            2, f"{np.median([turn[1] for turn in turns]) - np.median([turn[0] for turn in turns]):+.1f}"
-        )
-        said += [", ".join(dict.fromkeys(bounds)), middle(theirs) if theirs else ""]
-        lines.append(f"| {' | '.join((case.name, *said))} |")
-        if options.out:  # what was measured stays, however the rest ends
-            options.out.write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+        training, own, *others = zip(*turns, strict=True)
+        difference = f"{np.median(own) - np.median(training):+.1f}"
+        yield table_line(
+            case.name, middle(training), middle(own), difference, *map(middle, others),
+            ", ".join(dict.fromkeys(bounds)), middle(theirs) if theirs else "",
+        )  # fmt: skip
 
 
 def middle(figures: Sequence[float]) -> str:
-    """Their median, and their range where there are several."""
+    """Return their median, and their range if there are several."""
     between = f" ({min(figures):.1f} to {max(figures):.1f})" if len(figures) > 1 else ""
     return f"{np.median(figures):.1f}{between}"
 

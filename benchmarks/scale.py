@@ -18,13 +18,13 @@ import argparse
 import os
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import namespaces
 import numpy as np
-from processes import AS_ROOT, feedrate, table_line
+from processes import AS_ROOT, feedrate, machine, publish, table_line
 
 from emulator.record.out import read_result
 from emulator.record.result import Point
@@ -57,14 +57,17 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="of each run; the median counts")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    publish("More hosts", machine(), table(given), given.out)
+
+
+def table(given: argparse.Namespace) -> Iterator[str]:
+    """Yield the lines of the table as they are measured."""
     counts = [int(word) for word in given.hosts.split(",")]
     steps = [float(word) / 1e3 for word in given.step_ms.split(",")]
-    lines = [
-        table_line(
-            "hosts", "ranks", "barrier ms", *(f"AU at {1e3 * step:g} ms" for step in steps), "late p99 ms"
-        )
-    ]
-    lines.append(table_line(*("---:" for _ in range(4 + len(steps)))))
+    yield table_line(
+        "hosts", "ranks", "barrier ms", *(f"AU at {1e3 * step:g} ms" for step in steps), "late p99 ms"
+    )
+    yield table_line(*("---:" for _ in range(4 + len(steps))))
     with namespaces.hosts(max(counts)) as folder:
         data = folder / "data"
         (folder / "specks.toml").write_text(RECIPE)
@@ -72,24 +75,16 @@ def main() -> None:
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         for hosts in counts:
             ranks = max(hosts, given.ranks)
-            found = {
-                step: [
-                    run(data, hosts, ranks, step, round(given.seconds / step)) for _ in range(given.repeats)
-                ]
+            found = [
+                [run(data, hosts, ranks, step, round(given.seconds / step)) for _ in range(given.repeats)]
                 for step in steps
-            }
-            barrier = median(point.barrier_seconds or 0.0 for runs in found.values() for point, _ in runs)
-            lines.append(
-                table_line(
-                    str(hosts), str(ranks), f"{1e3 * barrier:.2f}",
-                    *(f"{100 * median(point.au for point, _ in runs):.1f} %" for runs in found.values()),
-                    " / ".join(f"{1e3 * median(late for _, late in runs):.1f}" for runs in found.values())
-                )
+            ]
+            barrier = median(point.barrier_seconds or 0.0 for runs in found for point, _ in runs)
+            yield table_line(
+                str(hosts), str(ranks), f"{1e3 * barrier:.2f}",
+                *(f"{100 * median(point.au for point, _ in runs):.1f} %" for runs in found),
+                " / ".join(f"{1e3 * median(late for _, late in runs):.1f}" for runs in found),
             )  # fmt: skip
-            print(lines[-1], flush=True)
-    print("\n".join(lines))
-    if given.out:
-        given.out.write_text("\n".join(lines) + "\n")
 
 
 def run(data: Path, hosts: int, ranks: int, step: float, steps: int) -> tuple[Point, float]:
