@@ -4,7 +4,7 @@ import time
 
 
 class LateClock:
-    """A clock whose sleeps end late by a given amount, as a busy scheduler's do."""
+    """A clock whose sleeps end late by a given amount, as a busy scheduler's do, even if there is nothing to wait for."""
 
     def __init__(self, late: float) -> None:
         self.time = time.monotonic() + 1  # all batches have arrived by then
@@ -14,5 +14,4 @@ class LateClock:
         return self.time
 
     def sleep_until(self, deadline: float) -> None:
-        if deadline > self.time:
-            self.time = deadline + self.late
+        self.time = max(self.time, deadline) + self.late

@@ -1,1 +1,1 @@
-"""The loop of one rank, the communicator, and starting ranks with mpirun."""
+"""The loop of one rank, the communicator, and what ranks do together."""

@@ -9,8 +9,7 @@ from clocks import LateClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.analysis.here import here
-from emulator.analysis.throughput import durations, throughput
+from emulator.analysis.throughput import durations
 from emulator.config.workload import AccessSpec
 from emulator.loader.base import Batch
 from emulator.order import EpochPlan, RankPlan
@@ -107,12 +106,6 @@ def test_a_process_that_is_late_by_more_than_a_step_holds_its_accelerator_up():
     assert seconds == pytest.approx(20 * 0.005 + 19 * 0.003)
 
 
-@pytest.mark.parametrize("late", [0.0, 0.004, 0.008])
-def test_here_each_step_is_as_long_as_its_process_took(late):
-    rows, _, _ = rows_of(MemoryLoader(), clock=LateClock(late))
-    assert throughput(here(rows, "none")).au == pytest.approx(0.005 / (0.005 + late))
-
-
 def test_a_batch_counts_from_its_arrival_not_from_when_somebody_looks():
     clock = LateClock(0.004)
     loader = MemoryLoader()
@@ -131,17 +124,6 @@ def test_a_stall_is_never_made_up_for(stalls):
     rows, seconds, _ = rows_of(loader, step=0.05, samples=4 * len(stalls), epochs=1, clock=clock)
     assert rows["wait"] == pytest.approx(stalls)
     assert seconds == pytest.approx(sum(stalls) + 0.05 * len(stalls))
-
-
-def test_two_epochs_in_two_orders_each_sample_once():
-    loader = MemoryLoader()
-    rows, _, _ = rows_of(loader, step=0.0)
-    epochs = loader.seen[:10], loader.seen[10:]
-    read = [[sample for batch in epoch for sample in batch] for epoch in epochs]
-    assert [sorted(epoch) for epoch in read] == [list(range(40))] * 2
-    assert read[0] != read[1]
-    assert rows["epoch"].tolist() == [0] * 10 + [1] * 10
-    assert set(rows["point"]) == {3}
 
 
 @pytest.mark.parametrize(("refill", "calls"), [("epoch", 3), ("persistent", 3), ("never", 1)])
