@@ -4,7 +4,7 @@ import time
 
 
 class LateClock:
-    """A clock whose sleeps end late by a given amount, as a busy scheduler's do, also with nothing to wait for."""
+    """A clock whose sleeps end late by a given amount, as a busy scheduler's do."""
 
     def __init__(self, late: float) -> None:
         self.time = time.monotonic() + 1  # all batches have arrived by then
