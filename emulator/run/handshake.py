@@ -6,6 +6,7 @@ and only until the hosts below it in the tree (`run.links`) have connected.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import select
 import socket
@@ -20,6 +21,7 @@ CALL_SECONDS = 2.0
 """Longest time for one address to answer, seconds."""
 _BACKLOG = 32
 _NUMBER = struct.Struct("=I")
+_PROOF_BYTES = _NUMBER.size + hashlib.sha256().digest_size
 
 Address = tuple[str, int]
 """IP address and port."""
@@ -107,7 +109,7 @@ def call(there: Sequence[Address], own: Sequence[Interface], proof: Proof, deadl
             link.sendall(proof.caller)
             # The other host answers after it has connected to the host above it.
             link.settimeout(max(CALL_SECONDS, deadline - time.monotonic()))
-            if not hmac.compare_digest(receive(link, len(proof.answerer)), proof.answerer):
+            if not hmac.compare_digest(receive(link, _PROOF_BYTES), proof.answerer):
                 raise ConnectionRefusedError(0, "another program answered")
             return link
         except OSError as error:
@@ -132,14 +134,13 @@ def answer(
             with suppress(OSError):
                 link.settimeout(CALL_SECONDS)
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                (number,) = _NUMBER.unpack(said := receive(link, _NUMBER.size))
+                said = receive(link, _PROOF_BYTES)
+                (number,) = _NUMBER.unpack_from(said)
                 proof = expected.get(number)
-                if proof and number not in found:
-                    said += receive(link, len(proof.caller) - len(said))
-                    if hmac.compare_digest(said, proof.caller):
-                        link.sendall(proof.answerer)
-                        found[number] = link
-                        continue
+                if proof and number not in found and hmac.compare_digest(said, proof.caller):
+                    link.sendall(proof.answerer)
+                    found[number] = link
+                    continue
             link.close()
     except OSError:
         for link in found.values():
