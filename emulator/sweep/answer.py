@@ -23,8 +23,8 @@ class Line:
 
 def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> list[Line]:
     """The answer in at most three lines; `cores` and `hosts` are the client's."""
-    spec, name = question.workload, _plural(question.workload.accelerator.name)
-    lines = [Line(says=_storage_says(question, answer.storage, name), limit=_storage_limit(answer.storage))]
+    spec = question.workload
+    lines = [Line(says=_storage_says(question, answer.storage), limit=_storage_limit(answer.storage))]
     if answer.pytorch is not None:
         fed, starved = fed_between(answer.pytorch.points, spec.training.au_threshold)
         above = [point for point in answer.pytorch.points if point.ranks > fed]
@@ -40,34 +40,37 @@ def answer_lines(question: Question, answer: Answer, cores: int, hosts: int) -> 
     return lines
 
 
-def _plural(name: str) -> str:
-    """The accelerators' name for two of them: "A100s", "accelerators in miniature"."""
-    article, _, rest = name.partition(" ")
-    if article in ("a", "an"):
-        noun, _, more = rest.partition(" ")
-        return f"{noun}s {more}".strip()
-    model = name.removeprefix("NVIDIA ").removeprefix("AMD ")
-    return re.sub(r"( \d+ GB)?$", r"s\1", model, count=1)  # V100s 32 GB
+def _named(count: int, name: str) -> str:
+    """`count` accelerators of a name: "1 A100", "2 A100s", "2 accelerators in miniature"."""
+    article, _, noun = name.partition(" ")
+    if article not in ("a", "an"):
+        noun = name.removeprefix("NVIDIA ").removeprefix("AMD ")
+    if count == 1:
+        return f"1 {noun}"
+    # The plural comes before what follows the noun: V100s 32 GB, accelerators in miniature.
+    return f"{count} " + re.sub(r"( [0-9]+ GB| in .*)?$", r"s\1", noun, count=1)
 
 
-def _storage_says(question: Question, result: RunResult, name: str) -> str:
+def _storage_says(question: Question, result: RunResult) -> str:
     place, knee = question.place, result.knee
-    job = f"({question.workload.title.partition(',')[0]})"
-    threshold = question.workload.training.au_threshold
-    fed, _ = fed_between(result.points, threshold)
+    fed, _ = fed_between(result.points, question.workload.training.au_threshold)
+
+    def feeds(count: int) -> str:
+        job = question.workload.title.partition(",")[0]
+        return f"{_named(count, question.workload.accelerator.name)} ({job})"
+
     if knee is None or knee.kind == "beyond":
-        return f"{place} feeds at least {fed} {name} {job}: the largest count that was run."
+        return f"{place} feeds at least {feeds(fed)}: the largest count that was run."
     if knee.kind == "knee" and knee.n_au and knee.interval:
         low, high = map(whole_accelerators, knee.interval)
         sure = f"95 % sure of {low} to {high}" if high > low else f"95 % sure of {low}"
-        return f"{place} feeds {whole_accelerators(knee.n_au)} {name} {job}, {sure}."
+        return f"{place} feeds {feeds(whole_accelerators(knee.n_au))}, {sure}."
     if knee.kind == "below":
-        smallest = min(point.ranks for point in result.points)
-        return f"{place} does not feed {smallest} of the {name} {job}."
+        return f"{place} does not feed {feeds(min(point.ranks for point in result.points))}."
     if knee.kind == "at-least":
-        return f"{place} feeds at least {knee.fed or 0} {name} {job}: the client was the limit beyond."
+        return f"{place} feeds at least {feeds(knee.fed or 0)}: the client was the limit beyond."
     starved = f", fewer than {knee.starved}" if knee.starved else ""
-    return f"{place} feeds {knee.fed or 0} {name} {job} or more{starved}: the runs differ too much."
+    return f"{place} feeds at least {feeds(knee.fed or 0)}{starved}: the runs differ too much."
 
 
 def _storage_limit(result: RunResult) -> str:

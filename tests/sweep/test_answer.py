@@ -1,0 +1,49 @@
+"""The answer of `feedrate ask` in sentences."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_results import knee, plain_sweep
+
+from emulator.config.storage import StorageSpec
+from emulator.config.workload import load_workload
+from emulator.record.result import Knee
+from emulator.sweep.answer import answer_lines
+from emulator.sweep.ask import Answer, Question
+
+NO_NUMBER = knee(None, None, "")
+
+
+def says(found: Knee, workload: str = "unet3d-a100") -> str:
+    question = Question(
+        place=Path("/mnt/ai"), workload=load_workload(workload), up_to=16, seconds=60.0,
+        storage=StorageSpec(), out=Path("out"), keep=False, force=False, command=(),
+    )  # fmt: skip
+    result = replace(plain_sweep(), knee=found)
+    return answer_lines(question, Answer(storage=result, pytorch=None), cores=2, hosts=1)[0].says
+
+
+@pytest.mark.parametrize(
+    ("found", "part"),
+    [
+        (knee(1.0, None, ""), "feeds 1 A100 (3D"),
+        (knee(1.996, None, ""), "feeds 2 A100s (3D"),
+        (replace(NO_NUMBER, kind="below"), "does not feed 1 A100 (3D"),
+        (replace(NO_NUMBER, kind="at-least", fed=1), "feeds at least 1 A100 (3D"),
+        (replace(NO_NUMBER, kind="not-identifiable", fed=4, starved=9), "at least 4 A100s (3D"),
+    ],
+)
+def test_accelerators_are_counted_in_the_right_number(found, part):
+    assert part in says(found)
+
+
+@pytest.mark.parametrize(
+    ("workload", "one", "two"),
+    [
+        ("unet3d-v100", "1 V100 32 GB (", "2 V100s 32 GB ("),
+        ("unet3d-tiny", "1 accelerator in miniature (", "2 accelerators in miniature ("),
+    ],
+)
+def test_the_plural_comes_before_what_follows_the_noun(workload, one, two):
+    assert one in says(knee(1.0, None, ""), workload) and two in says(knee(2.0, None, ""), workload)
