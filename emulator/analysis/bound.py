@@ -229,7 +229,7 @@ def counterfactual(point: Point) -> tuple[str, ...]:
     """
     lost = point.starved
     here = point.au if point.au_here is None else point.au_here
-    if lost is None or lost.cores + lost.quota < WORTH or not (point.x_ideal and point.au and here):
+    if lost is None or lost.cores + lost.quota < WORTH or not (point.x_ideal and point.au > 0 and here > 0):
         return ()
     fed = min(1.0, point.x_ideal * here / point.au)
     step = point.samples / max(1, point.steps) / point.ideal_samples_per_second / fed

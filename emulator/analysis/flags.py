@@ -1,19 +1,17 @@
 """Validity flags: reasons not to trust a number, each with its value, its threshold and a sentence.
 
-The value of a point's flag is the share by which it may have moved the point's throughput, and it is raised
-where that is more than the precision of a knee: a flag that is always on is none. One function a flag: it
-returns the flag, or None where nothing is wrong or the evidence was not measured.
+The value of a point's flag is the share by which it may have moved the point's throughput. A flag is a
+function that returns None where nothing is wrong or the evidence was not measured.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from emulator.analysis.drift import drift
 from emulator.analysis.parts import Floats
-from emulator.analysis.throughput import drift
 from emulator.config.workload import UNLIKE, Workload
 from emulator.record.result import STORAGE, Flag, HostShare, Point
 from emulator.units import counted, show_bytes, show_rate, show_seconds
@@ -21,11 +19,13 @@ from emulator.units import counted, show_bytes, show_rate, show_seconds
 PRECISION = 0.025
 """Share by which throughput may be moved without a flag: half of the 5 % that a knee's interval is wide."""
 MEMORY = 5.0
-"""Times client memory that the dataset should be, as MLPerf Storage asks for."""
+"""Ratio of dataset to client memory below which caches may answer; MLPerf Storage asks for it."""
 UNEVEN = 0.10
 """Share of the point's time by which one host's ranks may wait longer than those of the median host."""
 LONG = 5
-"""Times the batches of read-ahead that a point should have steps."""
+"""Ratio of steps to batches of read-ahead that a point should have."""
+UNWAITED = 0.01
+"""Wait share up to which a short point was fed throughout."""
 BARRIER = 0.01
 """Share of the point's time that the emulator's own barriers may take."""
 FROM_MEMORY = 0.05
@@ -45,16 +45,20 @@ def point_flags(point: Point) -> tuple[Flag, ...]:
     return tuple(flag for flag in found if flag is not None)
 
 
+def above(name: str, value: float, sentence: str, threshold: float = PRECISION) -> Flag | None:
+    """The flag `name` where `value` exceeds `threshold`."""
+    return Flag(name=name, value=value, threshold=threshold, sentence=sentence) if value > threshold else None
+
+
 def overshoot(point: Point) -> Flag | None:
-    """Accelerators were held up for > 2.5 % of the time by processes that came more than a step late."""
+    """Accelerators were held up by processes that came more than a step late."""
     value = point.overshoot_share
-    if value <= PRECISION:
-        return None
-    sentence = (
+    return above(
+        "overshoot",
+        value,
         f"Accelerators were held up for {value:.1%} of the time by their own processes, which came more than "
-        "a step late: throughput is lower by as much; use fewer ranks per host."
+        "a step late: throughput is lower by as much; use fewer ranks per host.",
     )
-    return Flag(name="overshoot", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def steal(point: Point) -> Flag | None:
@@ -69,86 +73,98 @@ def steal(point: Point) -> Flag | None:
     if point.starved is not None:
         lost *= point.starved.cores + point.starved.work
     value = lost * taken
-    if value <= PRECISION:
-        return None
-    sentence = (
+    return above(
+        "steal",
+        value,
         f"A hypervisor took {share:.1%} of the CPU time of {name} away while ranks had work to do: "
-        f"throughput may be lower by up to {value:.1%}, which is not the storage's."
+        f"throughput may be lower by up to {value:.1%}, which is not the storage's.",
     )
-    return Flag(name="steal", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def page_cache(point: Point) -> Flag | None:
-    """Sampled pages in the page cache before they were read > 2.5 %: memory answered, not storage."""
-    value = point.resident_share
-    if value is None or value <= PRECISION:
-        return None
-    sentence = (
+    """Pages were in the page cache before they were read: memory answered, not the storage."""
+    value = point.resident_share or 0.0
+    return above(
+        "page-cache",
+        value,
         f"{value:.1%} of the pages were in memory before they were read: as much of the throughput is the "
-        "page cache's, not the storage's."
+        "page cache's, not the storage's.",
     )
-    return Flag(name="page-cache", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def retried(point: Point) -> Flag | None:
-    """Repeated requests / requests > 2.5 %, or any that timed out: an object store failed now and then."""
+    """An object store failed now and then: requests were repeated, or any timed out."""
     count = sum(point.read_retries.values())
     reads = max(sum(point.read_latency.values()), 1)
-    value = count / reads
-    if not count or (value <= PRECISION and not point.read_retries.get("timeout")):
-        return None
     kinds = ", ".join(f"{kind} {number:,}" for kind, number in point.read_retries.items())
-    sentence = (
+    return above(
+        "retries",
+        count / reads,
         f"{count:,} requests for {reads:,} reads had to be repeated ({kinds}): the object store failed now "
-        f"and then, which lowered throughput by about {value:.1%}, and by more where requests timed out."
+        f"and then, which lowered throughput by about {count / reads:.1%}, and by more where requests timed "
+        "out.",
+        # A single timeout can last longer than the point's steps.
+        threshold=0.0 if point.read_retries.get("timeout") else PRECISION,
     )
-    return Flag(name="retries", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def uneven_hosts(point: Point) -> Flag | None:
-    """One host is slower: its ranks wait > 10 % of the time longer than the median host's, which all feel."""
+    """One host's ranks wait for more than 10 % of the time longer than the median host's."""
     if len(point.hosts) < 2:
         return None
-    extra, slow = slowest_host(point)
+
+    # Every rank reads the same number of samples, so a slow host shows in waiting, not in bytes.
+    def share(host: HostShare) -> float:
+        return host.wait_seconds / max(1e-9, host.ranks * point.seconds)
+
+    ordered = sorted(point.hosts, key=share)
+    slow, extra = ordered[-1], share(ordered[-1]) - share(ordered[(len(ordered) - 1) // 2])
+    if extra <= UNEVEN:
+        return None
     # At barriers everybody waits for the slow host; without, its own ranks are late alone.
     value = extra if point.barrier_share > extra / 2 else extra * slow.ranks / point.ranks
-    if extra <= UNEVEN or value <= PRECISION:
-        return None
-    sentence = (
+    return above(
+        "uneven-hosts",
+        value,
         f"Ranks on {slow.host} waited {extra:.0%} of the time longer than those of the median host, which "
-        f"lowers throughput by up to {value:.1%}: look at that host's network and load."
+        f"lowers throughput by up to {value:.1%}: look at that host's network and load.",
     )
-    return Flag(name="uneven-hosts", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def client_behind(point: Point) -> Flag | None:
-    """AU - AU here > 2.5 points: what a training on these clients loses, and the storage has no part in."""
-    if point.au_here is None or not point.au - point.au_here > PRECISION:
+    """AU here is below AU: a training on these clients loses that, and the storage has no part in it."""
+    if point.au_here is None:
         return None
-    sentence = (
+    return above(
+        "client",
+        point.au - point.au_here,
         f"The storage keeps accelerators busy {point.au:.1%} of the time, these clients only "
         f"{point.au_here:.1%}: their processes get batches and wake up late. The knee is the storage's; a "
-        "training needs more cores or hosts."
+        "training needs more cores or hosts.",
     )
-    return Flag(name="client", value=point.au - point.au_here, threshold=PRECISION, sentence=sentence)
+
+
+POINT_FLAGS = (client_behind, overshoot, steal, page_cache, retried, uneven_hosts)
+"""The flags that follow from a point alone; a new one is a function here."""
 
 
 def below_shape(point: Point, rate: float) -> Flag | None:
-    """Shaped storage is the limit, and delivers > 2.5 % less than it is shaped to: `rate` bytes/s, a host."""
+    """Shaped storage is the limit, and delivers less than it is shaped to: `rate` bytes/s on each host."""
+    if point.bound is None or point.bound.kind not in STORAGE:
+        return None
     shaped = rate * max(1, len(point.hosts))
     value = 1 - point.bytes_per_second / shaped
-    if point.bound is None or point.bound.kind not in STORAGE or value <= PRECISION:
-        return None
-    sentence = (
+    return above(
+        "below-shape",
+        value,
         f"The emulated storage delivered {show_rate(point.bytes_per_second)} of the {show_rate(shaped)} that "
         "it is shaped to: it was late for want of a core, or at times nothing was asked of it (borders of "
-        f"epochs, barriers); throughput is lower by up to {value:.1%}."
+        f"epochs, barriers); throughput is lower by up to {value:.1%}.",
     )
-    return Flag(name="below-shape", value=value, threshold=PRECISION, sentence=sentence)
 
 
 def neighbour(point: Point, workload: Workload) -> Flag | None:
-    """Others read and wrote > 2.5 % of the bytes of the dataset's own device, and the point was starved."""
+    """Others read or wrote on the dataset's own device while accelerators starved."""
     access = workload.access
     devices = [host.device for host in point.hosts if host.device is not None]
     # Parts of files are read with more around them: what the device read beyond them may be read-ahead.
@@ -157,37 +173,27 @@ def neighbour(point: Point, workload: Workload) -> Flag | None:
     written = sum(device.written_bytes for device in devices)
     read = sum(device.bytes for device in devices) - sum(host.bytes for host in point.hosts if host.device)
     value = (max(0, read) + written) / max(1, sum(device.bytes + device.written_bytes for device in devices))
-    if value <= PRECISION:
-        return None
-    sentence = (
+    return above(
+        "neighbour",
+        value,
         f"Others read {show_bytes(max(0, read))} and wrote {show_bytes(written)} on {devices[0].name} during "
-        f"the point, {value:.1%} of its bytes: alone, the dataset may be read faster by as much."
+        f"the point, {value:.1%} of its bytes: alone, the dataset may be read faster by as much.",
     )
-    return Flag(name="neighbour", value=value, threshold=PRECISION, sentence=sentence)
 
 
-POINT_FLAGS = (client_behind, overshoot, steal, page_cache, retried, uneven_hosts)
-"""The flags that follow from a point alone; a new one is a function here."""
-
-
-def slowest_host(point: Point) -> tuple[float, HostShare]:
-    """The host whose ranks waited longest, and how much longer than the median host's (share of the time).
-
-    Every rank reads the same number of samples, so a slow host shows in waiting, not in bytes. Raises
-    ValueError without hosts.
-    """
-    ordered = sorted(point.hosts, key=lambda host: wait_share(point, host))
-    slow, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
-    return wait_share(point, slow) - wait_share(point, median), slow
-
-
-def wait_share(point: Point, host: HostShare) -> float:
-    """Share of the point's time that a rank of the host was blocked on the loader (0 to 1)."""
-    return host.wait_seconds / max(1e-9, host.ranks * point.seconds)
+def no_o_direct(ranks: int, buffered: int) -> Flag | None:
+    """The file system refused O_DIRECT to `buffered` of the ranks."""
+    return above(
+        "no-o-direct",
+        buffered / ranks,
+        "The file system refuses O_DIRECT: reads went through the page cache and were evicted, at a higher "
+        "cost in CPU.",
+        threshold=0.0,
+    )
 
 
 def small_dataset(dataset_bytes: int, memory_bytes: int) -> Flag | None:
-    """Dataset / memory of all client hosts < 5 (MLPerf Storage): some stays in memory between epochs."""
+    """The dataset is less than 5 times the memory of all client hosts: some stays in memory."""
     value = dataset_bytes / max(1, memory_bytes)
     if value >= MEMORY:
         return None
@@ -199,11 +205,13 @@ def small_dataset(dataset_bytes: int, memory_bytes: int) -> Flag | None:
 
 
 def another_dataset(difference: str) -> Flag | None:
-    """`difference` says how the dataset differs from the workload's; empty: it does not."""
-    if not difference:
-        return None
-    sentence = f"The dataset is not the workload's: {difference}. The figures are not this workload's."
-    return Flag(name="mismatched-dataset", value=1.0, threshold=0.0, sentence=sentence)
+    """The dataset is not the workload's; `difference` says why, and is empty where it is."""
+    return above(
+        "mismatched-dataset",
+        float(bool(difference)),
+        f"The dataset is not the workload's: {difference}. The figures are not this workload's.",
+        threshold=0.0,
+    )
 
 
 def unlike_job(workload: Workload) -> Flag | None:
@@ -230,55 +238,18 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
     Its mean then differs from where it was going by half of that.
     """
     line = drift(throughput)
-    if line is None or abs(line.relative) / 2 <= PRECISION or not line.certain():
+    if line is None or not line.certain():
         return None
     middle, half = float(np.mean(throughput)), line.relative / 2
     # A line runs past what was ever seen where throughput breaks down rather than drifts.
     begin, end = np.clip([middle * (1 - half), middle * (1 + half)], np.min(throughput), np.max(throughput))
     much = f" by {abs(end / begin - 1):.0%}" if begin > 0 else ""
-    change = f"{'rose' if line.relative > 0 else 'fell'}{much}, from {begin:.3g} to {end:.3g} samples/s"
-    sentence = f"Throughput {change}, during the point: it had not settled; run longer."
-    return Flag(name="non-stationary", value=min(1.0, abs(half)), threshold=PRECISION, sentence=sentence)
-
-
-def short_run(point: Point, workload: Workload) -> Flag | None:
-    """Steps < 5 x batches of read-ahead, while ranks wait or nothing is read: the first step's is in AU.
-
-    What was read ahead during the first step, which is left out of the time, is consumed in later ones: AU
-    is too high by up to prefetch / steps. A shuffle buffer is filled by then, too. Throughput counts what
-    arrived.
-    """
-    ahead = read_ahead(workload)
-    enough = LONG * ahead
-    if math.isnan(point.au):
-        sentence = (
-            f"AU is not measured: {counted(point.steps, 'step')}, {ahead} batches read ahead; use "
-            f"--steps {enough}."
-        )
-        return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
-    if point.steps >= enough or (point.wait_share <= 0.01 and point.bytes_per_second):
-        return None
-    sentence = (
-        f"{point.steps} steps are few against {ahead} batches of read-ahead: what was read during the first "
-        f"step makes AU look higher, while throughput counts what arrived; use --steps {enough}."
+    return above(
+        "non-stationary",
+        min(1.0, abs(half)),
+        f"Throughput {'rose' if half > 0 else 'fell'}{much}, from {begin:.3g} to {end:.3g} samples/s, during "
+        "the point: it had not settled; run longer.",
     )
-    return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
-
-
-def jobs_cpu(point: Point, workload: Workload) -> Flag | None:
-    """To be as fast, the recorded job, which computes, would need > 97.5 % of the cores of a host."""
-    steps = point.samples_per_second / point.ranks / workload.loader.batch_size
-    cpu = workload.accelerator.host_cpu_seconds or 0.0
-    wanted = [(host.ranks * steps * cpu / host.cores, host) for host in point.hosts]
-    share, host = max(wanted, key=lambda one: one[0], default=(0.0, None))
-    if host is None or share <= 1 - PRECISION:
-        return None
-    sentence = (
-        f"The job that was recorded spends {show_seconds(cpu)} of CPU on a step; at this rate that is "
-        f"{share:.0%} of the {host.cores} cores of {host.host}. The emulator computes nothing: on this host "
-        "the job itself is slower, and the storage is not why."
-    )
-    return Flag(name="job-cpu", value=share, threshold=1 - PRECISION, sentence=sentence)
 
 
 def read_ahead(workload: Workload) -> int:
@@ -286,20 +257,61 @@ def read_ahead(workload: Workload) -> int:
     return workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size
 
 
-def costly_barrier(point: Point, workload: Workload, *, polled: bool) -> Flag | None:
-    """Time of the emulator's own barriers / the point's time > 1 %: hosts far apart, or too few cores.
+def au_measured(steps: int, workload: Workload) -> bool:
+    """True if at least as many batches were read after a rank's first step as before its end."""
+    return steps >= 2 * read_ahead(workload)
 
-    Moments go through sockets with the barrier, so that only what it takes beyond a step holds anybody up;
-    where MPI is `polled` between hosts, all of it does.
+
+def short_run(point: Point, workload: Workload) -> Flag | None:
+    """Too few steps for AU, or so few that it is too high, while ranks wait or nothing is read.
+
+    What was read ahead during the first step, which AU leaves out, is consumed in later ones: AU is too high
+    by up to read-ahead / steps. Throughput counts what arrived, and needs no such care.
     """
+    ahead = read_ahead(workload)
+    steps, enough = counted(point.steps, "step"), LONG * ahead
+    if not au_measured(point.steps, workload):
+        sentence = f"AU is not measured: {steps}, {ahead} batches read ahead; use --steps {enough}."
+    elif point.steps >= enough or (point.wait_share <= UNWAITED and point.bytes_per_second):
+        return None
+    else:
+        sentence = (
+            f"{steps} are few against {ahead} batches of read-ahead: AU looks higher than it is, throughput "
+            f"does not; use --steps {enough}."
+        )
+    return Flag(name="short", value=point.steps, threshold=enough, sentence=sentence)
+
+
+def jobs_cpu(point: Point, workload: Workload) -> Flag | None:
+    """To be as fast, the recorded job, which computes, would need > 97.5 % of the cores of a host."""
+    cpu = workload.accelerator.host_cpu_seconds
+    if not cpu or not point.hosts:
+        return None
+    steps = point.samples_per_second / point.ranks / workload.loader.batch_size
+    host = max(point.hosts, key=lambda one: one.ranks / one.cores)
+    value = host.ranks * steps * cpu / host.cores
+    return above(
+        "job-cpu",
+        value,
+        f"The job that was recorded spends {show_seconds(cpu)} of CPU on a step; at this rate that is "
+        f"{value:.0%} of the {host.cores} cores of {host.host}. The emulator computes nothing: on this host "
+        "the job itself is slower, and the storage is not why.",
+        threshold=1 - PRECISION,
+    )
+
+
+def costly_barrier(point: Point, workload: Workload, *, polled: bool) -> Flag | None:
+    """The emulator's own barriers take more than 1 % of the time: hosts far apart, or too few cores."""
     count = {"step": point.steps, "epoch": point.epochs, "none": 0}[workload.training.sync]
     cost, step = point.barrier_seconds or 0.0, workload.accelerator.step_seconds
+    # Moments go through sockets with the barrier, so that only what it takes beyond a step holds anybody up.
+    # MPI that is polled between hosts holds everybody up for all of it.
     value = count * (cost if polled else max(0.0, cost - step)) / max(1e-9, point.seconds)
-    if value <= BARRIER:
-        return None
     advice = "let hosts reach each other's TCP ports" if polled else "use fewer ranks per core"
-    sentence = (
+    return above(
+        "barrier",
+        value,
         f"The barrier of a step takes {show_seconds(cost)} when all ranks come at once, beside a step of "
-        f"{show_seconds(step)}: {value:.1%} of the time is the emulator's; {advice}."
+        f"{show_seconds(step)}: {value:.1%} of the time is the emulator's; {advice}.",
+        threshold=BARRIER,
     )
-    return Flag(name="barrier", value=value, threshold=BARRIER, sentence=sentence)

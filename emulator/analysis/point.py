@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from emulator.analysis.flags import read_ahead
+from emulator.analysis.flags import au_measured
 from emulator.analysis.parts import WHOLE, Floats, Whole
 from emulator.analysis.starved import last_at
 from emulator.analysis.throughput import (
@@ -81,10 +81,14 @@ def point_of(
         au_here_first=None if played is None else throughput(played, over).au,
         **more,
     )
-    if point.steps <= read_ahead(workload):  # all that was computed on was read before the first step ended
-        here = None if point.au_here is None else math.nan
-        point = replace(point, au=math.nan, au_here=here)
-    return with_course(point, rows, sync, over)
+    return with_course(measured_au(point, workload), rows, sync, over)
+
+
+def measured_au(point: Point, workload: Workload) -> Point:
+    """`point` with NaN for AU where it has too few steps beside those read ahead."""
+    if au_measured(point.steps, workload):
+        return point
+    return replace(point, au=math.nan, au_here=None if point.au_here is None else math.nan)
 
 
 def show_au(point: Point) -> str:

@@ -18,8 +18,6 @@ Steps may be a part of the point's, of some of its ranks: then `over` knows the 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +25,6 @@ from numpy.typing import NDArray
 
 from emulator.analysis.parts import WHOLE, Floats, Whole, least, quantile
 from emulator.record.steps import Steps
-
-WINDOWS = 20
-"""Windows that the drift is judged on; their means are nearly independent even when steps are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,77 +220,3 @@ def rate_series(steps: Steps, bins: int = 40, over: Whole = WHOLE) -> Series:
     samples = steps["samples"].astype(np.float64)
     before = over.sum(np.array([np.clip((edge - start) / length, 0, 1) @ samples for edge in edges]))
     return Series(float(begin), float(end), np.diff(before) / np.diff(edges))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """A straight line through a series."""
-
-    relative: float
-    """Change from the first to the last observation along the line, as a share of the mean."""
-    t: float
-    """Slope over its standard error."""
-    freedom: int
-    """Degrees of freedom of t."""
-
-    def certain(self, level: float = 0.99) -> bool:
-        """True when the slope differs from zero at this two-sided level (Student t)."""
-        return abs(self.t) > student_t(level, self.freedom)
-
-
-def drift(values: Sequence[float] | Floats) -> Drift | None:
-    """Least-squares slope of the means of up to WINDOWS windows against time; None below 8 observations."""
-    # Windows instead of single steps, because neighbouring steps are correlated and would make any slope look
-    # certain (method of batch means, Law 2015, chapter 9).
-    series = np.asarray(values, dtype=np.float64)
-    if len(series) < 8:
-        return None
-    means = np.array([part.mean() for part in np.array_split(series, min(WINDOWS, len(series) // 2))])
-    middle = float(means.mean())
-    x = np.linspace(-0.5, 0.5, len(means))
-    slope = float(x @ means / (x @ x))
-    freedom = len(means) - 2
-    rest = means - middle - slope * x
-    error = math.sqrt(float(rest @ rest) / freedom / float(x @ x))
-    relative = slope / middle if middle else 0.0
-    if error == 0.0:
-        return Drift(relative=relative, t=math.copysign(math.inf, slope) if slope else 0.0, freedom=freedom)
-    return Drift(relative=relative, t=slope / error, freedom=freedom)
-
-
-def repeat_interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float] | None:
-    """mean +- t s / sqrt(n) of repeats of one measurement; None for fewer than two.
-
-    t is the Student quantile of n - 1 degrees of freedom (Student 1908), s the sample standard deviation.
-    """
-    if len(values) < 2:
-        return None
-    sample = np.asarray(values, dtype=np.float64)
-    half = student_t(level, len(sample) - 1) * float(sample.std(ddof=1)) / math.sqrt(len(sample))
-    middle = float(sample.mean())
-    return middle - half, middle + half
-
-
-def student_t(level: float, freedom: int) -> float:
-    """Two-sided quantile: a Student t of `freedom` >= 1 lies within +- it with probability `level` (0 to 1).
-
-    By bisection on the exact distribution for whole degrees (Abramowitz and Stegun 26.7.3, 26.7.4).
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < level else (low, middle)
-    return math.tan(low) * math.sqrt(freedom)
-
-
-def _within(angle: float, freedom: int) -> float:
-    """P(|t| <= sqrt(freedom) tan(angle))."""
-    cosine, sine = math.cos(angle), math.sin(angle)
-    odd = freedom % 2 == 1
-    term, total = (cosine, cosine) if odd else (1.0, 1.0)
-    for k in range(3 if odd else 2, freedom - 1, 2):
-        term *= cosine**2 * (k - 1) / k
-        total += term
-    if not odd:
-        return sine * total
-    return 2 / math.pi * (angle + (sine * total if freedom > 1 else 0.0))

@@ -190,7 +190,7 @@ class Point:
     au: float
     """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute, in the
     accelerators' time, which no late process holds up: what the storage feeds. NaN: not measured, since the
-    point has no more steps than batches are read ahead."""
+    point has too few steps beside the batches read ahead (flag `short`)."""
     x_ideal_first: float
     """x_ideal over all steps, the first one included."""
     au_first: float

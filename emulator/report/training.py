@@ -55,7 +55,7 @@ def answer(result: RunResult) -> str:
     whose = "" if job_samples(result) == 1 else "of the job's "
     text = f"{rate} ({samples} {whose}samples/s), {ideal} % of the ideal throughput"
     if math.isnan(point.au):
-        return f"{text}; AU is not measured: more steps are needed than batches are read ahead."
+        return f"{text}; AU is not measured: too few steps beside the batches that are read ahead."
     here = "" if point.au_here is None else f"; a training on these clients gets {percent(point.au_here)} %"
     first = ", without the first step of each epoch" if point.epochs > 1 else ""
     return f"{text}, at {percent(point.au)} % accelerator utilisation{first}{here}."

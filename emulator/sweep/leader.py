@@ -11,7 +11,7 @@ from pathlib import Path
 from emulator import live
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held
-from emulator.analysis.flags import read_ahead
+from emulator.analysis.flags import au_measured
 from emulator.analysis.point import show_au
 from emulator.analysis.storage_limit import Reading
 from emulator.config.reader import build, to_plain
@@ -176,8 +176,8 @@ class Leader:
             seconds=seconds,
             eta_seconds=left,
             bytes_per_second=rates.bytes_per_second if rates else None,
-            # Batches read ahead make the accelerators look busy.
-            au=rates.au if rates and self._step > read_ahead(self._job.workload) else None,
+            # Until then, batches read ahead make the accelerators look busy.
+            au=rates.au if rates and au_measured(self._step, self._job.workload) else None,
             limit=limit,
             knee=(interval[0], middle, interval[1]) if interval and middle else None,
             curve=tuple((point.ranks, point.bytes_per_second, _ideal(point)) for point in points),

@@ -16,6 +16,7 @@ from emulator.analysis.flags import (
     costly_barrier,
     jobs_cpu,
     neighbour,
+    no_o_direct,
     non_stationary,
     point_flags,
     short_run,
@@ -49,19 +50,12 @@ def summarise(job: TrainingJob, measured: Measured) -> Point:
     )
     flags = [
         non_stationary(measured.rates),
+        no_o_direct(ranks, measured.buffered) if job.direct else None,
         short_run(point, job.workload),
         jobs_cpu(point, job.workload),
         neighbour(point, job.workload),
         costly_barrier(point, job.workload, polled=measured.barrier_polled),
     ]
-    if job.direct and measured.buffered:
-        sentence = (
-            "The file system refuses O_DIRECT: reads went through the page cache and were evicted, "
-            "at a higher cost in CPU."
-        )
-        flags.insert(
-            1, Flag(name="no-o-direct", value=measured.buffered / ranks, threshold=0.0, sentence=sentence)
-        )
     return replace(point, flags=point_flags(point) + tuple(flag for flag in flags if flag))
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from emulator.analysis.drift import drift, repeat_interval
 from emulator.analysis.flags import non_stationary
-from emulator.analysis.throughput import drift, repeat_interval
 
 
 def test_variation_is_no_drift():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from emulator.analysis.flags import (
     small_dataset,
     unlike_job,
 )
+from emulator.analysis.point import measured_au
 from emulator.config.workload import JobSpec, ReplaySpec, load_workload
 from emulator.record.device import DeviceReads
 from emulator.record.result import Bound, Flag, Starved
@@ -113,6 +115,16 @@ def test_read_ahead_and_a_shuffle_buffer_ask_for_more_steps():
     flag = short_run(point(4, 0.9, steps=10, wait_share=0.1), shuffled)
     assert flag is not None and flag.threshold == 25
     assert "5 batches of read-ahead" in flag.sentence
+
+
+@pytest.mark.parametrize(("steps", "measured"), [(8, False), (13, False), (15, False), (16, True)])
+def test_au_rests_on_clearly_more_steps_than_were_read_ahead(steps, measured):
+    """An H100 with 13 steps, 8 batches read ahead, showed AU 99.9 % beside 64 % of the throughput."""
+    h100 = load_workload("unet3d-h100")
+    found = measured_au(point(4, 0.64, au=0.999, au_here=0.98, steps=steps), h100)
+    assert math.isnan(found.au) == math.isnan(found.au_here) == (not measured)
+    flag = short_run(found, h100)
+    assert flag is not None and ("AU is not measured" in flag.sentence) == (not measured)
 
 
 def test_a_replay_is_faster_than_a_job_that_has_not_the_cores_for_it():

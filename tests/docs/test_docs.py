@@ -18,7 +18,7 @@ FLAGS = sorted(
     {
         name
         for module in (ROOT / "emulator").rglob("*.py")
-        for name in re.findall(r'Flag\([^)]*?name="([\w-]+)"', module.read_text())
+        for name in re.findall(r'(?:Flag\([^)]*?name=|above\(\s*)"([\w-]+)"', module.read_text())
     }
 )
 

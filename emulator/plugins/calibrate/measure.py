@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.analysis.throughput import student_t
+from emulator.analysis.drift import student_t
 from emulator.config.profile import SCHEMA, Device, Profile, Timing, Variant, profile_text
 from emulator.files import write_whole
 from emulator.plugins.calibrate import trainer as real

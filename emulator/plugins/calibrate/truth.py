@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from emulator.analysis.throughput import Throughput, repeat_interval, throughput
+from emulator.analysis.drift import repeat_interval
+from emulator.analysis.throughput import Throughput, throughput
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import AcceleratorSpec, LoaderSpec
 from emulator.dataset.manifest import Manifest, open_dataset

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulator.analysis.throughput import student_t
+from emulator.analysis.drift import student_t
 from emulator.config.workload import Workload
 from emulator.plugins.systems.model import ALONE, FitModel, Parameters
 from emulator.plugins.systems.seen import Seen

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 
 from emulator.analysis.parts import Floats
-from emulator.analysis.point import with_course
+from emulator.analysis.point import measured_au, with_course
 from emulator.analysis.throughput import share_of_time, throughput
 from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
@@ -197,7 +197,8 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
     )
     logged = np.unique(np.linspace(0, ranks - 1, min(ranks, LOGGED_RANKS)).astype(np.int64))
     rows = played.rows(logged, plan, number)
-    return Predicted(point=with_course(point, rows, workload.training.sync), steps=rows, events=played.events)
+    point = with_course(measured_au(point, workload), rows, workload.training.sync)
+    return Predicted(point=point, steps=rows, events=played.events)
 
 
 def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:

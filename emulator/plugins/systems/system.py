@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated
 
+from emulator.analysis.drift import student_t
 from emulator.analysis.knee import PRIOR_DEVIATION
-from emulator.analysis.throughput import student_t
 from emulator.config.catalog import content_folder
 from emulator.config.reader import (
     Bytes,
