@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 from command import feedrate
+
+# A deadline per example is a wall-clock limit: tests run beside each other on two cores would fail by chance.
+hypothesis.settings.register_profile("feedrate", deadline=None)
+hypothesis.settings.load_profile("feedrate")
 
 OPT_IN = (
     "long", "multihost", "sharedfs", "slurm", "container", "device", "ceph", "dlio", "mlperf", "faults",

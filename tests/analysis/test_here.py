@@ -66,7 +66,7 @@ def drawn(seed, steps=17, ranks=3, **mean):
     return {name: random.exponential(mean.get(name, 0.0) + 1e-12, (steps, ranks)) for name in COSTS}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 30),
@@ -85,7 +85,7 @@ def test_it_is_what_a_plain_loop_with_the_same_costs_does(seed, steps, ranks, sy
     assert min(played[name].min() for name in ("wait", "overshoot", "barrier")) >= -1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 30),

@@ -110,7 +110,7 @@ def test_where_the_client_was_the_limit_it_is_at_least(kind):
 
 
 @given(st.lists(st.tuples(st.integers(1, 16), st.floats(0.05, 0.89)), max_size=4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_runs_that_the_client_limited_move_nothing(disturbed):
     clean = [point(n, min(1, 5 / n)) for n in COUNTS]
     knee, same = find_knee(clean), find_knee([*(limited(n, x) for n, x in disturbed), *clean])
@@ -118,7 +118,7 @@ def test_runs_that_the_client_limited_move_nothing(disturbed):
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.05, 1.1)), min_size=1, max_size=10))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_no_saturation_above_what_was_measured(runs):
     knee = find_knee([point(n, x) for n, x in runs])
     if knee.n_saturation is not None:

@@ -90,7 +90,7 @@ def close(one, other):
     return one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 2**32), st.integers(2, 6), st.integers(1, 40), st.integers(1, 12),
     st.sampled_from(["step", "epoch", "none"]), st.data(),

@@ -45,7 +45,7 @@ def test_band_holds_the_curve():
     assert middle == pytest.approx([truth.at(n) for n in (10, 90, 150)], rel=0.03)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.001, 1.3)), max_size=12))
 def test_any_history_gives_a_proper_posterior(runs):
     found = posterior([n for n, _ in runs], [e for _, e in runs], maximum=64)

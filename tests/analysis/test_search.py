@@ -85,7 +85,7 @@ def test_a_wish_can_be_predicted():
     assert runs_left(done.runs, search, done.belief) == 0
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(1, 32), st.lists(st.tuples(st.integers(1, 32), st.floats(0.01, 1.1)), max_size=6))
 def test_every_wish_can_be_run(maximum, runs):
     history = [CountRun(ranks=min(n, maximum), efficiency=e) for n, e in runs]

@@ -132,7 +132,7 @@ def reading_from(storage, ranks, steps, compute, prefetch, start=0.0):
     return rows.reshape(-1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.integers(1, 4),
     st.integers(2, 25),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zstandard
 from contracts.format_contract import written
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.config.recipe import load_recipe
@@ -78,7 +78,6 @@ def test_mirrored_stays_inside_and_has_no_seam(length, start, source):
     assert np.abs(np.diff(indices)).max(initial=0) <= 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_checksums_join(pieces):
     assert crc32_join([(crc32(piece), len(piece)) for piece in pieces]) == crc32(b"".join(pieces))

@@ -56,7 +56,7 @@ def test_the_lognormal_fits_the_real_cases():
     assert p_value("lognormal") > 0.5 > p_value("mlperf")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["lognormal", "mlperf"]),
     st.integers(200_000, 10**9),
@@ -86,7 +86,7 @@ def test_moments_are_reached_or_refused(distribution, mean, spread, reach, edge)
     assert table.min() >= spec.bytes_min * 0.999 and table.max() <= spec.bytes_max * 1.001
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**31), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
 def test_a_shape_depends_on_seed_and_index_only(seed, indices):
     sizes = sizes_of(load_recipe("tiny").size, seed)

@@ -43,7 +43,7 @@ def joined(form: Format, shape: Shape, sources: Sources) -> list[bytes]:
     return files
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from([name for name, form in FORMATS.working() if form.written]),
     st.integers(1, 9),
@@ -97,7 +97,6 @@ def test_journals_survive_torn_records(tmp_path):
 
 
 @given(st.binary(max_size=200), st.integers(0, 119), st.integers(0, 255))
-@settings(deadline=None)
 def test_a_damaged_journal_gives_only_true_records(folder, tail, at, value):
     store, path = FolderStore(folder), folder / ".feedrate/journal-000000"
     path.parent.mkdir(exist_ok=True)

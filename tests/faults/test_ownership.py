@@ -363,7 +363,7 @@ COMMANDS = (
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     files=st.dictionaries(st.sampled_from(NAMES), CONTENTS, min_size=1, max_size=8),
     number=st.integers(0, len(COMMANDS) - 1),

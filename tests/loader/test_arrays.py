@@ -56,7 +56,7 @@ def check(files: Files, arrays: dict[str, np.ndarray], block: int) -> None:
 @pytest.mark.parametrize(
     "form", [name for name, form in FORMATS.working() if form.written and name not in RECORDS]
 )
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     shape=st.tuples(st.just(1), st.integers(3, 40), st.integers(5, 60), st.integers(5, 60)),
     voxels=st.integers(0, 30),

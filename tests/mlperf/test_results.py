@@ -128,7 +128,7 @@ DOCUMENT = st.recursive(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     layout=st.sampled_from(["v1.0", "v2.0", "v3.0"]),
     logs=st.booleans(),
@@ -307,7 +307,7 @@ def test_runs_of_checkpoints_without_a_model_are_left_out(tmp_path):
         import_folder(tmp_path / "run1")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_mutated_folders_are_understood_or_refused(data, tmp_path_factory):
     base = tmp_path_factory.getbasetemp() / "mutated"

@@ -189,7 +189,7 @@ def test_hostile_json_is_refused(text):
 TOKENS = [*"{[]}:|%-~\n\t", "&a", "*a", "!!", "- ", "  ", "<<: ", "? ", "0x", "1e9", "9" * 20, ".inf"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_mutated_yaml_gives_a_workload_or_a_clear_error(data, tmp_path_factory):
     text = UNET3D
@@ -206,7 +206,7 @@ def test_mutated_yaml_gives_a_workload_or_a_clear_error(data, tmp_path_factory):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_any_text_is_plain_yaml_or_refused(text):
     try:

@@ -54,7 +54,7 @@ def test_any_part_of_an_order_is_computed_by_itself(samples, seed, epoch, data):
 
 
 @given(st.integers(MOST_IN_TABLE + 1, 200_000), st.integers(0, 2**60))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_long_order_is_a_permutation(samples, seed):
     times = np.bincount(head(EpochOrder(samples, seed, 0), samples), minlength=samples)
     assert len(times) == samples and (times == 1).all()

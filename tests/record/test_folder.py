@@ -69,7 +69,7 @@ rows = arrays(STEP, st.integers(0, 40))
 
 
 @given(result=any_of(RunResult).map(lambda made: dataclasses.replace(made, schema=SCHEMA)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_result_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, result: RunResult) -> None:
     out = tmp_path_factory.mktemp("out")
     write_result(out, result)
@@ -78,7 +78,7 @@ def test_a_result_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory,
 
 
 @given(steps=rows)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_steps_come_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, steps: np.ndarray) -> None:
     out = tmp_path_factory.mktemp("out")
     write_steps(out, steps)
@@ -88,7 +88,7 @@ def test_steps_come_back_bit_by_bit(tmp_path_factory: pytest.TempPathFactory, st
 
 
 @given(steps=rows, cut=st.integers(0, 40), torn=st.integers(0, STEP.itemsize - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_spools_lose_at_most_the_torn_last_row(
     tmp_path_factory: pytest.TempPathFactory, steps: np.ndarray, cut: int, torn: int
 ) -> None:
@@ -392,7 +392,7 @@ def test_a_damaged_result_is_one_line(tmp_path: Path, content: bytes) -> None:
 
 
 @given(cut=st.floats(0, 1), flip=st.integers(0, 255))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_damaged_result_never_raises_anything_else(
     tmp_path_factory: pytest.TempPathFactory, cut: float, flip: int
 ) -> None:

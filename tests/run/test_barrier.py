@@ -25,7 +25,7 @@ def on_ranks(nodes, work):
         return list(pool.map(live, range(group.size)))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.integers(1, 9).flatmap(
         lambda ranks: st.lists(st.lists(st.floats(0, 1e9), min_size=ranks, max_size=ranks), max_size=30)

@@ -177,7 +177,7 @@ def test_a_host_that_nobody_can_reach_is_said_and_nothing_is_left_open(monkeypat
     drift=st.floats(-50e-6, 50e-6),
     delays=st.lists(st.floats(30e-6, 5e-3), min_size=400, max_size=400),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_clock_that_drifts_is_followed(ahead, drift, delays):
     """50 ppm apart, for 20 s of steps: the estimate stays within a message's time and a second's drift."""
     shortest = 30e-6

@@ -127,7 +127,7 @@ FAULTS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(FAULTS, st.integers(1, 2**20), st.integers(0, 2**20))
 def test_no_fault_ever_makes_a_wrong_byte(
     samples: Endpoint, faults: list[Fault], block: int, begin: int

@@ -18,7 +18,7 @@ from emulator.errors import MissingError
 from emulator.plugins.systems import scene as scenes
 from emulator.plugins.systems.scene import play
 
-quick = settings(max_examples=30, deadline=None, derandomize=True)
+quick = settings(max_examples=30, derandomize=True)
 sizes = st.integers(1, 5).flatmap(
     lambda ranks: st.lists(
         st.lists(st.floats(1e3, 1e9), min_size=ranks, max_size=ranks), min_size=1, max_size=5
