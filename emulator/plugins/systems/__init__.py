@@ -1,1 +1,1 @@
-"""Ranks, clients and storage in virtual time: what no lab has, predicted from the same plan and record."""
+"""Discrete-event simulation of ranks, clients and storage, and the estimation of a system from results."""

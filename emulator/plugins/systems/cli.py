@@ -1,4 +1,4 @@
-"""The verbs about systems: simulate, fit, plan and efficiency. None of them reads a byte of a dataset."""
+"""The verbs about systems: simulate, fit, plan and efficiency. They read no data of a dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries of a system per terabyte, watt and price, and the nodes that it takes to match another.
+"""A system's performance per terabyte, watt and price, and the nodes needed to match another system.
 
 Pure. TB = 10^12 bytes, GB/s = 10^9 bytes/s. A number that the system file does not hold is None.
 """
@@ -22,16 +22,16 @@ from emulator.report.table import Cell, Column, Table
 TB, GB = 1e12, 1e9
 
 _EXACTLY = 1 - 1e-12
-"""Keeps a quotient that is a whole number whole in binary arithmetic."""
+"""Factor that keeps rounding errors from raising a whole quotient to the next integer."""
 
 
 def ratio(value: float | None, amount: float | None) -> float | None:
-    """value / amount; None where one is not known."""
+    """Return value / amount, or None if either is unknown."""
     return None if value is None or not amount else value / amount
 
 
 def raw_bytes(system: System) -> float | None:
-    """nodes x drives per node x drive capacity."""
+    """Return the raw capacity in bytes: nodes x drives per node x drive capacity."""
     nodes, hardware = system.storage.nodes, system.hardware
     if nodes is None or hardware.drives_per_node is None or hardware.drive_capacity is None:
         return None
@@ -39,7 +39,7 @@ def raw_bytes(system: System) -> float | None:
 
 
 def usable_bytes(system: System) -> float | None:
-    """The stated usable capacity, else raw x k / (k + m)."""
+    """Return the usable capacity in bytes: as stated, else raw capacity x k / (k + m)."""
     if system.hardware.usable_capacity is not None:
         return float(system.hardware.usable_capacity)
     raw = raw_bytes(system)
@@ -47,7 +47,7 @@ def usable_bytes(system: System) -> float | None:
 
 
 def watts(system: System, *, reading: bool) -> float | None:
-    """nodes x (drives per node x watts of a drive + watts of a node without drives, where stated)."""
+    """Return the power in watts: nodes x (drives per node x drive power + node power, where stated)."""
     nodes, hardware = system.storage.nodes, system.hardware
     drive = hardware.drive_power_read if reading else hardware.drive_power_write
     if nodes is None or hardware.drives_per_node is None or drive is None:
@@ -56,7 +56,7 @@ def watts(system: System, *, reading: bool) -> float | None:
 
 
 def cost(system: System) -> float | None:
-    """nodes x price of a node with its drives, else nodes x drives per node x price of a drive."""
+    """Return the price: nodes x node price with drives, else nodes x drives per node x drive price."""
     nodes, hardware = system.storage.nodes, system.hardware
     if nodes is None:
         return None
@@ -68,7 +68,7 @@ def cost(system: System) -> float | None:
 
 
 def for_protection(write_rate: float, own: Protection, other: Protection) -> float:
-    """write rate x own overhead / other overhead: as many bytes go to the drives, with other protection.
+    """Return the write rate with the protection `other`: write rate x own overhead / other overhead.
 
     An overhead is (k + m) / k: 3 of three copies, 1.5 of 4+2.
     """
@@ -76,7 +76,7 @@ def for_protection(write_rate: float, own: Protection, other: Protection) -> flo
 
 
 def nodes_to_match(target: float, of_all: float, nodes: int) -> int:
-    """ceil(target / (of_all / nodes)): nodes that together deliver `target`."""
+    """Return the number of nodes that together deliver `target`: ceil(target / (of_all / nodes))."""
     return math.ceil(target * nodes / of_all * _EXACTLY)
 
 
@@ -85,12 +85,12 @@ class SystemFigure(NamedTuple):
 
     name: str
     value: float | None
-    """None: the system file does not hold what it needs."""
+    """Value in `unit`; None if the system file lacks a key that it needs."""
     unit: str
 
 
 def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, ...]:
-    """All figures of a system; `fed` is the number of accelerators that it feeds, where that is known."""
+    """Return all figures of a system; `fed` is the number of accelerators that it feeds, None if unknown."""
     storage, money = system.storage, system.hardware.currency
     raw, usable = ratio(raw_bytes(system), TB), ratio(usable_bytes(system), TB)
     read, write = ratio(storage.bandwidth, GB), ratio(storage.write_bandwidth, GB)
@@ -130,7 +130,7 @@ def efficiency(system: System, fed: float | None = None) -> tuple[SystemFigure, 
 
 
 def matches(system: System, other: System) -> dict[str, int]:
-    """Nodes of `system` that match `other` in capacity, reads and writes, where both are stated.
+    """Return the number of nodes of `system` that match `other` in capacity, reads and writes, where stated.
 
     Writes are compared as stated, and with the protection of `other` (see `for_protection`).
     """
@@ -154,7 +154,7 @@ def matches(system: System, other: System) -> dict[str, int]:
 
 
 def lacks(system: System) -> tuple[str, ...]:
-    """Sentences on the keys that the system file lacks, and what cannot be said without each."""
+    """Return a sentence for each key that the system file lacks, with the figures that need it."""
     storage, hardware = system.storage, system.hardware
     needed = {
         "storage.bandwidth": (storage.bandwidth, "reads per TB, watt or price"),
@@ -198,7 +198,7 @@ def efficiency_table(
 
 
 def match_table(systems: Sequence[System], other: System) -> Table:
-    """A table of the nodes of each system that match `other`."""
+    """Return a table of the number of nodes of each system that match `other`."""
     found = [matches(system, other) for system in systems]
     kinds = dict.fromkeys(what for nodes in found for what in nodes)
     rows = tuple((what, *(nodes.get(what) for nodes in found)) for what in kinds)
@@ -211,9 +211,9 @@ class EfficiencyAnswer:
     """The answer of `feedrate efficiency`."""
 
     tables: tuple[Table, ...]
-    """The figures, and where another system was named, the nodes that match it."""
+    """Tables of the figures and, if another system was named, of the nodes that match it."""
     missing: tuple[str, ...]
-    """Sentences on what the system files lack."""
+    """Sentences on the keys that the system files lack."""
 
 
 def compare_systems(
@@ -252,7 +252,7 @@ def compare_systems(
 
 
 def tables_beside(result: RunResult, names: Sequence[str]) -> tuple[Table, ...]:
-    """The efficiency of these systems at the knee of the result. Raises SpecError."""
+    """Return tables of the efficiency of these systems at the knee of the result. Raises SpecError."""
     systems = [load_system(name) for name in names]
     knee = result.knee
     fed, interval = (knee.n_au, knee.interval) if knee else (None, None)

@@ -23,19 +23,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def inlined(function: Function) -> Function:
-    """numba.njit(inline="always"), which keeps the types."""
+    """Return `function` compiled by numba.njit(inline="always"), with its types kept."""
     # A call would pass arrays by value and count references, which costs more than what these functions do.
     return cast(Function, numba.njit(inline="always")(function))
 
 
 def compiled(function: Function) -> Function:
-    """numba.njit, cached on disk, without reference counts on arrays."""
+    """Return `function` compiled by numba.njit, cached on disk, without reference counts on arrays."""
     # The loop is four times as fast without them, and allocates nothing that would need them.
     return cast(Function, numba.njit(cache=True, _nrt=False)(function))
 
 
 FAST = 1e21
-"""Bytes/s that stand for no limit: infinity would make 0 x infinity."""
+"""Rate in bytes/s that stands for no limit; infinity would give 0 x infinity."""
 
 
 # Heaps of entries, the smallest key first, with four children an entry: half as many levels miss the cache as
@@ -43,7 +43,7 @@ FAST = 1e21
 
 CHILDREN = 4
 ENTRY = np.dtype([("key", "<f8"), ("rank", "<i8")])
-"""A key and whose it is, side by side for the cache."""
+"""Key and rank of a heap entry, side by side to share a cache line."""
 
 
 @inlined
@@ -120,7 +120,7 @@ class Net(NamedTuple):
 
 
 def make_net(scene: Scene) -> Net:
-    """A network without streams."""
+    """Return a network without streams."""
     hosts, most = scene.hosts, -(-scene.ranks // scene.hosts)
     own = np.minimum(np.minimum(scene.host / np.arange(1, most + 1), scene.rank), FAST)
     return Net(
@@ -144,7 +144,7 @@ def make_net(scene: Scene) -> Net:
 
 @inlined
 def advance(net: Net, seconds: float) -> None:
-    """Let every stream progress for `seconds`, in which none may end."""
+    """Advance every stream by `seconds`, within which no stream may end."""
     for i in range(net.lives[0]):
         k = net.live[i]
         net.service[k] += net.rate[k] * seconds
@@ -152,7 +152,7 @@ def advance(net: Net, seconds: float) -> None:
 
 @inlined
 def next_end(net: Net) -> tuple[float, int]:
-    """Seconds until the next stream ends, and its class (0: there is none)."""
+    """Return the seconds until the next stream ends, and its class; class 0 if there is no stream."""
     best, which = np.inf, 0
     for i in range(net.lives[0]):
         k = net.live[i]
@@ -224,7 +224,7 @@ def sink(net: Net, k: int, i: int, host: int) -> None:
 
 @inlined
 def leave(net: Net, host: int) -> float:
-    """Take `host` out of its class. Returns its service so far."""
+    """Take `host` out of its class, and return its service so far."""
     k = net.active[host]
     if k == 0:
         return 0.0
@@ -262,7 +262,7 @@ def enter(net: Net, host: int, service: float) -> None:
 
 @inlined
 def change(net: Net, host: int, rank: int, size: float) -> None:
-    """A stream of `size` bytes of `rank` begins on `host`; with size 0 the host's first one stops."""
+    """Start a stream of `size` bytes for `rank` on `host`; with size 0, stop the first stream of the host."""
     service, base, streams = leave(net, host), host * net.most, net.active[host]
     if size > 0:
         push(net.flow, base, streams, service + size, rank)
@@ -305,7 +305,7 @@ class RankStates(NamedTuple):
 
 
 class Timers(NamedTuple):
-    """The ranks that wait for a time, in a heap."""
+    """Heap of ranks that wait until a given time."""
 
     row: Any
     """ENTRY with the time as key."""
@@ -321,13 +321,13 @@ def add(timers: Timers, then: float, rank: int) -> None:
 
 @inlined
 def first(timers: Timers) -> float:
-    """Return the earliest time; infinite when nobody waits."""
+    """Return the earliest time, or infinity for an empty heap."""
     return timers.row[0].key if timers.size[0] else np.inf
 
 
 @inlined
 def remove(timers: Timers) -> int:
-    """Take the first out, and return its rank."""
+    """Remove the first entry, and return its rank."""
     rank: int = timers.row[0].rank
     last = timers.size[0] - 1
     timers.size[0] = last
@@ -364,7 +364,7 @@ def ask(ranks: RankStates, latent: Timers, computing: Timers, ready: Any, now: f
 
 @inlined
 def deliver(net: Net, ranks: RankStates, k: int) -> int:
-    """End the first stream of class `k`. Returns its rank when it stops reading, else -1."""
+    """End the first stream of class `k`. Return its rank if the rank stops reading, else -1."""
     host = net.queue[k, 0]
     net.service[k] = net.key[host]  # exactly: no drift
     base = host * net.most
@@ -402,7 +402,7 @@ def computed(ranks: RankStates, rank: int) -> None:
 
 @compiled
 def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: Floats) -> int:
-    """Play to the end. Returns the number of events."""
+    """Play to the end, and return the number of events."""
     now, events = 0.0, 0
     while True:
         while ranks.counts[0] > 0:
@@ -430,7 +430,8 @@ def run(net: Net, ranks: RankStates, latent: Timers, computing: Timers, ready: F
 
 
 def play(scene: Scene) -> tuple[Floats, int]:
-    """Play `scene`: seconds at which batches are there and taken, shape (steps, ranks), and events."""
+    """Play `scene`. Return the seconds at which batches were ready, the seconds at which they were taken,
+    both of shape (steps, ranks), and the number of events."""
     count = scene.ranks
     ready = np.zeros((scene.steps, count))
     state = np.zeros(count, RANK)

@@ -22,15 +22,16 @@ from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import SOFT, ClientSystem, Fitted, StorageSystem, System
 
 CONFIDENCE = 3.84
-"""95 % quantile of chi-squared, one degree of freedom: what an unknown must take off the loss, in s^2."""
+"""Reduction of the loss, in s^2, that an unknown must bring: 95 % quantile of chi-squared with 1 degree of
+freedom."""
 SURE = 9.0
 """Margin in s^2 by which models without a limit must be worse for a limit to be identified."""
 LATENT = 0.90
 """Efficiency of the smallest count below which a lone rank's loss is called latency, not a cost of steps."""
 HUGE, SCATTERED = 0.30, 0.15
-"""Largest |ln measured - ln played| of a count, and deviation of a run, that still describe a system."""
+"""Largest |ln measured - ln played| of a count, and deviation of a run, that a system can describe."""
 SOFTNESS = (SOFT, 20.0)
-"""Softness of the limits that are tried."""
+"""Values of softness to try."""
 UNKNOWNS = ("bandwidth", "latency", "step_cost")
 """Parameters that get an interval."""
 
@@ -43,22 +44,22 @@ class Fit:
     fitted: Fitted
     """Certainty of the fit; the system's `fit`."""
     counts: tuple[int, ...]
-    """In the order of `measured` and `played`."""
+    """Process counts, in the order of `measured` and `played`."""
     measured: tuple[float, ...]
-    """Bytes/s."""
+    """Measured throughput in bytes/s."""
     played: tuple[float, ...]
-    """Bytes/s of the fitted system at the same counts."""
+    """Throughput of the fitted system at the same counts, in bytes/s."""
     intervals: tuple[tuple[float, float], ...]
     """95 % intervals of a run about `played`, in bytes/s."""
     unlimited: str
-    """The reason for which no limit is identified, where none is."""
+    """Reason why no limit is identified; empty if one is."""
     refusal: str
-    """The reason for which the system must not be used; empty: it may."""
+    """Reason why the system must not be used; empty if it may be."""
     notes: tuple[str, ...]
-    """Sentences on what is not identified."""
+    """Sentences on parameters that are not identified."""
 
     def with_errors(self, held_out: tuple[float, ...]) -> Fit:
-        """The same, and how well held-out counts are predicted (`Fitted.held_out`)."""
+        """Return the fit with the relative errors of held-out counts (`Fitted.held_out`)."""
         fitted = replace(self.fitted, held_out=held_out)
         return replace(self, fitted=fitted, system=replace(self.system, fit=fitted))
 
@@ -69,7 +70,7 @@ class _Choice:
 
     parameters: Parameters
     identified: bool
-    """True if a limit was seen."""
+    """True if a limit is identified."""
     others: Sequence[Parameters]
     """The other models that were tried, with a limit or all without."""
     deviation: float
@@ -79,23 +80,23 @@ class _Choice:
 
     @property
     def error(self) -> float:
-        """Half width of the 95 % interval of ln throughput of a run."""
+        """Return the half width of the 95 % interval of ln throughput of a run."""
         return student_t(0.95, self.freedom) * self.deviation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """Everything else that the measurements allow, at 95 %."""
+    """Parameters and models that the measurements do not exclude at 95 %."""
 
     alternatives: Sequence[Parameters]
     intervals: dict[str, tuple[float, ...]]
-    """Intervals by unknown; empty where it was not estimated."""
+    """Intervals by unknown; empty for one that was not estimated."""
     at_least: float | None
-    """Bytes/s that the system has at least; None where a limit is identified."""
+    """Lower bound of the bandwidth in bytes/s; None if a limit is identified."""
 
 
 def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -> Fit:
-    """The system that explains the counts `seen`, of which there is at least one.
+    """Return the system that best explains the counts `seen`, of which there is at least one.
 
     `result_names` are its sources. Raises MissingError without numba.
     """
@@ -135,7 +136,7 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
 
 
 def _candidates(model: FitModel) -> tuple[list[Parameters], list[Parameters]]:
-    """Every model at its best parameters: those without a limit, and those with one."""
+    """Return every model at its best parameters: those without a limit, and those with one."""
     own = _own_losses(model)
     free = [Parameters(), *(model.best(Parameters().having(name, value), name) for name, value in own)]
     limited = []
@@ -170,7 +171,7 @@ def _own_losses(model: FitModel) -> list[tuple[str, float]]:
 
 
 def _choose(model: FitModel, free: list[Parameters], limited: list[Parameters]) -> _Choice:
-    """The model with the least loss, each unknown counted, and with a limit only where that is certain."""
+    """Return the model with the least loss, penalised per unknown, with a limit only if identified."""
     unit = min(model.variance(parameters)[0] for parameters in (*free, *limited))
 
     def score(parameters: Parameters) -> float:
@@ -193,7 +194,7 @@ def _choose(model: FitModel, free: list[Parameters], limited: list[Parameters]) 
 
 
 def _span(model: FitModel, choice: _Choice) -> _Span:
-    """The ends of each parameter, and the other models, that are not excluded."""
+    """Return the interval of each parameter, and the other models that are not excluded."""
     chosen, rise = choice.parameters, choice.error**2
     alternatives = list[Parameters]()
     intervals: dict[str, tuple[float, ...]] = dict.fromkeys(UNKNOWNS, ())
@@ -215,7 +216,7 @@ def _span(model: FitModel, choice: _Choice) -> _Span:
 
 
 def _start(model: FitModel, chosen: Parameters) -> float:
-    """Seconds before a rank asks for its first batch."""
+    """Return the seconds before a rank requests its first batch."""
     # The engine plays the time that a pipeline takes to fill. What ranks waited beyond it is start-up.
     beyond = [
         count.first_wait - float(model.play(count, chosen).ready[0].mean())
@@ -226,7 +227,7 @@ def _start(model: FitModel, chosen: Parameters) -> float:
 
 
 def _system(fitted: Fitted, chosen: Parameters, start: float) -> System:
-    """The system file of the chosen parameters."""
+    """Return the system file of the chosen parameters."""
     found, source = chosen.alternative, "fitted to " + ", ".join(fitted.results)
     values = {
         "storage.bandwidth": found.bandwidth,
@@ -245,7 +246,7 @@ def _system(fitted: Fitted, chosen: Parameters, start: float) -> System:
 
 
 def _unlimited(largest: Seen, chosen: Parameters) -> str:
-    """Say why no limit is identified, from the largest count."""
+    """Return a sentence on why no limit is identified at the largest count."""
     text = f"AU {100 * largest.efficiency:.3g} % at {largest.ranks:,} ranks"
     if largest.efficiency >= LATENT:
         return f"{text}: the storage was not at its limit"
@@ -254,7 +255,7 @@ def _unlimited(largest: Seen, chosen: Parameters) -> str:
 
 
 def _refusal(model: FitModel, choice: _Choice) -> str:
-    """Say why no model describes the runs; empty: one does."""
+    """Return a sentence on why no model describes the runs; empty if one does."""
     residuals = model.residuals(choice.parameters)
     worst = int(np.argmax(np.abs(residuals)))
     if abs(residuals[worst]) <= HUGE and choice.deviation <= SCATTERED:
@@ -269,7 +270,7 @@ def _refusal(model: FitModel, choice: _Choice) -> str:
 
 
 def _notes(chosen: Parameters, alternatives: Sequence[Parameters]) -> tuple[str, ...]:
-    """Name the parameters that the measurements do not tell apart."""
+    """Return sentences on the parameters that the measurements cannot distinguish."""
     notes, every = [], (chosen, *alternatives)
     if (chosen.latency or chosen.step_cost) and len({other.latency > 0 for other in every}) > 1:
         notes.append("not told apart: whether a rank loses time to latency or to a cost of each step")

@@ -1,4 +1,4 @@
-"""The worth of a fit: counts predicted from all the others, and the run that would narrow it most."""
+"""Quality of a fit: errors on held-out counts, and the further run that would narrow it most."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import System, on_hosts
 
 TRIAL_STEPS = 30
-"""Steps of a rank that a candidate is simulated with."""
+"""Steps per rank in the simulation of a candidate run."""
 TRIAL_COUNTS = 9
-"""Counts that are considered, from 1 to twice the largest that was seen."""
+"""Number of candidate counts, from 1 to twice the largest count seen."""
 LEAST = 4
-"""Counts from which on each is held out: from fewer than three others nothing is identified."""
+"""Number of counts from which each is held out: fewer than three others identify nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """A count that the fit has not seen. Efficiencies are throughput / ideal."""
+    """A count held out of the fit. Efficiencies are throughput / ideal."""
 
     ranks: int
     measured: float
@@ -35,13 +35,13 @@ class HeldOut:
     interval: tuple[float, float]
     """95 % interval of a run about `simulated`."""
     constant: float
-    """The mean efficiency of the other counts."""
+    """Mean efficiency of the other counts."""
     cap: float
-    """The largest throughput of the others, divided among the ranks; at most 1."""
+    """Efficiency if the largest throughput of the others is divided among the ranks; at most 1."""
 
     @property
     def errors(self) -> tuple[float, float, float]:
-        """Relative errors of throughput: simulated, constant, cap."""
+        """Return the relative errors of throughput: simulated, constant, cap."""
         simulated, constant, cap = (
             guess / self.measured - 1 for guess in (self.simulated, self.constant, self.cap)
         )
@@ -49,7 +49,7 @@ class HeldOut:
 
 
 def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
-    """Every count that the others can predict; those whose others are refused as a fit are left out."""
+    """Return every count that the others can predict, without those whose others give no usable fit."""
     found = []
     for ranks in sorted({one.ranks for one in seen}):
         others = [one for one in seen if one.ranks != ranks]
@@ -76,14 +76,14 @@ def held_out(workload: Workload, seen: Sequence[Seen]) -> list[HeldOut]:
 
 
 def median_errors(rows: Sequence[HeldOut]) -> tuple[float, ...]:
-    """Median |error| of throughput: simulated, constant, cap; empty without rows."""
+    """Return the median |error| of throughput: simulated, constant, cap; empty without rows."""
     return tuple(
         statistics.median(map(abs, errors)) for errors in zip(*(row.errors for row in rows), strict=True)
     )
 
 
 def further_run(workload: Workload, found: Fit) -> str:
-    """Say which further run would narrow which parameter most; empty when none would.
+    """Return a sentence on the further run that would narrow a parameter most; empty if none would.
 
     A run tells two values of a parameter apart by how far they move the throughput there, in units of the
     variation from run to run.
@@ -116,14 +116,14 @@ def further_run(workload: Workload, found: Fit) -> str:
 
 
 def _moved(workload: Workload, system: System, name: str, ends: tuple[float, ...], ranks: int) -> float:
-    """|ln| of the ratio of throughput at `ranks` between the ends of a parameter's interval."""
+    """Return |ln| of the ratio of throughput at `ranks` between the ends of a parameter's interval."""
     trials = (on_paper(workload, _having(system, name, value), ranks, steps=TRIAL_STEPS) for value in ends)
     low, high = (predict(trial, ranks).point.x_ideal for trial in trials)
     return abs(math.log(high / low))
 
 
 def _having(system: System, name: str, value: float) -> System:
-    """`system` with another value of a fitted parameter."""
+    """Return `system` with another value of a fitted parameter."""
     storage, clients = system.storage, system.clients
     if name == "latency":
         storage = replace(storage, latency=value)

@@ -21,11 +21,11 @@ from emulator.record.steps import step_blocks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitAnswer:
-    """A fitted system, and what to measure next."""
+    """A fitted system, and the run to measure next."""
 
     fit: Fit
     advice: str
-    """The further run that would narrow a parameter most; empty when none would, or the fit is refused."""
+    """The further run that would narrow a parameter most; empty if none would, or if the fit is refused."""
 
     def write(self, path: Path, force: bool = False) -> None:
         """Write the system file.

@@ -25,12 +25,12 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """One thing that can limit reading."""
+    """One limit on reading."""
 
     name: str
-    """Its name, for people."""
+    """Name for people."""
     scope: Scope
-    """Whose bytes it limits: those of all ranks, of the ranks of one host, or of one rank."""
+    """Ranks that share the limit: all, those of one host, or one."""
     rate: float
     """Bytes/s."""
 
@@ -45,7 +45,7 @@ class SystemLimits:
 
 
 def read_share(storage: StorageSystem, size: float) -> float:
-    """Share of the bandwidth that reads of `size` bytes reach: the curve, interpolated along ln size."""
+    """Return the share of the bandwidth for reads of `size` bytes: the curve, interpolated along ln size."""
     curve = storage.read_efficiency
     if not curve or size <= curve[0][0]:
         return curve[0][1] if curve else 1.0
@@ -56,7 +56,7 @@ def read_share(storage: StorageSystem, size: float) -> float:
 
 
 def constraints(system: System, workload: Workload) -> tuple[Constraint, ...]:
-    """Everything that limits the reads of `workload` on `system`."""
+    """Return every limit on the reads of `workload` on `system`."""
     storage, clients, readers = system.storage, system.clients, workload.loader.workers
     share = read_share(storage, workload.request_bytes)
     found = []
@@ -94,7 +94,7 @@ def _tightest(found: Sequence[Constraint], scope: Scope) -> float:
 
 
 def tightest_limits(system: System, workload: Workload) -> SystemLimits:
-    """The tightest of each scope."""
+    """Return the tightest limit of each scope."""
     found = constraints(system, workload)
     return SystemLimits(
         system=_tightest(found, "system"), host=_tightest(found, "host"), rank=_tightest(found, "rank")
@@ -102,7 +102,7 @@ def tightest_limits(system: System, workload: Workload) -> SystemLimits:
 
 
 def soft_share(ranks: float, full: float, softness: float | None) -> float:
-    """Rate under a soft limit that `full` ranks fill / rate under a hard one, at `ranks` (0 to 1)."""
+    """Return rate under a soft limit that `full` ranks fill / rate under a hard one, at `ranks` (0 to 1)."""
     if softness is None or not 0 < full < math.inf:
         return 1.0
     ratio = min(ranks / full, full / ranks)
@@ -131,6 +131,6 @@ def cap(system: System, workload: Workload, threshold: float | None = None) -> f
 
 
 def binding(found: Sequence[Constraint], ranks: int, hosts: int | None) -> Constraint | None:
-    """The constraint that limits `ranks` ranks on `hosts` hosts first; None when nothing is stated."""
+    """Return the limit that `ranks` ranks on `hosts` hosts reach first; None if none is stated."""
     parts = {"system": 1, "host": math.inf if hosts is None else min(hosts, ranks), "rank": ranks}
     return min(found, key=lambda constraint: constraint.rate * parts[constraint.scope], default=None)

@@ -13,7 +13,7 @@ from emulator.units import show_rate, show_seconds
 
 
 def fit_lines(found: Fit) -> list[str]:
-    """The counts, the parameters and their intervals."""
+    """Return lines on the counts, the parameters and their intervals."""
     lines = ["ranks   measured        fitted        off       95 % interval of a run"]
     rows = zip(found.counts, found.measured, found.played, found.intervals, strict=True)
     for ranks, measured, played, (low, high) in sorted(rows):

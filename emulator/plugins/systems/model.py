@@ -29,37 +29,37 @@ from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import Alternative, StorageSystem, System
 
 ALONE = 0.995
-"""Efficiency from which on a rank loses nothing."""
+"""Efficiency from which a rank counts as losing nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """A point of a model: infinite bandwidth is no limit."""
+    """Values of a model's parameters; infinite bandwidth is no limit."""
 
     bandwidth: float = math.inf
     """Bytes/s."""
     hosted: bool = False
-    """True if the bandwidth is each host's."""
+    """True if the bandwidth is per host."""
     latency: float = 0.0
-    """Seconds of a request."""
+    """Seconds per request."""
     step_cost: float = 0.0
-    """Seconds of a step."""
+    """Seconds per step."""
     softness: float | None = None
 
     @property
     def unknowns(self) -> int:
-        """Number of parameters that were free."""
+        """Return the number of free parameters."""
         known = (math.isinf(self.bandwidth), not self.latency, not self.step_cost, self.softness is None)
         return len(known) - sum(known)
 
     def having(self, name: str, value: float) -> Parameters:
-        """The same with another value of one parameter."""
+        """Return the parameters with another value of `name`."""
         changed: dict[str, Any] = {name: value}
         return replace(self, **changed)
 
     @property
     def alternative(self) -> Alternative:
-        """The same for a system file."""
+        """Return the parameters as an alternative in a system file."""
         rate = self.bandwidth if math.isfinite(self.bandwidth) else None
         return Alternative(
             bandwidth=None if self.hosted else rate,
@@ -72,15 +72,15 @@ class Parameters:
 
 @dataclass
 class FitModel:
-    """The counts that were seen, played on parameters."""
+    """Measured counts, simulated with given parameters."""
 
     workload: Workload
     seen: Sequence[Seen]
     known: dict[tuple[int, Parameters], float] = field(default_factory=dict)
-    """Bytes/s of counts that were played: searches ask for the same again."""
+    """Simulated bytes/s by count and parameters, because searches repeat evaluations."""
 
     def rate(self, number: int, parameters: Parameters) -> float:
-        """Bytes/s of a count, over the same steps as were measured."""
+        """Return the simulated bytes/s of a count, over the same steps as were measured."""
         if (number, parameters) not in self.known:
             count = self.seen[number]
             _, lasting, _ = self.play(count, parameters).totals(
@@ -90,7 +90,7 @@ class FitModel:
         return self.known[number, parameters]
 
     def play(self, count: Seen, parameters: Parameters) -> Played:
-        """Play a count's own batches. Raises MissingError without numba."""
+        """Simulate a count with its own batches. Raises MissingError without numba."""
         trial = System(storage=StorageSystem(latency=parameters.latency))
         bandwidth, hosts = parameters.bandwidth, count.hosts if parameters.hosted else 1
         hard = SystemLimits(
@@ -116,17 +116,17 @@ class FitModel:
         return play(scene)
 
     def residuals(self, parameters: Parameters) -> Floats:
-        """ln measured - ln played of every count."""
+        """Return ln measured - ln played for every count."""
         return np.array(
             [math.log(count.rate / self.rate(number, parameters)) for number, count in enumerate(self.seen)]
         )
 
     def loss(self, parameters: Parameters) -> float:
-        """Sum of squared residuals."""
+        """Return the sum of squared residuals."""
         return float((self.residuals(parameters) ** 2).sum())
 
     def variance(self, parameters: Parameters) -> tuple[float, int]:
-        """Variance of ln throughput of one run, if these parameters are true, and its degrees of freedom.
+        """Return the variance of ln throughput of one run, if these are true, and its degrees of freedom.
 
         From residuals and repeats, or from drift within runs where that is larger.
         """
@@ -152,7 +152,7 @@ class FitModel:
         return parameters
 
     def ends(self, parameters: Parameters, name: str, rise: float) -> tuple[Parameters, Parameters]:
-        """The parameters below and above at which the loss has risen by `rise`, changing `name` alone."""
+        """Return the parameters below and above where the loss has risen by `rise`, changing only `name`."""
         start, most = math.log(getattr(parameters, name)), self.loss(parameters) + rise
 
         def over(log: float) -> float:
@@ -165,7 +165,7 @@ class FitModel:
         return self.loss(parameters.having(name, math.exp(log)))
 
     def _range(self, name: str) -> tuple[float, float]:
-        """Logarithms between which a parameter is searched."""
+        """Return the logarithms between which a parameter is searched."""
         if name == "latency":
             return math.log(1e-5), math.log(10)
         if name == "step_cost":
@@ -178,7 +178,7 @@ class FitModel:
 
 
 def golden(loss: Callable[[float], float], low: float, high: float) -> float:
-    """The minimum of `loss` from low to high: a grid, then golden section around its best point."""
+    """Return the minimum of `loss` from low to high: a grid, then golden section around its best point."""
     # The grid first: beyond what the runs saw the loss is flat, and golden section alone would stop there.
     points = 9 if high - low < 1.5 else 25
     grid = np.linspace(low, high, points)
@@ -200,7 +200,7 @@ def golden(loss: Callable[[float], float], low: float, high: float) -> float:
 
 
 def edge(over: Callable[[float], float], start: float, sign: int) -> float:
-    """Find the zero of `over`, below 0 at `start`, in the direction `sign`: doubling steps, then halving."""
+    """Return the zero of `over`, negative at `start`, in direction `sign`: doubling steps, then halving."""
     step = 1e-3
     while over(start + sign * step) < 0 and step < 20:
         step *= 2

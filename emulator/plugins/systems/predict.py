@@ -25,46 +25,46 @@ from emulator.record.steps import Steps
 from emulator.run.accelerator import step_times
 
 DRAWN_SIZES = 4_000_000
-"""Sizes that are drawn for a dataset on paper; with more samples they come again."""
+"""Number of sizes drawn for a dataset without files; with more samples the sizes repeat."""
 LOGGED_RANKS = 1000
-"""Ranks of a point whose steps are logged, at most; evenly spread. The figures are over all ranks."""
+"""Maximum number of ranks, evenly spread, in the step log of a point. The figures cover all ranks."""
 LISTED_HOSTS = 128
-"""Hosts of a point that are listed, at most; with more there is no list."""
+"""Maximum number of hosts listed for a point; with more there is no list."""
 _GRID = 4096
 _GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: an evenly spread sequence, as dataset.sizes has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """A workload, a system and a dataset, to be simulated at any process count."""
+    """A workload, a system and a dataset, to simulate at any process count."""
 
     workload: Workload
     system: System
     sizes: Floats
-    """Bytes of each sample of the dataset; with more samples than sizes they come again, in order."""
+    """Bytes of each sample of the dataset; with more samples the sizes repeat in order."""
     samples: int
-    """Samples of the dataset."""
+    """Number of samples of the dataset."""
     epochs: int | None = None
     steps: int | None = None
-    """Steps of a rank, at most; at least one of epochs and steps is given."""
+    """Maximum steps per rank; at least one of epochs and steps is given."""
     specified: bool = True
-    """False: nobody said how many samples there are; as many are drawn as are read, so that no epoch ends."""
+    """False if the number of samples was not given: then as many are drawn as are read, and no epoch ends."""
     prefetch: int | None = None
-    """Batches read ahead; None: the workload's. 0, which no real loader has, is for comparing with theory."""
+    """Batches read ahead; None for the workload's. 0, which no real loader has, is to compare with theory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """One point and what is kept of its steps."""
+    """One point and the steps kept in its log."""
 
     point: Point
     steps: Steps
     events: int
-    """Events that the engine went through."""
+    """Number of events that the engine processed."""
 
 
 def sample_sizes(sample: SampleSpec, files: int, seed: int = 0) -> Floats:
-    """Bytes of `files` samples, shape (files,): lognormal with the workload's mean and deviation.
+    """Return the bytes of `files` samples, shape (files,): lognormal with the workload's mean and deviation.
 
     The mean is exact to a byte, whatever the number of files; without a deviation all have it.
     """
@@ -87,9 +87,8 @@ def on_paper(
     epochs: int | None = None,
     steps: int | None = None,
 ) -> Simulation:
-    """A simulation without a dataset: on `files` drawn samples; None: as many as `ranks` ranks read in
-    `steps` (None: 8) steps, so that no border of an epoch comes of samples that nobody specified.
-    """
+    """Return a simulation without a dataset, on `files` drawn samples. With `files` None, as many are
+    drawn as `ranks` ranks read in `steps` (None: 8) steps, so that no unspecified number ends an epoch."""
     specified = files is not None
     files = files or workload.loader.batch_size * ranks * (steps or 8)
     sizes = sample_sizes(workload.sample_read, min(files, DRAWN_SIZES))
@@ -124,7 +123,7 @@ def batch_bytes(rank_plan: RankPlan, sizes: Floats) -> Floats:
 
 
 def rank_plan_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
-    """The plan of emulated ranks at point `number`. Raises DatasetError: too few samples."""
+    """Return the plan of emulated ranks at point `number`. Raises DatasetError for too few samples."""
     batch_size = simulation.workload.loader.batch_size
     plan = EpochPlan(samples=simulation.samples, ranks=ranks, batch_size=batch_size)
     plan.require_a_step()
@@ -133,7 +132,7 @@ def rank_plan_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
 
 
 def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
-    """The ranks of `rank_plan` on the system. Compute times that vary are those that emulated ranks draw."""
+    """Return the scene of `rank_plan` on the system. Variable compute times are those of emulated ranks."""
     workload, system, ranks = simulation.workload, simulation.system, rank_plan.plan.ranks
     accelerator, sync = workload.accelerator, workload.training.sync
     if accelerator.compute == "constant" or accelerator.quantiles is None:
@@ -165,7 +164,10 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
 
 
 def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
-    """The point of `ranks` ranks, the `number`-th of its result. Raises DatasetError: too few samples."""
+    """Return the predicted point of `ranks` ranks, point `number` of its result.
+
+    Raises DatasetError for too few samples.
+    """
     workload, rank_plan = simulation.workload, rank_plan_of(simulation, ranks, number)
     plan, steps = rank_plan.plan, rank_plan.length
     played = play(set_scene(simulation, rank_plan))
@@ -202,7 +204,7 @@ def predict(simulation: Simulation, ranks: int, number: int = 0) -> Predicted:
 
 
 def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostShare, ...]:
-    """The share of each host, where the system says how many hosts there are."""
+    """Return the share of each host, if the system gives the number of hosts."""
     clients = simulation.system.clients
     if clients.hosts is None or clients.hosts > LISTED_HOSTS:
         return ()
@@ -230,7 +232,7 @@ def _hosts(simulation: Simulation, totals: Steps, seconds: float) -> tuple[HostS
 
 
 def efficiency_interval(simulation: Simulation, ranks: int, number: int, point: Point) -> tuple[float, float]:
-    """The 95 % interval of throughput / ideal of one run at `ranks`, about the prediction `point`.
+    """Return the 95 % interval of throughput / ideal of one run at `ranks`, about the prediction `point`.
 
     It spans what else the system may be (`System.alternatives`) and run-to-run variation. Of a system that is
     only described, also what its limit alone would give, without barriers and samples that differ.

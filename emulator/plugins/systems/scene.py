@@ -1,4 +1,4 @@
-"""A scene: ranks that read, compute and wait for each other; what happens in it, and its step log."""
+"""A scene of ranks that read, compute and wait for each other, its simulated times, and its step log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emulator.record.steps import STEP, Steps
 Bools = NDArray[np.bool_]
 
 RANKS_AT_ONCE = 4096
-"""Ranks whose steps are summed together: 100,000 ranks x 500 steps as rows of STEP would be 4 GB."""
+"""Number of ranks whose steps are summed together: 100,000 ranks x 500 steps as rows of STEP take 4 GB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Scene:
     gates: Bools
     """True where all ranks wait for each other after the step, shape (steps,)."""
     prefetch: int
-    """Batches read ahead of the accelerator, at most."""
+    """Maximum number of batches read ahead of the accelerator."""
     system: float = np.inf
     """Bytes/s of all ranks together."""
     host: float = np.inf
@@ -46,13 +46,13 @@ class Scene:
     """Bytes/s of one rank."""
     hosts: int = 1
     latency: float = 0.0
-    """Seconds before the first byte for a rank that had nothing to read."""
+    """Seconds to the first byte for a rank with no read in progress."""
     step_cost: float = 0.0
-    """Seconds between a batch that is there and the begin of its compute, which nothing hides."""
+    """Seconds from the arrival of a batch to the start of its compute, which read-ahead does not hide."""
     start: float = 0.0
-    """Seconds before anybody asks for the first batch."""
+    """Seconds before any rank requests its first batch."""
     epoch: int = 0
-    """Steps after which nothing has been read ahead, again and again; 0: reading goes on over borders."""
+    """Steps per epoch if each epoch starts with nothing read ahead; 0 if reading continues across epochs."""
 
     @property
     def steps(self) -> int:
@@ -65,17 +65,17 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """The times of a scene that was played."""
+    """The times of a simulated scene."""
 
     scene: Scene
     ready: Floats
-    """Second at which each step's compute began, shape (steps, ranks)."""
+    """Seconds at which each step's compute began, shape (steps, ranks)."""
     events: int = 0
-    """Events that the engine went through."""
+    """Number of events that the engine processed."""
 
     @cached_property
     def released(self) -> Floats:
-        """Second at which all ranks went on after each step, shape (steps, 1); -1 where none waited."""
+        """Second at which all ranks continued after each step, shape (steps, 1); -1 without a barrier."""
         found = np.full((self.scene.steps, 1), -1.0)
         compute = np.broadcast_to(self.scene.compute, self.ready.shape)
         for step in np.flatnonzero(self.scene.gates):
@@ -91,7 +91,7 @@ class Played:
         return np.maximum(self.ready[steps, ranks] + compute, self.released[steps])
 
     def columns(self, ranks: slice | NDArray[np.int64]) -> dict[str, Floats]:
-        """Columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0.
+        """Return columns of the step log of these ranks, each of shape (steps, ranks). Overshoot is 0.
 
         Nobody is late. When a batch arrived that was there before it was wanted, the engine does not keep.
         """
@@ -111,7 +111,7 @@ class Played:
         }
 
     def rows(self, ranks: NDArray[np.int64], plan: EpochPlan, point: int) -> Steps:
-        """The step log of `ranks`: rank after rank, each in the order of its steps."""
+        """Return the step log of `ranks`: rank after rank, each in the order of its steps."""
         number = np.arange(self.scene.steps)
         rows = np.zeros((len(ranks), self.scene.steps), dtype=STEP)
         rows["point"], rows["rank"], rows["samples"] = point, ranks[:, None], plan.batch_size
@@ -147,7 +147,7 @@ class Played:
 
 
 def play(scene: Scene) -> Played:
-    """Play `scene` to its end. Raises MissingError without numba."""
+    """Simulate `scene` to its end. Raises MissingError without numba."""
     if find_spec("numba") is None:
         raise MissingError("simulate, fit and plan need numba", "pip install 'feedrate[sim]'")
     from emulator.plugins.systems.engine import play  # here: it needs numba

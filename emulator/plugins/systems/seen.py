@@ -28,9 +28,9 @@ PLAYED, LEAST_STEPS = 200_000, 200
 """Batches of a count that are played again, at most, but for so many steps of each rank: playing 500,000 of
 each of two counts took a minute more, and the mean size of 200,000 is that of all within 0.04 %."""
 SLOW_HOST = 0.10
-"""Share of accelerators' time by which one host may serve its ranks worse than another."""
+"""Share of accelerator time by which one host may serve its ranks worse than another."""
 DISTURBED = 0.05
-"""Share of time that accelerators starve for want of a core, from which on a run is not the storage's."""
+"""Share of time starved for lack of a core, from which a run is not limited by the storage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +56,11 @@ class Seen:
     epoch: int = 0
     """Steps after which nothing had been read ahead; 0: reading went on over borders."""
     samples: int | None = None
-    """Samples of the dataset; None: as many as were read."""
+    """Number of samples of the dataset; None for as many as were read."""
 
 
 def workload_of(result: RunResult) -> Workload:
-    """The workload that a result was made with. Raises SpecError."""
+    """Return the workload of a result. Raises SpecError."""
     return stored_workload(result.workload)
 
 
@@ -87,7 +87,7 @@ def _disturbed(point: Point) -> bool:
 
 
 def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list[Seen]:
-    """The measured counts of a result; `blocks` gives the rows of a point by its number, some at a time.
+    """Return the measured counts of a result; `blocks` yields the rows of a point, given its number.
 
     Points that were cut short are left out, and those that no system describes. Raises SpecError.
     """
@@ -139,18 +139,18 @@ def seen_in(result: RunResult, blocks: Callable[[int], Iterable[Steps]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The extent of a point's rows."""
+    """Bounds in time of a point's rows."""
 
     epoch: int
     """Steps of the longest epoch."""
     first_end: float
     """Second at which the first rank ended."""
     middle: float
-    """Second between then and the end of the first step that counts."""
+    """Second half-way from then to the end of the first step that counts."""
 
 
 def _extent(blocks: Iterable[Steps], point: Point) -> _Extent | None:
-    """None: these are not all steps of the point."""
+    """Return the extent of a point's rows; None if steps are missing."""
     last, count, epoch, earliest = np.zeros(point.ranks), 0, 0, math.inf
     for rows in blocks:
         if ((rows["rank"] < 0) | (rows["rank"] >= point.ranks)).any():
@@ -174,7 +174,7 @@ class _Reduced:
         self._sums = {name: np.zeros(self._shape) for name in ("seconds", "samples", "bytes")}
         self.size, self.compute = np.ones((steps, point.ranks)), np.zeros((steps, point.ranks))
         self.first_wait = 0.0
-        """Seconds, of all ranks."""
+        """Seconds, summed over all ranks."""
 
     def add(self, rows: Steps) -> None:
         seconds, counts = durations(rows), later_steps(rows)
@@ -191,7 +191,7 @@ class _Reduced:
         self.compute[at, rows["rank"]] = rows["compute"]
 
     def rate(self, name: str, half: int | None = None) -> float:
-        """Samples/s or bytes/s of all ranks, of all their steps that count or of those in one half."""
+        """Return samples/s or bytes/s of all ranks, over all steps that count or those of one half."""
         best = (self._sums["seconds"].sum(axis=0) > 0).argmax(axis=0)
         chosen = {name: sums[:, best, np.arange(self._ranks)] for name, sums in self._sums.items()}
         own, seconds = (

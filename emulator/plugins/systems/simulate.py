@@ -21,7 +21,7 @@ from emulator.record.result import Flag, RunResult, new_result
 from emulator.record.steps import Steps
 
 DEFAULT_STEPS = 100
-"""Steps of a rank when neither epochs nor steps are given."""
+"""Steps per rank if neither epochs nor steps are given."""
 
 
 def simulate(
@@ -117,14 +117,14 @@ def sweep(
 
 
 def with_sample_sizes(workload: Workload, sizes: Floats) -> Workload:
-    """`workload` with the mean and deviation of the samples that are there."""
+    """Return `workload` with the mean and deviation of the given sample sizes."""
     mean, deviation = float(sizes.mean()), float(sizes.std())
     sample = replace(workload.sample, bytes_mean=round(mean), bytes_sd=round(deviation))
     return replace(workload, sample=sample)
 
 
 def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
-    """Flags of the result as a whole, whose largest count is `most`."""
+    """Return flags of the result as a whole, whose largest count is `most`."""
     flags = []
     if most > LOGGED_RANKS:
         sentence = (
@@ -139,7 +139,7 @@ def _result_flags(most: int, fit: Fitted | None) -> list[Flag]:
 
 
 def _fit_flags(ranks: int, hosts: int | None, fit: Fitted) -> list[Flag]:
-    """Flags of a point that the fit does not cover: counts outside of those seen, a limit not reached."""
+    """Return flags of a point outside the fit: a count outside of those seen, or a limit not reached."""
     flags = []
     low, high = fit.counts[0], fit.counts[-1]
     if not low <= ranks <= high:

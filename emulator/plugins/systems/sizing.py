@@ -1,4 +1,4 @@
-"""Answers for who buys: how many accelerators a system feeds, and what a number of accelerators needs.
+"""Capacity planning: accelerators that a system feeds, and storage that accelerators need.
 
 Both ask the simulator, by halving, at which count (or bandwidth) accelerator utilisation crosses the
 threshold; formulas only say where to begin.
@@ -22,15 +22,15 @@ from emulator.record.result import Knee
 from emulator.units import show_rate
 
 DECIDING_STEPS = 60
-"""Steps of every rank that a question is decided on."""
+"""Steps per rank in the simulations that decide."""
 MOST = 100_000
-"""Accelerators beyond which nobody asks."""
+"""Largest number of accelerators to consider."""
 LINKS = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
-"""Gb/s that network cards and pairs of them have."""
+"""Common network speeds in Gb/s: cards and pairs of cards."""
 WHOSE = {"system": "", "host": " a host", "rank": " a rank"}
-"""Whose limit a scope is, after its rate."""
+"""Words after a rate, by the scope of the limit."""
 _TOLERANCE, _ROUGH = 0.002, 0.01
-"""Share of a count to which the answer, and an end of its interval, are looked for."""
+"""Relative tolerance of the answer, and of an end of its interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +41,11 @@ class Feeds:
     accelerators: int
     """Largest count with throughput / ideal at or above the threshold."""
     interval: tuple[float, float]
-    """95 % interval of it: model choice, what a fit leaves open, and run-to-run variation."""
+    """95 % interval of `accelerators`: model choice, the fit's uncertainty and run-to-run variation."""
     bound: Constraint | None
-    """The constraint that keeps the next one from being fed; None: the system states none."""
+    """The limit that prevents one more accelerator from being fed; None if the system states none."""
     knee: Knee
-    """The same for a result."""
+    """The answer as the knee of a result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +56,14 @@ class Needs:
     accelerators: int
     hosts: int
     bandwidth: float
-    """Bytes/s of the storage at which AU is at the threshold, with clients that do not limit."""
+    """Bytes/s of the storage at which AU equals the threshold, with clients that do not limit."""
     nic: float
-    """Bytes/s of one host at which AU is at the threshold, with a storage that has the margin."""
+    """Bytes/s of one host at which AU equals the threshold, with a storage that has the margin."""
     cores: float | None
-    """Cores of a host that reading keeps busy; None: the system does not say what a byte costs."""
+    """Cores per host that reading keeps busy; None if the system does not give CPU time per byte."""
 
     def link(self, margin: float) -> int | None:
-        """The smallest common network speed in Gb/s that has the NIC's need with `margin`; None: none has."""
+        """Return the smallest common network speed in Gb/s for `nic` with `margin`; None if none suffices."""
         wanted = self.nic / (1 - margin) * 8 / 1e9
         return next((speed for speed in LINKS if speed >= wanted), None)
 
@@ -129,28 +129,28 @@ class _Runs:
 
     @property
     def most(self) -> int:
-        """The largest count that is tried."""
+        """Return the largest count to try."""
         return min(MOST, self.over.samples // self.workload.loader.batch_size) if self.over else MOST
 
     def efficiency(self, ranks: int) -> float:
-        """Throughput / ideal at a count."""
+        """Return throughput / ideal at a count."""
         if ranks not in self.known:
             self.known[ranks] = utilisation(self.workload, self.system, ranks, self.over)
         return self.known[ranks]
 
     def crossing(self, share: float, tolerance: float = _TOLERANCE) -> float:
-        """The count at which throughput / ideal falls below `share` (`_crossing`)."""
+        """Return the count at which throughput / ideal falls below `share` (`_crossing`)."""
         guess = cap(self.system, self.workload, share) / share
         return _crossing(self.efficiency, share, guess, self.most, tolerance)
 
 
 def _everything(workload: Workload, knee: Knee) -> Feeds:
-    """The answer where nothing limits the workload."""
+    """Return the answer if nothing limits the workload."""
     return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
 
 
 def _at_least(workload: Workload, most: int, by_samples: bool) -> Feeds:
-    """The answer where the largest count that is tried is fed: the dataset, or the search, ends there."""
+    """Return the answer if the largest count tried is fed: the dataset or the search ends there."""
     why = "the dataset has no batch for another one" if by_samples else "larger counts are not simulated"
     few = f"This system feeds {most:,} accelerators or more: {why}."
     knee = replace(NO_KNEE, kind="beyond", fed=most, sentence=few)
@@ -158,7 +158,7 @@ def _at_least(workload: Workload, most: int, by_samples: bool) -> Feeds:
 
 
 def _interval(runs: _Runs, wanted: float, crossing: float, full: float) -> tuple[float, float]:
-    """The 95 % interval about `crossing`; `full` is the count that the limits allow without simulation."""
+    """Return the 95 % interval about `crossing`; `full` is the count by the limits without simulation."""
     system = runs.system
     crossings = [
         crossing,
@@ -185,7 +185,7 @@ def _sentence(
     bound: Constraint | None,
     over: Simulation | None,
 ) -> str:
-    """The answer for people: the number, its interval and where that comes from, and what binds."""
+    """Return the answer for people: the number, its interval, the interval's origin, and the limit."""
     count = math.floor(crossing)
     accelerators = f"{count:,} accelerator{'' if count == 1 else 's'}"
     what = f"the {bound.name}, {show_rate(bound.rate)}{WHOSE[bound.scope]}" if bound else ""
@@ -247,7 +247,7 @@ def needs(
     margin: float = 0.1,
     cpu_seconds_per_gb: float | None = None,
 ) -> Needs:
-    """The storage and hosts that `accelerators` of `workload` need at the AU `threshold`."""
+    """Return the storage and hosts that `accelerators` of `workload` need at the AU `threshold`."""
     wanted = workload.training.au_threshold if threshold is None else threshold
     hosts = -(-accelerators // per_host)
     each = workload.demand
@@ -291,11 +291,11 @@ class Planned:
 
     workload: Workload
     needs: Needs | None = None
-    """The needs of the accelerators that were asked about."""
+    """Storage and hosts that the given number of accelerators needs."""
     feeds: Feeds | None = None
-    """The accelerators that the system feeds, where no number of them was given."""
+    """Accelerators that the system feeds, if no number of accelerators was given."""
     verdict: str = ""
-    """A sentence on whether the system has what is needed; empty without a system."""
+    """Sentence on whether the system meets the needs; empty without a system."""
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def plan(
 
 
 def verdict(found: Needs, system: System, margin: float) -> str:
-    """A sentence on whether the system has what is needed, and what falls short first."""
+    """Return a sentence on whether the system meets the needs, and what falls short first."""
     bound, name = tightest_limits(system, found.workload), system.name or system.title
     nic = found.nic / (1 - margin)
     have = {"storage": bound.system, "client hosts": bound.host, "one rank": bound.rank}

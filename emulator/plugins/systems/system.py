@@ -34,7 +34,7 @@ _WATTS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(k?)W\s*")
 
 
 def parse_watts(text: str | float) -> float:
-    """Watts from `"10.1W"`, `"1.2kW"` or a number. Raises SpecError."""
+    """Return the watts of `"10.1W"`, `"1.2kW"` or a number. Raises SpecError."""
     if not isinstance(text, str):
         return float(text)
     match = _WATTS.fullmatch(text)
@@ -102,12 +102,12 @@ class Protection:
 
     @property
     def overhead(self) -> float:
-        """Bytes stored and sent to nodes per byte written by a client: (k + m) / k."""
+        """Return bytes stored and sent to nodes per byte written by a client: (k + m) / k."""
         return (self.data + self.parity) / self.data
 
 
 def parse_protection(text: str) -> Protection:
-    """`4+2` or `3x`. Raises SpecError."""
+    """Parse `4+2` or `3x`. Raises SpecError."""
     coded = re.fullmatch(r"\s*(\d+)\s*\+\s*(\d+)\s*", text)
     copies = re.fullmatch(r"\s*(\d+)\s*x\s*", text)
     if coded and int(coded[1]) >= 1:
@@ -119,7 +119,7 @@ def parse_protection(text: str) -> Protection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSystem:
-    """The hosts that the accelerators sit in."""
+    """The hosts that contain the accelerators."""
 
     hosts: int | None = None
     """Client hosts; accelerators are spread evenly over them."""
@@ -179,7 +179,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """The measurements behind a fitted system, and how sure it is."""
+    """The measurements behind a fitted system, and its uncertainty."""
 
     results: tuple[str, ...]
     """OUT folders that it was fitted to."""
@@ -190,7 +190,7 @@ class Fitted:
     hosts: tuple[int, ...]
     """Numbers of hosts that were seen, ascending."""
     identified: bool
-    """True when a limit was seen; False: the system has no bandwidth, only `at_least`."""
+    """True if a limit was seen; False if the system has only `at_least`, not a bandwidth."""
     at_least: Rate | None = None
     """Bytes/s that all hosts together get at least; set where the limit is not identified."""
     bandwidth_interval: tuple[Rate, ...] = ()
@@ -217,12 +217,12 @@ class Fitted:
 
     @property
     def no_better(self) -> bool:
-        """True when a guess that simulates nothing predicts held-out counts as well."""
+        """Return True if a guess without simulation predicts held-out counts as well."""
         return bool(self.held_out) and self.held_out[0] >= min(self.held_out[1:])
 
     @property
     def standing(self) -> str:
-        """Say how well held-out counts are predicted; empty where that is not known."""
+        """Return a sentence on the prediction errors of held-out counts; empty if unknown."""
         if not self.held_out:
             return ""
         twin, constant, cap = self.held_out
@@ -254,7 +254,7 @@ class System:
 
     @property
     def lower_bound(self) -> bool:
-        """True when a fit saw no limit: what the system feeds is then a least number."""
+        """Return True if a fit saw no limit, so that what the system feeds is a lower bound."""
         return self.fit is not None and not self.fit.identified
 
     @property
@@ -291,7 +291,7 @@ class System:
 
 
 def load_system(name: str) -> System:
-    """The system of that path, or of that name in results/systems. Raises SpecError, StorageError."""
+    """Return the system at that path, or of that name in results/systems. Raises SpecError, StorageError."""
     path = Path(name)
     if not path.is_file():
         if name.endswith(".toml") or "/" in name:
@@ -306,12 +306,12 @@ def load_system(name: str) -> System:
 
 
 def on_hosts(system: System, hosts: int | None) -> System:
-    """`system` with `hosts` client hosts; None: as it is."""
+    """Return `system` with `hosts` client hosts; unchanged for None."""
     return system if hosts is None else replace(system, clients=replace(system.clients, hosts=hosts))
 
 
 def refuse_existing(path: Path, force: bool) -> None:
-    """Raises SpecError when `path` is there already, unless `force`."""
+    """Raise SpecError if `path` exists, unless `force`."""
     if path.exists() and not force:
         raise SpecError(f"{path} is there already", "choose another --out, or add --force")
 
