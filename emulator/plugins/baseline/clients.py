@@ -1,4 +1,4 @@
-"""Run a tool's trials on all clients at once, and keep what it printed in OUT.
+"""Run a tool's trials on all clients at once, and keep its output in OUT.
 
 `fio_plan` and `rados` say which trials there are, and what one of them runs on a client.
 """
@@ -32,13 +32,13 @@ class Plan(ABC):
     out: Path
     """Folder for the result."""
     command: tuple[str, ...] = ()
-    """The command line that repeats it."""
+    """Command line that repeats the measurement."""
     label: str = ""
-    """A name for the result, for people."""
+    """Label of the result, for people."""
     keep: bool = False
-    """Leave the tool's files or objects on the storage."""
+    """True to leave the tool's files or objects on the storage."""
     per_host: int = 1
-    """Ranks of a host that are clients; its other ranks wait."""
+    """Ranks per host that are clients; the other ranks wait."""
 
     def clients(self, comm: Comm) -> int:
         """Return the number of clients. Collective over `comm`. Raises SpecError."""
@@ -65,9 +65,9 @@ class Trial:
     """One run of a tool on a number of clients at once."""
 
     title: str
-    """The measurement, for people."""
+    """Title of the measurement, for people."""
     folder: str
-    """Folder below OUT with what was run and printed."""
+    """Folder below OUT for job files and output."""
     run: Callable[[], Mapping[str, tuple[str, str]]]
     """Runs it on the clients of this process; client -> (what was run, what the tool printed)."""
     corners: Callable[[Sequence[str], tuple[str, ...]], Sequence[Corner]]
@@ -183,11 +183,11 @@ class Progress:
         self._begin = self._first = self._last = time.monotonic()
 
     def shown(self, comm: Comm) -> AbstractContextManager[None]:
-        """Rank 0 shows it during the body."""
+        """Show the progress on rank 0 during the body."""
         return live.telling(self.now) if comm.rank == 0 else nullcontext()
 
     def begin(self, number: int) -> None:
-        """Trial `number` begins."""
+        """Note that trial `number` begins."""
         self._number, self._last = number, time.monotonic()
         if number == 0:
             self._first = self._last

@@ -44,11 +44,11 @@ class Setting:
     engine: str = "libaio"
     """fio's ioengine."""
     direct: bool = True
-    """O_DIRECT."""
+    """True to use O_DIRECT."""
     seconds: float
-    """Measured time."""
+    """Measured time in seconds."""
     ramp_seconds: float = 0.0
-    """Time before it that is not measured."""
+    """Seconds of ramp-up, before measurement."""
 
     def __post_init__(self) -> None:
         """Refuse a folder or engine that fio would misread. Raises SpecError."""

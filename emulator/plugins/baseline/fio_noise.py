@@ -102,7 +102,7 @@ class RunningNoise:
             unopened = {str(self._folder.resolve() / FILE_NAME.format(n)) for n in range(noise.files)}
 
             def begun() -> bool:
-                """True when fio has had every file open: no sweep begins in silence."""
+                """Return True once fio has opened every file, so that no sweep starts before its noise."""
                 for descriptor in Path(f"/proc/{fio.pid}/fd").glob("*"):
                     with suppress(OSError):  # closed since it was listed
                         unopened.discard(str(descriptor.readlink()))
@@ -138,7 +138,7 @@ class RunningNoise:
 
 
 def line(output: str) -> str:
-    """Return what the noise of one host did: `write 310 MB/s`. Raises StorageError."""
+    """Return a line on the noise of one host: `write 310 MB/s`. Raises StorageError."""
     groups = parse(output)
     sides = [(word, side([group[word] for group in groups])) for word in ("read", "write")]
     return ", ".join(f"{word} {show_rate(part.bytes_per_second)}" for word, part in sides if part)

@@ -53,11 +53,11 @@ class FioPlan(Plan):
 
     suite: Suite
     setting: Setting
-    """Setting of each client, whose folder is below this one's."""
+    """Settings shared by all clients, whose folders are below this one's."""
     counts: tuple[int, ...] = ()
-    """Numbers of clients to sweep over; empty: all that there are."""
+    """Numbers of clients to sweep over; empty for all clients."""
     servers: tuple[Server, ...] = ()
-    """Hosts that run `fio --server` and are the clients; empty: ranks are."""
+    """Hosts that run `fio --server` as clients; empty if the ranks are the clients."""
 
     def clients(self, comm: Comm) -> int:
         """Return the number of clients. Collective over `comm`. Raises SpecError."""
@@ -196,9 +196,9 @@ class _Clients:
     setting: Setting
     names: Sequence[str]
     first: int
-    """Number of the first one among all clients."""
+    """Number of the first client of this process among all clients."""
     every: int
-    """Number of all clients."""
+    """Number of clients in all."""
     servers: tuple[Server, ...]
 
     def _setting(self, name: str) -> Setting:
@@ -219,7 +219,7 @@ class _Clients:
             parse(output)
 
     def run(self, number: int, turn: Turn) -> Mapping[str, tuple[str, str]]:
-        """Run turn `number` on those that take part; client -> (job file, fio's JSON)."""
+        """Run turn `number` on its clients; return client -> (job file, fio's JSON)."""
         active = self.names[: max(0, turn.clients - self.first)]
         texts = [
             # Another seed for each client and turn: offsets that were read before may be cached.

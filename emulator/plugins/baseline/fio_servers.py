@@ -28,7 +28,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """Name of its folder below DIR and of its files below OUT."""
+        """Return the name of the server's folder below DIR and of its files below OUT."""
         return self.host if self.port == PORT else f"{self.host}-{self.port}"
 
 

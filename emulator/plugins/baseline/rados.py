@@ -25,7 +25,7 @@ from emulator.units import show_bytes, show_seconds
 OBJECT_BYTES = 4 << 20
 """Bytes of an object, and of a request."""
 CONNECT_SECONDS = 15
-"""Seconds that a cluster may take to answer."""
+"""Time limit in seconds for a cluster to answer."""
 _TOO_OLD = "Ceph 14 or newer is needed"
 
 Phase = Literal["write", "seq", "rand"]
