@@ -1,1 +1,1 @@
-"""How ranks start: mpirun, the fork server, the supervised child, the scratch folder, the watchdog."""
+"""Start and watch ranks: mpirun, fork server, supervised child, scratch folder, watchdog."""

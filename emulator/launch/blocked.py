@@ -27,7 +27,7 @@ _OF_DESCRIPTORS = {
     },
 }
 # fmt: on
-"""Machine -> number -> name of calls whose first argument is a descriptor."""
+"""Names of calls whose first argument is a descriptor, by machine and number."""
 
 _OF_PATHS = {
     "x86_64": {
@@ -64,13 +64,13 @@ _OF_PATHS = {
         **{88: ("utime", 1), 8: ("getxattr", 0), 11: ("listxattr", 0)},
     },
 }
-"""Machine -> number -> name of calls with a path, and the index of that argument."""
+"""Names of calls with a path, and the index of that argument, by machine and number."""
 
 _OTHERS = {
     "x86_64": {11: "munmap", 26: "msync", 27: "mincore", 28: "madvise", 162: "sync"},
     "aarch64": {215: "munmap", 227: "msync", 232: "mincore", 233: "madvise", 81: "sync"},
 }
-"""Machine -> number -> name of calls that may wait for a file system but name no file."""
+"""Names of calls that may wait for a file system but name no file, by machine and number."""
 
 _PATH_BYTES = 4096
 
@@ -88,7 +88,7 @@ class Call:
 
 
 def blocked_call(thread: int) -> Call | None:
-    """The call into a file system that a thread of this process is blocked in, or None.
+    """Return the call into a file system that a thread of this process is blocked in, or None.
 
     Pipes, sockets and terminals do not count: a thread that waits there waits for a process.
     """
@@ -116,7 +116,7 @@ def _state(thread: int) -> str:
 
 
 def _text_at(address: int) -> str:
-    """The C string at `address`. Read through the kernel: it may have been freed meanwhile."""
+    """Return the C string at `address`, read through the kernel because it may have been freed meanwhile."""
     memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
         page = _PATH_BYTES - address % _PATH_BYTES
@@ -130,7 +130,7 @@ def _text_at(address: int) -> str:
 
 
 def bytes_moved(path: str) -> tuple[str, int]:
-    """The mount point of `path`, and the bytes moved there so far; 0 if the kernel does not count them.
+    """Return the mount point of `path` and the bytes moved there so far, 0 if the kernel does not count them.
 
     It counts them for local disks and NFS. The storage itself is not touched.
     """

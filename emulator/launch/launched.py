@@ -1,4 +1,4 @@
-"""Compares the launcher's environment variables with MPI's library and world.
+"""Check that the launcher's environment variables agree with MPI's library and world.
 
 With the mpirun of one MPI and the library of another each process is a world of its own, or its start fails
 with pages of messages. Clusters often have both: one from a module, one from pip. So the environment is
@@ -25,7 +25,7 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MPI_LOCALRA
 
 
 _PATIENCE = {"prterun": 3, "mpirun": 3, "orterun": 3, "prted": 5, "orted": 5}
-"""Seconds in which mpirun, or its daemon on another host, may end by itself; by its process's name.
+"""Seconds in which mpirun, or its daemon on another host, may end by itself; by process name.
 
 The daemons come last: mpirun that loses one of them ends with status 0.
 """
@@ -36,14 +36,14 @@ if os.read(0, 1) and not select.select([launcher], [], [], seconds)[0]:
     signal.pidfd_send_signal(launcher, signal.SIGKILL)
 """
 _enders: list[subprocess.Popen[bytes]] = []
-"""The process that `guard_launcher` started, if there is one."""
+"""The process that `guard_launcher` started, if any."""
 
 
 class Claim(NamedTuple):
     """Rank and size that a launcher set in this process's environment."""
 
     launcher: str
-    """The launcher, for messages."""
+    """Name of the launcher, for messages."""
     rank: int
     size: int
 
@@ -52,10 +52,10 @@ class Library(NamedTuple):
     """The MPI library that mpi4py found."""
 
     family: Family | None
-    """None: unknown."""
+    """Family of the library; None if unknown."""
     version: str
     text: str
-    """MPI_Get_library_version: name, version, for MPICH also its configuration."""
+    """Text of MPI_Get_library_version: name, version, for MPICH also its configuration."""
     plugins: frozenset[str] = frozenset()
     """PMI and PMIx components of Open MPI before 5; empty if unknown."""
 
@@ -64,12 +64,12 @@ class Library(NamedTuple):
 
 
 def started_by_mpi(environment: Mapping[str, str] = os.environ) -> bool:
-    """True if mpirun, mpiexec or srun started this process as a rank."""
+    """Return True if mpirun, mpiexec or srun started this process as a rank."""
     return any(name in environment for name in _RANK_VARIABLES) or _srun_tasks(environment) > 1
 
 
 def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
-    """This process's rank by its environment; 0 without MPI."""
+    """Return this process's rank by its environment; 0 without MPI."""
     for name in (*_RANK_VARIABLES[:3], "SLURM_PROCID"):
         if environment.get(name, "").isdigit():
             return int(environment[name])
@@ -77,7 +77,7 @@ def rank_hint(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
-    """The claims of all launchers: several if one started another."""
+    """Return the claims of all launchers: several if one started another."""
     found: list[Claim] = []
     for launcher, rank, size in (
         ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -93,7 +93,7 @@ def claims(environment: Mapping[str, str] = os.environ) -> tuple[Claim, ...]:
 
 
 def _srun_tasks(environment: Mapping[str, str]) -> int:
-    """Number of tasks in this process's srun step; 0 outside of one."""
+    """Return the number of tasks in this process's srun step; 0 outside of one."""
     if "SLURM_PROCID" not in environment:
         return 0
     return int(environment.get("SLURM_STEP_NUM_TASKS", "0") or 0)
@@ -127,7 +127,7 @@ def guard_launcher(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def end_launcher() -> None:
-    """Have mpirun, or its daemon on this host, killed unless it ends within its _PATIENCE.
+    """Have mpirun, or its daemon on this host, killed unless it ends within _PATIENCE.
 
     mpirun waits 15 minutes for a host that is gone. Ranks end with it or with their daemon, and daemons end
     with mpirun.
@@ -140,7 +140,7 @@ def end_launcher() -> None:
 
 
 def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
-    """Identify a library by `text`, its MPI_Get_library_version."""
+    """Identify a library by `text`, the result of MPI_Get_library_version."""
     families: tuple[Family, ...] = ("Open MPI", "MPICH")
     # Intel MPI, Cray MPICH and MVAPICH share MPICH's launchers and binary interface.
     kin = re.search(r"Open MPI|MPICH|MVAPICH|Intel\(R\) MPI", text)
@@ -150,7 +150,7 @@ def library_of(text: str, plugins: frozenset[str] = frozenset()) -> Library:
 
 
 def loaded_plugins(maps: Path = Path("/proc/self/maps")) -> frozenset[str]:
-    """Names of the PMI and PMIx components beside the loaded Open MPI; empty if they are linked into it."""
+    """Return the PMI and PMIx components beside the loaded Open MPI; empty if they are linked into it."""
     library = re.search(r" (/.*)/libmpi\.so\.", maps.read_text())
     found = Path(library[1]).glob("openmpi/**/mca_pmix_*.so") if library else ()
     return frozenset(file.stem.removeprefix("mca_pmix_") for file in found)
@@ -193,7 +193,7 @@ def require_family(library: Library, environment: Mapping[str, str] = os.environ
 def require_world(
     rank: int, size: int, library: Library, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise LaunchError if no launcher claims rank `rank` of `size`, which MPI reports."""
+    """Raise LaunchError if launchers claim a rank or size other than MPI's `rank` and `size`."""
     told = claims(environment)
     if told and not any((claim.rank, claim.size) == (rank, size) for claim in told):
         raise LaunchError(
@@ -208,7 +208,7 @@ def _differ(told: Sequence[Claim], library: Library) -> str:
 
 
 _PMI = frozenset({"s1", "s2", "cray"})
-"""Open MPI's components for the PMI of MPICH and Slurm."""
+"""Open MPI components for the PMI of MPICH and Slurm."""
 
 _HINT_SAME = "mpirun and mpi4py must use the same MPI"
 _HINT_MPICH = (

@@ -1,4 +1,4 @@
-"""Starts ranks on this host by mpirun, watches them, and filters mpirun's messages."""
+"""Start ranks on this host by mpirun, watch them, and filter mpirun's messages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Launcher:
     version: str
 
     def command(self, ranks: int, program: Sequence[str]) -> list[str]:
-        """The command line that starts `program` `ranks` times."""
+        """Return the command line that starts `program` `ranks` times."""
         options = _OPENMPI_OPTIONS if self.family == "Open MPI" else ()
         return [self.path, *options, "-n", str(ranks), *program]
 
@@ -90,12 +90,12 @@ def find_launcher() -> Launcher:
 
 
 def feedrate(words: Sequence[str]) -> list[str]:
-    """The command `feedrate WORDS` in this Python."""
+    """Return the command `feedrate WORDS` for this Python."""
     return [sys.executable, "-m", "emulator", *words]
 
 
 def rank_environment(base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`base` with the variables that ranks need; those already set stay."""
+    """Return `base` with the variables that ranks need; those already set stay."""
     return {**_ENVIRONMENT, **base}
 
 
@@ -138,7 +138,7 @@ def launch(ranks: int, words: Sequence[str], out: Path, preload: Preload) -> int
 def _program(
     launcher: Launcher, folder: Path, preload: Preload, words: Sequence[str], variables: dict[str, str]
 ) -> Iterator[list[str]]:
-    """The command that `launcher` starts for each rank of `feedrate WORDS`."""
+    """Yield the command that `launcher` starts for each rank of `feedrate WORDS`."""
     if launcher.family == "Open MPI":
         with fork_server(folder, preload, words, variables) as stand_in:
             yield [*stand_in, *feedrate(words)]
@@ -152,7 +152,7 @@ class _Run:
     def __init__(self, mpirun: ChildProcess, folder: Path, ranks: int) -> None:
         """`folder` is the scratch folder, with the ranks' heartbeats."""
         self.reason = ""
-        """Reason for the end, where no rank could report it."""
+        """Reason for the end, if no rank could report it."""
         self._mpirun = mpirun
         self._folder = folder
         self._ranks = ranks
@@ -161,7 +161,7 @@ class _Run:
         self._hidden: list[str] = []
         self._signal = 0
         self._dead: list[int] = []
-        """Ranks that have ended, in order."""
+        """Numbers of the ranks that have ended, in order."""
 
     def watch(self, timeout: float) -> int:
         """Wait for the end and return the exit status. Reports in one line what no rank could report."""
@@ -291,7 +291,7 @@ _ENDED_BY: dict[int, str] = {
 
 
 def _has_threads(pid: int) -> bool:
-    """True if a process has threads left that the kernel cannot end."""
+    """Return True if a process has threads left that the kernel cannot end."""
     try:
         return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
     except OSError:
@@ -299,7 +299,7 @@ def _has_threads(pid: int) -> bool:
 
 
 _FILES_OF_MPIRUN, _FILES_A_RANK = 32, 4
-"""Open files of mpirun: with 2, 8 and 16 ranks prterun had 26, 44 and 68 in /proc/PID/fd."""
+"""Open files of mpirun, and more per rank: with 2, 8 and 16 ranks prterun had 26, 44 and 68."""
 _PROCESSES_A_RANK = 12
 """Threads of a rank with the torch loader and four workers, in /proc/PID/task."""
 
@@ -360,7 +360,7 @@ _BANNERS = (
     "mpirun",
     "Open MPI",
 )
-"""Words in mpirun's banners, which our own line replaces."""
+"""Words in mpirun's banners, which feedrate's own line replaces."""
 _NOISE = re.compile(
     r"\[[^\]]*:\d+\] ((?i:PMIX|PRTE|OPAL|ORTE|OMPI|MCA)|\*\*\*|\[ ?\d+\])|\[warn\]|Abort is in progress|"
     r"(mpirun|prterun|mpiexec): (abort|killing|Forwarding)|.*hit ctrl-c again|\s*\*\*\* "

@@ -40,7 +40,7 @@ def write_stderr(line: str) -> None:
 
 
 def process_state(pid: int) -> str:
-    """The state of process `pid`, a letter of /proc/PID/stat; empty if there is no such process."""
+    """Return the state of process `pid`, a letter of /proc/PID/stat; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -57,7 +57,7 @@ def no_heartbeat(rank: int, host: str, seconds: float, pid: int, state: str) -> 
 
 
 def oom_kills() -> int:
-    """Number of OOM kills in this cgroup, else on this host."""
+    """Return the number of OOM kills in this cgroup, else on this host."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, place = line.split(":", 2)
@@ -80,7 +80,7 @@ _OOM_BEFORE = oom_kills()
 
 
 def short_of_memory(number: int) -> str:
-    """Words to append to "killed by SIGKILL" if memory was, or may have been, the reason."""
+    """Return words to append to "killed by SIGKILL" if memory was, or may have been, the reason."""
     if number != signal.SIGKILL:
         return ""
     if oom_kills() > _OOM_BEFORE:

@@ -60,14 +60,14 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 GUARD = "feedrate-guard"
-"""Name of the guard's process."""
+"""Name of the guard process."""
 _TRIES, _PAUSE = 20, 0.1
-"""How often, and after how many seconds each, the guard tries to remove the folder."""
+"""Number of attempts by the guard to remove the folder, and seconds between them."""
 
 
 @contextmanager
 def _guarded(folder: Path, lock: int) -> Iterator[None]:
-    """Run the guard of `folder` during the body. It waits at a pipe whose other end only this process has."""
+    """Run the guard of `folder` during the body. It waits on a pipe whose other end only this process has."""
     watched, held = os.pipe()
     guard = os.fork()
     if not guard:
@@ -106,16 +106,16 @@ def _clear(folder: Path) -> None:
 
 
 class RankFile(NamedTuple):
-    """The file by which a rank shows its launcher that it runs (launch.watch)."""
+    """The file that shows the launcher that a rank runs (launch.watch)."""
 
     pid: int
     beat: float
-    """Its last heartbeat, in seconds of time.monotonic."""
+    """Last heartbeat, in seconds of time.monotonic."""
     host: str
 
 
 def ranks_in(folder: Path) -> dict[int, RankFile]:
-    """The ranks of this host that have started, by number."""
+    """Return the ranks of this host that have started, by number."""
     found = {}
     for file in folder.glob("rank-*"):
         with suppress(OSError, ValueError):

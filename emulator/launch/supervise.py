@@ -1,4 +1,4 @@
-"""A command runs as two processes: a child that works, and a supervisor that can leave it behind.
+"""Run a command as two processes: a child that works, and a supervisor that can exit without it.
 
 A call into a dead mount may never return, and the kernel may be unable to end the process that made it.
 """
@@ -31,7 +31,7 @@ _EXIT_SECONDS = 2.0
 """Seconds to wait for a killed child: one that is blocked in a dead mount does not end."""
 _GIVE_UP = b"!"
 _STATUS = b"="
-"""Followed by one byte: the exit status of the finished command."""
+"""Prefix of a message whose next byte is the exit status of the finished command."""
 
 
 FOR_PROGRAMS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGWINCH")
@@ -87,7 +87,7 @@ def _tell(pipe: int, word: bytes) -> None:
 
 
 def _interrupted_once() -> Callable[[int, FrameType | None], None]:
-    """A handler of SIGINT. A second one within 1 s is the same keystroke, passed on by the supervisor."""
+    """Return a handler of SIGINT that ignores a second one within 1 s, which the supervisor passed on."""
     last = -1.0
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -149,13 +149,13 @@ def _supervise(
 
 
 class _Heard:
-    """What the child has told through its pipe."""
+    """State that the child has reported through its pipe."""
 
     def __init__(self, now: float) -> None:
         self.last = now
-        """Its last sign of life, in seconds of time.monotonic."""
+        """Time of the last sign of life, in seconds of time.monotonic."""
         self.alive = False
-        """True after its first heartbeat."""
+        """True after the first heartbeat."""
         self.status: int | None = None
         """Exit status of the command; None while it works."""
 

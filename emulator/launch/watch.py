@@ -31,9 +31,9 @@ OPTION = "--storage-timeout"
 DEFAULT_TIMEOUT = 30.0
 
 _MOST_PATIENCE = 10.0
-"""Longest time of a call that syncs, while the storage moves data, in timeouts."""
+"""Longest time of a call that syncs while the storage moves data, as a multiple of the timeout."""
 UNWATCHED = "briefly"
-"""Name of threads that the watchdog ignores: nobody waits for them."""
+"""Name of threads that the watchdog ignores, because nothing waits for them."""
 _LONG_CALLS = frozenset(
     (
         "fsync",
@@ -49,14 +49,14 @@ _LONG_CALLS = frozenset(
     )
 )
 _MOVING = 1e6
-"""Lowest rate, in bytes/s, that counts as moving data."""
+"""Lowest rate in bytes/s that counts as moving data."""
 _STALL = re.compile(r"(loader|io)\.stall_timeout=(.+)")
 
 
 def storage_timeout(words: Sequence[str] = ()) -> float:
-    """Longest seconds of a call into the storage, from the command line `words`. Raises SpecError.
+    """Return the time limit in seconds of a call into the storage, from the command line `words`.
 
-    A longer stall_timeout of a loader or of checkpoints applies to calls, too.
+    Raises SpecError. A longer stall_timeout of a loader or of checkpoints applies to calls, too.
     """
     given, stall = "", ""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -91,7 +91,7 @@ class Watchdog:
         self._beat = beat
         self._seen: dict[int, tuple[int, float]] = {}
         self._moved: dict[str, tuple[int, float, float]] = {}
-        """Mount -> bytes moved, time of that reading, and time at which the mount last moved data."""
+        """Bytes moved, time of that reading, and time when data last moved, by mount."""
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def _run(self) -> None:
@@ -110,7 +110,7 @@ class Watchdog:
                 return
 
     def _look(self, now: float) -> StorageError | None:
-        """The error of a thread that hangs in the storage, or None."""
+        """Return the error of a thread that hangs in the storage, or None."""
         seen, self._seen = self._seen, {}
         for thread in threading.enumerate():
             # After a fork, threading still has the parent's number for the main thread (until Python 3.12).
@@ -136,7 +136,7 @@ class Watchdog:
         return None
 
     def _moves(self, call: Call, now: float, since: float) -> bool:
-        """True if the mount that `call` waits for has moved data within the timeout."""
+        """Return True if the mount that `call` waits for has moved data within the timeout."""
         if call.name not in _LONG_CALLS or now - since > _MOST_PATIENCE * self._timeout:
             return False
         mount, size = bytes_moved(call.path)
@@ -156,7 +156,7 @@ def briefly(action: Callable[[], object], seconds: float = 3.0) -> bool:
 
 
 REASON = "reason"
-"""File in the scratch folder: why the first rank to fail ended the run."""
+"""Name of the file in the scratch folder with the reason why the first rank to fail ended the run."""
 
 
 def watch_rank(rank: int, timeout: float) -> None:
@@ -187,7 +187,7 @@ def watch_rank(rank: int, timeout: float) -> None:
 
 
 _at_each_beat: list[Callable[[], object]] = []
-"""Actions of `at_each_beat`."""
+"""Actions registered by `at_each_beat`."""
 
 
 def at_each_beat(action: Callable[[], object]) -> None:
@@ -232,7 +232,7 @@ def say_why(rank: int, error: FeedrateError, *, witness: bool = False) -> None:
 
 
 _before_end: list[Callable[[str], bool]] = []
-"""Actions of `before_end`."""
+"""Actions registered by `before_end`."""
 
 
 def before_end(action: Callable[[str], bool]) -> None:
