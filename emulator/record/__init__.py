@@ -1,1 +1,1 @@
-"""Measurements: the step log, the result, the machine. The same for every producer."""
+"""Recorded measurements: the step log, the result, the machine. The format is the same for every producer."""

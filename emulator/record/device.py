@@ -22,12 +22,12 @@ class DeviceReads:
     bytes: int
     """Bytes read."""
     seconds: float
-    """Latencies of these requests, summed."""
+    """Sum of the latencies of these requests, in seconds."""
     written_bytes: int
     """Bytes written."""
 
     def since(self, earlier: DeviceReads) -> DeviceReads:
-        """The counters' rise since `earlier`."""
+        """Return the increase of the counters since `earlier`."""
         return DeviceReads(
             name=self.name,
             requests=self.requests - earlier.requests,
@@ -100,7 +100,7 @@ def _number(device: int) -> str:
 
 
 def _device_number(folder: Path, source: str) -> str:
-    """Major and minor number of the block device below `folder`."""
+    """Return major and minor number of the block device below `folder`."""
     device = folder.stat().st_dev
     if os.major(device) == 0:  # btrfs: an anonymous number
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Facts about the machine that a result was measured on, and what it did meanwhile."""
+"""Facts about the machine that a result was measured on, and its activity during the measurement."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def installed(package: str) -> str | None:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -95,9 +95,9 @@ def describe_mount(folder: Path) -> dict[str, str]:
 
 
 def cgroup_files(controller: str, name: str) -> list[Path]:
-    """The file `name` of the cgroup that this process is in, then of those around it, where it is there.
+    """Return the file `name` in this process's cgroup and its ancestors, nearest first, where it exists.
 
-    Of cgroups v2, and of those v1 that have `controller`; within a container as far as it can look.
+    Covers cgroups v2, and v1 with `controller`; in a container only the visible ancestors.
     """
     groups = {}
     for line in _read("/proc/self/cgroup").splitlines():
@@ -137,7 +137,7 @@ def _read(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostActivity:
-    """CPU, network and pressure of a host between two moments. None where the system does not tell."""
+    """CPU, network and pressure of a host between two moments. None if the system does not report a value."""
 
     busy_share: float | None
     """Share of the time of the cores that this process may use that was not idle (0 to 1)."""
@@ -146,7 +146,7 @@ class HostActivity:
     runqueue: float | None
     """Mean number of runnable threads."""
     nic_bytes: int | None
-    """Bytes received, loopback left out."""
+    """Bytes received, without loopback."""
     pressure: dict[str, float]
     """`cpu`, `io`, `memory` -> share of the time in which some thread waited for it (PSI).
 
@@ -155,10 +155,10 @@ class HostActivity:
 
 
 class HostProbe:
-    """Watches this host from `start()` to `stop()`; one thread that wakes twice a second."""
+    """Probe that watches this host from `start()` to `stop()`, in a thread that wakes twice a second."""
 
     PERIOD = 0.5
-    """Seconds between two looks at the run queue."""
+    """Seconds between two samples of the run queue."""
 
     def __init__(self) -> None:
         self._done = Event()
@@ -195,7 +195,7 @@ class HostProbe:
 
 
 def _proc_stat(name: str) -> list[int]:
-    """The numbers of a line of /proc/stat; empty where it cannot be read."""
+    """Return the numbers of a line of /proc/stat; empty if it cannot be read."""
     for line in _read("/proc/stat").splitlines():
         if line.startswith(name + " "):
             return [int(part) for part in line.split()[1:]]
@@ -203,7 +203,7 @@ def _proc_stat(name: str) -> list[int]:
 
 
 def _ticks(cores: frozenset[int]) -> list[int]:
-    """Sum the ticks of these cores: user, nice, system, idle, iowait, irq, softirq, steal, ..."""
+    """Return the summed ticks of these cores: user, nice, system, idle, iowait, irq, softirq, steal, ..."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in _read("/proc/stat").splitlines()]
     rows = [map(int, numbers) for name, *numbers in filter(None, lines) if name in names]
@@ -211,7 +211,7 @@ def _ticks(cores: frozenset[int]) -> list[int]:
 
 
 def _stalled() -> dict[str, float]:
-    """Seconds in which some thread waited for a resource, as in HostActivity.pressure (Linux PSI)."""
+    """Return the seconds in which some thread waited, by resource as in HostActivity.pressure (Linux PSI)."""
     found = {}
     for name in ("cpu", "io", "memory"):
         files = {name: Path("/proc/pressure") / name}
@@ -237,11 +237,11 @@ def _nic_bytes() -> int | None:
 
 
 def cpu_seconds() -> float:
-    """User + system seconds of this process so far."""
+    """Return the user + system seconds of this process so far."""
     times = os.times()
     return times.user + times.system
 
 
 def utc_now() -> str:
-    """ISO 8601, UTC, whole seconds."""
+    """Return the current time as ISO 8601, UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,4 +1,4 @@
-"""An OUT folder: the result, the step log, and what became of a run that ended early.
+"""An OUT folder: the result, the step log, and the reason if a run ended early.
 
     OUT/run.json       the RunResult; results/README.md has it field by field
     OUT/steps*.parquet the step log, a part for each host, and OUT/spool/ while a run goes on: record.steps
@@ -47,7 +47,7 @@ _PROBE = ".feedrate-probe"
 _PROBE_BYTES = 65536  # more than one block, so that a full disk shows
 
 LOCK = ".feedrate-lock"
-"""Names the process that fills the folder, while one does."""
+"""Name of the lock file, whose content names the process that fills the folder."""
 
 _OUTPUT_OF_TOOLS = (
     "fio/[0-9][0-9][0-9]-*/*.fio",
@@ -76,7 +76,7 @@ class ResultFolder:
         self.path = path
         self._lock = lock
         self.result = result
-        """The content of run.json."""
+        """Content of run.json."""
 
     @classmethod
     def create(cls, path: Path, result: RunResult, *, force: bool) -> ResultFolder:
@@ -127,20 +127,20 @@ class ResultFolder:
         self.close()
 
     def close(self) -> None:
-        """Let others in. A second call, or one after `complete`, does nothing. Never raises."""
+        """Release the lock. A second call, or one after `complete`, does nothing. Never raises."""
         if self._lock.held:
             with suppress(StorageError):
                 _tidy(self.path, Owner.me())  # without the lock nobody knows whose they are
             self._lock.release(remove=True)
 
     def update(self, **changes: Any) -> RunResult:
-        """Change fields of the result and write run.json; the result. Raises StorageError."""
+        """Change fields of the result, write run.json, and return the result. Raises StorageError."""
         self.result = replace(self.result, created=utc_now(), **changes)
         write_result(self.path, self.result)
         return self.result
 
     def complete(self, steps: Steps | None = None) -> RunResult:
-        """Write the step log, if there is one, and the complete result; the result. Raises StorageError."""
+        """Write the step log, if any, and the complete result; return the result. Raises StorageError."""
         if steps is not None:
             write_steps(self.path, steps)
         self.update(status="complete", reason="")
@@ -149,7 +149,7 @@ class ResultFolder:
         return self.result
 
     def keep(self, name: str, content: bytes | str) -> None:
-        """Write the file `name`, a path below the folder: what a tool printed. Raises StorageError."""
+        """Write the file `name`, a path below the folder, with the output of a tool. Raises StorageError."""
         file = self.path / name
         with storage_errors(f"cannot create the folder {file.parent}"):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class ResultFolder:
 
 
 def _locked(path: Path) -> Lock:
-    """The lock on OUT. Raises SpecError when somebody holds it, StorageError."""
+    """Return the lock on OUT. Raises SpecError if another process holds it, StorageError."""
     with storage_errors(f"cannot write to {path}"):
         try:
             return Lock(path / LOCK)
@@ -186,7 +186,7 @@ def check_out(
 
 
 def require_apart(out: Path, dataset: object) -> None:
-    """Refuse an OUT in a dataset's folder, or around it. Raises SpecError."""
+    """Refuse an OUT inside a dataset's folder, or around it. Raises SpecError."""
     if not isinstance(dataset, Path):
         return
     mine, theirs = out.resolve(), dataset.resolve()
@@ -261,7 +261,7 @@ def _left_lock(path: Path) -> Owner | None:
 
 
 def _left_by(path: Path, before: Owner | None) -> list[Path]:
-    """The temporary files in OUT of the process `before`. Raises OSError."""
+    """Return the temporary files in OUT of the process `before`. Raises OSError."""
     if before is None:
         return []
     found = []
@@ -274,9 +274,10 @@ def _left_by(path: Path, before: Owner | None) -> list[Path]:
 
 
 def _own_files(path: Path, left: Collection[str] = (LOCK,)) -> list[Path]:
-    """The files in OUT that its run.json says are ours; `left` are names that count for nothing.
+    """Return the files in OUT that its run.json says are feedrate's.
 
-    Raises SpecError when there is none that is intact, or when files of others have such names.
+    Empty if the folder holds only names in `left`. Raises SpecError if it has no intact run.json, or if files
+    of others have such names.
     """
     with storage_errors(f"cannot look into the folder {path}"):
         if all(entry.name in left for entry in path.iterdir()):
@@ -316,7 +317,7 @@ def _is_file(file: Path) -> bool:
 
 
 def _looks_ours(file: Path, result: RunResult) -> bool:
-    """True when the file at a name of feedrate's is one of this result. Raises StorageError."""
+    """Return True if the file at a name of feedrate's belongs to this result. Raises StorageError."""
     if not _is_file(file):
         return False
     with storage_errors("cannot read a file"):
@@ -336,7 +337,7 @@ def write_result(path: Path, result: RunResult) -> None:
 
 
 def read_result(path: Path) -> RunResult:
-    """The result in OUT/run.json (or in that file itself).
+    """Return the result in OUT/run.json, or in that file if `path` is the file.
 
     Raises StorageError when it cannot be read, SpecError when it is no result: corrupt, of a newer feedrate,
     with a field missing, unknown or of the wrong type.
@@ -397,7 +398,7 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def read_failure(path: Path) -> str:
-    """Return why the run ended early; empty when no rank left a reason."""
+    """Return the reason why the run ended early; empty if no rank left one."""
     try:
         return (path / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -55,7 +55,7 @@ BoundKind = Literal[
 ]
 
 STORAGE: tuple[BoundKind, ...] = ("storage", "bandwidth", "iops", "metadata")
-"""The kinds that say that the storage was the limit; `storage` where they could not be told apart."""
+"""Bounds at the storage; `storage` if bandwidth, IOPS and metadata could not be told apart."""
 CLIENT: tuple[BoundKind, ...] = (
     "latency",
     "client-cpu",
@@ -77,41 +77,41 @@ class Bound:
     """`client-link` is the network or the device of a client host; `straggler` one rank, which was stopped or
     late by itself; `emulator` its barriers between hosts."""
     help: str = ""
-    """Advice that would help, with its number; empty: not known."""
+    """Advice with its number; empty if none is known."""
     evidence: tuple[str, ...]
-    """Measurements that show it, one sentence each."""
+    """Measurements that show the limit, one sentence each."""
     host: str = ""
-    """The host that is limited, when the others are not."""
+    """The limited host, if the others are not limited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starved:
-    """Causes of the time in which accelerators had nothing to do: shares of it that sum to 1.
+    """Causes of the time in which accelerators were idle, as shares that sum to 1.
 
-    From schedstat of the threads that read (/proc/PID/task/TID/schedstat) and from how long their
-    requests took. What a rank waited for another at a barrier counts as what held the other one up.
+    Measured by schedstat of the threads that read (/proc/PID/task/TID/schedstat) and by request times.
+    Time that a rank waited for another at a barrier counts towards the cause that delayed the other rank.
     """
 
     seconds: float
-    """Seconds of all ranks together, the first step of each left out."""
+    """Seconds of all ranks together, without the first step of each."""
     storage: float = 0.0
-    """A request was under way, its thread asleep."""
+    """Share with a request in progress and its thread asleep."""
     link: float = 0.0
-    """Share as in `storage`, longer than on the median host: the network or the device of one host."""
+    """Share as in `storage`, beyond the median host's: the network or the device of one host."""
     cores: float = 0.0
-    """A thread had something to do, and no core to do it on."""
+    """Share with a runnable thread that waited for a core."""
     quota: float = 0.0
-    """Share as in `cores`, because the CPU quota of its cgroup was used up."""
+    """Share as in `cores`, because the CPU quota of the cgroup was used up."""
     work: float = 0.0
-    """A thread was on a core: copying, unpacking, Python."""
+    """Share with a thread on a core: copying, unpacking, Python."""
     loader: float = 0.0
-    """Nothing was under way, though batches were due: too few workers, a small window, Python's lock."""
+    """Share with no request running, though batches were due: few workers, small window, Python's lock."""
     steps: float = 0.0
-    """Other ranks computed for longer: their steps differ."""
+    """Share in which other ranks computed for longer, because steps differ."""
     barrier: float = 0.0
-    """The emulator's own barriers: the last rank had come, and this one was not yet woken."""
+    """Share at the emulator's own barriers, after the last rank arrived and before this one woke."""
     straggler: int | None = None
-    """Rank that lost twice as much time by itself as any other, asleep for no reason that is known."""
+    """Rank that lost twice as much time by itself as any other rank, asleep for no known reason."""
     straggler_host: str = ""
 
 
@@ -152,13 +152,13 @@ class HostShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """Throughput over the time of a point, the first step of each rank left out."""
+    """Throughput over the time of a point, without the first step of each rank."""
 
     begin: float
     """Seconds since the point began."""
     end: float
     bytes_per_second: tuple[float, ...]
-    """All ranks, in equal spans from `begin` to `end`."""
+    """Bytes/s of all ranks, in equal spans from `begin` to `end`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +166,11 @@ class Point:
     """One process count, run once."""
 
     ranks: int
-    """Emulated accelerators: processes that were active."""
+    """Number of emulated accelerators: processes that were active."""
     hosts: tuple[HostShare, ...]
     epochs: int
     steps: int
-    """Steps of every rank, all epochs together."""
+    """Steps per rank, all epochs together."""
     samples: int
     """Samples read by all ranks in the loop."""
     bytes: int
@@ -180,13 +180,13 @@ class Point:
     seconds: float
     """Wall seconds of the loop, first step included, slowest rank."""
     samples_per_second: float
-    """All ranks, over the steps in which all of them were busy, without the first step, as in AU."""
+    """Samples/s of all ranks, over the steps in which all were busy, without the first step, as in AU."""
     bytes_per_second: float
-    """All ranks, over the same steps."""
+    """Bytes/s of all ranks, over the same steps."""
     ideal_samples_per_second: float
-    """ranks x batch size / step time: what accelerators that never wait would consume."""
+    """Samples/s of accelerators that never wait: ranks x batch size / step time."""
     x_ideal: float
-    """samples_per_second / ideal_samples_per_second."""
+    """Ratio samples_per_second / ideal_samples_per_second."""
     au: float
     """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute, in the
     accelerators' time, which no late process holds up: what the storage feeds. NaN: not measured, since the
@@ -242,7 +242,7 @@ KneeKind = Literal["knee", "beyond", "below", "at-least", "not-identifiable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """The count from which adding processes stops paying. None: not within the counts that were run."""
+    """The largest number of processes that the storage feeds. None: not within the counts that were run."""
 
     kind: KneeKind | None = None
     """`knee`: `n_au` with its interval. `beyond` the largest count, or `below` the smallest. `at-least`: the
@@ -253,24 +253,24 @@ class Knee:
     n_au: float | None
     """Largest number of processes with throughput >= au_threshold x ideal, interpolated."""
     n_98: float | None
-    """Onset: where throughput falls below 98 % of ideal."""
+    """Onset in processes, where throughput falls below 98 % of ideal."""
     n_saturation: float | None
-    """Storage's limit divided by one process's demand."""
+    """Number of processes at the storage's limit: limit / demand of one process."""
     peak_samples_per_second: float | None
-    """Maximum throughput, only when it measurably falls after it."""
+    """Maximum throughput in samples/s, only if it measurably falls after it."""
     interval: tuple[float, float] | None
     """95 % interval of n_au."""
     fed: int | None = None
-    """Largest count that the storage was seen to feed."""
+    """Largest number of processes that the storage was seen to feed."""
     starved: int | None = None
-    """Smallest count beyond it that the storage was seen not to feed."""
+    """Smallest count beyond `fed` that the storage was seen not to feed."""
     sentence: str
     """The knee in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The reads, or the writes, of one corner: all clients together."""
+    """The reads, or the writes, of one corner, all clients together."""
 
     requests: int
     """Requests that completed."""
@@ -280,7 +280,7 @@ class Side:
     latency_mean: float
     """Seconds from submission to completion, mean over all requests."""
     latency_p9999: float
-    """Seconds within which 99.99 % of the requests completed; of fewer than 10,000 the slowest one's."""
+    """99.99 % latency in seconds; of fewer than 10,000 requests, the slowest one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ class Corner:
     beside: str = ""
     """Load at the same time: `nothing`, `writers` or `readers`; empty: the question was not asked."""
     read: Side | None = None
-    """None: nothing was read."""
+    """Reads of the corner; None if there were none."""
     write: Side | None = None
     files: tuple[str, ...] = ()
     """fio's JSON, one file a client, below OUT; the job file is beside it, ending in .fio."""
@@ -342,14 +342,14 @@ class Checkpoint:
     seconds: float
     """Duration: of the slowest rank, with fsync of files and folder, or with the comparison of checksums."""
     fastest_seconds: float
-    """Duration of the fastest rank."""
+    """Seconds of the fastest rank."""
     bytes_per_second: float
     """Minimum over the ranks of bytes of all ranks / seconds of the rank, as MLPerf Storage defines it."""
     slowest_rank: int
     commit_seconds: float = 0.0
     """Seconds from the end of the slowest rank until the checkpoint was complete; 0 for a read."""
     cpu_seconds: float = 0.0
-    """User + system seconds of all ranks meanwhile."""
+    """User + system seconds of all ranks during the checkpoint."""
     resident_share: float | None = None
     """Share of sampled pages that were in the page cache just before they were read; null: not sampled."""
 
@@ -363,26 +363,26 @@ class RunResult:
     reason: str = ""
     """Reason of an incomplete result."""
     version: str
-    """Version of feedrate that made it."""
+    """Version of feedrate that wrote it."""
     created: str
-    """ISO 8601, UTC."""
+    """Time of creation, ISO 8601, UTC."""
     command: tuple[str, ...]
-    """The command line that repeats it."""
+    """Command line that repeats the run."""
     label: str = ""
-    """A name for people (--label)."""
+    """Label for people (--label)."""
     workload: Mapping[str, Any]
-    """The workload whole, as `dataclasses.asdict` gives it."""
+    """The whole workload, as `dataclasses.asdict` returns it."""
     dataset: Mapping[str, Any]
-    """path, files, bytes, format, recipe, seed."""
+    """Facts about the dataset: path, files, bytes, format, recipe, seed."""
     storage: Mapping[str, Any]
-    """The StorageSpec whole; `shaped_rate` not null marks emulated storage."""
+    """The whole StorageSpec; `shaped_rate` not null marks emulated storage."""
     loader: str
-    """torch or direct."""
+    """Name of the loader: torch or direct."""
     environment: Mapping[str, Any]
-    """Machine, versions, MPI."""
+    """Facts about the machine, versions and MPI."""
     points: tuple[Point, ...] = ()
     probe: tuple[Probe, ...] = ()
-    """Rates of the storage at some sizes and depths, probed once a point had waited for it."""
+    """Rates of the storage at several sizes and depths, probed after a point had waited for it."""
     knee: Knee | None = None
     baseline: tuple[Corner, ...] = ()
     """fio's measurements, in the order of the runs; only of kind `baseline`."""
@@ -395,7 +395,7 @@ class RunResult:
 
 
 def new_result(kind: Kind, **fields: Any) -> RunResult:
-    """An incomplete result of now and of this version of feedrate; `fields` are those of RunResult."""
+    """Return an incomplete result with the current time and feedrate's version; `fields` are RunResult's."""
     return RunResult(
         kind=kind, status="incomplete", reason=UNFINISHED, version=__version__, created=utc_now(), **fields
     )

@@ -60,7 +60,7 @@ def read_rows(path: Path, dtype: np.dtype[Any]) -> NDArray[np.void]:
 def row_blocks(
     path: Path, dtype: np.dtype[Any], only: tuple[str, int] | None = None
 ) -> Iterator[NDArray[np.void]]:
-    """The same rows, AT_ONCE at a time; with `only` those whose column of that name has that value."""
+    """Yield the same rows, AT_ONCE at a time; with `only`, those whose column of that name has that value."""
     import pyarrow
     import pyarrow.parquet
 
@@ -85,7 +85,7 @@ def row_blocks(
 
 
 def _may_hold(opened: Any, group: int, name: str, value: int) -> bool:
-    """True when a row group may have rows whose column `name` is `value`, by what the file says of it."""
+    """Return True if a row group may have rows whose column `name` is `value`, by the file's statistics."""
     found = opened.metadata.row_group(group)
     for at in range(found.num_columns):
         column = found.column(at)
@@ -95,7 +95,7 @@ def _may_hold(opened: Any, group: int, name: str, value: int) -> bool:
 
 
 def _structured(path: Path, table: Any, dtype: np.dtype[Any]) -> NDArray[np.void]:
-    """Rows of `dtype` from a batch of columns. Raises SpecError."""
+    """Return rows of `dtype` from a batch of columns. Raises SpecError."""
     rows = np.zeros(table.num_rows, dtype=dtype)
     names = table.schema.names
     for name in dtype.names or ():

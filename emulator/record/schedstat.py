@@ -1,4 +1,4 @@
-"""Divides a process's time by schedstat: on a core, ready to run without one, asleep in a request.
+"""Divide a process's time by schedstat: on a core, ready to run without one, asleep in a request.
 
 Linux counts for every thread the nanoseconds that it ran and those that it was ready and had no core
 (/proc/PID/task/TID/schedstat). Readers count the seconds within their requests. `Books` combines both. A look
@@ -18,22 +18,22 @@ from typing import NamedTuple, Protocol
 from emulator.record.machine import cgroup_files
 
 _REFRESH = 1.0
-"""Seconds between two looks for threads that have begun or ended."""
+"""Seconds between two searches for threads that have begun or ended."""
 
 
 class Reader(Protocol):
     """The counters of a thread that reads, readable at any time by others."""
 
     thread: int
-    """The kernel's number for it."""
+    """Thread id of the kernel."""
 
     @property
     def requests(self) -> int:
-        """Read requests that have ended."""
+        """Return the number of read requests that have ended."""
         ...
 
     def within(self, now: float) -> float:
-        """Seconds within requests up to `now`, a moment of time.monotonic, the one under way included."""
+        """Return the seconds within requests up to `now` (time.monotonic), including the one in progress."""
         ...
 
 
@@ -41,15 +41,15 @@ class Stretch(NamedTuple):
     """Time by cause, in seconds."""
 
     storage: float = 0.0
-    """A request was under way, its thread asleep."""
+    """Seconds with a request in progress and its thread asleep."""
     cores: float = 0.0
-    """A thread had something to do, and no core to do it on."""
+    """Seconds in which a thread was runnable but had no core."""
     quota: float = 0.0
     """Seconds as in `cores`, because the CPU quota of the cgroup was used up."""
     work: float = 0.0
-    """A thread was on a core."""
+    """Seconds in which a thread was on a core."""
     loader: float = 0.0
-    """None of these: no request was under way."""
+    """Seconds with none of these: no request was in progress."""
 
     def plus(self, other: Stretch, times: float = 1.0) -> Stretch:
         """Return the sum of this and `times` the other."""
@@ -64,13 +64,13 @@ class Stretch(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """A thread up to one moment, in seconds."""
+    """The counters of a thread at one moment, in seconds."""
 
     ran: float
     ready: float
-    """Ready to run without a core."""
+    """Seconds ready to run without a core."""
     within: float
-    """Within requests, the one under way included."""
+    """Seconds within requests, including the one in progress."""
     requests: int
 
 
@@ -82,7 +82,7 @@ class Page(NamedTuple):
     entries: Mapping[int, _Entry]
     """Entries by thread id."""
     throttled: float
-    """Seconds that the cgroup was held back by its quota."""
+    """Seconds that the cgroup was throttled by its quota."""
 
 
 class Books:
@@ -186,7 +186,7 @@ class _Thread(NamedTuple):
     ready: float
     asleep: float
     within: float
-    """Asleep within a request, at most."""
+    """Largest possible number of seconds asleep within a request."""
     requests: float
 
     @classmethod
@@ -240,7 +240,7 @@ def divided(
 
 
 class Quota:
-    """The CPU quota of a cgroup: how long it was held back, from its cpu.stat."""
+    """The CPU quota of a cgroup, and its throttled time from cpu.stat."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -102,7 +102,7 @@ class StepLog:
         self._count += 1
 
     def rows(self, since: int = 0) -> Steps:
-        """The rows from number `since` on."""
+        """Return the rows from number `since` on."""
         return self._rows[since : self._count]
 
 
@@ -331,7 +331,7 @@ def _known(out: Path) -> NDArray[np.int64]:
 
 
 def _runs(rows: Steps) -> NDArray[np.int64]:
-    """A number for each pair of point and rank."""
+    """Return a number for each row that identifies its point and rank."""
     runs: NDArray[np.int64] = rows["point"].astype(np.int64) << 32 | rows["rank"]
     return runs
 
