@@ -1,4 +1,4 @@
-"""Results beside each other and beside published ones: the same figures, and what cannot be compared."""
+"""Compare results with each other and with published ones: the same figures, and what cannot be compared."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class Entry:
     """Name of the result or publisher."""
     accelerators: int
     hosts: int | None
-    """None where it is not known."""
+    """Number of hosts; None if unknown."""
     bytes_per_second: float
     au: float | None
-    """0 to 1; None where the workload does not compute."""
+    """Accelerator utilisation (0 to 1); None if the workload does not compute."""
     x_ideal: float | None
     flagged: bool = False
     used: bool = True
-    """False: a flag invalidates it, and lines do not go through it."""
+    """False if a flag invalidates the entry; lines do not go through it."""
 
     @property
     def told(self) -> str:
-        """Its figures in words, shown when the pointer is on it."""
+        """Return the figures as text, shown when the pointer is on the entry."""
         parts = [
             f"{fig.short(self.name, 44)}: {self.accelerators:,} accelerators",
             show_rate(self.bytes_per_second),
@@ -57,25 +57,25 @@ class Entry:
 
     @property
     def per_accelerator(self) -> float:
-        """Bytes/s."""
+        """Return the throughput per accelerator in bytes/s."""
         return self.bytes_per_second / self.accelerators
 
     @property
     def per_host(self) -> float | None:
-        """Bytes/s; None where the number of hosts is not known."""
+        """Return the throughput per host in bytes/s; None if the number of hosts is unknown."""
         return self.bytes_per_second / self.hosts if self.hosts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One result with the name it is shown under."""
+    """One result and its displayed name."""
 
     name: str
     result: RunResult
 
     @property
     def entries(self) -> list[Entry]:
-        """Its points, by process count."""
+        """Return the points by process count."""
         points = sorted(self.result.points, key=lambda point: point.ranks)
         used = usable(points)
         return [
@@ -95,12 +95,12 @@ class Compared:
 
     @property
     def workload(self) -> str:
-        """Name of its workload."""
+        """Return the name of the workload."""
         return str(self.result.workload.get("name", ""))
 
     @property
     def knee_range(self) -> tuple[float, float]:
-        """The range in which its knee lies."""
+        """Return the range that contains the knee."""
         return knee_range(self.result.knee, self.result.points, threshold_of(self.result))
 
     @property
@@ -121,20 +121,20 @@ class Comparison(Document):
     results: tuple[Compared, ...]
     published: tuple[Entry, ...] = ()
     documents: tuple[PublishedFigure, ...] = ()
-    """Single numbers of documents."""
+    """Single figures from documents."""
     cautions: tuple[str, ...] = ()
-    """Sentences on what is not comparable."""
+    """Sentences on figures that are not comparable."""
     moves: tuple[str, ...] = ()
-    """Moves of the knee from the first result to each other one, a sentence each."""
+    """Sentences on the move of the knee from the first result to each other one."""
 
     @property
     def measured(self) -> list[Entry]:
-        """The points of all results."""
+        """Return the points of all results."""
         return [entry for compared in self.results for entry in compared.entries]
 
     @property
     def differences(self) -> Table:
-        """What differs between the results besides what was measured."""
+        """Return the settings and facts in which the results differ."""
         return differences([(compared.name, compared.result) for compared in self.results])
 
     @property
@@ -243,7 +243,7 @@ def gate(share: float, comparison: Comparison) -> list[Verdict]:
 
 
 def _has(words: Sequence[str], name: str) -> bool:
-    """True when each of the words is in the name."""
+    """Return True if each of the words is in the name."""
     return all(word in _letters(name) for word in words)
 
 
@@ -288,7 +288,7 @@ def _own_cautions(compared: Compared) -> list[str]:
 
 
 def tables(comparison: Comparison) -> tuple[Table, ...]:
-    """The measured figures, the published ones, and the counts that all results have."""
+    """Return the tables of measured figures, published figures, and counts that all results have."""
     found = (
         _entries("", comparison.measured),
         _entries("Published", comparison.published),
@@ -358,7 +358,7 @@ def _numbers(documents: Sequence[PublishedFigure]) -> Table:
 
 
 def as_plain(comparison: Comparison) -> dict[str, Any]:
-    """A comparison for programs: each result's answer and knee, the tables, moves and cautions."""
+    """Return a comparison for programs: each result's answer and knee, the tables, moves and cautions."""
     return {
         "results": [
             {
@@ -377,7 +377,7 @@ def as_plain(comparison: Comparison) -> dict[str, Any]:
 
 
 def blocks(comparison: Comparison) -> list[Text | Table]:
-    """A comparison for a terminal: what differs, answers, tables, how the knee moves, cautions."""
+    """Return a comparison for a terminal: differences, answers, tables, how the knee moves, cautions."""
     differ = comparison.differences
     found: list[Text | Table] = [differ, Text("")] if differ.rows else []
     for compared in comparison.results:
@@ -393,7 +393,7 @@ def blocks(comparison: Comparison) -> list[Text | Table]:
 
 
 def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
-    """Every result a line, published rows as squares, on the same axes."""
+    """Return figures with a line for every result and squares for published rows, on the same axes."""
     every = [*comparison.measured, *comparison.published]
     rates = [entry.bytes_per_second for entry in every if entry.bytes_per_second > 0]
     log = bool(rates) and max(rates) >= fig.LOG_FROM * min(rates)
@@ -481,7 +481,7 @@ def _figure(
 
 
 def _labels(published: Sequence[fig.Dot], every: Sequence[fig.Dot]) -> fig.Labels:
-    """The names of published systems, each beside its largest row; first those of the largest rows."""
+    """Return the names of published systems, each beside its largest row, those of the largest rows first."""
     largest: dict[str, fig.Dot] = {}
     for dot in sorted(published, key=lambda dot: dot.x, reverse=True):
         largest.setdefault(dot.text.partition(":")[0], dot)
@@ -490,7 +490,7 @@ def _labels(published: Sequence[fig.Dot], every: Sequence[fig.Dot]) -> fig.Label
 
 
 def _qualified(comparison: Comparison) -> str:
-    """The marks of all results, with the name of the result where they are not those of all."""
+    """Return the marks of all results, with the result's name if they do not apply to all."""
     marked = [[mark.label for mark in marks(compared.result)] for compared in comparison.results]
     if marked and all(labels == marked[0] for labels in marked):
         return " · ".join(marked[0])
@@ -502,7 +502,7 @@ def _qualified(comparison: Comparison) -> str:
 
 
 def page(comparison: Comparison) -> str:
-    """One self-contained HTML page, in the clothes of the report. Raises MissingError."""
+    """Return one self-contained HTML page in the style of the report. Raises MissingError."""
     drawn, differ = figures(comparison), comparison.differences
     plots = plotted(drawn, drawn[0] if drawn else None)
     return render(

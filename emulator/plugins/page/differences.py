@@ -70,7 +70,7 @@ def differences(named: Sequence[tuple[str, RunResult]]) -> Table:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal, or numbers within 1 %, or a run beside a sweep: both are measured the same way."""
+    """Return True for equal values, numbers within 1 %, or a run and a sweep, which are measured alike."""
     if isinstance(a, int | float) and isinstance(b, int | float):
         return abs(a - b) <= 0.01 * max(abs(a), abs(b))
     return bool(a == b) or (a, b) in (("run", "sweep"), ("sweep", "run"))

@@ -1,4 +1,4 @@
-"""A result as files: one HTML page with what stands beside it, or one picture.
+"""Write a result and those beside it as an HTML page, or as one picture.
 
 A page is self-contained: inline SVG and CSS, no network; it says all without its script.
 """
@@ -43,7 +43,7 @@ class Document:
 
     @property
     def blocks(self) -> list[Text | Table]:
-        """Its paragraphs and tables."""
+        """Return the paragraphs and tables."""
         raise NotImplementedError
 
     def text(self, form: str) -> str:
@@ -72,21 +72,21 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Document):
-    """A result, and everything that stands beside it."""
+    """A result, and the other results shown beside it."""
 
     folder: Path
     """OUT of the result."""
     result: RunResult
     others: tuple[tuple[str, RunResult], ...]
-    """Name and result of each other one beside it."""
+    """Name and result of each other result."""
     systems: tuple[str, ...]
-    """Names or files of the systems that it ran on."""
+    """Names or files of the systems that the result ran on."""
     listed: bool = False
-    """True if a folder of results was given; then a table lists them."""
+    """True if a folder of results was given, which a table then lists."""
 
     @property
     def limit(self) -> StorageLimit | None:
-        """The most that another tool read from the storage; None: there is no such result beside it."""
+        """Return the largest rate that another tool read from the storage; None without such a result."""
         found = []
         for _, other in self.others:
             for corner in other.baseline:
@@ -101,7 +101,7 @@ class Report(Document):
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
-        """The tables beside the result's own, each with the name of where it is from."""
+        """Return the tables of the other results and systems, each with the name of its source."""
         tables = [_all_of(self)] if self.listed and self.others else []
         for name, (found, _) in self._beside:
             tables += [replace(table, caption=f"{table.caption} ({name})") for table in found]
@@ -112,7 +112,7 @@ class Report(Document):
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """The figures beside the result's own."""
+        """Return the figures of the other results and systems."""
         return tuple(
             replace(figure, title=f"{figure.title} ({name})")
             for name, (_, figures) in self._beside
@@ -178,7 +178,7 @@ def _turn(kind: str) -> tuple[int, str]:
 
 
 def _all_of(found: Report) -> Table:
-    """Every result of a folder in a row, the leading one first."""
+    """Return a table with a row for every result of a folder, the leading one first."""
     columns = (
         Column("result", align="fold"),
         Column("kind", align="left"),
@@ -198,7 +198,7 @@ def page(
     figures: Sequence[Figure] = (),
     limit: StorageLimit | None = None,
 ) -> str:
-    """The page as text. Raises MissingError."""
+    """Return the page as text. Raises MissingError."""
     kind = kind_of(result)
     found = [*kind.figures(result), *figures]
     first = None
@@ -233,7 +233,7 @@ def page(
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of this folder with the style sheet in it; every value is escaped. Raises MissingError."""
+    """Return a template of this folder with the style sheet, all values escaped. Raises MissingError."""
     jinja2 = extra("jinja2")
     folder = Path(__file__).parent
     environment = jinja2.Environment(
@@ -260,11 +260,11 @@ def render(template: str, **values: Any) -> str:
 
 
 MOST_ROWS = 24
-"""Rows of a table that may be shortened (`Table.items`)."""
+"""Largest number of rows shown of a table that may be shortened (`Table.items`)."""
 
 
 def laid_out(table: Table) -> dict[str, Any]:
-    """A table for the template: heads and cells with their classes, and bars in percent of the longest."""
+    """Return a table for the template: heads and cells with classes, and bars in percent of the longest."""
     classes = []
     for column in table.columns:
         words, more = column.align != "right", column.room >= 60
@@ -292,7 +292,7 @@ def laid_out(table: Table) -> dict[str, Any]:
 
 
 def _bars(cells: Sequence[Cell]) -> list[str]:
-    """The length of the bar behind each figure, in percent of the longest."""
+    """Return the length of the bar behind each figure, in percent of the longest."""
     values = [0.0 if cell is None or isinstance(cell, str) else float(cell) for cell in cells]
     longest = max(values, default=0.0) or 1.0
     return [f"{value / longest * 100:.1f}" for value in values]
@@ -316,7 +316,7 @@ def plotted(figures: Sequence[Figure], first: Figure | None = None) -> list[dict
 
 
 def inline(svg: str, prefix: str, heading: str = "", description: str = "") -> Any:
-    """An SVG for a page that holds several: ids of its own, title and description, as wide as its frame."""
+    """Return an SVG for a page with several: with ids of its own, title, description, and fluid width."""
     own = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
     head, tail = own.split(">", 1)
     wide = re.search(r'viewBox="0 0 ([0-9.]+)', head)
@@ -332,12 +332,12 @@ def inline(svg: str, prefix: str, heading: str = "", description: str = "") -> A
 
 
 MOST_ITEMS = 12
-"""Items of a list that are shown."""
+"""Largest number of list items shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One row: a dotted key, its value, and where the value comes from."""
+    """One row: a dotted key, its value, and the source of the value."""
 
     key: str
     value: str
@@ -367,7 +367,7 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def show(key: str, value: Any) -> str:
-    """A value for people: sizes, rates and durations by the name of their key, others as they are."""
+    """Return a value for people: sizes, rates and durations by the name of their key, others as they are."""
     if value is None or value == "":
         return NONE
     if isinstance(value, bool):

@@ -66,13 +66,13 @@ class Submission:
 
     @property
     def ideal_samples_per_second(self) -> float:
-        """Samples/s of that many accelerators that never wait."""
+        """Return the samples/s of that many accelerators that never wait."""
         fixed = WORKLOADS[self.workload]
         return self.accelerators * fixed.batch_size / fixed.step_seconds
 
     @property
     def bytes_per_second(self) -> float:
-        """Bytes/s, from the nominal mean size of a sample."""
+        """Return the throughput in bytes/s, from the nominal mean size of a sample."""
         return self.samples_per_second * WORKLOADS[self.workload].bytes_per_sample
 
 
@@ -92,19 +92,19 @@ class PublishedFigure:
 
 
 def reference_files() -> dict[str, Path]:
-    """Name -> file of every table of published figures."""
+    """Return the file of every table of published figures, by name."""
     return {path.stem: path for path in sorted((content_folder("results") / "reference").glob("*.csv"))}
 
 
 def load_references(names: Sequence[str]) -> tuple[list[Submission], list[PublishedFigure]]:
-    """The rows of several tables together; `all` means every table that there is. Raises SpecError."""
+    """Return the rows of several tables together; `all` stands for every table. Raises SpecError."""
     wanted = list(reference_files()) if "all" in names else names
     loaded = [load_reference(name) for name in dict.fromkeys(wanted)]
     return [row for rows, _ in loaded for row in rows], [row for _, rows in loaded for row in rows]
 
 
 def load_reference(name: str) -> tuple[list[Submission], list[PublishedFigure]]:
-    """The submissions or the figures of the table of that name, or of a CSV file. Raises SpecError."""
+    """Return the submissions or the figures of the named table, or of a CSV file. Raises SpecError."""
     known = reference_files()
     path = known.get(name) or Path(name)
     if not path.is_file():
