@@ -81,7 +81,7 @@ class Report:
     """One rank's part of one write or read."""
 
     size: int
-    """Bytes."""
+    """Bytes that the rank wrote or read."""
     seconds: float
     cpu_seconds: float
     pages_sampled: int = 0
@@ -143,11 +143,11 @@ class _Session:
     job: CheckpointJob
     world: Comm
     hosts: list[str]
-    """Host of every rank."""
+    """Host name of every rank."""
     io: ShardIO
     direct: bool
     record: ResultFolder | None
-    """OUT, on rank 0."""
+    """Result folder OUT, on rank 0."""
     say: Callable[[str], None]
     written: list[int] = field(default_factory=list)
     """Numbers of the checkpoints that this run wrote."""

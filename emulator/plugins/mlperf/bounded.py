@@ -15,15 +15,15 @@ import yaml
 from emulator.errors import SpecError, StorageError, storage_error
 
 YAML_BYTES = 64 * 1024
-"""A configuration has a few kB; PyYAML takes a second for 100 kB."""
+"""Largest YAML file in bytes. A configuration has a few kB; PyYAML takes a second for 100 kB."""
 JSON_BYTES = 128 * 1024 * 1024
-"""The log of a rank has about 60 bytes a step."""
+"""Largest JSON file in bytes. The log of a rank has about 60 bytes a step."""
 DEPTH = 32
-"""Nesting of tables and lists."""
+"""Deepest nesting of tables and lists."""
 NUMBER = 1e18
-"""No count, size in bytes or time in seconds is larger."""
+"""Largest number; no count, size in bytes or time in seconds is larger."""
 TEXT = 200_000
-"""Characters of one text. A copy of /proc/cpuinfo may be one."""
+"""Largest number of characters of one text, which may be a copy of /proc/cpuinfo."""
 _YAML_ERRORS = (
     *(yaml.YAMLError, RecursionError),
     *(ValueError, OverflowError, LookupError, TypeError, AttributeError),  # of its dates and numbers

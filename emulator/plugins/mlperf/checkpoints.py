@@ -35,14 +35,14 @@ class ImportedCheckpoints:
     hosts: int
     hostname: str
     memory: int
-    """Bytes of all hosts."""
+    """Bytes of memory of all hosts."""
     cores: int
     """Cores of one host."""
     start: datetime
     checkpoints: tuple[Checkpoint, ...]
     """`began` counts from the start of this run."""
     said: tuple[str, ...]
-    """What was left out of its documents, is missing, or does not agree."""
+    """Sentences on documents that were left out, are missing, or do not agree."""
 
     @property
     def group(self) -> object:
@@ -51,12 +51,12 @@ class ImportedCheckpoints:
 
     @property
     def named(self) -> tuple[str, str]:
-        """The name of the model, and what tells it from another group of this name."""
+        """Return the name of the model, and what distinguishes it from another group of this name."""
         return str(self.workload["name"]), f"{self.ranks}-ranks"
 
     @property
     def line(self) -> str:
-        """The run in one line for people."""
+        """Return the run in one line for people."""
         return f"{self.ranks} ranks, {self.run.name}: {len(self.checkpoints)} checkpoints"
 
 
@@ -177,7 +177,7 @@ def _provenance(written: ImportedCheckpoints) -> dict[str, Any]:
 
 
 def _seconds(value: Any, where: str) -> float:
-    """A duration, which v2.0 writes as text. Raises SpecError."""
+    """Return a duration in seconds, which v2.0 writes as text. Raises SpecError."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

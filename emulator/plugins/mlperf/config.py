@@ -134,18 +134,18 @@ class Config:
     """Overrides that do not concern the workload."""
 
     def leaves(self) -> Iterator[tuple[str, Any]]:
-        """Every dotted key with its value; lists and empty tables are values."""
+        """Yield every dotted key with its value; lists and empty tables are values."""
         yield from _leaves(self.table, "")
 
     def at(self, key: str) -> Any:
-        """The value under a dotted key; None when it is not there."""
+        """Return the value under a dotted key; None if it is missing."""
         value: Any = self.table
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
     def number(self, key: str, default: float | None = None) -> float | None:
-        """The number under a dotted key, or under its `mean`; `default` when it is not there.
+        """Return the number under a dotted key, or under its `mean`; `default` if it is missing.
 
         Raises SpecError when it is not a number from 0 to 1e18.
         """
@@ -163,12 +163,12 @@ class Config:
         return value
 
     def whole(self, key: str, default: int = 0) -> int:
-        """The number under a dotted key, rounded: YAML files have record lengths with fractions."""
+        """Return the number under a dotted key, rounded: YAML files have record lengths with fractions."""
         value = self.number(key)
         return default if value is None else round(value)
 
     def text(self, key: str, default: str = "") -> str:
-        """The text under a dotted key. Raises SpecError."""
+        """Return the text under a dotted key. Raises SpecError."""
         value = self.at(key)
         if value is None:
             return default
@@ -178,7 +178,7 @@ class Config:
 
     @property
     def purpose(self) -> Literal["training", "checkpoints", "generation", "nothing"]:
-        """The job that DLIO would run: it trains unless `workflow` says otherwise or there is no dataset."""
+        """The job that DLIO would run: training unless `workflow` says otherwise or there is no dataset."""
         if self.at("workflow.train") is not False and (self.at("dataset") or self.at("train")):
             return "training"
         if self.at("workflow.checkpoint") is True:

@@ -35,11 +35,11 @@ class Machines:
     num_accelerators: int
     num_hosts: int = 1
     host_memory_GB: tuple[float, ...] = ()  # noqa: N815 - DLIO's name
-    """GiB of each host."""
+    """Memory of each host in GiB."""
     host_cpu_count: tuple[float, ...] = ()
-    """Cores of each host."""
+    """CPU cores of each host."""
     start: str = ""
-    """ISO 8601."""
+    """Start time, ISO 8601."""
     hostname: str = ""
     """Host of the first rank."""
 
@@ -50,12 +50,12 @@ class Machines:
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """Bytes of each host."""
+        """Return the bytes of memory of each host."""
         return tuple(round(value * GIB) for value in _each(self.host_memory_GB, self.num_hosts))
 
     @property
     def cores(self) -> tuple[int, ...]:
-        """Cores of each host."""
+        """Return the cores of each host."""
         return tuple(round(value) for value in _each(self.host_cpu_count, self.num_hosts))
 
 
@@ -65,7 +65,7 @@ class TrainedFiles:
 
     num_files_train: int
     num_samples_per_file: int | None = None
-    """None: not stated."""
+    """Samples per file; None if not stated."""
 
     def __post_init__(self) -> None:
         within(1, 1e12, self, "num_files_train")
@@ -95,7 +95,7 @@ class CheckpointMetric:
     """The metric of a run of checkpoints."""
 
     checkpoint_size_GB: float  # noqa: N815 - DLIO's name
-    """GiB of all ranks together."""
+    """Size of all ranks together in GiB."""
 
     def __post_init__(self) -> None:
         within(1 / GIB, 1e9, self, "checkpoint_size_GB")

@@ -60,11 +60,11 @@ class RunFolder:
     logs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Rank -> its log: epoch -> load, proc, compute, au, throughput by block; hostname."""
     configs: Mapping[str, Any] = field(default_factory=dict)
-    """Name of the file -> its value."""
+    """Values by file name."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Name of the file -> its value."""
+    """Values by file name."""
     unread: tuple[str, ...] = ()
-    """Why files were left out, a sentence for each reason."""
+    """Sentences on why files were left out."""
 
     def __post_init__(self) -> None:
         # These become names of files.
@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def system(self) -> str:
-        """`SUBMITTER SYSTEM` of a run in a tree of submissions (SUBMITTER/results/SYSTEM/...), else empty."""
+        """`SUBMITTER SYSTEM` for a run in a submission tree (SUBMITTER/results/SYSTEM/...), else empty."""
         parts = self.name.split("/")
         at = parts.index("results") if "results" in parts[1:-1] else 0
         return f"{parts[at - 1]} {parts[at + 1]}" if at else ""

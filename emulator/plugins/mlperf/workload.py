@@ -47,7 +47,7 @@ USED = {
     "train.computation_time.mean": "accelerator.step_seconds",
     "metric.au": "training.au_threshold",
 }
-"""Key of DLIO -> key of a workload; empty: only the title uses it."""
+"""Workload keys by DLIO key; empty for a key that only the title uses."""
 
 UNUSED = {
     key: why
@@ -87,7 +87,7 @@ UNUSED = {
     }.items()
     for key in keys.split()
 }
-"""Key of DLIO, or a whole table -> why it is not used."""
+"""Reason why a DLIO key, or a whole table, is not used."""
 
 _ACCELERATORS = {
     "v100": "NVIDIA V100",
@@ -133,7 +133,7 @@ class ParquetColumn:
 
     @property
     def bytes(self) -> int:
-        """Bytes of a row."""
+        """Return the bytes of a row."""
         return np.dtype(self.dtype).itemsize * self.size
 
 
@@ -142,15 +142,15 @@ class Converted:
     """A workload, and the parts of its configuration that no workload has."""
 
     table: Mapping[str, Any]
-    """The workload as it is written to TOML."""
+    """Table of the workload as written to TOML."""
     workload: Workload
     left_out: tuple[LeftOut, ...]
     files: int
-    """Files of the dataset; 0 where the configuration does not say."""
+    """Number of files of the dataset; 0 if the configuration does not give it."""
     columns: tuple[ParquetColumn, ...]
-    """Columns of a Parquet dataset; empty where the configuration does not say."""
+    """Columns of a Parquet dataset; empty if the configuration does not give them."""
     row_group: int
-    """Rows of a row group; 0 where the configuration does not say."""
+    """Rows of a row group; 0 if the configuration does not give them."""
     subfolders: int
 
 
