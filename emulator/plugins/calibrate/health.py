@@ -68,7 +68,7 @@ class Gpu:
         self.driver: str = self._ask(nvml.nvmlSystemGetDriverVersion) or ""
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """The answer; None where this GPU or this driver has none."""
+        """Return NVML's answer, or None if this GPU or driver has none."""
         try:
             return question(*arguments)
         except self._nvml.NVMLError:
@@ -148,12 +148,12 @@ class HealthMonitor:
                 return
 
     def span(self, name: str) -> tuple[float, float] | None:
-        """Least and most of one field of GpuSample over the samples."""
+        """Return the minimum and maximum of a field of GpuSample, or None without values."""
         values = [value for sample in self.samples if (value := getattr(sample, name)) is not None]
         return (min(values), max(values)) if values else None
 
     def capped_share(self) -> float | None:
-        """Share of the samples in which the power limit held the clocks down."""
+        """Return the share of samples in which the power limit held the clocks down."""
         masks = self._reasons()
         return sum(bool(mask & POWER_CAP) for mask in masks) / len(masks) if masks else None
 

@@ -91,7 +91,7 @@ def _variant(request: Request, mode: ComputeMode, say: Callable[[str], None]) ->
 
 
 def measure(request: Request, mode: ComputeMode, batch_size: int) -> Timing:
-    """Steps and copies at one batch size. Raises DeviceError."""
+    """Measure steps and copies at one batch size. Raises DeviceError."""
     with real.device_errors(f"at batch size {batch_size}, {mode.name}"):
         real.forget()
         trainer = real.Trainer(request.model, request.device, mode)
@@ -129,7 +129,7 @@ def parts(times: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 
 
 def lag1(times: NDArray[np.float64]) -> float:
-    """Autocorrelation of successive times; 0 when they do not differ."""
+    """Return the autocorrelation of successive times, or 0 if they do not differ."""
     off = times - times.mean()
     power = float(off @ off)
     return float(off[1:] @ off[:-1]) / power if power > 0 else 0.0
@@ -178,5 +178,5 @@ def fit_line(batch_sizes: Sequence[int], seconds: Sequence[float]) -> Line | Non
 
 
 def write_profile(path: Path, profile: Profile) -> None:
-    """`profile` at `path`: whole, or not at all. Raises StorageError."""
+    """Write `profile` to `path`, whole or not at all. Raises StorageError."""
     write_whole(path, profile_text(profile))

@@ -71,14 +71,14 @@ class Request:
 
 
 def model_named(name: str) -> Model:
-    """The model of that name. Raises SpecError."""
+    """Return the model of that name. Raises SpecError."""
     if name not in MODELS:
         raise SpecError(f"--model {name!r} is not known", "use " + " or ".join(MODELS))
     return MODELS[name]
 
 
 def choose_device(wanted: str) -> DeviceKind:
-    """auto, cpu or cuda -> where to compute. Raises SpecError, MissingError, DeviceError."""
+    """Return the device for auto, cpu or cuda. Raises SpecError, MissingError, DeviceError."""
     if wanted not in ("auto", "cpu", "cuda"):
         raise SpecError(f"--device {wanted!r} is not known", "use auto, cpu or cuda")
     try:

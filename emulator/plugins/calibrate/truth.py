@@ -159,7 +159,7 @@ class RealAccelerator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Emulated over real, over all rounds."""
+    """The comparison of emulated with real training over all rounds."""
 
     ratio: float
     """Geometric mean over the rounds of emulated / real samples/s."""
@@ -172,7 +172,7 @@ class Verdict:
 
 
 def verdict(rounds: Sequence[Round]) -> Verdict:
-    """Judge the rounds together."""
+    """Return the verdict over all rounds."""
     logs = [math.log(pair.emulated.samples_per_second / pair.real.samples_per_second) for pair in rounds]
     interval = repeat_interval(logs)
     return Verdict(
