@@ -1,4 +1,4 @@
-"""Recording: a job of the user's, run as it is, as a workload that any storage can be asked for.
+"""Record a real training job, run unchanged, as a workload that can be replayed on any storage.
 
 In a notebook, around the loop over a DataLoader:
 
@@ -25,9 +25,10 @@ def recording(
 ) -> Iterator[None]:
     """Record the DataLoaders of this process while the body runs, into the folder `out`.
 
-    As `feedrate record` does; but reads are seen as opened files and /proc/PID/io: a process cannot trace
-    itself. What the body raises goes on, after what was seen has been written. Iterators that were made
-    before are not seen. Raises SpecError when `out` is in the way, StorageError.
+    This writes what `feedrate record` writes, but reads are known only from opened files and /proc/PID/io,
+    because a process cannot trace itself. An exception in the body propagates after the recording is
+    written. Iterators made before the body are not recorded. Raises SpecError if `out` is in the way,
+    StorageError.
     """
     from emulator.plugins.recorder.cli import lines
     from emulator.plugins.recorder.job import prepare, write

@@ -1,4 +1,4 @@
-"""Replays a recording on the storage where it was made, and compares the rate with the job's.
+"""Replay a recording on the storage where it was made, and compare the rate with the job's.
 
 The replay reads the files that the job read, through links from a folder in memory: nothing is written to
 the user's storage, and no name of a file is kept. It reads them from memory or from storage, as the job did.
@@ -43,13 +43,13 @@ from emulator.units import show_bytes
 _SECONDS = 10.0
 _FEW_STEPS, _MOST_STEPS = 10, 2000
 _COLD, _WARM = 0.9, 0.1
-"""Shares of the bytes read that came from storage: a replay that reads from storage, or from memory, alone
-is like the job from the first on, or up to the second."""
+"""Shares of the bytes read that came from storage: a cold replay is like the job from the first share up, a
+warm one up to the second."""
 _BYTES_DIFFER = 0.1
 
 
 def check(written: Written, watch: Watch) -> Written:
-    """`written` with the job's rate beside its replay's, in workload.toml, too; or why there is none."""
+    """Return `written` with the rates of job and replay, also in workload.toml, or why there are none."""
     try:
         return _checked(written, watch)
     except FeedrateError as error:
@@ -57,7 +57,7 @@ def check(written: Written, watch: Watch) -> Written:
 
 
 def _checked(written: Written, watch: Watch) -> Written:
-    """Raises SpecError where the two cannot be compared, and FeedrateError where the replay fails."""
+    """Raises SpecError if they cannot be compared, FeedrateError if the replay fails."""
     described, loader, job = written.described, main_loader(written.observation), written.pace
     if described is None or loader is None:
         return written
@@ -107,7 +107,7 @@ def _checked(written: Written, watch: Watch) -> Written:
 
 
 def _cache(loader: Loader) -> Literal["cold", "warm"]:
-    """Where the job's bytes came from while its steps were timed. Raises SpecError for a mixture."""
+    """Return the cache state for the replay. Raises SpecError if it is mixed or not known."""
     stored = loader.stored
     if stored is None:
         raise SpecError("it is not known whether the job read from storage or from memory", "")
@@ -146,7 +146,7 @@ def _link(paths: Sequence[bytes], data: Path, workload: Workload) -> int:
 
 
 def _pace(rows: Steps, ahead: int) -> Pace | None:
-    """The replay's, from batch to batch as its processes have them, as `steps.pace_of` takes the job's."""
+    """Return the replay's pace, from batch to batch, or None for too few steps."""
     seconds = waited = 0.0
     steps = 0
     for rank in np.unique(rows["rank"]):
@@ -165,7 +165,7 @@ def _pace(rows: Steps, ahead: int) -> Pace | None:
 def _why(
     written: Written, loader: Loader, replay: Pace, rows: Steps, difference: float, flags: Sequence[str]
 ) -> str:
-    """What was seen that can make the replay faster or slower than the job."""
+    """Return recorded reasons why the replay can be faster or slower than the job."""
     step, found = written.observation.step, []
     asked = loader.steps * loader.share_read * loader.ahead
     of_job = loader.reads.bytes / asked if asked and loader.reads.bytes else 0.0

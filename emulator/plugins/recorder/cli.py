@@ -1,4 +1,4 @@
-"""`feedrate record`: a real training job, as a workload that any storage can be asked for."""
+"""The command `feedrate record`: record a real training job as a workload."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ def record(
 
 
 def _say(told: Iterable[str]) -> None:
-    """Write lines on stderr: the job's own output is on stdout."""
+    """Write lines to stderr, because the job's own output is on stdout."""
     for line in told:
         sys.stderr.write(line + "\n")
 
 
 def check_lines(written: Written) -> list[str]:
-    """The job's rate beside its replay's, or why it is not, for people."""
+    """Return lines that compare the job's rate with its replay's, or say why there is no replay."""
     if written.unchecked:
         return [f"  not checked by a replay: {written.unchecked}"]
     job = written.described.workload.job.replay if written.described else None
@@ -130,13 +130,13 @@ def check_lines(written: Written) -> list[str]:
 
 
 def _seen(loader: Loader) -> str:
-    """In which of its steps reads were seen, in words."""
+    """Return words for the steps in which reads were seen, or an empty string for all steps."""
     read = round(loader.steps * loader.share_read)
     return f", reads of the first {read}" if read < loader.steps else ""
 
 
 def lines(written: Written) -> list[str]:
-    """What was recorded, for people."""
+    """Return the report on a recording, as lines."""
     seen: Observation = written.observation
     found = [f"feedrate record: {written.folder}"]
     if seen.status:

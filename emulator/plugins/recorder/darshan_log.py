@@ -1,9 +1,9 @@
-"""A log of Darshan as lines of JSON, one for each file and rank that read. Run as a program of its own.
+"""Print a Darshan log as lines of JSON, one for each file and rank that read. Run as a separate program.
 
     python -m emulator.plugins.recorder.darshan_log LOG
 
-PyDarshan reads logs with a library in C that a damaged one can end by a signal: whoever wants to know what is
-in a log starts this, and outlives it.
+PyDarshan reads logs with a C library, which a damaged log can crash. In a process of its own, the crash does
+not end the caller.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 
 def main(path: str) -> int:
-    """Print the lines; the status is 3 where the log has no DXT."""
+    """Print the lines and return the exit status: 0, or 3 if the log has no DXT."""
     import darshan
 
     report = darshan.DarshanReport(path, read_all=False)

@@ -1,4 +1,4 @@
-"""Makes a workload and a recipe of a recording, and says what a replay leaves out. Pure."""
+"""Make a workload and a recipe from a recording, and say what a replay leaves out. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _READ_AHEAD = 1.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """What a recording comes to."""
+    """The workload and recipe made from a recording."""
 
     workload: Workload
     recipe: Recipe
@@ -33,7 +33,7 @@ class Described:
 
 
 def main_loaders(observation: Observation) -> Sequence[Loader]:
-    """The loader that read most, of each rank that has it; nothing where there is none."""
+    """Return the loader that read most bytes, once per rank that has it, or an empty list."""
     groups: dict[object, list[Loader]] = {}
     for loader in observation.loaders:
         groups.setdefault(loader.settings, []).append(loader)
@@ -41,7 +41,7 @@ def main_loaders(observation: Observation) -> Sequence[Loader]:
 
 
 def main_loader(observation: Observation) -> Loader | None:
-    """All ranks of the loader that read most, as if they were one; None: there is none."""
+    """Return the loader that read most bytes, its ranks merged into one, or None without loaders."""
     alike = main_loaders(observation)
     if not alike:
         return None
@@ -68,14 +68,14 @@ def main_loader(observation: Observation) -> Loader | None:
 
 
 def reading_seconds(loader: Loader) -> float | None:
-    """Seconds that the reads for a step take, summed over threads; None: not known."""
+    """Return the seconds that the reads of a step take, summed over threads, or None if not known."""
     reads, steps = loader.reads, loader.steps * loader.share_read
     unseen = reads.sizes_only or (reads.mapped and reads.faults)
     return None if unseen or not steps else reads.call_seconds / steps
 
 
 def describe(observation: Observation, name: str) -> Described:
-    """The workload and the recipe of what was recorded. Raises SpecError when it does not say enough."""
+    """Return the workload and recipe of a recording. Raises SpecError if the evidence is too thin."""
     loader = main_loader(observation)
     if loader is None:
         raise SpecError(
@@ -139,7 +139,7 @@ def describe(observation: Observation, name: str) -> Described:
 
 
 def recipe_of(pattern: Pattern, name: str, source: str) -> Recipe:
-    """Files as `pattern` has them. Raises SpecError."""
+    """Return the recipe for files as in `pattern`. Raises SpecError."""
     size = show_bytes(pattern.sample_bytes * pattern.samples_per_file)
     return Recipe(
         name=name,
@@ -153,7 +153,7 @@ def recipe_of(pattern: Pattern, name: str, source: str) -> Recipe:
 
 
 def size_spec(sizes: Sequence[int]) -> SizeSpec:
-    """The sizes of a recipe whose samples have these quantiles. Raises SpecError."""
+    """Return the [size] of a recipe whose samples have these quantiles, in bytes. Raises SpecError."""
     mean = sum((a + b) / 2 for a, b in pairwise(sizes)) / (len(sizes) - 1)
     if min(sizes) == max(sizes):
         return SizeSpec(distribution="fixed", bytes_mean=max(5, sizes[0]), shape="flat")
@@ -170,9 +170,9 @@ def _each(pattern: Pattern) -> int:
 def of_loader(
     loader: Loader, step: StepTime, ranks: int, cores: int = 0, buffered: bool = False
 ) -> list[str]:
-    """What a replay leaves out of what the loader does, in words.
+    """Return sentences on what the loader does and a replay leaves out.
 
-    `cores` are those of the host, 0: not known; `buffered` as AccessSpec has it.
+    `cores`: cores of the host, 0 if not known; `buffered`: as in AccessSpec.
     """
     settings, reads = loader.settings, loader.reads
     told = []
@@ -232,7 +232,7 @@ def of_loader(
 
 
 def step_words(step: StepTime) -> str:
-    """Where a step time comes from."""
+    """Return words for the evidence behind a step time."""
     if step.bound and not step.at_least:
         return (
             f"of which reads take a part that is not known: a step takes {show_seconds(step.seconds)} or less"
@@ -254,7 +254,7 @@ def step_words(step: StepTime) -> str:
 
 
 def reads_words(reads: Reads) -> str:
-    """What some processes read, in one line."""
+    """Return a one-line summary of reads."""
     if not reads.files and not reads.bytes:
         return "no data files were seen"
     size = reads.bytes or reads.storage_bytes or 0

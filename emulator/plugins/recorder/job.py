@@ -56,22 +56,22 @@ _PART = re.compile(r"rank-\d{5}\.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written."""
+    """A recording in its folder."""
 
     folder: Path
     observation: Observation
     described: Described | None
     told: tuple[str, ...]
     refused: str
-    """Why there is no workload; empty: there is one."""
+    """The reason why there is no workload; empty if there is one."""
     pace: Pace | None = None
-    """The job's own, to compare its replay with; None: too few steps."""
+    """The job's pace, to compare with its replay's; None: too few steps."""
     unchecked: str = ""
-    """Why no replay stands beside it, where one was wanted."""
+    """The reason why a replay was wanted and not made; otherwise empty."""
 
 
 def several() -> tuple[int, int]:
-    """(rank, number of recorders) where a launcher started one for each rank."""
+    """Return (rank, number of recorders) if a launcher started one per rank, else (0, 1)."""
     size = next(
         (
             int(os.environ[name])
@@ -232,12 +232,12 @@ def _put_together(folder: Path, parts: Sequence[tuple[Observation, Sequence[Tabl
 
 
 def toml(spec: Workload | Recipe) -> str:
-    """A recorded workload, or its recipe, as TOML."""
+    """Return a recorded workload, or its recipe, as TOML."""
     return _HEAD + toml_text(stated(spec), digits=9)
 
 
 def stated(spec: Any) -> dict[str, Any]:
-    """The fields of a dataclass that are not what they are anyway, as a table."""
+    """Return the fields of a dataclass that differ from their defaults, as a table."""
     table = {}
     for one in fields(spec):
         value = getattr(spec, one.name)
@@ -250,12 +250,12 @@ def stated(spec: Any) -> dict[str, Any]:
 
 
 def _name(folder: Path) -> str:
-    """A name for the workload: the folder's, as far as a name may look."""
+    """Return a name for the workload: the folder's, with characters a name may not have replaced."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.") or "recorded"
 
 
 def json_text(seen: Observation) -> str:
-    """record.json."""
+    """Return the text of record.json."""
     return json.dumps(to_plain(seen), indent=1, ensure_ascii=False) + "\n"
 
 

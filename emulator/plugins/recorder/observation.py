@@ -1,4 +1,4 @@
-"""What was seen of a job: record.json. Sizes, counts and times; names only where they were asked for."""
+"""The contents of record.json: sizes, counts and times of a job; file names only with --keep-names."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a DataLoader was set to."""
+    """The settings of a DataLoader."""
 
     batch_size: int = 0
-    """0: the job makes its batches itself."""
+    """Samples per batch; 0: the job makes its batches itself."""
     workers: int = 0
-    """Worker processes; 0: the job reads between its steps."""
+    """Number of worker processes; 0: the job reads between its steps."""
     prefetch_factor: int = 0
     """Batches that each worker reads ahead."""
     sampler: str = "custom"
-    """PyTorch's class; custom: one of the job's own; iterable: none."""
+    """Name of PyTorch's sampler class; custom: a class of the job; iterable: no sampler."""
     iterable: bool = False
-    """An IterableDataset."""
+    """True for an IterableDataset."""
     dataset_length: int = -1
-    """len() of the dataset; -1: it has none."""
+    """Samples in the dataset, by len(); -1: it has no length."""
     pin_memory: bool = False
     drop_last: bool = False
     persistent_workers: bool = False
     context: str = ""
-    """How workers were started: fork, spawn, forkserver."""
+    """Start method of the workers: fork, spawn or forkserver."""
     auto_collation: bool = True
-    """False: the dataset gives batches, or single samples."""
+    """False if the DataLoader does not collate: the dataset returns batches, or single samples."""
     marked: bool = False
-    """No DataLoader: the job said where a step ends. `workers` are threads and processes that read ahead."""
+    """True if the job marks its steps, without a DataLoader. `workers` are then threads that read ahead."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "batch_size", "workers", "prefetch_factor")
@@ -55,28 +55,27 @@ class Loader:
     torch: str = ""
     """PyTorch's version."""
     accelerator: str = ""
-    """Name of the accelerator that the process used; empty: none."""
+    """Name of the accelerator that the process used; empty if none was seen."""
     epochs: int
     steps: int
     samples: int
-    """Samples in the batches that were delivered, of which a batch that the dataset makes is one; 0: batches
-    do not tell."""
+    """Samples in the delivered batches, where a batch that the dataset makes counts as one; 0: not known."""
     batch_samples: float = 0.0
-    """Mean samples of a batch, as the job sees it; 0: batches do not tell."""
+    """Mean samples of a batch, as the job sees it; 0: not known."""
     seconds: float = 0.0
-    """From the first batch that was asked for to the last."""
+    """Seconds from the request for the first batch to the request for the last."""
     read_steps: int | None = None
-    """Steps in whose time `reads` were seen; None: all."""
+    """Number of steps during which `reads` were seen; None: all."""
     ahead: float = 1.0
-    """Batches that were asked for in that time, per batch that was delivered."""
+    """Batches requested per batch delivered, while reads were seen."""
     others: float = 0.0
-    """Batches of other DataLoaders that the job takes between two of its own, as a rule."""
+    """Median number of batches of other DataLoaders that the job takes between two of this one."""
     step_cpu_seconds: float = 0.0
-    """Median CPU seconds of the process that trains, in a step that nobody traced; 0: not known."""
+    """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0
-    """CPU seconds of its workers for a batch, while nobody traced them."""
+    """Mean CPU seconds of the workers per batch, untraced if batches came after tracing."""
     stored: float | None = None
-    """Bytes from storage for each byte that was read, while nobody traced; None: not known."""
+    """Bytes from storage per byte read, untraced if batches came after tracing; None: not known."""
     reads: Reads
 
     def __post_init__(self) -> None:
@@ -86,77 +85,78 @@ class Loader:
 
     @property
     def share_read(self) -> float:
-        """Share of its steps in whose time reads were seen."""
+        """Share of the steps during which reads were seen."""
         return 1.0 if self.read_steps is None else self.read_steps / max(1, self.steps)
 
     @property
     def asked_samples(self) -> float:
-        """Samples that `reads` were for, those on their way at the end included; 0: not known."""
+        """Samples that `reads` served, including those requested but not delivered; 0: not known."""
         return self.samples * self.share_read * self.ahead
 
     def moves(self, samples: float) -> float:
-        """Return how often a process went from one of `samples` to the next of the same file, about, within
-        the reads whose places were kept."""
+        """Return about how often a process moved from one of `samples` to the next in the same file.
+
+        Only the reads whose places were kept count.
+        """
         kept = self.reads.followed_bytes / self.reads.bytes if self.reads.bytes else 0.0
         return max(0.0, kept * samples - self.reads.followed_files)
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds of the process and its workers in a step; 0: not known."""
+        """CPU seconds of the process and its workers per step; 0: not known."""
         return self.step_cpu_seconds and self.step_cpu_seconds + self.batch_cpu_seconds
 
     @property
     def weight(self) -> float:
-        """Bytes that it read in all its steps, about, however they were seen."""
+        """Estimated bytes read in all steps."""
         return max(self.reads.bytes, self.reads.storage_bytes or 0) / (self.share_read or 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """What recording cost."""
+    """The cost of recording."""
 
     calls: int
-    """Calls that the tracer told."""
+    """Number of lines that strace wrote."""
     recorder_cpu_seconds: float
-    """CPU of feedrate."""
+    """CPU seconds of feedrate while the job ran."""
     job_seconds: float
-    """How long the job ran."""
+    """Run time of the job, in seconds."""
     traced_step_seconds: float | None = None
     """Median seconds from batch to batch while calls were traced, after the warm-up."""
     step_seconds: float | None = None
-    """The same of the steps that were only timed."""
+    """Median seconds from batch to batch in steps that were not traced, after the warm-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one recorder saw: a job, or one rank of it."""
+    """One recorder's record of a job, or of one rank of it."""
 
     feedrate: Literal["recording"] = "recording"
     schema: int = SCHEMA
     created: str
-    """ISO 8601, UTC."""
+    """Time of the recording, ISO 8601, UTC."""
     how: Literal["strace", "python", "chrome-trace", "darshan"]
-    """How reads were seen: traced system calls; or opened files and the bytes of all calls; or another tool's
-    trace."""
+    """Source of the reads: traced system calls, opened files and byte counters, or another tool's trace."""
     why: str = ""
-    """Why not better."""
+    """The reason why strace was not used; may be empty."""
     status: int = 0
     """Exit status of the job; -N: signal N."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     processes: int = 0
-    """Python processes that could be looked into."""
+    """Number of Python processes in which the probe reported."""
     complete: bool = True
-    """False: the job ended by an error or a signal, or only a part of it was recorded."""
+    """False if the job ended by an error or a signal, or only a part of it was recorded."""
     notes: tuple[str, ...] = ()
-    """What was not seen."""
+    """Sentences about gaps in the recording."""
     loaders: tuple[Loader, ...] = ()
     rest: Reads = field(default_factory=Reads)
-    """What was read for no DataLoader."""
+    """Reads for no DataLoader."""
     overhead: Overhead | None = None
     step: StepTime | None = None
-    """What a step takes without waiting for data, of the loader with most bytes."""
+    """Step time without waiting for data, of the loader that read most bytes; None: not known."""
     names: Mapping[str, int] = field(default_factory=dict)
-    """With --keep-names: data file -> bytes."""
+    """Data file -> size in bytes, with --keep-names; otherwise empty."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:

@@ -1,7 +1,7 @@
-"""What processes read, reduced as it comes: sizes, counts and times, in memory that does not grow with time.
+"""Reduce a stream of read calls to sizes, counts and times, in memory that does not grow with time.
 
-Reads are counted for each group of processes: the workers of one DataLoader, or all else. A *visit* is what
-is read of a file between two of its opens; a *run* is reads one behind the other, without a gap.
+Reads are counted per group of processes: the workers of one DataLoader, or all other processes. A *visit* is
+the reads of a file between two opens of it. A *run* is a sequence of contiguous reads.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from emulator.errors import FeedrateError, SpecError
 from emulator.storage.posix import resident_pages
 
 MOST_FILES = 2_000_000
-"""Files that are told apart; what is read of further ones is counted, but not which they are."""
+"""Most files that are told apart. Reads of further files are counted, but not which files they are."""
 _MOST_PATHS = 20_000
-"""Files of a group whose paths are kept in memory, for the replay that checks the recording."""
+"""Most files of a group whose paths are kept, for the replay that checks the recording."""
 
 _MOST_PAGES = 2**20
 _MOST_RUNS = 2**18
-"""Runs of a group whose places are kept, 32 bytes each."""
+"""Most runs of a group whose places are kept, 32 bytes each."""
 _LATEST = 32
-"""Files of a process among which one is looked for that got a second number without being opened again."""
+"""Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 
 QUANTILES = 257
-"""Sizes that describe a distribution of sizes: its quantiles 0, 1/256 ... 1."""
+"""The number of quantiles that describe a distribution of sizes: 0, 1/256 ... 1."""
 
 BINS = 4 * 48
-"""Bins of a histogram of bytes: four to each power of two, up to 2^48."""
+"""The number of bins in a histogram of bytes: four per power of two, up to 2^48."""
 
 _CODE = (".py", ".pyc", ".pth", ".so", ".pyd", ".a", ".o", ".egg-link", ".ipynb", "/pyvenv.cfg")
 _PACKAGES = ("/site-packages/", "/dist-packages/", "/lib/python", ".dist-info/", ".egg-info/")
@@ -57,7 +57,7 @@ _SYSTEM = (
 
 
 def is_data(path: str) -> bool:
-    """Whether a file may hold data: it is no code, no library, no part of the system."""
+    """Return True if a file may hold data: it is not code, a library or a system file."""
     if path.endswith(_CODE) or ".so." in path:
         return False
     if any(part in path for part in _PACKAGES):
@@ -69,7 +69,7 @@ def is_data(path: str) -> bool:
 
 
 def bin_of(size: int) -> int:
-    """The bin that `size` bytes fall into."""
+    """Return the number of the bin for `size` bytes."""
     if size < 1:
         return 0
     power = size.bit_length() - 1
@@ -78,7 +78,7 @@ def bin_of(size: int) -> int:
 
 
 def bin_bytes(number: int) -> tuple[int, int]:
-    """The first size of a bin, and of the next."""
+    """Return the first size in a bin and the first size in the next bin, in bytes."""
 
     def edge(at: int) -> int:
         power, quarter = divmod(at, 4)
@@ -88,7 +88,7 @@ def bin_bytes(number: int) -> tuple[int, int]:
 
 
 class Histogram:
-    """How many pieces there were of which size, and their bytes."""
+    """A histogram of pieces by size: their count and bytes per bin."""
 
     def __init__(self) -> None:
         self.counts = [0] * BINS
@@ -104,7 +104,7 @@ class Histogram:
         self.bytes = [a + b for a, b in zip(self.bytes, other.bytes, strict=True)]
 
     def seen(self) -> Pieces:
-        """What is kept of it."""
+        """Return the bins that are not empty."""
         used = [number for number in range(BINS) if self.counts[number]]
         return Pieces(
             upper=tuple(bin_bytes(number)[1] - 1 for number in used),
@@ -118,10 +118,10 @@ class Pieces:
     """A histogram of sizes, in ascending order; bins without a piece are left out."""
 
     upper: tuple[int, ...] = ()
-    """Largest bytes that a piece of the bin can have."""
+    """Largest size of a piece in each bin, in bytes."""
     counts: tuple[int, ...] = ()
     bytes: tuple[int, ...] = ()
-    """Bytes of all pieces of the bin."""
+    """Total bytes of the pieces in each bin."""
 
     def __post_init__(self) -> None:
         if not len(self.upper) == len(self.counts) == len(self.bytes) or list(self.upper) != sorted(
@@ -131,11 +131,11 @@ class Pieces:
 
     @property
     def count(self) -> int:
-        """Of all pieces."""
+        """The number of pieces in all bins."""
         return sum(self.counts)
 
     def typical(self) -> float:
-        """Mean bytes in the bin that the middle byte lies in: most bytes come in about such pieces."""
+        """Return the mean piece size, in bytes, of the bin that holds the median byte; 0 without bytes."""
         total, so_far = sum(self.bytes), 0
         for count, size in zip(self.counts, self.bytes, strict=True):
             so_far += size
@@ -144,7 +144,7 @@ class Pieces:
         return 0.0
 
     def plus(self, other: Pieces) -> Pieces:
-        """Both together."""
+        """Return the sum of two histograms."""
         both: dict[int, tuple[int, int]] = {}
         for one in (self, other):
             for upper, count, size in zip(one.upper, one.counts, one.bytes, strict=True):
@@ -160,53 +160,53 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """What a group of processes read of data files."""
+    """The reads of data files by a group of processes."""
 
     files: int = 0
-    """Different files."""
+    """Number of distinct files."""
     files_bytes: int = 0
-    """Bytes of these files."""
+    """Total size of these files, in bytes."""
     sizes: tuple[int, ...] = ()
-    """Quantiles of their bytes: 0, 1/256 ... 1."""
+    """Quantiles 0, 1/256 ... 1 of the file sizes, in bytes."""
     opens: int = 0
     stats: int = 0
-    """Calls for a file's size and times by its name."""
+    """Number of stat calls that name a data file."""
     visits: int = 0
-    """Opens after which something was read."""
+    """Number of opens that were followed by a read."""
     visit_bytes: int = 0
     """Bytes read in these visits."""
     visit_size: int = 0
-    """Bytes of the files of these visits, each as often as it was visited."""
+    """Sum over these visits of the size of the file, in bytes."""
     bytes: int = 0
-    """Bytes that were read by read(2) and its like."""
+    """Bytes read by read(2), pread(2), readv(2) and the like."""
     requests: Pieces = field(default_factory=Pieces)
-    """Single reads."""
+    """Sizes of single reads."""
     runs: Pieces = field(default_factory=Pieces)
-    """Reads one behind the other, without a gap."""
+    """Sizes of runs of contiguous reads."""
     followed_files: int = 0
-    """Pairs of a process and a file whose large reads were followed from place to place."""
+    """Number of (process, file) pairs whose large runs were followed by offset."""
     followed_bytes: int = 0
-    """Bytes of the reads that were followed."""
+    """Bytes of the runs whose offsets were kept."""
     backward: int = 0
-    """Times that a large read began before the last one of the same process and file."""
+    """Number of large runs that began at a lower offset than the last one of the same process and file."""
     direct: int = 0
-    """Those of `bytes` that were read with O_DIRECT, past the page cache."""
+    """Bytes, included in `bytes`, that were read with O_DIRECT, past the page cache."""
     mapped: int = 0
-    """Bytes of files that were mapped into memory: reads of mapped pages are no calls."""
+    """Bytes of files that were mapped into memory. Reads of mapped pages make no system call."""
     resident: float = 0.0
-    """Share of the pages of mapped files that were in memory when they were mapped, of those looked at."""
+    """Share of the examined pages of mapped files that were in memory when the file was mapped."""
     call_bytes: int | None = None
-    """Bytes that read(2) and its like returned, of files and all else; None: the system does not tell."""
+    """Bytes that read(2) and the like returned, from files and anything else; None: not known."""
     storage_bytes: int | None = None
-    """Bytes that came from storage, read-ahead included; None: the system does not tell."""
+    """Bytes that came from storage, read-ahead included; None: not known."""
     faults: int = 0
-    """Page faults that waited for storage."""
+    """Number of page faults that waited for storage."""
     call_seconds: float = 0.0
-    """Seconds within these calls, all processes together."""
+    """Seconds in the traced read calls, summed over processes."""
     readahead: int = 131072
-    """Bytes that the kernel reads ahead of sequential reads on the storage of most bytes."""
+    """Kernel read-ahead of the device that most bytes were read from, in bytes."""
     sizes_only: bool = False
-    """True: calls were not traced; only opened files and the bytes of all calls are known."""
+    """True if calls were not traced: only opened files and the bytes of all calls are known."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size")
@@ -214,7 +214,7 @@ class Reads:
         at_least(0, self, "call_seconds", "followed_files", "followed_bytes", "backward")
 
     def plus(self, other: Reads) -> Reads:
-        """Of two ranks. A file that both read counts twice: their names are not kept."""
+        """Return the sum over two ranks. A file that both read counts twice, because names are not kept."""
         added = ("files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size", "bytes",
                  "direct", "mapped", "faults", "call_seconds", "followed_files", "followed_bytes",
                  "backward")  # fmt: skip
@@ -235,7 +235,7 @@ class Reads:
 
 
 def quantiles_of(sizes: NDArray[np.int64]) -> tuple[int, ...]:
-    """The quantiles 0, 1/256 ... 1 of `sizes`; none of nothing."""
+    """Return the quantiles 0, 1/256 ... 1 of `sizes`, or an empty tuple for no sizes."""
     if not len(sizes):
         return ()
     found = np.quantile(sizes, np.linspace(0, 1, QUANTILES))
@@ -243,7 +243,7 @@ def quantiles_of(sizes: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def pooled_sizes(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
-    """Quantiles of all parts together, each with its number of files."""
+    """Return the quantiles of all parts pooled. A part is (quantiles of its file sizes, number of files)."""
     known = [(np.asarray(sizes, np.float64), count) for sizes, count in parts if sizes and count]
     if not known:
         return ()
@@ -264,22 +264,22 @@ _COUNTS = (
 
 
 class _Group:
-    """What one group of processes has read so far."""
+    """The running totals of one group of processes."""
 
     def __init__(self) -> None:
         self.files: dict[int, int] = {}  # number of a file -> its bytes
-        self.paths: dict[int, bytes] = {}  # the same of the first ones -> where it is
+        self.paths: dict[int, bytes] = {}  # number -> path, of the first _MOST_PATHS files
         self.opens = self.stats = self.visits = self.visit_bytes = self.visit_size = 0
         self.bytes = self.direct = self.mapped = 0
         self.requests, self.runs = Histogram(), Histogram()
         self.call_seconds = 0.0
-        self.pages = self.resident = 0  # pages of mapped files that were looked at, and those in memory
+        self.pages = self.resident = 0  # pages of mapped files: examined, and in memory
         self.readahead: dict[int, int] = {}  # device -> bytes
-        self.readers: Counter[int] = Counter()  # thread -> bytes that it read
+        self.readers: Counter[int] = Counter()  # thread -> bytes read
         self.places = array("q")  # of each run: process, file, first byte, bytes
 
     def ended(self, handle: _Open) -> None:
-        """Count a run that is over."""
+        """Count the current run of `handle` and reset it."""
         if not handle.run:
             return
         self.runs.add(handle.run)
@@ -301,7 +301,7 @@ class _Group:
 
 
 class _Open:
-    """An open file of a process: where it is, and what was read since it was opened."""
+    """An open file of a process: its offset, and the bytes read since it was opened."""
 
     __slots__ = ("at", "end", "group", "number", "path", "process", "run", "size", "visit")
 
@@ -320,20 +320,20 @@ class _Open:
 
 
 class Reduction:
-    """Takes calls one by one. Its groups are named by whoever decides which process belongs to which.
+    """Reduces calls, one at a time, to totals per group. The caller chooses the key of each group.
 
-    Not safe to use from two threads.
+    Not thread-safe.
     """
 
     def __init__(self, keep_names: bool = False) -> None:
         self.groups: dict[object, _Group] = {}
         self.names: dict[str, int] | None = {} if keep_names else None
-        """Path -> bytes, where names are to be kept."""
+        """Path -> size in bytes; None if names are not kept."""
         self.uncounted = 0
-        """Files beyond MOST_FILES, each as often as it was met."""
+        """Number of lookups of files beyond MOST_FILES. A file counts each time it is looked up."""
         self._numbers: dict[bytes, tuple[int, int, int]] = {}  # digest of a path -> number, bytes, device
         self._open: dict[tuple[int, int], _Open] = {}
-        self._latest: dict[int, deque[_Open]] = {}  # process -> what its threads opened last
+        self._latest: dict[int, deque[_Open]] = {}  # process -> its most recent opens
         self._direct: set[int] = set()  # files that were opened with O_DIRECT
 
     def group(self, key: object) -> _Group:
@@ -343,7 +343,7 @@ class Reduction:
         return found
 
     def move(self, old: object, new: object) -> None:
-        """What was counted for `old` belongs to `new`."""
+        """Move all counts and open files of the group `old` to the group `new`."""
         if old in self.groups and old != new:
             moved = self.groups.pop(old)
             target = self.group(new)
@@ -353,7 +353,7 @@ class Reduction:
                     handle.group = target
 
     def file(self, path: bytes) -> tuple[int, int, int] | None:
-        """Number, bytes and device of a data file; None of what is none, or is no regular file."""
+        """Return (number, bytes, device) of a data file, or None if it is no regular data file."""
         digest = hashlib.blake2b(path, digest_size=8).digest()
         found = self._numbers.get(digest)
         if found is not None:
@@ -375,14 +375,14 @@ class Reduction:
         return (number, size, device) if number >= 0 else None
 
     def known(self, path: bytes, size: int) -> None:
-        """A file that is not here, but in a trace, has so many bytes."""
+        """Register a file of `size` bytes that is known only from a trace."""
         digest = hashlib.blake2b(path, digest_size=8).digest()
         old = self._numbers.get(digest)
         number = len(self._numbers) if old is None else old[0]
         self._numbers[digest] = (number, max(size, old[1] if old else 0), 0)
 
     def _holds(self, group: _Group, number: int, path: bytes, size: int) -> None:
-        """The group reads the file."""
+        """Add the file to those that the group reads."""
         group.files[number] = size
         if len(group.paths) < _MOST_PATHS:
             group.paths[number] = path
@@ -390,7 +390,7 @@ class Reduction:
             self.names[os.fsdecode(path)] = size
 
     def opened(self, key: object, process: int, fd: int, path: bytes, direct: bool = False) -> None:
-        """The file `path` got the number `fd` in `process`, of the group `key`; `direct`: with O_DIRECT."""
+        """Count an open of `path` as descriptor `fd` of `process` in group `key`; `direct`: with O_DIRECT."""
         old = self._open.pop((process, fd), None)
         if old is not None:
             self._end(old)
@@ -405,7 +405,7 @@ class Reduction:
         self._latest.setdefault(process, deque(maxlen=_LATEST)).appendleft(handle)
 
     def named(self, key: object, path: bytes) -> None:
-        """The file `path` was opened; nothing more is known."""
+        """Count an open of `path` whose reads are not seen, as one visit that reads the whole file."""
         found = self.file(path)
         if found is None:
             return
@@ -420,7 +420,7 @@ class Reduction:
         group.readahead[device] = group.readahead.get(device, 0) + size
 
     def looked(self, key: object, path: bytes) -> None:
-        """Its size and times were asked for by name."""
+        """Count a stat call that names `path`."""
         if self.file(path) is not None:
             self.group(key).stats += 1
 
@@ -431,7 +431,7 @@ class Reduction:
         if handle is not None:
             self._end(self._open.pop((process, fd)))
         for latest in self._latest.get(process, ()):
-            if latest.path == path:  # a second number of it, as np.load takes one
+            if latest.path == path:  # a duplicated descriptor, as np.load makes one
                 self._open[process, fd] = latest
                 return latest
         found = self.file(path)
@@ -441,7 +441,7 @@ class Reduction:
         return handle
 
     def sought(self, key: object, process: int, fd: int, path: bytes, at: int) -> None:
-        """The next read begins at byte `at`."""
+        """Set the offset of the next read to `at` bytes."""
         handle = self._handle(key, process, fd, path)
         if handle is not None:
             handle.at = at
@@ -457,7 +457,7 @@ class Reduction:
         seconds: float,
         thread: int = 0,
     ) -> None:
-        """`size` bytes were read by `thread` from `at` on; None: from where the last read ended."""
+        """Count a read of `size` bytes by `thread` at offset `at`; None: at the file offset."""
         handle = self._handle(key, process, fd, path)
         if handle is None:
             return
@@ -465,7 +465,7 @@ class Reduction:
         group.call_seconds += seconds
         if size <= 0:
             return
-        if handle.group is not group:  # another loader of the same process goes on with it
+        if handle.group is not group:  # another loader of the process now reads it
             self._end(handle)
             handle.group, handle.visit, handle.run = group, 0, 0
         begin = handle.at if at is None else at
@@ -490,7 +490,7 @@ class Reduction:
         group.requests.add(size)
 
     def mapped(self, key: object, path: bytes, size: int) -> None:
-        """`size` bytes of the file were mapped into memory."""
+        """Count a mapping of `size` bytes of the file into memory."""
         found = self.file(path)
         if found is None:
             return
@@ -507,7 +507,7 @@ class Reduction:
         handle.group.ended(handle)
 
     def seen(self, key: object, usage: Mapping[str, int], sizes_only: bool) -> Reads:
-        """What is kept of the group `key`; `usage` as `feedrate_probe.usage` sums it up."""
+        """Return the reads of the group `key`. `usage` has counters as in `feedrate_probe.usage`."""
         for handle in self._open.values():
             self._end(handle)
         group = self.groups.get(key) or _Group()
@@ -543,10 +543,10 @@ class Reduction:
 
 
 def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
-    """Return (pairs of process and file, bytes of their reads, moves back) of the runs in `places`.
+    """Return (process-file pairs with large runs, bytes of all runs, backward moves).
 
-    Runs of less than half the typical size are headers and indexes, which libraries go back to: they do not
-    tell the order of samples.
+    Runs below half the typical size are headers and indexes, which libraries read again. They say nothing
+    about the order of samples, so pairs and backward moves leave them out.
     """
     runs = np.array(places, np.int64).reshape(-1, 4)
     large = runs[2 * runs[:, 3] >= typical]
@@ -558,7 +558,7 @@ def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
 
 
 def _in_memory(path: bytes, size: int) -> tuple[int, int]:
-    """Pages of a file that were looked at, and those of them that are in memory."""
+    """Return the number of pages examined, in the first 64 MiB of a file, and how many are in memory."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -572,7 +572,7 @@ def _in_memory(path: bytes, size: int) -> tuple[int, int]:
 
 
 def _readahead(device: int) -> int:
-    """Bytes that the kernel reads ahead on that device; 128 KiB, its default, where it does not tell."""
+    """Return the kernel's read-ahead on the device, in bytes; 128 KiB, its default, if it is not known."""
     path = Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     try:
         return int(path.read_text(encoding="ascii")) * 1024

@@ -1,4 +1,4 @@
-"""Records a job: run it, write what was seen, and check it by a replay."""
+"""Record a job: run it, write the recording, and check it by a replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from emulator.plugins.recorder.watch import Watch
 TRACERS = ("auto", "strace", "python")
 
 _BY_SIGNAL = 128
-"""A shell's exit statuses from here on say that a signal ended the job."""
+"""Lowest exit status by which a shell reports that a signal ended the job."""
 
 
 def record_job(
@@ -53,5 +53,5 @@ def record_job(
 
 
 def will_be_checked(written: Written) -> bool:
-    """Whether there is a workload to replay, of a job that no signal ended."""
+    """Return True if there is a workload to replay and no signal ended the job."""
     return written.described is not None and 0 <= written.observation.status < _BY_SIGNAL

@@ -1,4 +1,4 @@
-"""Runs a job as it is and listens: the child process, the pipes, the signals."""
+"""Run a job unchanged and listen to it: the child process, the pipes, the signals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CALLS = "calls"
 _POLL_SECONDS = 0.25
 _GULP_SECONDS = 0.02
 _END_SECONDS = 5.0
-"""How long a tracer has to end."""
+"""Seconds that a tracer has to end."""
 _CHUNK = 1 << 20
 _SET_PIPE_SIZE = 1031
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -47,7 +47,7 @@ _SAME_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How the job went."""
+    """The outcome of the job."""
 
     status: int
     """Its exit status; -N: it ended by signal N."""
@@ -164,7 +164,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def environment(folder: Path, traced: bool) -> dict[str, str]:
-    """The job's environment."""
+    """Return the job's environment."""
     found = dict(os.environ)
     found["PYTHONPATH"] = os.pathsep.join([str(HOOK), *filter(None, [found.get("PYTHONPATH", "")])])
     found[probe.FOLDER] = str(folder)
@@ -268,7 +268,7 @@ def _kill(processes: Sequence[int]) -> None:
 
 
 def _in_foreground() -> bool:
-    """Whether a key of the terminal reaches this process and the job alike."""
+    """Return True if a terminal's signal keys reach both this process and the job."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

@@ -51,10 +51,10 @@ _DEAR = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """What a step takes without waiting for data."""
+    """The time of a step without waiting for data."""
 
     seconds: float
-    """Its mean; of a bound, the most that it can be."""
+    """Mean seconds of a step; for a bound, an upper limit."""
     bound: bool = False
     """True: at too few steps no batch was waited for. A step takes `seconds` or less."""
     at_least: float = 0.0
@@ -81,7 +81,7 @@ class Pace:
     """How fast steps follow each other, waiting included."""
 
     seconds: float
-    """Mean, from batch to batch."""
+    """Mean seconds from batch to batch."""
     waited: float
     """Share of the time in which a batch was waited for."""
     steps: int
@@ -121,7 +121,7 @@ class Track:
         *,
         made: bool = False,
     ) -> None:
-        """A batch was delivered; `made`: by the dataset, which reads it as one."""
+        """Add a delivered batch; `made`: the dataset made it, so it counts as one sample."""
         if len(self.rows) < MOST_STEPS:
             self.rows.append((epoch, step, samples, ready, asked, got, used))
         self.sent[epoch] = max(sent, self.sent.get(epoch, 0))
@@ -181,19 +181,19 @@ def joined(tables: Sequence[Table]) -> Table:
 
 
 def untraced(table: Table) -> Table:
-    """The steps that nobody traced, where there are enough of them; else all."""
+    """Return the untraced steps if there are enough of them, else all."""
     free = table[table["traced"] == 0]
     return free if np.count_nonzero(~np.isnan(free["between"])) >= FEW else table
 
 
 def from_batch_to_batch(table: Table) -> float | None:
-    """Median seconds from one batch to the next; None: there are too few."""
+    """Return the median seconds from one batch to the next, or None for too few."""
     cycles = (table["wait"] + table["between"])[~np.isnan(table["between"])]
     return float(np.median(cycles)) if len(cycles) >= FEW else None
 
 
 def step_cpu(table: Table) -> float:
-    """Median CPU seconds of the process in a step, at whatever rate batches came; 0: not known."""
+    """Return the median CPU seconds of the process per step; 0: not known."""
     known = untraced(table)["cpu"]
     known = known[~np.isnan(known)]
     return float(np.median(known)) if len(known) else 0.0

@@ -1,4 +1,4 @@
-"""System calls of a job as strace(1) tells them: which were traced, and what a line means."""
+"""Trace a job's system calls with strace(1): its command line, its end, and a parser of its output."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ CALLS = (
     *("?stat", "?lstat", "?newfstatat", "statx", "getpriority"),
     *("clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
 )
-"""What is traced: a process stops at these calls and at no others."""
+"""The system calls that strace traces."""
 
 _MOST_PROCESSES = 100_000
 _MOST_LINE = 1 << 16
 
 
 def command(pipe: Path, job: Sequence[str]) -> list[str]:
-    """The command that runs `job` and writes its calls into `pipe`. The job is the process that is started.
+    """Return the command that runs `job` and writes its calls into `pipe`. The job is the started process.
 
-    The tracer is a grandchild in a group of its own: signals and the exit status are the job's. It can be
-    told to end (`end`), and the job goes on untraced; so without --seccomp-bpf, whose filter would stay, and
-    fail the calls that nobody answers.
+    The tracer is a grandchild in its own process group, so signals and the exit status are the job's. `end`
+    stops the tracer, and the job goes on untraced. --seccomp-bpf is left out because its filter would stay
+    after the tracer has ended and make the traced calls fail.
     """
     options = ["-f", "-DD", "-I", "waiting", "-qqq", "-y", "-s", "0", "-T", "-e", "signal=none"]
     return ["strace", *options, "-e", "trace=" + ",".join(CALLS), "-o", str(pipe), "--", *job]
 
 
 def usable() -> str:
-    """Why strace cannot be used here; empty when it can."""
+    """Return why strace cannot be used here, or an empty string if it can."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     try:
@@ -53,14 +53,14 @@ def usable() -> str:
 
 
 def end(tracer: int) -> None:
-    """Tell strace, the process `tracer`, to let go of all that it traces."""
+    """Tell strace, the process `tracer`, to detach from all processes."""
     with suppress(OSError):
         if Path(f"/proc/{tracer}/comm").read_text(encoding="utf-8") == "strace\n":
             os.kill(tracer, signal.SIGTERM)
 
 
 def ended(tracer: int) -> bool:
-    """Whether the process is gone, or nobody has asked for its exit status yet."""
+    """Return True if the process is gone or a zombie."""
     try:
         status = Path(f"/proc/{tracer}/stat").read_bytes()
     except OSError:
@@ -82,7 +82,7 @@ _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 
 
 def plain(path: bytes) -> bytes:
-    """A path without strace's escapes."""
+    """Return a path without strace's escapes."""
     if b"\\" not in path:
         return path
 
@@ -94,23 +94,23 @@ def plain(path: bytes) -> bytes:
 
 
 class Tracer:
-    """Takes strace's output in pieces of any size and hands its calls to a Reduction.
+    """Parses strace's output, in pieces of any size, and passes its calls to a Reduction.
 
-    `group(process)` names the group of a process.
+    `group(process)` returns the key of the group of a process.
     """
 
     def __init__(self, reduction: Reduction, group: Callable[[int], object]) -> None:
         self.reduction = reduction
         self.parents: dict[int, int] = {}
-        """Process -> the one that started it."""
+        """Process -> its parent."""
         self.asynchronous: set[int] = set()
-        """Processes that set up io_uring or libaio: reads through these are no calls."""
+        """Processes that set up io_uring or libaio, whose reads are not among the traced calls."""
         self.lines = 0
         self.strace = 0
-        """The process that traces, once any of those that it traces was looked at; 0: not known."""
+        """Process ID of strace; 0 until /proc of a traced process has shown it."""
         self._group = group
         self._process: dict[int, int] = {}  # thread -> process
-        self._reading: dict[int, int] = {}  # process -> loader that reads in it just now
+        self._reading: dict[int, int] = {}  # process -> number of the loader that is reading in it
         self._pending: dict[int, bytes] = {}
         self._rest = b""
         self._calls: dict[bytes, Callable[[int, bytes], None]] = {
@@ -131,7 +131,7 @@ class Tracer:
         }
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of strace's output."""
+        """Parse the next bytes of strace's output."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[-_MOST_LINE:]
         for line in lines:
@@ -155,7 +155,7 @@ class Tracer:
             call(thread, arguments)
 
     def process(self, thread: int) -> int:
-        """The process of a thread, as far as it can be told."""
+        """Return the process of a thread, or the thread's own number if /proc does not say."""
         found = self._process.get(thread)
         if found is None:
             found = thread
@@ -246,7 +246,7 @@ class Tracer:
             if len(self._process) < _MOST_PROCESSES:
                 self._process[child] = process
         else:
-            self._process[child] = child  # numbers of processes are used again
+            self._process[child] = child  # the kernel reuses process IDs
             if len(self.parents) < _MOST_PROCESSES:
                 self.parents[child] = process
             self._reading.pop(child, None)

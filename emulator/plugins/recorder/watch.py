@@ -1,4 +1,4 @@
-"""Takes what a job's processes and their tracer tell, and knows which process belongs to which loader."""
+"""Collect the events of a job's processes and tracer, and assign processes to DataLoaders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from emulator.plugins.recorder.strace import Tracer
 
 MOST_LOADERS = 1000
 _MOST_POLLED = 256
-"""Processes whose counters are looked at between times."""
+"""Most processes whose counters are polled."""
 
 Key = tuple[int, int]
 """A DataLoader: the process that made it, and its number there."""
@@ -37,23 +37,23 @@ class _Seen:
     torch: str = ""
     workers: set[int] = field(default_factory=set)
     base: dict[str, int] = field(default_factory=dict)
-    """Of a loader without workers: what its process had read before its first batch."""
+    """Counters of the process of a loader without workers, when the loader became known."""
     thread: int = 0
-    """Of a job that marks its steps: the thread that does."""
+    """ID of the thread that marks steps, in a job that does."""
 
 
 class Watch:
-    """Not safe to use from two threads."""
+    """The state of one recording. Not thread-safe."""
 
     def __init__(self, *, traced: bool, keep_names: bool = False) -> None:
         self.reduction = Reduction(keep_names)
         self.tracer = Tracer(self.reduction, self._group)
         self.traced = traced
         self.traced_until = 0
-        """When the tracing of calls ended, in nanoseconds of the monotonic clock; 0: it did not."""
+        """End of the tracing of calls, in nanoseconds of the monotonic clock; 0: it has not ended."""
         self.loaders: dict[Key, _Seen] = {}
         self.processes = 0
-        """Python processes that could be looked into."""
+        """Number of Python processes in which the probe reported."""
         self.lost = 0
         self.accelerators: dict[int, str] = {}
         self._owner: dict[int, Key] = {}  # worker process -> its loader
@@ -65,7 +65,7 @@ class Watch:
         self._rest = b""
 
     def _group(self, process: int) -> object:
-        """The loader that `process`, or the nearest of those that started it, works for; else the process."""
+        """Return the loader of `process` or of its nearest ancestor that has one, else `process`."""
         at, seen = process, 0
         while at not in self._owner and at in self.tracer.parents and seen < 64:
             at, seen = self.tracer.parents[at], seen + 1
@@ -74,7 +74,7 @@ class Watch:
     # ---- What the job's processes tell.
 
     def events(self, data: bytes) -> None:
-        """The next bytes of the events. What is none is left out: the job can write into the pipe, too."""
+        """Parse the next bytes of events. Bad lines count as lost: the job can write to the pipe, too."""
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()[-65536:]
         for line in lines:
@@ -147,7 +147,7 @@ class Watch:
                 self._alive.add(process)
 
     def poll(self) -> None:
-        """Look at the counters of the job's processes, before they are gone."""
+        """Read the counters of the job's processes before they exit."""
         for process in list(self._alive):
             found = usage(f"/proc/{process}")
             if found:
@@ -156,7 +156,7 @@ class Watch:
                 self._alive.discard(process)
 
     def end_reads(self) -> None:
-        """From now on reads are not seen; and steps, which nobody traces, are as long as the job's."""
+        """Keep the counters and batches up to now: reads are not seen after this."""
         self.poll()
         self._seen = dict(self._used)
         self.traced_until = time.monotonic_ns() if self.traced else 0
@@ -165,13 +165,13 @@ class Watch:
 
     @property
     def steps(self) -> int:
-        """Steps of the loader that has most."""
+        """Number of steps of the loader that has most."""
         return max((len(seen.track.rows) for seen in self.loaders.values()), default=0)
 
     # ---- What is kept of it.
 
     def asynchronous(self) -> bool:
-        """Whether a loader may read in ways that no call shows."""
+        """Return True if a loader set up io_uring or libaio, whose reads are not traced."""
         return any(self._group(process) in self.loaders for process in self.tracer.asynchronous)
 
     def found(self, host: str) -> list[tuple[Loader, Table]]:
@@ -240,7 +240,7 @@ class Watch:
         return replace(seen.settings, workers=others, prefetch_factor=1)
 
     def files(self, settings: Settings) -> list[bytes]:
-        """Paths of files that the loaders with these settings read: the first ones, in order."""
+        """Return the sorted paths of the first files that the loaders with these settings read."""
         groups = [
             self.reduction.group(key) for key, seen in self.loaders.items() if seen.settings == settings
         ]
@@ -277,7 +277,7 @@ class Watch:
         return total
 
     def rest(self) -> Reads:
-        """What was read for no DataLoader."""
+        """Return the reads for no DataLoader."""
         for key in [key for key in self.reduction.groups if key not in self.loaders and key != "rest"]:
             self.reduction.move(key, "rest")
         mine = {worker for seen in self.loaders.values() for worker in seen.workers}
@@ -290,7 +290,7 @@ class Watch:
 
 
 def _number(event: Mapping[str, Any], name: str) -> int:
-    """A whole number of an event. Raises ValueError for what no process or clock says."""
+    """Return an integer field of an event. Raises ValueError if it is none or out of range."""
     value = event[name]
     if not isinstance(value, int) or not 0 <= value < 2**62:
         raise ValueError(f"{name} is no number")
@@ -298,7 +298,7 @@ def _number(event: Mapping[str, Any], name: str) -> int:
 
 
 def _counters(event: Mapping[str, Any]) -> dict[str, int]:
-    """A process's counters, as `usage` told them in an event."""
+    """Return the counters of a process from an event."""
     return {name: _number(event, name) for name in ("calls", "storage", "faults", "ticks") if name in event}
 
 
