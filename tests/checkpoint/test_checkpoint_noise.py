@@ -115,7 +115,7 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     moves = compare([("quiet", quiet), ("noisy", noisy)]).moves
     assert moves == (f"noisy: the knee moves from 8.00 to 5.00 accelerators (-38 %) beside {noise}.",)
     seen = [
-        (1.0, replace(knee, kind="beyond", n_au=None, fed=1), "knees of 8.00 and beyond 1 accelerators"),
+        (1.0, replace(knee, kind="beyond", n_au=None, fed=1), "knees of 8.00 and at least 1 accelerators"),
         (0.7, replace(knee, kind="below", n_au=None, starved=1), "moves from 8.00 to below 1 accelerators"),
     ]
     for x_ideal, other, sentence in seen:
