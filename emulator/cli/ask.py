@@ -23,8 +23,9 @@ from emulator.record.machine import cores
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
 from emulator.sweep.answer import answer_lines
-from emulator.sweep.ask import STORAGE, Answer, Question, answer_in
+from emulator.sweep.ask import STORAGE, Answer, answer_in
 from emulator.sweep.ask import ask as find_answer
+from emulator.sweep.asked_data import Question
 from emulator.units import parse_seconds, show_seconds
 
 

@@ -35,10 +35,11 @@ from emulator.run.job import TrainingJob, mismatch
 from emulator.run.selftest import self_test as measure_overhead
 from emulator.run.world import world
 from emulator.sweep import ranks as sweep_ranks
+from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.leader import Leader, require_samples
 from emulator.sweep.noise import noise_named
 from emulator.sweep.ranks import measure
-from emulator.sweep.schedule import Adaptive, FixedCounts, ForFit, Schedule, parse_counts, require_ranks
+from emulator.sweep.schedule import FixedCounts, ForFit, Schedule, parse_counts, require_ranks
 from emulator.units import parse_seconds, show_bytes, show_seconds
 
 DEFAULT_RANKS = 16

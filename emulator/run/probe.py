@@ -10,8 +10,9 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,6 +63,15 @@ def how_read(loader: str, workload: Workload, dataset: Dataset, direct: bool) ->
     }
 
 
+def read_rate(storage: Storage, manifest: Manifest, size: int, depth: int, seconds: float) -> float:
+    """Read by `depth` threads for `seconds`, in requests of `size` bytes; return bytes per second.
+
+    Raises StorageError, DatasetError.
+    """
+    reads = _read(storage, manifest, size, depth, seed=0, seconds=seconds)
+    return reads.bytes / reads.seconds
+
+
 def probe_storage(
     storage: Storage, manifest: Manifest, folder: Path | None, request_bytes: int, comm: Comm
 ) -> tuple[Probe, ...]:
@@ -72,15 +82,19 @@ def probe_storage(
     """
     own = max(BLOCK_BYTES, request_bytes // BLOCK_BYTES * BLOCK_BYTES)
     plan = {own: DEPTHS, BLOCK_BYTES: DEPTHS[1:], max(own, LARGE_BYTES): DEPTHS}
-    found = []
+    found: list[Probe] = []
     for size, depths in plan.items():
+        same: list[Probe] = []
         rate = 0.0
         for depth in (one for one in depths if one == 1 or one * size <= MOST_BYTES):
             probe = _probed(storage, manifest, folder, size, depth, comm)
-            found.append(probe)
+            same.append(probe)
             before, rate = rate, probe.requests_per_second
             if rate < GAIN * before:
                 break
+        # Files smaller than `size` give less: one mean, since the depths of a size are compared.
+        mean = round(sum(probe.request_bytes for probe in same) / max(1, len(same)))
+        found += [replace(probe, request_bytes=mean) for probe in same]
     return tuple(found)
 
 
@@ -88,13 +102,14 @@ def _probed(
     storage: Storage, manifest: Manifest, folder: Path | None, size: int, depth: int, comm: Comm
 ) -> Probe:
     before = read_counters(folder) if folder else None
-    times, seconds = agreed(comm, lambda: _read(storage, manifest, size, depth, seed=comm.rank))
+    reads = agreed(comm, lambda: _read(storage, manifest, size, depth, seed=comm.rank))
     after = read_counters(folder) if folder else None
-    on_device = after.since(before).requests / seconds if before and after else math.nan
-    own = np.array([len(times), sum(times), len(times) / seconds, on_device])
-    count, spent, rate, device_rate = comm.sum(own).tolist()
+    on_device = after.since(before).requests / reads.seconds if before and after else math.nan
+    count, got = len(reads.times), reads.bytes
+    own = np.array([count, got, sum(reads.times), count / reads.seconds, on_device])
+    count, got, spent, rate, device_rate = comm.sum(own).tolist()
     return Probe(
-        request_bytes=size,
+        request_bytes=round(got / max(1.0, count)),
         depth=depth * comm.size,
         requests_per_second=rate,
         latency_seconds=spent / max(1.0, count),
@@ -102,25 +117,36 @@ def _probed(
     )
 
 
+class _Reads(NamedTuple):
+    """The reads of one size and depth."""
+
+    times: Sequence[float]
+    """Seconds of each request."""
+    bytes: int
+    seconds: float
+    """Seconds from the begin of the first request to the end of the last one."""
+
+
 def _read(
-    storage: Storage, manifest: Manifest, size: int, depth: int, seed: int
-) -> tuple[Sequence[float], float]:
-    """Read at random places in `depth` threads; return the seconds of each request, and of all together."""
+    storage: Storage, manifest: Manifest, size: int, depth: int, seed: int, seconds: float = SECONDS
+) -> _Reads:
+    """Read at random places by `depth` threads for `seconds`, and at least twice by each."""
     parts = format_named(manifest.format).parts
     times: list[float] = []
+    sizes: list[int] = []
     failed: list[FeedrateError] = []
     begin = time.monotonic()
 
     def read(number: int) -> None:
         draw, buffer, done = np.random.default_rng((seed, number)), aligned_buffer(size), 0
         try:
-            while done < 2 or time.monotonic() - begin < SECONDS:
+            while done < 2 or time.monotonic() - begin < seconds:
                 file = int(draw.integers(len(manifest.names)))
                 # Opened each time: opening evicts what other reads left in the page cache.
                 with storage.open(parts(manifest.names[file])[0]) as blob:
                     at = int(draw.integers(max(1, blob.size - size))) // BLOCK_BYTES * BLOCK_BYTES
                     before = time.monotonic()
-                    blob.read_into(at, buffer)
+                    sizes.append(blob.read_into(at, buffer))
                     times.append(time.monotonic() - before)
                 done += 1
         except FeedrateError as error:
@@ -133,4 +159,4 @@ def _read(
         thread.join()
     if failed:
         raise failed[0]
-    return times, time.monotonic() - begin
+    return _Reads(times, sum(sizes), time.monotonic() - begin)

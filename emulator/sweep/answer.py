@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from emulator.analysis.bound import LIMIT_NAMES
 from emulator.analysis.knee import whole_accelerators
 from emulator.record.result import STORAGE, Point, RunResult
-from emulator.sweep.ask import Answer, Question, fed_between
+from emulator.sweep.ask import Answer
+from emulator.sweep.asked_data import Question
+from emulator.sweep.schedule import fed_between
 from emulator.units import counted, show_rate
 
 
@@ -104,13 +106,13 @@ def _missing(question: Question, answer: Answer, cores: int, hosts: int) -> str:
         if lacking > 0:
             found.append(f"{show_rate(lacking)} more")
     if answer.pytorch is not None and answer.pytorch.points:
-        fed, _ = fed_between(answer.pytorch.points, threshold)
+        fed, starved = fed_between(answer.pytorch.points, threshold)
         above = [point for point in answer.pytorch.points if point.ranks > fed and point.bound]
         if fed < question.up_to and above and above[-1].bound and above[-1].bound.kind == "client-cpu":
             of_cores = min(answer.pytorch.points, key=lambda point: point.ranks)
             each = sum(host.cpu_seconds for host in of_cores.hosts) / of_cores.seconds / of_cores.ranks
             each /= max(0.01, of_cores.x_ideal)  # a fed rank needs more CPU than a starved one
-            each = max(each, cores / (fed + 1))  # the cores that are there did not feed one more
+            each = max(each, cores / starved)  # the cores that are there did not feed so many
             more = math.ceil(question.up_to * each) - cores
             if more > 0:
                 like = f" (or {math.ceil(question.up_to * hosts / fed)} hosts like this)" if fed else ""

@@ -32,7 +32,7 @@ from emulator.run.point import Measured
 from emulator.run.probe import how_read
 from emulator.run.selftest import self_test
 from emulator.sweep.outlook import PRIOR_STEPS, Pace, Spools, share_done
-from emulator.sweep.schedule import ForFit, Schedule
+from emulator.sweep.schedule import Schedule
 from emulator.sweep.summary import conclusions, dataset_facts, first_result, summarise
 from emulator.units import counted, show_rate, show_seconds
 
@@ -66,8 +66,7 @@ class Leader:
         """
         job, store, manifest = self._job, dataset.store, dataset.manifest
         self._manifest, self._pace = manifest, Pace(job, manifest)
-        if isinstance(self._schedule, ForFit):
-            self._schedule.hosts = len(set(hosts))
+        self._schedule.hosts = len(set(hosts))
         require_apart(job.out, job.dataset)
         require_samples(job, manifest, self._schedule.largest)
         points, probe = _reopened(job, manifest) if job.resume else ((), ())
@@ -142,7 +141,7 @@ class Leader:
     @property
     def on_half(self) -> bool:
         """True when the next point is measured on half of the hosts."""
-        return isinstance(self._schedule, ForFit) and self._schedule.on_half(self._points)
+        return self._schedule.on_half(self._points)
 
     def progress(self, steps: int) -> None:
         """Note that rank 0 has done `steps` steps of the point."""

@@ -1,6 +1,7 @@
 """Active ranks are spread over hosts as evenly as their slots allow."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import SpecError
 from emulator.sweep.ranks import activation_order
-from emulator.sweep.schedule import FixedCounts, parse_counts, require_ranks
+from emulator.sweep.schedule import FixedCounts, Halving, fed_between, parse_counts, require_ranks
 
 
 def test_one_rank_of_each_host_before_the_second_of_any():
@@ -46,3 +47,15 @@ def test_fixed_counts_run_in_order_and_stop():
     assert schedule.next_count([]) == 1
     assert schedule.next_count([None]) == 2
     assert schedule.next_count([None, None]) is None
+
+
+@pytest.mark.parametrize("feeds", [0, 1, 5, 9, 12])
+def test_halving_finds_the_largest_count_that_is_fed(feeds):
+    """Against a list of every count, and within a time."""
+    clock, points = SimpleNamespace(now=lambda: float(len(points))), []
+    schedule = Halving(12, 0.9, clock, seconds=60.0)
+    while (count := schedule.next_count(points)) is not None:
+        points.append(SimpleNamespace(ranks=count, x_ideal=1.0 if count <= feeds else 0.5))
+    assert fed_between(points, 0.9)[0] == feeds and len(points) <= 5
+    late = Halving(12, 0.9, SimpleNamespace(now=iter([0.0, 50.0, 50.0]).__next__), seconds=60.0)
+    assert late.next_count([SimpleNamespace(ranks=12, x_ideal=0.5)]) is None, "a run takes 50 of 60 seconds"

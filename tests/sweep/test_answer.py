@@ -4,24 +4,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_results import knee, plain_sweep
+from synthetic_results import SAMPLE_BYTES, knee, plain_sweep, point, result
 
 from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_workload
-from emulator.record.result import Knee
+from emulator.record.result import Bound, Knee
 from emulator.sweep.answer import answer_lines
-from emulator.sweep.ask import Answer, Question
+from emulator.sweep.ask import Answer
+from emulator.sweep.asked_data import Question
 
 NO_NUMBER = knee(None, None, "")
+DEMAND = 7 / 0.636 * SAMPLE_BYTES
+QUESTION = Question(
+    place=Path("/mnt/ai"), workload=load_workload("unet3d-a100"), up_to=16, seconds=60.0,
+    storage=StorageSpec(), out=Path("out"), keep=False, force=False, command=(),
+)  # fmt: skip
 
 
 def says(found: Knee, workload: str = "unet3d-a100") -> str:
-    question = Question(
-        place=Path("/mnt/ai"), workload=load_workload(workload), up_to=16, seconds=60.0,
-        storage=StorageSpec(), out=Path("out"), keep=False, force=False, command=(),
-    )  # fmt: skip
-    result = replace(plain_sweep(), knee=found)
-    return answer_lines(question, Answer(storage=result, pytorch=None), cores=2, hosts=1)[0].says
+    question = replace(QUESTION, workload=load_workload(workload))
+    answer = Answer(storage=replace(plain_sweep(), knee=found), pytorch=None)
+    return answer_lines(question, answer, cores=2, hosts=1)[0].says
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,12 @@ def test_accelerators_are_counted_in_the_right_number(found, part):
 )
 def test_the_plural_comes_before_what_follows_the_noun(workload, one, two):
     assert one in says(knee(1.0, None, ""), workload) and two in says(knee(2.0, None, ""), workload)
+
+
+def test_cores_that_are_missing_follow_from_the_smallest_count_that_starved():
+    """One run of 4 on 2 cores, not fed: it said that 6 more would feed 4, as if 1 had starved."""
+    starved = replace(point(4, 0.6 * 4 * DEMAND), bound=Bound(kind="client-cpu", evidence=()))
+    starved = replace(starved, hosts=tuple(replace(host, cpu_seconds=1.0) for host in starved.hosts))
+    answer = Answer(storage=plain_sweep(), pytorch=result([starved]))
+    lines = answer_lines(replace(QUESTION, up_to=8), answer, cores=2, hosts=1)
+    assert lines[-1].says == "To feed 8: about 2 cores more for PyTorch."

@@ -17,7 +17,7 @@ from emulator.record.out import ResultFolder
 from emulator.record.result import CLIENT, Bound, Flag, Point
 from emulator.record.steps import STEP
 from emulator.run.accelerator import MonotonicClock
-from emulator.sweep.schedule import Adaptive
+from emulator.sweep.adaptive import Adaptive
 
 STORAGE = 20e9
 """Bytes/s: twelve accelerators."""

@@ -12,8 +12,8 @@ from emulator.config.storage import StorageSpec
 from emulator.config.workload import load_workload
 from emulator.record.result import Probe
 from emulator.run.job import TrainingJob
+from emulator.sweep.adaptive import Adaptive
 from emulator.sweep.outlook import BETWEEN_SECONDS, Pace
-from emulator.sweep.schedule import Adaptive
 
 MANIFEST = SimpleNamespace(total=960_000_000, samples=1000, samples_per_file=1)
 

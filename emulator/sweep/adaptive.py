@@ -1,0 +1,170 @@
+"""A schedule that chooses the counts that narrow the knee's interval the most, and when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import takewhile
+
+import numpy as np
+
+from emulator.analysis.bound import HELPS, LIMIT_NAMES
+from emulator.analysis.evidence import held
+from emulator.analysis.search import (
+    Belief,
+    CountRun,
+    KneeSearch,
+    Stop,
+    believe,
+    next_count,
+    observe,
+    runs_left,
+)
+from emulator.record.result import Point
+from emulator.run.accelerator import Clock
+from emulator.sweep.schedule import Schedule
+from emulator.units import counted, show_seconds
+
+TYPICAL_VARIATION = 0.02
+"""Relative standard deviation of a run that is assumed before the first one, for the number of runs.
+
+Without any, a played search ends after 6 runs, its least number; real ones take 9 more often than not.
+"""
+TYPICAL_SEED = 2
+"""Gives a play of typical length: 8 to 12 runs to a knee, where seeds 0 to 6 give 6 to 14."""
+CLOSE = 0.1
+"""Gap between a fed and a starved count, as a share, that is halved no further if the client is the limit."""
+
+
+class Adaptive(Schedule):
+    """Chooses counts by `analysis.search`, without those runs that the client held back."""
+
+    def __init__(self, search: KneeSearch, clock: Clock, *, repeats: int, budget: float | None) -> None:
+        """Run each count `repeats` times, for at most `budget` seconds in all; None sets no limit."""
+        self.largest = search.maximum
+        self._search = search
+        self._clock = clock
+        self._repeats = repeats
+        self._budget = budget
+        self._begin = clock.now()
+        self._started: int | None = None
+
+    def next_count(self, points: Sequence[Point]) -> int | None:
+        """Return the next count; None when the knee is precise enough or a limit is reached."""
+        if self._started is None:
+            self._started = len(points)  # points of a resumed sweep do not count against this budget
+        if self._unfinished(points):
+            return points[-1].ranks
+        choice = self._choice(points)
+        return None if isinstance(choice, Stop) else choice
+
+    def expected(self, points: Sequence[Point], limit: float) -> Sequence[int]:
+        """Play the search, with a limit at half of the largest count when it is not known.
+
+        Once there are points, the counts are those around the knee, as many as `runs_left` tells.
+        """
+        if points:
+            now = believe(self._history(points), self._search)
+            near = min(self._search.maximum, max(1, round(now.n_au[1])))
+            return (near,) * self._left(points, now)
+        known = math.isfinite(limit)
+        knee = limit if known else self._search.maximum / 2
+        self.assumption = f"here with a limit at {knee:.3g} processes" + (
+            "" if known else ", which is a guess"
+        )
+        varied = np.random.default_rng(TYPICAL_SEED).normal(0, TYPICAL_VARIATION, self._search.max_runs)
+        history: list[CountRun] = []
+        while not isinstance(count := next_count(history, self._search), Stop):
+            efficiency = min(1.0, knee / count * math.exp(varied[len(history) // self._repeats]))
+            history += [CountRun(ranks=count, efficiency=efficiency)] * self._repeats
+        return [run.ranks for run in history]
+
+    @property
+    def seconds_left(self) -> float:
+        return math.inf if self._budget is None else self._budget - (self._clock.now() - self._begin)
+
+    def _left(self, points: Sequence[Point], now: Belief) -> int:
+        """Assume that every run will narrow the interval as much as the next one is expected to."""
+        runs = runs_left(self._history(points), self._search, now)
+        if max(now.beyond, now.below) > 0.5:  # a run of the largest or smallest count, most likely, tells
+            runs = min(runs, 2)
+        return max(1, min(runs * self._repeats, self._search.max_runs - len(points)))
+
+    def verdict(self, points: Sequence[Point]) -> str:
+        """Return why the sweep stops; empty while it goes on."""
+        choice = None if self._unfinished(points) else self._choice(points)
+        return choice.reason if isinstance(choice, Stop) else ""
+
+    def outlook(self, points: Sequence[Point]) -> str:
+        """Return the knee believed so far, and about how long the rest will take."""
+        if not points:
+            return "looking for the knee"
+        now = believe(self._history(points), self._search)
+        left = self._left(points, now)
+        low, _, high = now.n_au
+        where = f"knee between {low:.3g} and {high:.3g} (95 %)"
+        if now.beyond > 0.5:
+            where = f"no knee below {self._search.maximum} so far"
+        return f"{where}, about {counted(left, 'run')} left"
+
+    def _choice(self, points: Sequence[Point]) -> int | Stop:
+        again = points[-1].ranks if _disturbed(points) and len(points) < self._search.max_runs else None
+        history = self._history(points)
+        choice = again or _below_client(points, self._search) or next_count(history, self._search)
+        if len(points) >= self._search.max_runs and not isinstance(choice, Stop):
+            reason = f"{len(points)} runs, {len(points) - len(history)} of them disturbed by the client"
+            return Stop(reason=reason, precise=False)
+        tight = points and self._per_run(points) > self.seconds_left
+        if tight and self._budget is not None and not isinstance(choice, Stop):
+            reason = f"the budget of {show_seconds(self._budget)} is used up"
+            return Stop(reason=reason, precise=False)
+        return choice
+
+    @staticmethod
+    def _history(points: Sequence[Point]) -> list[CountRun]:
+        """Return the runs that counts are chosen by: without those that the client limited, if others exist.
+
+        When the client limits every run of a count, they are kept: the client's own knee is then a lower
+        bound of the storage's.
+        """
+        clean = {point.ranks for point in points if not held(point)}
+        kept = [point for point in points if point.ranks not in clean or not held(point)]
+        return [observe(point) for point in kept]
+
+    def _unfinished(self, points: Sequence[Point]) -> bool:
+        """True while the last count has been run fewer times than asked."""
+        same = takewhile(lambda point: point.ranks == points[-1].ranks, reversed(points))
+        return len(list(same)) % self._repeats != 0
+
+    def _per_run(self, points: Sequence[Point]) -> float:
+        """Return the mean seconds of a run, with the start of its loaders."""
+        here = len(points) - (self._started or 0)
+        return (self._clock.now() - self._begin) / here if here else points[-1].seconds
+
+
+def _below_client(points: Sequence[Point], search: KneeSearch) -> int | Stop | None:
+    """Halve towards the largest fed count where only the client was the limit, and stop there.
+
+    No run can tell where the storage's knee is, only that it is above. None: other rules choose.
+    """
+    fed = max((point.ranks for point in points if point.x_ideal >= search.threshold), default=0)
+    starved = [point for point in points if point.ranks > fed]
+    if not starved or not all(map(held, starved)):
+        return None
+    least = min(point.ranks for point in starved)
+    if least - fed > max(1, CLOSE * fed):
+        return (fed + least) // 2
+    bound = next(point.bound for point in reversed(starved) if point.ranks == least)
+    assert bound is not None
+    reason = f"from {least} processes on the limit is {LIMIT_NAMES[bound.kind]}, not the storage"
+    return Stop(reason=f"{reason}: {bound.help or HELPS[bound.kind]}", precise=False)
+
+
+def _disturbed(points: Sequence[Point]) -> bool:
+    """True when the client limited the last run, and no count twice yet: the cause may have passed."""
+    if not points or not held(points[-1]):
+        return False
+    again = Counter(point.ranks for point in points if held(point))
+    runs = [point for point in points if point.ranks == points[-1].ranks]
+    return len(runs) == 1 and max(again.values()) == 1

@@ -1,0 +1,153 @@
+"""The data of `feedrate ask`: made for few counts, extended by what they showed, and removed."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from emulator import live
+from emulator.config.recipe import load_recipe
+from emulator.config.storage import ObjectURL, Place, StorageSpec
+from emulator.config.workload import Workload
+from emulator.dataset.manifest import Dataset, Manifest, open_dataset
+from emulator.dataset.names import HIDDEN
+from emulator.dataset.owned import LOCK, look, removable, remove
+from emulator.dataset.plan import DatasetPlan
+from emulator.dataset.writer import exclusive, folders_of
+from emulator.errors import DatasetError, FeedrateError, SpecError
+from emulator.run.comm import Comm
+from emulator.run.generate import Filling, generate
+from emulator.run.probe import read_rate
+from emulator.storage import open_store
+from emulator.storage.base import Store
+from emulator.units import counted, show_bytes, show_rate
+
+FOLDER = "feedrate-ask"
+"""Folder of the dataset in the place that was asked about."""
+PROBE_SECONDS = 2.0
+PROBE_THREADS = 16
+PROBE_BYTES = 4 << 20
+"""Bytes of a request of the probe."""
+FIRST_RANKS = 2
+"""Counts that the first data are for."""
+ROOM = 1.5
+"""Counts are tried up to this many times what the probe's rate would feed."""
+GENERATING = 0.5
+"""Share of the time left that writing more data may take."""
+FREE = 0.9
+"""Share of the free space that the data may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The question of `feedrate ask`."""
+
+    place: Place
+    workload: Workload
+    up_to: int
+    """Accelerators that are of interest."""
+    seconds: float
+    """Time for all of it, start-up of the ranks not included."""
+    storage: StorageSpec
+    out: Path
+    """Folder of the results `storage` and `pytorch`."""
+    keep: bool
+    """Keep the data that were made."""
+    force: bool
+    command: tuple[str, ...]
+    """The command line that repeats it."""
+
+
+def place_of_data(place: Place) -> Place:
+    """The place itself where it is a dataset; else a folder of ours in it."""
+    try:
+        open_dataset(place)
+    except DatasetError:
+        if isinstance(place, ObjectURL):
+            return replace(place, prefix="/".join(filter(None, (place.prefix, FOLDER))))
+        return place / FOLDER
+    return place
+
+
+def recipe_of(workload: Workload) -> str:
+    """The name of the recipe for the workload's data. Raises SpecError where it names none."""
+    if not workload.sample.recipe:
+        raise SpecError(
+            f"the workload {workload.name} names no recipe for its data",
+            "generate a dataset, and ask about its folder",
+        )
+    return workload.sample.recipe
+
+
+def grow(where: Place, recipe: str, question: Question, end: float) -> Dataset:
+    """Make data for few counts; then, by what writing and reading them showed, for as many as make sense.
+
+    `end` is the time of the monotonic clock at which the whole answer is due. Raises DatasetError,
+    StorageError.
+    """
+    workload, store = question.workload, open_store(where)
+    # An interrupted call may have made more, or may have been making more.
+    holding = look(store)
+    before = max(
+        len(holding.dataset.manifest.names) if holding.dataset else 0,
+        holding.begun.files if holding.begun else 0,
+    )
+    files = max(_files(workload, min(FIRST_RANKS, question.up_to)), before)
+    plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
+    free = store.free()
+    live.say(f"data: {counted(plan.files, 'file')} like {recipe}'s to begin with, in {where}")
+    filled = generate(store, plan, Comm(), Filling())
+    assert filled is not None  # there is one rank
+    manifest = open_dataset(store).manifest
+    files = _files(workload, _largest(question, store, manifest))
+    size = manifest.total / len(manifest.names)
+    if filled.made.files:
+        seconds = max(0.0, end - time.monotonic()) * GENERATING
+        in_time = len(manifest.names) + int(seconds * filled.made.bytes_per_second / size)
+        if in_time < files:
+            live.say(f"data: time allows for {in_time} files, {files} would be needed")
+            files = in_time
+    if free is not None and files * size > FREE * free:
+        files = int(FREE * free / size)
+        live.say(f"data: the free space allows for {files} files")
+    if files > len(manifest.names):
+        ranks = files * workload.sample.samples_per_file // workload.loader.batch_size
+        live.say(f"data: {files} files, {show_bytes(files * size)}, for up to {counted(ranks, 'rank')}")
+        generate(store, replace(plan, files=files), Comm(), Filling())
+    return open_dataset(store)
+
+
+def _largest(question: Question, store: Store, manifest: Manifest) -> int:
+    """The count up to which data make sense: somewhat more than the storage's rate would feed."""
+    storage, demand = store.for_ranks(direct=store.takes_direct(), cache="cold"), question.workload.demand
+    rate = read_rate(storage, manifest, PROBE_BYTES, PROBE_THREADS, PROBE_SECONDS)
+    live.say(f"probe: {show_rate(rate)}, enough for {rate / demand:.3g} at {show_rate(demand)} each")
+    knee = (question.storage.shaped_rate or rate) / demand
+    return min(question.up_to, max(FIRST_RANKS, math.ceil(ROOM * knee) + 1))
+
+
+def _files(workload: Workload, ranks: int) -> int:
+    """Files that make a step of so many ranks."""
+    samples = ranks * workload.loader.batch_size
+    return max(2, math.ceil(samples / workload.sample.samples_per_file))
+
+
+def remove_data(where: Place) -> None:
+    """Remove the dataset that was made; what is not of it stays."""
+    store = open_store(where)
+    try:
+        with exclusive(store):
+            holding = look(store)
+            found = removable(holding)
+            for names, form in holding.claims():
+                remove(holding, found, folders_of(names, form))
+            store.delete([LOCK])
+        store.clear([HIDDEN])
+        if isinstance(where, Path):
+            where.rmdir()
+    except (FeedrateError, OSError) as error:
+        live.say(f"note: data stay in {where}: {error}")
+        return
+    live.say(f"data: removed from {where}; --keep leaves them")

@@ -1,0 +1,18 @@
+"""The probe reads what it says that it read."""
+
+from emulator.dataset.manifest import open_dataset
+from emulator.run.comm import Comm
+from emulator.run.probe import probe_storage, read_rate
+from emulator.units import BLOCK_BYTES
+
+
+def test_of_files_smaller_than_a_request_only_their_bytes_count(tiny, monkeypatch):
+    """Files of 100 kB read in requests of 1 MiB would show ten times the storage's bandwidth."""
+    monkeypatch.setattr("emulator.run.probe.SECONDS", 0.01)
+    dataset = open_dataset(tiny)
+    storage = dataset.store.for_ranks(direct=False, cache="warm")
+    largest = max(path.stat().st_size for path in tiny.rglob("*.npz"))
+    found = probe_storage(storage, dataset.manifest, None, 4 * largest, Comm())
+    assert BLOCK_BYTES < max(probe.request_bytes for probe in found) <= largest
+    assert len({probe.request_bytes for probe in found}) <= 3, "one size for all depths of a request"
+    assert read_rate(storage, dataset.manifest, 4 * largest, 2, 0.01) > 0
