@@ -1,18 +1,17 @@
 """The limit of a point: the storage, this client's CPU, quota, link or loader, or compute (nothing).
 
-It follows from what starved the accelerators (`Point.starved`, from schedstat). Where the kernel has no
-schedstat, `from_load` answers from the load of the hosts.
+`RULES` are asked in order, and the first that knows the limit names it, with its evidence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from emulator.analysis.storage_limit import Reading, storage_limit
-from emulator.record.result import CLIENT, Bound, BoundKind, HostShare, Point, Probe, Starved
-from emulator.units import counted, show_bytes, show_rate, show_seconds
+from emulator.record.result import Bound, BoundKind, HostShare, Point, Probe, Starved
+from emulator.units import counted, show_rate, show_seconds
 
 FED = 0.95
 """Throughput / ideal from which compute is the limit."""
@@ -88,84 +87,88 @@ class StorageShape:
     """Seconds of a request when there is no other."""
 
 
-def limited_by_client(point: Point) -> bool:
-    """True where the client was the limit of a point: the storage delivers at least what was measured.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The facts that a point's limit follows from."""
 
-    False where the storage fed all accelerators and only the client's processes were late.
-    """
-    return point.bound is not None and point.bound.kind in CLIENT and point.x_ideal < FED
+    point: Point
+    others: Sequence[Point]
+    """Other points of the sweep: what a host or a rank got among fewer."""
+    shape: StorageShape | None
+    """None for real storage."""
+    probes: Sequence[Probe]
+    reading: Reading | None
+    """How the ranks read; None: not known, so that the storage's limits are not told apart."""
 
 
 def classify(
     point: Point,
-    references: Sequence[Point] = (),
+    others: Sequence[Point] = (),
     shape: StorageShape | None = None,
     probes: Sequence[Probe] = (),
     reading: Reading | None = None,
 ) -> Bound:
-    """The limit of a point; `references` are other points of the sweep, better with than without.
+    """The limit of a point, with the evidence for it."""
+    facts = Facts(point=point, others=others, shape=shape, probes=probes, reading=reading)
+    return next(bound for rule in RULES if (bound := rule(facts)) is not None)
 
-    `probes` and `reading` tell the storage's limits apart.
 
-    1. compute: throughput >= 95 % of ideal, and AU here >= 90 %.
-    2. storage: it is emulated, and delivered what it is shaped to.
-    3. emulator: its own barriers take at least half of the loss.
-    4. The largest share of what starved the accelerators: `from_shares`, and `storage_limit`. Longer steps of
-       other ranks are compute.
-    5. Without schedstat: `from_load`.
-    """
-    return (
-        compute(point)
-        or at_cap(point, shape)
-        or own_barriers(point)
-        or from_shares(point, references, shape, probes, reading)
-        or from_load(point, references)
+def compute(facts: Facts) -> Bound | None:
+    """The storage feeds the accelerators, and the processes of these clients keep up."""
+    point = facts.point
+    here = point.au if point.au_here is None or point.starved is None else point.au_here
+    if point.x_ideal < FED or here < TRAINS:
+        return None
+    evidence = (
+        f"throughput is {point.x_ideal:.1%} of ideal",
+        f"ranks waited {point.wait_share:.1%} of the time",
     )
+    return Bound(kind="compute", evidence=evidence)
 
 
-def at_cap(point: Point, shape: StorageShape | None) -> Bound | None:
-    """Emulated storage delivers the rate that it is shaped to."""
+def at_cap(facts: Facts) -> Bound | None:
+    """Emulated storage delivers the rate that it is shaped to, whatever the client did."""
+    point, shape = facts.point, facts.shape
     hosts = max(1, len(point.hosts))
     if shape is None or point.x_ideal >= FED or point.bytes_per_second < SAME * shape.rate * hosts:
         return None
-    each = "" if hosts == 1 else f", {show_rate(shape.rate)} on each of {hosts} hosts"
     rates = f"{show_rate(point.bytes_per_second)} of the {show_rate(shape.rate * hosts)}"
-    sentence = f"it delivered {rates} that it is shaped to{each}"
-    return Bound(kind="bandwidth", evidence=(sentence, *_shares(point)))
+    evidence = (f"it delivered {rates} that it is shaped to, on {counted(hosts, 'host')}", *_shares(point))
+    return Bound(kind="bandwidth", evidence=evidence)
 
 
-def from_shares(
-    point: Point,
-    references: Sequence[Point],
-    shape: StorageShape | None,
-    probes: Sequence[Probe],
-    reading: Reading | None,
-) -> Bound | None:
-    """The largest share of what starved the accelerators; None where it is not known."""
-    lost = point.starved
+def own_barriers(facts: Facts) -> Bound | None:
+    """The emulator's own barriers take at least half of the loss."""
+    point = facts.point
+    flag = next((flag for flag in point.flags if flag.name == "barrier"), None)
+    lost, known = 1 - point.x_ideal, point.starved
+    # Barriers are slow without cores, too: then the shares name what held up the ranks that came last.
+    if flag is None or flag.value < 0.5 * lost or (known is not None and known.barrier < 0.5):
+        return None
+    return Bound(kind="emulator", evidence=(flag.sentence, f"{lost:.1%} of the throughput is lost"))
+
+
+def largest_share(facts: Facts) -> Bound | None:
+    """The largest share of what starved the accelerators; None without schedstat."""
+    point, lost = facts.point, facts.point.starved
     if lost is None or lost.seconds <= 0:
         return None
-    kind, host = _kind(point, lost), ""
+    kind = _kind(point, lost)
     if kind == "straggler":
         said = f"rank {lost.straggler} lost twice as much time by itself as any other"
         return Bound(kind=kind, evidence=(said, *_shares(point)), host=lost.straggler_host)
-    evidence = [*_shares(point), *counterfactual(point), *_about_hosts(point)]
+    evidence = [*_shares(point), *short_of_cpu(point).values()]
     if kind == "storage":
-        link = client_link(point, references)
-        if link is not None:
-            return Bound(kind="client-link", evidence=(*evidence, *link.evidence))
-        known = storage_limit(point, probes, reading) if reading else None
+        known = client_link(facts)
+        if known is None and facts.reading is not None:
+            known = storage_limit(point, facts.probes, facts.reading)
         # Storage that answers each request as fast as it ever does is not the limit: too few are in flight.
-        known = (
-            known or answers_at_once(point, shape) or (None if probes else starved_alone(point, references))
-        )
+        known = known or answers_at_once(facts) or (None if facts.probes else starved_alone(facts))
         if known is not None:
             return replace(known, evidence=(*known.evidence, *evidence))
-        evidence += _seen(point, references)
-    elif kind != "compute":
-        host = _only_host(point, kind)
+        evidence += _seen(facts)
     help_ = cores_wanted(point) if kind in ("client-cpu", "cpu-quota") else ""
-    return Bound(kind=kind, evidence=tuple(evidence), host=host, help=help_)
+    return Bound(kind=kind, evidence=tuple(evidence), host=_only_host(point, kind), help=help_)
 
 
 def _kind(point: Point, lost: Starved) -> BoundKind:
@@ -203,13 +206,13 @@ def _crowded(point: Point, host: HostShare) -> bool:
 
 
 def _only_host(point: Point, kind: BoundKind) -> str:
-    """The one host that `kind` limits; empty when it limits several, or none."""
-    if len(point.hosts) < 2:
+    """The one host of several that `kind` limits; empty when it limits more of them, or none."""
+    if kind in ("storage", "compute"):
         return ""
     found = [host for host in point.hosts if host.starved and _kind(point, host.starved) == kind]
     if kind == "client-link":
         found = [host for host in found if host.starved and host.starved.link > WORTH]
-    return found[0].host if len(found) == 1 else ""
+    return found[0].host if len(found) == 1 < len(point.hosts) else ""
 
 
 def _shares(point: Point) -> tuple[str, ...]:
@@ -222,26 +225,6 @@ def _shares(point: Point) -> tuple[str, ...]:
     return (f"of the time in which accelerators starved: {', '.join(parts)}",)
 
 
-def counterfactual(point: Point) -> tuple[str, ...]:
-    """A sentence on how many accelerators would have been fed had nobody waited for a core; () where few.
-
-    It compares mean steps in the processes' time, borders of epochs included, as `starved` does.
-    """
-    lost = point.starved
-    here = point.au if point.au_here is None else point.au_here
-    if lost is None or lost.cores + lost.quota < WORTH or not (point.x_ideal and point.au > 0 and here > 0):
-        return ()
-    fed = min(1.0, point.x_ideal * here / point.au)
-    step = point.samples / max(1, point.steps) / point.ideal_samples_per_second / fed
-    less = (1 - fed) * (lost.cores + lost.quota)
-    fully = float(f"{point.ranks * fed / (1 - less):.3g}")
-    return (
-        "without waiting for a core a step on these clients would have taken "
-        f"{show_seconds(step * (1 - less))}, not {show_seconds(step)}: about "
-        f"{counted(fully, 'accelerator')}",
-    )
-
-
 def cores_wanted(point: Point) -> str:
     """Say how many cores would feed the point's accelerators, and who else uses those of its hosts."""
     here = point.x_ideal if point.au_here is None else min(point.x_ideal, point.au_here)
@@ -251,8 +234,7 @@ def cores_wanted(point: Point) -> str:
         return ""
     wanted = max(1, math.ceil(used / here))
     fed = f"{counted(wanted, 'core')} for the ranks alone would feed {point.ranks}"
-    busy = sum((host.busy_share or 0.0) * host.cores for host in point.hosts)
-    others = busy - used
+    others = sum((host.busy_share or 0.0) * host.cores for host in point.hosts) - used
     if others > OTHERS * cores:
         return f"other programs use {others:.1f} of the {counted(cores, 'core')}: end them; {fed}"
     if wanted <= cores:
@@ -260,13 +242,9 @@ def cores_wanted(point: Point) -> str:
     return f"{fed}, or {math.ceil(wanted / cores * len(point.hosts))} hosts like this"
 
 
-def _about_hosts(point: Point) -> tuple[str, ...]:
-    """The evidence of each host that is short of CPU."""
-    return tuple(evidence for host in point.hosts if (evidence := short_of_cpu(point, host)))
-
-
-def answers_at_once(point: Point, shape: StorageShape | None) -> Bound | None:
+def answers_at_once(facts: Facts) -> Bound | None:
     """Emulated storage answers each request as fast as if there were no other: too few are in flight."""
+    point, shape = facts.point, facts.shape
     requests = sum(point.read_latency.values())
     if shape is None or not requests:
         return None
@@ -281,75 +259,48 @@ def answers_at_once(point: Point, shape: StorageShape | None) -> Bound | None:
     return Bound(kind="latency", evidence=evidence)
 
 
-def from_load(point: Point, references: Sequence[Point]) -> Bound:
-    """The limit by the load of the hosts, for kernels without schedstat.
-
-    Utilisation first, then saturation of the next resource: Gregg's USE method (2013).
-    """
-    return (
-        client_cpu(point)
-        or starved_alone(point, references)
-        or client_link(point, references)
-        or storage(point, references)
-    )
+# From here on: the load of the hosts, for kernels without schedstat. Utilisation first, then saturation of
+# the next resource: Gregg's USE method (2013).
 
 
-def compute(point: Point) -> Bound | None:
-    """The storage feeds the accelerators, and the processes of these clients keep up."""
-    here = point.au if point.au_here is None or point.starved is None else point.au_here
-    if point.x_ideal < FED or here < TRAINS:
-        return None
-    evidence = (
-        f"throughput is {point.x_ideal:.1%} of ideal",
-        f"ranks waited {point.wait_share:.1%} of the time",
-    )
-    return Bound(kind="compute", evidence=evidence)
-
-
-def client_cpu(point: Point) -> Bound | None:
+def client_cpu(facts: Facts) -> Bound | None:
     """Some host is short of CPU."""
-    short = [(host, evidence) for host in point.hosts if (evidence := short_of_cpu(point, host))]
+    short = short_of_cpu(facts.point)
     if not short:
         return None
-    only = short[0][0].host if len(short) == 1 < len(point.hosts) else ""
-    return Bound(kind="client-cpu", evidence=tuple(evidence for _, evidence in short), host=only)
+    only = next(iter(short)) if len(short) == 1 < len(facts.point.hosts) else ""
+    return Bound(kind="client-cpu", evidence=tuple(short.values()), host=only)
 
 
-def short_of_cpu(point: Point, host: HostShare) -> str:
-    """The evidence that this host is short of CPU; empty when it is not."""
-    own = host.cpu_seconds / max(1e-9, host.cores * point.seconds)
-    busy, queue = host.busy_share, host.runqueue
-    full = own >= BUSY or (busy is not None and busy >= BUSY)
-    queued = queue is not None and queue > host.cores and (busy is None or busy >= 0.5)
-    if not full and not queued:
-        return ""
-    parts = [f"the ranks used {own:.0%} of {host.cores} cores"]
-    if busy is not None:
-        parts.append(f"the host was {busy:.0%} busy")
-    if queue is not None:
-        parts.append(f"{queue:.1f} threads were runnable")
-    if busy is not None and busy - own > 0.5 * busy:
-        parts.append("most of it by other processes")
-    return f"{host.host}: {', '.join(parts)}"
+def short_of_cpu(point: Point) -> dict[str, str]:
+    """The hosts that are short of CPU, with the evidence."""
+    found = {}
+    for host in point.hosts:
+        own = host.cpu_seconds / max(1e-9, host.cores * point.seconds)
+        busy, queue = host.busy_share, host.runqueue or 0.0
+        # Threads that sleepers wake together queue for a moment, on a host that is mostly idle.
+        queued = queue > host.cores and (busy is None or busy >= 0.5)
+        if max(own, busy or 0.0) < BUSY and not queued:
+            continue
+        parts = [f"the ranks used {own:.0%} of {host.cores} cores"]
+        if busy is not None:
+            parts.append(f"the host was {busy:.0%} busy")
+        if host.runqueue is not None:
+            parts.append(f"{queue:.1f} threads were runnable")
+        if busy is not None and busy - own > 0.5 * busy:
+            parts.append("most of it by other processes")
+        found[host.host] = f"{host.host}: {', '.join(parts)}"
+    return found
 
 
-def own_barriers(point: Point) -> Bound | None:
-    """The emulator's own barriers take at least half of the loss."""
-    flag = next((flag for flag in point.flags if flag.name == "barrier"), None)
-    lost, known = 1 - point.x_ideal, point.starved
-    # Barriers are slow without cores, too: then the shares name what held up the ranks that came last.
-    if flag is None or flag.value < 0.5 * lost or (known is not None and known.barrier < 0.5):
-        return None
-    return Bound(kind="emulator", evidence=(flag.sentence, f"{lost:.1%} of the throughput is lost"))
-
-
-def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
+def starved_alone(facts: Facts) -> Bound | None:
     """A rank starves just as much among half the ranks per host: nothing that ranks share limits it."""
+    point = facts.point
 
     def per_host(other: Point) -> float:
         return other.ranks / max(1, len(other.hosts))
 
-    fewer = [other for other in references if 2 * per_host(other) <= per_host(point)]
+    fewer = [other for other in facts.others if 2 * per_host(other) <= per_host(point)]
     if not fewer:
         return None
     least = min(fewer, key=lambda other: (other.ranks, -other.x_ideal))
@@ -363,9 +314,10 @@ def starved_alone(point: Point, references: Sequence[Point]) -> Bound | None:
     return Bound(kind="latency", evidence=evidence)
 
 
-def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
+def client_link(facts: Facts) -> Bound | None:
     """Every host reads as fast as one that starved alone: capacity grows with hosts."""
-    starved = [other for other in references if len(other.hosts) == 1 and other.x_ideal < FED]
+    point = facts.point
+    starved = [other for other in facts.others if len(other.hosts) == 1 and other.x_ideal < FED]
     if len(point.hosts) < 2 or not starved:
         return None
     alone = max(other.hosts[0].bytes / other.seconds for other in starved)
@@ -379,29 +331,31 @@ def client_link(point: Point, references: Sequence[Point]) -> Bound | None:
     return Bound(kind="client-link", evidence=evidence)
 
 
-def storage(point: Point, references: Sequence[Point]) -> Bound:
+def storage(facts: Facts) -> Bound:
     """The storage is the limit when nothing else is."""
-    waited = f"ranks waited {point.wait_share:.0%} of the time and no client was short of CPU"
-    return Bound(kind="storage", evidence=(waited, *_seen(point, references)))
+    waited = f"ranks waited {facts.point.wait_share:.0%} of the time and no client was short of CPU"
+    return Bound(kind="storage", evidence=(waited, *_seen(facts)))
 
 
-def _seen(point: Point, references: Sequence[Point]) -> list[str]:
-    """Further evidence on storage that limits: what a host read among fewer, or where its bytes came from."""
+def _seen(facts: Facts) -> list[str]:
+    """A sentence on what a host read when there were fewer hosts, where that was more."""
+    point = facts.point
     here = max((host.bytes / point.seconds for host in point.hosts), default=0.0)
-    fewer = [other for other in references if 0 < len(other.hosts) < len(point.hosts)]
+    fewer = [other for other in facts.others if 0 < len(other.hosts) < len(point.hosts)]
     best = max((host.bytes / other.seconds for other in fewer for host in other.hosts), default=0.0)
-    if here < SAME * best:
-        return [f"a host read {show_rate(here)}, and {show_rate(best)} when there were fewer hosts"]
-    if len(point.hosts) == 1:
-        return [_source(point.hosts[0])]
-    return ["no point with fewer hosts shows that a host could read faster"]
+    if here >= SAME * best:
+        return []
+    return [f"a host read {show_rate(here)}, and {show_rate(best)} when there were fewer hosts"]
 
 
-def _source(host: HostShare) -> str:
-    """A sentence on which device or network the bytes of a single host came from."""
-    device = host.device
-    if device is not None and device.bytes >= 0.5 * host.bytes > 0:
-        return f"{host.host} read {show_bytes(device.bytes)} from {device.name}, for {show_bytes(host.bytes)}"
-    if host.nic_bytes is not None and host.nic_bytes >= 0.5 * host.bytes > 0:
-        return f"{host.host} got {host.nic_bytes / host.bytes:.0%} of what it read from its network"
-    return "with one host its network or device cannot be told from the storage behind it"
+RULES: tuple[Callable[[Facts], Bound | None], ...] = (
+    compute,
+    at_cap,
+    own_barriers,
+    largest_share,
+    client_cpu,
+    starved_alone,
+    client_link,
+    storage,
+)
+"""In the order in which they are asked; the last one always answers."""

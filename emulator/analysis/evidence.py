@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from emulator.analysis.bound import FED, limited_by_client
+from emulator.analysis.bound import FED
 from emulator.analysis.flags import invalid
-from emulator.record.result import Point
+from emulator.record.result import CLIENT, Point
 
 
 def held(point: Point) -> bool:
     """True where the client kept the storage from showing what it delivers."""
     # Where accelerators were fed all the same, the storage delivered what was asked for, however late the
     # client's processes were.
-    return limited_by_client(point) and point.x_ideal < FED
+    return point.bound is not None and point.bound.kind in CLIENT and point.x_ideal < FED
 
 
 def usable(points: Sequence[Point]) -> list[Point]:

@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from points import RATE, host, point
+from points import host, point
 
-from emulator.analysis.bound import StorageShape, classify, limited_by_client
-from emulator.record.device import DeviceReads
+from emulator.analysis.bound import StorageShape, classify
+from emulator.analysis.evidence import held
 from emulator.record.result import Flag, Starved
 
 GB = 10**9
@@ -65,15 +65,6 @@ def test_a_rate_per_host_that_falls_as_hosts_are_added():
     assert "300 MB/s, and 500 MB/s when there were fewer hosts" in bound.evidence[1]
 
 
-def test_a_single_host_says_where_its_bytes_came_from():
-    disk = DeviceReads(name="sdb1", requests=990, bytes=990_000_000, seconds=9.0, written_bytes=0)
-    local = classify(point(4, 0.6, hosts=(host(device=disk, nic_bytes=10),)))
-    assert "990 MB from sdb1, for 1 GB" in local.evidence[1]
-    remote = classify(point(4, 0.6, hosts=(host(nic_bytes=1_100_000_000),)))
-    assert "from its network" in remote.evidence[1]
-    assert "cannot be told" in classify(point(4, 0.6)).evidence[1]
-
-
 def lost(**shares):
     """Return causes of a point's starving: shares, of which the storage has the rest."""
     return Starved(seconds=20.0, **{"storage": 1 - sum(shares.values()), **shares})
@@ -116,7 +107,7 @@ def test_the_largest_share_is_named(shares, kind):
     found = point(4, 0.6, hosts=(host(starved=starved),), starved=starved)
     named = classify(found)
     assert named.kind == kind
-    assert limited_by_client(replace(found, bound=named)) == (kind not in ("storage", "compute"))
+    assert held(replace(found, bound=named)) == (kind not in ("storage", "compute"))
 
 
 def test_a_busy_host_alone_is_nobodys_fault():
@@ -137,19 +128,6 @@ def test_working_beside_idle_cores_is_the_loaders():
     assert classify(point(1, 0.3, hosts=(idle,), starved=alone)).kind == "loader"
     full = host(busy_share=0.97, cpu_seconds=30.0, starved=alone)
     assert classify(point(1, 0.3, hosts=(full,), starved=alone)).kind == "client-cpu"
-
-
-@pytest.mark.parametrize(
-    ("x_ideal", "au", "here", "said"),
-    [(0.5, 0.5, None, "600 ms, not 1 s: about 6.67"), (0.25, 0.5, 0.4, "900 ms, not 2.5 s: about 4.44")],
-    ids=["no borders", "borders of epochs and late processes"],
-)
-def test_what_it_would_have_been_without_waiting_for_a_core(x_ideal, au, here, said):
-    """Ten steps of half a second of compute, after a start which is in the time of the loop, not in rates."""
-    samples, starved = int(10 * 0.5 * 8 * RATE), lost(cores=0.8)
-    found = point(8, x_ideal, au=au, au_here=here, samples=samples, seconds=30.0, starved=starved)
-    (sentence,) = [said for said in classify(found).evidence if said.startswith("without waiting")]
-    assert f"would have taken {said} accelerators" in sentence
 
 
 def test_one_host_of_many_is_named():
@@ -173,7 +151,7 @@ def test_a_training_that_is_late_is_not_bound_by_compute():
     found = point(16, 0.99, au_here=0.54, hosts=(host(starved=late),), starved=late)
     named = classify(found)
     assert named.kind == "client-cpu"
-    assert not limited_by_client(replace(found, bound=named)), "for the storage it is a count that is fed"
+    assert not held(replace(found, bound=named)), "for the storage it is a count that is fed"
     kinds = [classify(replace(found, au_here=here)).kind for here in (0.91, 0.89)]
     assert kinds == ["compute", "client-cpu"], "handing batches over alone may cost 5 % with torch"
 
