@@ -7,6 +7,7 @@ records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import wraps
@@ -301,6 +302,9 @@ def _warm_up(runs: TrainingRuns, version: Version) -> Answer:
 
 
 def _utilisation(runs: TrainingRuns, version: Version) -> Answer:
+    # A NaN would be passed over by min(): 0.95 and "not measured" would be 0.95.
+    if any(math.isnan(run.au) for run in runs.counted):
+        return "not measured in every run: too few steps", None
     lowest = min(run.au for run in runs.counted)
     return f"{lowest * 100:.2f} % at least", lowest >= runs.workload.training.au_threshold
 
