@@ -29,7 +29,7 @@ Interface = IPv4Interface | IPv6Interface
 
 
 class Proof(NamedTuple):
-    """What both ends of a connection send to prove that they have the token."""
+    """The bytes that both ends of a connection send to prove that they have the token."""
 
     caller: bytes
     answerer: bytes

@@ -215,9 +215,8 @@ class _Guard:
             ready = dict(self._poll.poll(1e3 * _BEAT_SECONDS))
             now = time.monotonic()
             if now - looked > _BEAT_SECONDS + self._timeout / 2:
-                self._heard = dict.fromkeys(
-                    self._heard, now
-                )  # this process was stopped, and maybe the others
+                # This process was stopped, and the others may have been with it.
+                self._heard = dict.fromkeys(self._heard, now)
             looked = now
             if self._stopped.fileno() in ready:
                 return

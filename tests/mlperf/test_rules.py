@@ -98,6 +98,15 @@ def test_what_did_not_happen_is_not_met(case):
     assert check.open == (case in ("direct", "format", "file")) and not check.closed
 
 
+def test_an_au_that_one_run_did_not_measure_is_unknown():
+    """Whatever the other runs had: min() of 0.97 and NaN may be 0.97."""
+    points = swept().points
+    unmeasured = (*points[:-1], replace(points[-1], au=float("nan"), au_first=float("nan")))
+    (check,) = self_check(replace(swept(), points=unmeasured))
+    (rule,) = (rule for rule in check.rules if rule.name == "AU of every run")
+    assert rule.met is None and not check.closed
+
+
 def test_what_is_not_recorded_is_not_met():
     result = swept()
     less = {key: value for key, value in result.dataset.items() if key != "samples_per_file"}
