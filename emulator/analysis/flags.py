@@ -6,6 +6,7 @@ function that returns None where nothing is wrong or the evidence was not measur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,8 @@ UNEVEN = 0.10
 """Share of the point's time by which one host's ranks may wait longer than those of the median host."""
 LONG = 5
 """Ratio of steps to batches of read-ahead that a point should have."""
+READ_BEFORE = 0.05
+"""Share of what was consumed that may have been read before, for AU to count: AU is too high by as much."""
 UNWAITED = 0.01
 """Wait share up to which a short point was fed throughout."""
 BARRIER = 0.01
@@ -270,7 +273,8 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     """
     ahead = read_ahead(workload)
     steps, enough = counted(point.steps, "step"), LONG * ahead
-    if not au_measured(point.steps, workload):
+    if math.isnan(point.au):
+        enough = round(ahead / READ_BEFORE)
         sentence = f"AU is not measured: {steps}, {ahead} batches read ahead; use --steps {enough}."
     elif point.steps >= enough or (point.wait_share <= UNWAITED and point.bytes_per_second):
         return None

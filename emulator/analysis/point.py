@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from emulator.analysis.flags import au_measured
+from emulator.analysis.flags import READ_BEFORE, au_measured
 from emulator.analysis.parts import WHOLE, Floats, Whole
 from emulator.analysis.starved import last_at
 from emulator.analysis.throughput import (
+    busy,
     later_steps,
     loop_seconds,
     overshoot_p99,
@@ -51,7 +52,8 @@ def point_of(
     """
     sync = workload.training.sync
     plan = plan_for(workload, samples, ranks)
-    lasting, whole = sustained(rows, over), throughput(rows, over)
+    consumed, whole = throughput(busy(rows, over), over), throughput(rows, over)
+    lasting = sustained(rows, consumed, over)
     ideal = ranks * workload.ideal_samples_per_second
     count, got, size = over.sum(
         np.array([len(rows), rows["samples"].sum(), rows["bytes"].sum()], np.float64)
@@ -81,12 +83,17 @@ def point_of(
         au_here_first=None if played is None else throughput(played, over).au,
         **more,
     )
-    return with_course(measured_au(point, workload), rows, sync, over)
+    kept = lasting.bytes_per_second >= (1 - READ_BEFORE) * consumed.bytes_per_second
+    return with_course(measured_au(point, workload, kept), rows, sync, over)
 
 
-def measured_au(point: Point, workload: Workload) -> Point:
-    """`point` with NaN for AU where it has too few steps beside those read ahead."""
-    if au_measured(point.steps, workload):
+def measured_au(point: Point, workload: Workload, kept_up: bool = True) -> Point:
+    """`point` with NaN for AU where batches that were read before would decide it.
+
+    Too few steps beside the batches of read-ahead, or data that did not arrive as fast as they were consumed
+    (not `kept_up`): on storage with 64 % of the rate, 8 batches keep an accelerator busy for 22 steps.
+    """
+    if kept_up and au_measured(point.steps, workload):
         return point
     return replace(point, au=math.nan, au_here=None if point.au_here is None else math.nan)
 

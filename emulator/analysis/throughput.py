@@ -156,10 +156,9 @@ def arrived(steps: Steps, over: Whole = WHOLE) -> Rates | None:
     )
 
 
-def sustained(steps: Steps, over: Whole = WHOLE) -> Rates:
-    """The throughput of a point: what was consumed while all ranks were busy, or what arrived if that is
+def sustained(steps: Steps, consumed: Rates, over: Whole = WHOLE) -> Rates:
+    """The throughput of a point: what was `consumed` while all ranks were busy, or what arrived if that is
     less."""
-    consumed = throughput(busy(steps, over), over)
     found = arrived(steps, over)
     if found is None or found.bytes_per_second >= consumed.bytes_per_second:
         return consumed

@@ -189,8 +189,9 @@ class Point:
     """Ratio samples_per_second / ideal_samples_per_second."""
     au: float
     """Accelerator utilisation (0 to 1) as MLPerf Storage defines it, from nominal compute, in the
-    accelerators' time, which no late process holds up: what the storage feeds. NaN: not measured, since the
-    point has too few steps beside the batches read ahead (flag `short`)."""
+    accelerators' time, which no late process holds up: what the storage feeds. NaN: not measured, since
+    batches that were read ahead decide it: too few steps, or data that came slower than they were consumed
+    (flag `short`)."""
     x_ideal_first: float
     """x_ideal over all steps, the first one included."""
     au_first: float

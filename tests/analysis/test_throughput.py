@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.analysis.point import point_of
 from emulator.analysis.throughput import (
     arrived,
     busy,
-    durations,
     loop_seconds,
     overshoot_p99,
     rate_series,
@@ -17,6 +17,7 @@ from emulator.analysis.throughput import (
     sustained,
     throughput,
 )
+from emulator.config.workload import load_workload
 from emulator.record.steps import STEP
 
 
@@ -142,30 +143,50 @@ def reading_from(storage, ranks, steps, compute, prefetch, start=0.0):
 )
 def test_no_run_of_any_length_reads_more_than_its_storage_gives(ranks, steps, compute, prefetch, start):
     rows = reading_from(10.0, ranks, steps, compute, prefetch, start)
-    found = sustained(rows).bytes_per_second
+    found = sustained(rows, throughput(busy(rows))).bytes_per_second
     assert found <= 10.0 * 1.01
     assert found <= ranks / compute * (1 + 1e-9), "nor more than the accelerators ask for"
 
 
+def read_in_waves(storage, steps, compute, workers):
+    """Rows of a rank whose workers share `storage` B/s: their batches of a byte arrive together."""
+    rows = steps_of(0, [0.0] * steps, compute=compute)
+    rows["bytes"] = rows["samples"] = 1
+    free, ready, wave = 0.0, 0.0, workers / storage
+    for step, row in enumerate(rows):
+        if step % workers == 0:  # the batch before this wave was taken, at the latest
+            row["requested"] = max(ready, rows["begin"][max(0, step - workers)])
+            ready = row["requested"] + wave
+        row["requested"], row["arrived"] = ready - wave, ready
+        row["begin"], row["wait"] = free, max(0.0, ready - free)
+        free = max(free, ready) + compute
+    return rows
+
+
 @pytest.mark.parametrize("steps", [20, 40, 100])
 def test_what_was_read_ahead_before_the_time_began_is_not_counted(steps):
-    # Four workers share 10 B/s: their batches of a byte arrive together, every 0.4 s.
-    rows = steps_of(0, [0.0] * steps, compute=0.05)
-    rows["bytes"], wave = 1, np.arange(steps) // 4
-    rows["requested"], rows["arrived"] = wave * 0.4, (wave + 1) * 0.4
-    rows["wait"] = np.where(np.arange(steps) % 4 == 0, np.where(wave == 0, 0.4, 0.2), 0.0)
-    rows["begin"] = np.append(0.0, np.cumsum(durations(rows))[:-1])
+    rows = read_in_waves(10.0, steps, 0.05, 4)
     assert throughput(busy(rows)).bytes_per_second > 10.0 * (1 + 1.0 / steps), "consumed alone is too much"
-    assert sustained(rows).bytes_per_second == pytest.approx(10.0)
+    assert sustained(rows, throughput(busy(rows))).bytes_per_second == pytest.approx(10.0)
 
 
 def test_accelerators_that_are_fed_are_fed_however_fast_their_batches_come():
     rows = reading_from(100.0, 3, 40, 0.2, 4)
-    assert sustained(rows).samples_per_second == pytest.approx(15.0, rel=0.01)
+    assert sustained(rows, throughput(busy(rows))).samples_per_second == pytest.approx(15.0, rel=0.01)
 
 
 def test_without_the_moments_it_is_what_was_consumed():
     rows = reading_from(10.0, 2, 10, 0.1, 4)
     rows["arrived"] = np.nan
     assert arrived(rows) is None
-    assert sustained(rows).bytes_per_second == throughput(busy(rows)).bytes_per_second
+    assert sustained(rows, throughput(busy(rows))).bytes_per_second == throughput(busy(rows)).bytes_per_second
+
+
+@settings(max_examples=60)
+@given(st.integers(16, 120), st.floats(0.2, 1.5), st.integers(1, 8))
+def test_au_that_is_shown_is_what_the_storage_sustains(steps, share, workers):
+    """Storage gives `share` of what the accelerator asks for; a batch of each worker is read ahead."""
+    workload = load_workload("unet3d-tiny", [f"loader.prefetch={workers}", "accelerator.step_seconds=0.1"])
+    rows = read_in_waves(share * 10.0, steps, 0.1, workers)
+    au = point_of(workload, 10_000, 1, rows, None).au
+    assert np.isnan(au) or au == pytest.approx(min(1.0, share), abs=0.06)
