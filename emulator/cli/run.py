@@ -139,7 +139,9 @@ class Training:
             show_plan(job, manifest, planned, ranks)
             return
         if not started_by_mpi():
-            _launch(job, manifest, ranks, schedule, gate)
+            _check(job, manifest, schedule(ranks), ranks)
+            del manifest  # and its open table: closing it hangs on storage that hangs by the end of the run
+            _launch(job, ranks, gate)
         comm = world(expected=self.ranks)
         asked = schedule(comm.size)
         leader = Leader(job, asked)
@@ -254,11 +256,9 @@ def sweep(
     training.start(job, schedule, gate, usual=max(fixed) if fixed else DEFAULT_RANKS)
 
 
-def _launch(
-    job: TrainingJob, manifest: Manifest, ranks: int, schedule: Callable[[int], Schedule], gate: options.Gate
-) -> NoReturn:
-    """Check what can be checked from here, start the same command under mpirun, and end as it does."""
-    require_samples(job, manifest, schedule(ranks).largest)
+def _check(job: TrainingJob, manifest: Manifest, planned: Schedule, ranks: int) -> None:
+    """Refuse what cannot work, before ranks start. Raises FeedrateError."""
+    require_samples(job, manifest, planned.largest)
     require_memory(job, manifest, ranks)
     require_apart(job.out, job.dataset)
     if not job.resume:
@@ -267,6 +267,10 @@ def _launch(
         raise MissingError(
             f"--loader {job.loader} needs PyTorch", "pip install 'feedrate[torch]', or use --loader direct"
         )
+
+
+def _launch(job: TrainingJob, ranks: int, gate: options.Gate) -> NoReturn:
+    """Start the same command under mpirun, and end as it does."""
     words = sys.argv[1:] if job.resume else options.words_with(job.out)
     status = launch(ranks, words, job.out, Preload(rank_server, [sweep_ranks], job.loader))
     if status in (0, Inconclusive.exit_code):

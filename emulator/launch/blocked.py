@@ -7,9 +7,11 @@ in /proc/self/fd, and a path lies in this process's own memory. So calls of libr
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 # fmt: off
 _OF_DESCRIPTORS = {
@@ -87,9 +89,29 @@ class Call:
         return f"{self.name} of {self.path}" if self.path else self.name
 
 
-def blocked_call(thread: int) -> Call | None:
+def open_files() -> dict[int, str]:
+    """Return the paths of this process's open files, by descriptor."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with suppress(OSError):
+            path = os.readlink(f"/proc/self/fd/{name}")  # noqa: PTH115
+            if _is_file(path):
+                found[int(name)] = path
+    return found
+
+
+def _is_file(path: str) -> bool:
+    # Step barriers wait in pipes whose names are deleted.
+    return (
+        path.startswith("/") and not path.startswith(("/dev/", "/proc/")) and not path.endswith(" (deleted)")
+    )
+
+
+def blocked_call(thread: int, files: Mapping[int, str] = MappingProxyType({})) -> Call | None:
     """Return the call into a file system that a thread of this process is blocked in, or None.
 
+    `files` are paths by descriptor that `open_files` returned before: the kernel frees the number of a file
+    before it closes the file, so a close that hangs has none.
     Pipes, sockets and terminals do not count: a thread that waits there waits for a process.
     """
     machine = os.uname().machine
@@ -99,10 +121,10 @@ def blocked_call(thread: int) -> Call | None:
             return Call("a read of a mapped file") if _state(thread) == "D" else None
         arguments = [int(value, 16) for value in values[:6]]
         if name := _OF_DESCRIPTORS.get(machine, {}).get(int(number)):
+            if name == "close":
+                return Call(name, files.get(arguments[0], "a file"))
             path = str(Path(f"/proc/self/fd/{arguments[0]}").readlink())
-            # Step barriers wait in pipes whose names are deleted.
-            is_file = path.startswith("/") and not path.startswith(("/dev/", "/proc/"))
-            return Call(name, path) if is_file and not path.endswith(" (deleted)") else None
+            return Call(name, path) if _is_file(path) else None
         if found := _OF_PATHS.get(machine, {}).get(int(number)):
             return Call(found[0], _text_at(arguments[found[1]]))
         name = _OTHERS.get(machine, {}).get(int(number))

@@ -24,7 +24,7 @@ from emulator.launch.child import ChildProcess, signals_to
 from emulator.launch.forkserver import Preload, fork_server
 from emulator.launch.launched import Family
 from emulator.launch.process import no_heartbeat, process_state, short_of_memory
-from emulator.launch.scratch import ranks_in, scratch
+from emulator.launch.scratch import processes_of, ranks_in, scratch
 from emulator.launch.watch import REASON, briefly, storage_timeout
 from emulator.live import Follower
 from emulator.record.machine import cores
@@ -233,7 +233,8 @@ class _Run:
         except subprocess.TimeoutExpired:
             self._mpirun.kill()
             status = self._mpirun.wait()
-        ours = {pid: rank for rank, (pid, *_) in ranks_in(self._folder).items()}
+        ours = {pid: f"process {pid}" for pid in processes_of(self._folder)}
+        ours |= {pid: f"rank {rank} (process {pid})" for rank, (pid, *_) in ranks_in(self._folder).items()}
         deadline = time.monotonic() + _EXIT_SECONDS
         while ours and time.monotonic() < deadline:
             for pid in list(ours):
@@ -243,9 +244,10 @@ class _Run:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
-        for pid, rank in ours.items():
-            say = f"feedrate: rank {rank} (process {pid}) is left behind: it ends when the storage answers"
-            print(say, file=sys.stderr)
+        if ours:
+            are = "are" if len(ours) > 1 else "is"
+            names = ", ".join(ours.values())
+            print(f"feedrate: {names} {are} left behind until the storage answers", file=sys.stderr)
         return status
 
     def _conclude(self, status: int) -> int:

@@ -44,7 +44,7 @@ def scratch() -> Iterator[tuple[Path, dict[str, str]]]:
     held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with _guarded(folder, held):
+        with _guarded(folder):
             yield (
                 folder,
                 {
@@ -66,7 +66,7 @@ _TRIES, _PAUSE = 20, 0.1
 
 
 @contextmanager
-def _guarded(folder: Path, lock: int) -> Iterator[None]:
+def _guarded(folder: Path) -> Iterator[None]:
     """Run the guard of `folder` during the body. It waits on a pipe whose other end only this process has."""
     watched, held = os.pipe()
     guard = os.fork()
@@ -75,8 +75,10 @@ def _guarded(folder: Path, lock: int) -> Iterator[None]:
             os.setsid()
             set_name(GUARD)
             let_go_of_output()
-            os.close(held)
-            os.close(lock)  # or the folder would not count as dead while the guard lives
+            # Without the lock: the folder counts as dead when its owner is. Without the dataset's files: the
+            # kernel closes them when the guard ends, and that hangs on storage that does.
+            os.closerange(3, watched)
+            os.closerange(watched + 1, os.sysconf("SC_OPEN_MAX"))
             if not os.read(watched, 1):  # the other end is closed, and nothing was written: it was killed
                 _clear(folder)
         finally:
@@ -122,6 +124,22 @@ def ranks_in(folder: Path) -> dict[int, RankFile]:
             pid, beat, host = file.read_text().split()
             found[int(file.name.removeprefix("rank-"))] = RankFile(int(pid), float(beat), host)
     return found
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes with this folder in their environment, and their descendants.
+
+    These are ranks and what they started. A process that hangs while it ends has no environment left.
+    """
+    name, found, parents = os.fsencode(folder), set[int](), dict[int, int]()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if name in (process / "environ").read_bytes():
+                found.add(int(process.name))
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found)
 
 
 def remove_dead() -> None:

@@ -28,7 +28,7 @@ from emulator.units import show_seconds
 _SI_KERNEL = 0x80
 """si_code of a signal from the terminal, which sends it to every process in its foreground."""
 _EXIT_SECONDS = 2.0
-"""Seconds to wait for a killed child: one that is blocked in a dead mount does not end."""
+"""Seconds to wait for a child that was killed, or whose storage hangs: it may be unable to end."""
 _GIVE_UP = b"!"
 _STATUS = b"="
 """Prefix of a message whose next byte is the exit status of the finished command."""
@@ -134,7 +134,9 @@ def _supervise(
             _leave(child)
             return -1 - StorageError.exit_code
         silent = now - heard.last
-        if heard.status is not None and silent > timeout:
+        # Storage that hung keeps the command from ending. Storage that works may be slow to close files.
+        patience = _EXIT_SECONDS if heard.status == StorageError.exit_code else timeout
+        if heard.status is not None and silent > patience:
             _leave(child)
             return -1 - heard.status
         if silent > timeout + 3.0 and (told_to_end or heard.alive):

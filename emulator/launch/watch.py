@@ -22,7 +22,7 @@ from pathlib import Path
 
 from emulator.errors import FeedrateError, RankError, SpecError, StorageError
 from emulator.files import SCRATCH_VARIABLE
-from emulator.launch.blocked import Call, blocked_call, bytes_moved
+from emulator.launch.blocked import Call, blocked_call, bytes_moved, open_files
 from emulator.launch.launched import end_launcher, guard_launcher
 from emulator.launch.process import die_with_parent, let_go_of_output, write_stderr
 from emulator.units import parse_seconds, show_seconds
@@ -90,6 +90,8 @@ class Watchdog:
         self._hung = hung
         self._beat = beat
         self._seen: dict[int, tuple[int, float]] = {}
+        self._files = open_files()
+        """Paths of files that are or were open, by descriptor."""
         self._moved: dict[str, tuple[int, float, float]] = {}
         """Bytes moved, time of that reading, and time when data last moved, by mount."""
         threading.Thread(target=self._run, name="watch", daemon=True).start()
@@ -112,6 +114,7 @@ class Watchdog:
     def _look(self, now: float) -> StorageError | None:
         """Return the error of a thread that hangs in the storage, or None."""
         seen, self._seen = self._seen, {}
+        self._files.update(open_files())
         for thread in threading.enumerate():
             # After a fork, threading still has the parent's number for the main thread (until Python 3.12).
             number = os.getpid() if thread is threading.main_thread() else thread.native_id
@@ -125,7 +128,7 @@ class Watchdog:
             self._seen[number] = (used, since if used == last else now)
             if used != last or now - since < self._timeout / 2:
                 continue
-            call = blocked_call(number)
+            call = blocked_call(number, self._files)
             # `_moves` needs two readings of the counters: begin at half the timeout.
             if call is None or self._moves(call, now, since) or now - since < self._timeout:
                 continue

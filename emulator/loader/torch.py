@@ -11,11 +11,12 @@ import gc
 import math
 import multiprocessing
 import os
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import connection, process, resource_tracker
 from multiprocessing.context import ForkServerContext
@@ -24,6 +25,7 @@ from typing import Any
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import FeedrateError, RankError
 from emulator.files import PREFIX_VARIABLE
+from emulator.launch.watch import storage_timeout
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import WholeReader
 from emulator.loader.worker import (
@@ -72,6 +74,7 @@ class TorchLoader:
             reader = RecordReader(whole, 0 if refill == "never" else _FILES)
         self._batches = _Batches()
         self._workers: list[Any] = []
+        self._patience = _END_SECONDS
         self._iterator: Any = None
         # A worker that hangs in the storage sends its error here before it ends.
         self._hung, self._tell = multiprocessing.Pipe(duplex=False)
@@ -86,7 +89,7 @@ class TorchLoader:
                 "multiprocessing_context": context,
                 "persistent_workers": refill != "epoch",
                 "prefetch_factor": math.ceil(spec.prefetch / spec.workers),
-                "timeout": min(_GLANCE_SECONDS, spec.stall_timeout),
+                "timeout": min(_GLANCE_SECONDS, storage_timeout(sys.argv[1:]) / 4, spec.stall_timeout),
                 "worker_init_fn": partial(watch_calls, self._tell),
             }
         with _quiet():
@@ -109,7 +112,7 @@ class TorchLoader:
         self._workers += [child for child in multiprocessing.active_children() if child not in before]
         for _ in self._batches.requests:
             yield self._batch(self._next())
-        self._next()  # workers that are not persistent end when the iterator is exhausted
+        self._finish()
         self._workers = [worker for worker in self._workers if worker.is_alive()]
 
     def _batch(self, collated: Collated | FeedrateError) -> Batch:
@@ -135,7 +138,8 @@ class TorchLoader:
                 OSError,
                 EOFError,
             ) as error:  # how torch and its queues report a dead worker
-                if connection.wait([worker.sentinel for worker in self._workers], 0):
+                # A worker that hangs in the storage may be unable to end, so its death is not waited for.
+                if self._hung.poll() or connection.wait([one.sentinel for one in self._workers], 0):
                     raise self._worker_died() from None
                 if "timed out" in str(error):  # DataLoader's timeout: its workers are alive
                     if time.monotonic() >= deadline:
@@ -145,9 +149,25 @@ class TorchLoader:
                 else:
                     raise
 
+    def _finish(self) -> None:
+        """Exhaust the iterator, upon which workers that are not persistent end. Raises StorageError."""
+
+        def exhaust() -> None:
+            with suppress(RuntimeError, OSError, EOFError):  # a worker that died has delivered its batches
+                next(self._iterator, None)
+
+        # In a thread: DataLoader waits 5 s for each worker, and one that hangs in the storage does not end.
+        ending = threading.Thread(target=exhaust, daemon=True)
+        ending.start()
+        while ending.is_alive():
+            if self._hung.poll():
+                raise self._worker_died()
+            ending.join(0.1)
+
     def _worker_died(self) -> FeedrateError:
         if self._hung.poll():
             error: FeedrateError = self._hung.recv()
+            self._patience = 0.0
             return error
         return _worker_died()
 
@@ -165,7 +185,7 @@ class TorchLoader:
         shutdown = getattr(self._iterator, "_shutdown_workers", None)
         if shutdown is not None:
             threading.Thread(target=shutdown, daemon=True).start()
-        deadline = time.monotonic() + _END_SECONDS
+        deadline = time.monotonic() + self._patience
         for child in self._workers:
             child.join(max(0.0, deadline - time.monotonic()))
             child.kill()  # no other signal ends a worker that hangs in a read

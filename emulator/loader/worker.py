@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,6 +110,11 @@ class RecordReader:
     def __reduce__(self) -> tuple[object, ...]:
         return (RecordReader, (self.whole, self.files))
 
+    def close(self) -> None:
+        """Close the files that are kept open."""
+        if self._scanner is not None:
+            self._scanner.close()
+
     def load(self, request: StepRequest) -> Loaded:
         """Read the records of a step. Raises DatasetError, StorageError."""
         reads = request.portion.reads
@@ -174,6 +180,13 @@ class StepDataset(torch.utils.data.Dataset[Tensors]):
     def __reduce__(self) -> tuple[Callable[[bytes], StepDataset], tuple[bytes]]:
         # Packed, so that an error of opening files does not end the new worker while it unpickles.
         return _opened, (bytes(ForkingPickler.dumps(self.reader)),)
+
+    def close(self) -> None:
+        """Close the files that are open. Only steps of an error can be read afterwards."""
+        if isinstance(self.reader, RecordReader):
+            self.reader.close()
+        self._diary = None
+        self.reader = RankError("the worker ends")
 
     def __getitems__(self, requests: Sequence[StepRequest]) -> Collated | FeedrateError:
         """Read the only one of `requests`."""
@@ -248,3 +261,11 @@ def watch_calls(tell: Connection, worker: int) -> None:
         os._exit(error.exit_code)
 
     watch_worker(end)
+    Finalize(None, _let_go, exitpriority=0)
+
+
+def _let_go() -> None:
+    """Close the dataset's files while the watchdog runs: closing may hang as the storage does."""
+    info = torch.utils.data.get_worker_info()
+    if info is not None and isinstance(info.dataset, StepDataset):
+        info.dataset.close()

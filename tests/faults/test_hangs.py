@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from harness import build_shim, complaint, feedrate_struck
+
+from emulator.launch.process import process_state
 
 LIMIT = 3.0
 """Seconds given to --storage-timeout."""
@@ -96,7 +99,7 @@ STOPPED_LATER = {
     "run with the torch loader": ("run", "{mount}/data", *RUN, "--loader", "torch", "--out", "{out}"),
     "sweep whose OUT hangs": ("sweep", "{tiny}", *RUN, "--loader", "direct", "--out", "{mount}/out"),
     "checkpoint": ("checkpoint", "{mount}/out", "--subset", "--ranks", 2, "--scale", "1/2000", "--writes", 99,
-                   "--out", "{out}"),
+                   "--pause", "0s", "--out", "{out}"),
 }  # fmt: skip
 
 
@@ -128,7 +131,9 @@ def test_a_mount_whose_server_is_stopped(mirror, tiny, tmp_path, verb):
 def test_a_mount_whose_server_is_stopped_in_the_middle(mirror, tiny, tmp_path, verb):
     def at_work() -> bool:
         files = [path for name in ("out", "source/out") for path in (tmp_path / name).rglob("*")]
-        return any(path.suffix in (".npz", ".steps", ".part") and path.stat().st_size for path in files)
+        with suppress(FileNotFoundError):  # a temporary file has got its name
+            return any(path.suffix in (".npz", ".steps", ".part") and path.stat().st_size for path in files)
+        return False
 
     words = words_of(STOPPED_LATER[verb], mirror, tiny, tmp_path)
     expect_dead_mount(mirror, words, at_work)
@@ -141,6 +146,7 @@ def words_of(words: tuple[object, ...], mirror: Mirror, tiny: Path, work: Path) 
 def expect_dead_mount(mirror: Mirror, words: list[str], at_work: Callable[[], bool]) -> None:
     """The command ends within its deadline of 4 s, and says which call and which path did not answer."""
     command = [sys.executable, "-m", "emulator", *words, "--storage-timeout", "4s"]
+    before = memory()
     with (
         tempfile.TemporaryFile("w+") as err,
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True) as process,
@@ -152,7 +158,14 @@ def expect_dead_mount(mirror: Mirror, words: list[str], at_work: Callable[[], bo
                 assert not ended, f"it never began: {os.pread(err.fileno(), 9999, 0).decode()}"
                 time.sleep(0.1)
             mirror.process.send_signal(signal.SIGSTOP)
-            process.wait(SOON)
+            begin, family = time.monotonic(), set[int]()
+            while process.poll() is None and time.monotonic() < begin + SOON:
+                family |= descendants(process.pid)
+                time.sleep(0.1)
+            process.wait(0)
+            seconds = time.monotonic() - begin
+            time.sleep(0.5)
+            family = {pid for pid in family if process_state(pid) not in ("", "Z") or has_threads(pid)}
         except subprocess.TimeoutExpired:
             pytest.fail(f"{words} did not end")
         finally:
@@ -163,7 +176,27 @@ def expect_dead_mount(mirror: Mirror, words: list[str], at_work: Callable[[], bo
         told = err.read()
     assert process.returncode == 4, told
     assert told.count("feedrate: error:") == 1 and "Traceback" not in told, told
+    assert seconds < 14, f"limit and 10 s: {seconds:.1f} s"
+    assert not (left := memory() - before), f"left in memory: {left}"
+    named = {int(number) for number in re.findall(r"process (\d+)", told)}
+    assert family <= named, f"left behind without a word: {family - named}"
     assert re.search(rf"\w+ of {re.escape(str(mirror.mount))}\S* has not answered for \S+ s", told), told
+
+
+def memory() -> set[str]:
+    """Return what runs of feedrate have in memory."""
+    return {path.name for path in Path("/dev/shm").glob("*feedrate-*")}
+
+
+def descendants(pid: int) -> set[int]:
+    with suppress(psutil.Error):
+        return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+    return set()
+
+
+def has_threads(pid: int) -> bool:
+    """Return True if a process has threads left, though its first one has ended."""
+    return len(list(Path(f"/proc/{pid}/task").glob("*"))) > 1
 
 
 class Mirror:

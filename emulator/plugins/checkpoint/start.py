@@ -20,7 +20,7 @@ from emulator.run.comm import Quiet
 from emulator.run.world import world
 from emulator.units import counted
 
-_SWEEP_SECONDS, _SWEEP_SECONDS_OF_FAILED_STORAGE = 60.0, 3.0
+_SWEEP_SECONDS, _SWEEP_SECONDS_OF_FAILED_STORAGE = 60.0, 1.0
 """Seconds that removing leftovers may take. Storage that failed may hang."""
 
 
