@@ -200,6 +200,18 @@ class _Reader:
             key = error.what.split(" ", 1)[0]  # messages of __post_init__ begin with the field's name
             self._refuse((*path, key) if key in fields else path, _dotted((*path, error.what)), error.hint)
 
+    def facts(self, wanted: Any, value: Any, path: KeyPath) -> dict[str, Any]:
+        """Return the table `value` with the types of the TypedDict `wanted`; other keys stay as they are."""
+        if not isinstance(value, Mapping):
+            self._wrong(path, "a table", value)
+        for key in sorted(wanted.__required_keys__ - value.keys()):
+            self._refuse(path, f"the key {_dotted((*path, key))!r} is missing")
+        hints = _hints(wanted)
+        return {
+            key: self.read(hints[key], item, (*path, key)) if key in hints else item
+            for key, item in value.items()
+        }
+
     def read(self, hint: Any, value: Any, path: KeyPath) -> Any:  # complex: a branch for each kind of type
         """Return `value` as the type `hint`. Raises SpecError."""
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -207,10 +219,14 @@ class _Reader:
             return value
         if isinstance(hint, type) and is_dataclass(hint):
             return self.dataclass(hint, value, path)
+        if typing.is_typeddict(hint):
+            return self.facts(hint, value, path)
         if origin in (typing.Union, types.UnionType):  # the only union is `X | None`
             (kind,) = [argument for argument in arguments if argument is not types.NoneType]
             return None if value is None else self.read(kind, value, path)
         if origin is Annotated:
+            if typing.is_typeddict(arguments[1]):
+                return self.facts(arguments[1], value, path)
             if isinstance(value, str) and value not in _NON_FINITE:
                 try:
                     value = arguments[1](value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 from emulator import __version__
 from emulator.record.device import DeviceReads
@@ -355,6 +355,46 @@ class Checkpoint:
     """Share of sampled pages that were in the page cache just before they were read; null: not sampled."""
 
 
+class Reads(TypedDict):
+    """How samples were read."""
+
+    call: str
+    direct: bool
+    request_bytes: int
+    read_ahead_bytes: int | None
+
+
+class EnvironmentFacts(TypedDict, total=False):
+    """Facts about the machine that feedrate computes with. There are others, of any type."""
+
+    reads: Reads
+    mount: Mapping[str, str]
+    dataset_mount: Mapping[str, str]
+    out_mount: Mapping[str, str]
+    memory_bytes: int
+    memory_of_hosts: Mapping[str, int]
+    ranks_started: int
+    hosts: tuple[str, ...]
+
+
+class DatasetFacts(TypedDict, total=False):
+    """Facts about the dataset that feedrate computes with. There are others, of any type."""
+
+    files: int
+    samples: int
+    samples_per_file: int
+    bytes: int
+
+
+class WorkloadFacts(TypedDict, total=False):
+    """Sections of the workload that feedrate reads from a result."""
+
+    sample: Mapping[str, Any]
+    loader: Mapping[str, Any]
+    accelerator: Mapping[str, Any]
+    training: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """Everything about one OUT folder except its step log."""
@@ -371,15 +411,15 @@ class RunResult:
     """Command line that repeats the run."""
     label: str = ""
     """Label for people (--label)."""
-    workload: Mapping[str, Any]
+    workload: Annotated[Mapping[str, Any], WorkloadFacts]
     """The whole workload, as `dataclasses.asdict` returns it."""
-    dataset: Mapping[str, Any]
+    dataset: Annotated[Mapping[str, Any], DatasetFacts]
     """Facts about the dataset: path, files, bytes, format, recipe, seed."""
     storage: Mapping[str, Any]
     """The whole StorageSpec; `shaped_rate` not null marks emulated storage."""
     loader: str
     """Name of the loader: torch or direct."""
-    environment: Mapping[str, Any]
+    environment: Annotated[Mapping[str, Any], EnvironmentFacts]
     """Facts about the machine, versions and MPI."""
     points: tuple[Point, ...] = ()
     probe: tuple[Probe, ...] = ()

@@ -355,6 +355,10 @@ def flag_table(**changes: object) -> dict[str, object]:
         (lambda table: table.update(flags=[flag_table(valeu=1)]), "did you mean 'flags[0].value'"),
         (lambda table: table.pop("schema"), "schema"),
         (lambda table: table.update(schema=True), "schema"),
+        (lambda table: table.update(workload={"training": 3}), "workload.training must be a table"),
+        (lambda table: table.update(dataset={"files": {}}), "dataset.files must be a whole number"),
+        (lambda table: table["environment"].update(out_mount="x"), "environment.out_mount must be a table"),
+        (lambda table: table["environment"].update(reads={"call": "preadv"}), "reads.direct' is missing"),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, change, said: str) -> None:  # type: ignore[no-untyped-def]

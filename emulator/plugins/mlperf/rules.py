@@ -286,7 +286,7 @@ def _separate(subject: TrainingRuns | CheckpointRun, version: Version) -> Answer
     if not (mount and out):
         return "not recorded", None
     apart = mount.get("mount") != out.get("mount")
-    return f"{mount.get('mount') or mount['source']} and {out['mount']}", apart
+    return f"{mount.get('mount') or mount.get('source')} and {out.get('mount')}", apart
 
 
 def _runs(runs: TrainingRuns, version: Version) -> Answer:
