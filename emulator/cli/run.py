@@ -284,7 +284,7 @@ def _launch(job: TrainingJob, ranks: int, gate: options.Gate) -> NoReturn:
         with suppress(FeedrateError, OSError):
             kept.append((job.out / RESULT).is_file() and any(map(len, step_blocks(job.out))))
 
-    if briefly(look) and any(kept):  # OUT may be what hangs
+    if briefly(look, 1.0) and any(kept):  # OUT may be what hangs
         hint = shlex.join(["feedrate", "report", str(job.out)])
         if job.kind == "sweep":
             hint += "; " + shlex.join(["feedrate", "sweep", "--resume", str(job.out)]) + " goes on"

@@ -146,7 +146,6 @@ def words_of(words: tuple[object, ...], mirror: Mirror, tiny: Path, work: Path) 
 def expect_dead_mount(mirror: Mirror, words: list[str], at_work: Callable[[], bool]) -> None:
     """The command ends within its deadline of 4 s, and says which call and which path did not answer."""
     command = [sys.executable, "-m", "emulator", *words, "--storage-timeout", "4s"]
-    before = memory()
     with (
         tempfile.TemporaryFile("w+") as err,
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=err, start_new_session=True) as process,
@@ -165,6 +164,7 @@ def expect_dead_mount(mirror: Mirror, words: list[str], at_work: Callable[[], bo
             process.wait(0)
             seconds = time.monotonic() - begin
             time.sleep(0.5)
+            kept = memory_of(family)
             family = {pid for pid in family if process_state(pid) not in ("", "Z") or has_threads(pid)}
         except subprocess.TimeoutExpired:
             pytest.fail(f"{words} did not end")
@@ -177,15 +177,16 @@ def expect_dead_mount(mirror: Mirror, words: list[str], at_work: Callable[[], bo
     assert process.returncode == 4, told
     assert told.count("feedrate: error:") == 1 and "Traceback" not in told, told
     assert seconds < 14, f"limit and 10 s: {seconds:.1f} s"
-    assert not (left := memory() - before), f"left in memory: {left}"
+    assert not kept, f"left in memory: {kept}"
     named = {int(number) for number in re.findall(r"process (\d+)", told)}
     assert family <= named, f"left behind without a word: {family - named}"
     assert re.search(rf"\w+ of {re.escape(str(mirror.mount))}\S* has not answered for \S+ s", told), told
 
 
-def memory() -> set[str]:
-    """Return what runs of feedrate have in memory."""
-    return {path.name for path in Path("/dev/shm").glob("*feedrate-*")}
+def memory_of(family: set[int]) -> list[str]:
+    """Return what these processes have in memory: names hold the launcher's process id."""
+    found = Path("/dev/shm").glob("*feedrate-*")
+    return [path.name for path in found if family & set(map(int, re.findall(r"-(\d+)-", path.name)))]
 
 
 def descendants(pid: int) -> set[int]:
