@@ -386,13 +386,26 @@ class DatasetFacts(TypedDict, total=False):
     bytes: int
 
 
+class TrainingFacts(TypedDict, total=False):
+    """The section `training` of a workload."""
+
+    au_threshold: float
+
+
+class JobFacts(TypedDict, total=False):
+    """The section `job` of a workload that was recorded."""
+
+    samples: float
+
+
 class WorkloadFacts(TypedDict, total=False):
     """Sections of the workload that feedrate reads from a result."""
 
     sample: Mapping[str, Any]
     loader: Mapping[str, Any]
     accelerator: Mapping[str, Any]
-    training: Mapping[str, Any]
+    training: TrainingFacts
+    job: JobFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
