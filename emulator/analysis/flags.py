@@ -257,7 +257,8 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
 
 def read_ahead(workload: Workload) -> int:
     """Batches that a rank may have read before the first step is over."""
-    return workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size
+    queued = workload.accelerator.in_flight - 1
+    return queued + workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size
 
 
 def au_measured(steps: int, workload: Workload) -> bool:

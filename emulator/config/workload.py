@@ -145,13 +145,16 @@ class AcceleratorSpec:
     together: bool = False
     """True: all ranks take the same time for a step, as recorded from ranks that wait for each other. False:
     each rank draws its own time, and training waits for the slowest."""
+    in_flight: int = 1
+    """Most steps that are submitted to the accelerator and not done: 1 where the host waits for each step, more
+    where launches are queued and the host runs ahead, as with CUDA."""
     host_cpu_seconds: Seconds | None = None
     """CPU seconds of a step on the job's own host, for training and loading. No replay spends them.
     None: not known."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "step_seconds", "host_cpu_seconds")
-        at_least(1, self, "step_batch_size")
+        at_least(1, self, "step_batch_size", "in_flight")
         if self.compute == "empirical" and not self.quantiles:
             raise SpecError(
                 "compute = 'empirical' needs measured times", "accelerator.profile names a profile"

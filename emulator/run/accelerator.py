@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from itertools import count
 from typing import Protocol
@@ -73,21 +74,26 @@ def endless(spec: AcceleratorSpec, seed: int, rank: int) -> Iterator[float]:
 
 
 class Accelerator:
-    """Emulates compute by sleeping for each of `times`, in seconds."""
+    """Emulates compute by sleeping for each of `times`, in seconds.
 
-    def __init__(self, times: Iterator[float], clock: Clock) -> None:
+    Up to `in_flight` steps are submitted and not done; the process sleeps while the queue is full.
+    """
+
+    def __init__(self, times: Iterator[float], clock: Clock, in_flight: int = 1) -> None:
         self._times = times
         self._clock = clock
+        self._ends = deque([0.0] * in_flight, in_flight)
 
     def compute(self, begin: float) -> tuple[float, float]:
-        """Sleep until the end of the step that began at `begin`; return its nominal seconds and its end.
+        """Queue the step that begins at `begin`, and sleep until there is room for another one.
 
-        If the step should be over already, it ends now.
+        Return its nominal seconds and its end. If the step should be over already, it ends now.
         """
         nominal = next(self._times)
         # An absolute deadline: work since `begin` is hidden behind the step, as host work is behind a real
         # accelerator, and late wake-ups do not add up. 500 relative sleeps of 5 ms drifted by 97 ms on an
         # idle machine, by 2.1 s on a busy one.
         end = max(begin + nominal, self._clock.now())
-        self._clock.sleep_until(end)
+        self._ends.append(end)
+        self._clock.sleep_until(self._ends[0])
         return nominal, end

@@ -137,7 +137,9 @@ def _trained(
     workload, node = job.workload, comm.node()
     plan = job.rank_plan(dataset.manifest, number, comm.size)
     log, clock = StepLog(number, comm.rank), MonotonicClock()
-    accelerator = Accelerator(endless(workload.accelerator, plan.seed, comm.rank), clock)
+    accelerator = Accelerator(
+        endless(workload.accelerator, plan.seed, comm.rank), clock, workload.accelerator.in_flight
+    )
     spooled, due = 0, 0.0
 
     def write() -> None:

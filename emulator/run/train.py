@@ -11,6 +11,9 @@ notice later: of 100 ranks on two cores some always run late, and AU was 81 to 8
 time. That is not the storage's fault, so the columns leave it out. The log also has the times at which the
 process ran, from which `analysis.here` computes what a training on this client would get. Only a process
 that is late by more than the step delays its accelerator: that is overshoot. No delay is made up for.
+
+A process whose accelerator queues steps (`accelerator.in_flight`) takes batches while earlier steps compute.
+The log has it back from a step at the step's end, unless it is later than that.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ def train(
         meanwhile(got)  # while the accelerator computes, as host work happens in a training
         begin = max(free, batch.ready)
         nominal, computed = compute(begin)
-        woke = clock.now()
+        woke = max(computed, clock.now())
         end = computed
         if sync == "step" or (sync == "epoch" and plan.ends_epoch(number)):
             end = barrier(computed)
@@ -65,11 +68,12 @@ def train(
             compute=nominal,
             overshoot=computed - begin - nominal,
             barrier=end - computed,
-            late=clock.now() - end,
+            late=max(0.0, clock.now() - end),
             requested=batch.began - start,
             arrived=batch.ready - start,
             got=got - start,
             woke=woke - start,
         )
         free = end
+    clock.sleep_until(free)  # steps that are still queued
     return free - start

@@ -104,7 +104,7 @@ class FitModel:
             size=count.size,
             compute=count.compute,
             gates=count.gates,
-            prefetch=self.workload.loader.prefetch,
+            prefetch=self.workload.loader.prefetch + self.workload.accelerator.in_flight - 1,
             system=bound.system,
             host=bound.host,
             rank=bound.rank,
