@@ -11,6 +11,7 @@ from emulator.plugins.recorder.steps import (
     from_batch_to_batch,
     less_reading,
     pace_of,
+    queued,
     settled,
     step_cpu,
     step_time,
@@ -136,3 +137,40 @@ def test_steps_that_were_traced_count_only_where_there_are_too_few_others():
     assert from_batch_to_batch(table[table["traced"] == 1]) == pytest.approx(0.2)
     found = step_time([table[:25]], warmup=5)
     assert found is not None and found.traced
+
+
+def asynchronous(seed: int, load: float, device: float = 0.05, every: int = 20, synchronous: float = 0.0):
+    """Steps of a job whose host submits steps, and waits for the accelerator `every` steps."""
+    random = np.random.default_rng(seed)
+    found, now, free, arrives, taken = Track(0), 0.0, 0.0, [], []
+    for number in range(400):
+        room = now if number < 5 else taken[number - 4]  # four batches ahead
+        arrives.append(max(arrives[-1] if arrives else 0.0, room) + load * random.uniform(0.6, 1.4))
+        got = max(now, arrives[-1])
+        taken.append(got)
+        found.add(0, number, 4, int(got == now), int(1e9 * now), int(1e9 * got), number + 3, 0)
+        now = got + random.uniform(0.001, 0.002)
+        free = max(free, now) + random.normal(device, 0.02 * device)
+        if number % every == every - 1:
+            now = now + synchronous if synchronous else max(now, free)
+    found.ends[0] = int(1e9 * now)
+    return found.table()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("load", [0.015, 0.03, 0.04])
+def test_a_host_that_runs_ahead_shows_its_accelerators_time_between_waits(seed, load):
+    found = step_time([asynchronous(seed, load)], warmup=20)
+    assert found is not None and not found.bound and found.in_flight == 20
+    assert found.seconds == pytest.approx(0.05, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_long_step_of_the_hosts_own_is_no_queue(seed):
+    assert queued([asynchronous(seed, 0.03, synchronous=1.0)], warmup=20) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_accelerator_that_waits_for_data_gives_no_time(seed):
+    found = step_time([asynchronous(seed, 0.08)], warmup=20)
+    assert found is None or found.in_flight == 1

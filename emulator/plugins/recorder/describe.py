@@ -120,6 +120,7 @@ def describe(observation: Observation, name: str) -> Described:
             compute="empirical" if step.quantiles else "constant",
             quantiles=step.quantiles or None,
             together=ranks > 1,
+            in_flight=step.in_flight,
             host_cpu_seconds=loader.cpu_seconds or None,
         ),
         training=TrainingSpec(epochs=max(1, min(5, loader.epochs)), sync="step"),
@@ -249,6 +250,8 @@ def step_words(step: StepTime) -> str:
         )
     if step.in_turn:
         return f"mean of {step.steps} steps, between which the job reads: {step.waited:.0%} of the time"
+    if step.in_flight > 1:
+        return f"the host runs ahead of its accelerator and waits for it every {step.in_flight} steps"
     traced = ", while reads were traced, which takes time: run a longer stretch" if step.traced else ""
     return f"mean of {step.steps} steps of {step.all_steps} at which no batch was waited for{traced}"
 

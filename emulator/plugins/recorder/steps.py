@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,8 @@ class StepTime:
     """Share of the recorded time in which the job waited for a batch."""
     traced: bool = False
     """True: too few steps came after the tracing of reads: these are longer than the job's."""
+    in_flight: int = 1
+    """Steps from one wait of the host for its accelerator to the next, during which it runs ahead."""
     in_turn: bool = False
     """True: the job reads and computes in turn, so that a step is all that is between two batches."""
     quantiles: tuple[float, ...] = ()
@@ -239,6 +242,52 @@ def _alone(table: Table) -> NDArray[np.bool_]:
     return whole & usual & (table["other_wait"] <= _SMALL * typical)
 
 
+_PERIODS = 5
+"""Fewer stretches than these between waits of the host for its accelerator tell nothing."""
+_OPPOSED = -0.5
+"""Correlation and slope of a wait against the time before it, at most, where both make up one time."""
+
+
+def queued(tables: Sequence[Table], warmup: int) -> tuple[float, int] | None:
+    """Return seconds of a step on an accelerator that queues steps, and the steps between waits for it.
+
+    Between two waits the host submits steps in little time, or as fast as batches come; then it waits for the
+    accelerator to end them. That wait is the shorter, the longer the host took before it: both together are
+    the accelerator's time. A host that computes, validates or saves has a long step of its own time instead,
+    whatever came before. None: the latter, or it cannot be told.
+    """
+    found = []
+    for table in tables:
+        table = untraced(table[warmup:])
+        cycle, between = table["wait"] + table["between"], table["between"]
+        whole = ~np.isnan(between)
+        if np.count_nonzero(whole) < FEW:
+            continue
+        long = np.flatnonzero(whole & (between > 2 * float(cycle[whole].mean())))
+        for before, last in pairwise(long.tolist()):
+            part = table[before + 1 : last + 1]
+            if part["epoch"][0] != table["epoch"][before] or part["epoch"][-1] != part["epoch"][0]:
+                continue
+            # The accelerator has nothing to do until the first batch has come.
+            total = float((part["wait"] + part["between"]).sum() - part["wait"][0])
+            wait = float(part["between"][-1])
+            if part["other_wait"].any() or wait < 2 * total / len(part):
+                continue  # its queue may have run empty
+            found.append((len(part), total, wait))
+    if len(found) < _PERIODS:
+        return None
+    steps, totals, waits = np.array(found).T
+    usual = int(np.median(steps))
+    alike = steps == usual
+    totals, waits = totals[alike], waits[alike]
+    before_it = totals - waits
+    if usual < 2 or len(totals) < max(_PERIODS, len(steps) / 2) or not waits.std() or not before_it.std():
+        return None
+    opposed = float(np.corrcoef(before_it, waits)[0, 1])
+    slope = opposed * float(waits.std() / before_it.std())
+    return (float(totals.mean()) / usual, usual) if max(opposed, slope) <= _OPPOSED else None
+
+
 def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: int = FEW) -> StepTime | None:
     """What a step takes, from the steps of all ranks after `warmup` of each; None: too few were seen.
 
@@ -287,6 +336,15 @@ def step_time(tables: Sequence[Table], warmup: int, in_turn: bool = False, few: 
     waited = float(np.concatenate(waits).sum() / cycles.sum()) if cycles.sum() else 0.0
     if len(cycles) < few:
         return None
+    if not in_turn and (ahead := queued(tables, warmup)):
+        return StepTime(
+            seconds=ahead[0],
+            in_flight=ahead[1],
+            steps=len(cycles),
+            all_steps=len(cycles),
+            waited=waited,
+            traced=traced,
+        )
     if len(times) < few:
         return StepTime(
             seconds=float(cycles.mean()),
