@@ -73,7 +73,8 @@ def _checked(written: Written, watch: Watch) -> Written:
     with scratch() as (folder, _), live.silent():
         data, out = folder / "data", folder / "out"
         files = _link(watch.files(loader.settings), data, described.workload)
-        ahead, batch = described.workload.loader.prefetch, described.workload.loader.batch_size
+        batch = described.workload.loader.batch_size
+        ahead = described.workload.loader.prefetch + described.workload.accelerator.in_flight - 1
         epoch = files * described.workload.sample.samples_per_file // (ranks * batch)
         if epoch < 2:
             raise SpecError("the files that were seen are too few for two steps", "raise --traced-steps")
