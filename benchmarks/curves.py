@@ -238,11 +238,6 @@ class Trial:
         low, _, high = self.belief.n_au
         return low * (1 - slack) <= self.curve.knee() <= high * (1 + slack)
 
-    @property
-    def effort(self) -> float:
-        """Time of all runs in units of a run that never waits, every rank doing the same number of steps."""
-        return sum(1 / run.efficiency for run in self.runs)
-
 
 def trial_random(
     name: str, variation: float, number: int, limits: tuple[float, float] = LIMITS

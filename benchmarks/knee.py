@@ -4,7 +4,6 @@
     python benchmarks/knee.py --searches 10 --only cliff --only drifting
     python benchmarks/knee.py --first 1000       # other knees and variation than the method was tuned on
     python benchmarks/knee.py --held-out         # families that nobody looked at while it was made
-    python benchmarks/knee.py --cost step        # counts beyond the knee are dear (analysis.search.step_cost)
 
 Curves, variations and searches: curves.py. A sweep is told a maximum of 4096, and
 limits C / r are drawn between 20 and 1200, but where a row says otherwise. How many runs a precision takes
@@ -50,7 +49,7 @@ from curves import (
 )
 
 from emulator.analysis.knee import find_knee
-from emulator.analysis.search import KneeSearch, run_cost, step_cost
+from emulator.analysis.search import KneeSearch
 from emulator.record.result import Point
 
 HEAD = """\
@@ -135,9 +134,9 @@ def point(ranks: int, efficiency: float) -> Point:
     )  # fmt: skip
 
 
-def outcome(number: int, row: Row, cost: str) -> Outcome:
+def outcome(number: int, row: Row) -> Outcome:
     truth, random = trial_random(row.curve, row.sd, number, row.limits)
-    search = KneeSearch(maximum=row.maximum, cost=step_cost if cost == "step" else run_cost)
+    search = KneeSearch(maximum=row.maximum)
     begin = time.process_time()
     found = searched(truth, row.variation(random, row.sd), search)
     seconds = (time.process_time() - begin) / len(found.runs)
@@ -177,7 +176,6 @@ def main() -> None:
         "--held-out", action="store_true", help="only families that the method was not made on"
     )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--cost", choices=("run", "step"), default="run")
     options = parser.parse_args()
     print(HEAD)
     begin = time.monotonic()
@@ -186,7 +184,7 @@ def main() -> None:
             if options.only and not any(part in row.name for part in options.only):
                 continue
             numbers = range(options.first, options.first + options.searches)
-            job = partial(outcome, row=row, cost=options.cost)
+            job = partial(outcome, row=row)
             print(line(row, list(pool.map(job, numbers, chunksize=4))), flush=True)
     print(f"{time.monotonic() - begin:.0f} s")
 

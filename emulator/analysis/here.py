@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.analysis.parts import WHOLE, Floats, Whole, least
-from emulator.analysis.throughput import durations
+from emulator.analysis.throughput import durations, table
 from emulator.record.steps import Steps
 
 
@@ -41,14 +41,11 @@ def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHO
     count, without = over.sum(np.array([len(steps), unknown.sum()], np.float64))
     if not count or without:
         return None
-    ordered = steps[np.argsort(steps["rank"], kind="stable")]
-    counts = np.unique(ordered["rank"], return_counts=True)[1]
-    first = np.cumsum(counts) - counts
-    shortest = int(least(over, np.array([counts.min()], np.float64))[0])
-    log = ordered[first + np.arange(shortest)[:, None]]  # shape (steps, ranks)
+    log = table(steps, over)
+    ranks = log.shape[1]
     end = log["begin"] + durations(log)
     went_on = end + log["late"]
-    asked = np.concatenate([np.zeros((1, len(counts))), went_on[:-1]])
+    asked = np.concatenate([np.zeros((1, ranks)), went_on[:-1]])
     arrived = np.where(np.isnan(log["arrived"]), log["begin"] + log["wait"], log["arrived"])
     handed = np.maximum(0.0, log["got"] - np.maximum(asked, arrived))
     overslept = np.maximum(0.0, log["woke"] - (end - log["barrier"]))
@@ -77,7 +74,7 @@ def here(steps: Steps, sync: Literal["step", "epoch", "none"], over: Whole = WHO
     done = np.maximum(free, came) + cost
     after = np.where(gates[:, None], ends + woken, done)
     begin = done - log["compute"] - overslept
-    log["begin"] = np.concatenate([np.zeros((1, len(counts))), after[:-1]])
+    log["begin"] = np.concatenate([np.zeros((1, ranks)), after[:-1]])
     log["wait"], log["overshoot"] = begin - log["begin"], overslept
     log["barrier"], log["late"] = after - done, woken
     log["got"], log["woke"] = begin, done

@@ -1,17 +1,8 @@
 """The posterior of the knee after some runs, over families of curves that saturate, on a grid.
 
-The families, as efficiency against ln(N / K); K is the scale in processes:
-
-    soft     (1 - d) (1 + x^p)^(-1/p) / (1 + k max(0, x - 1))    x = N / K
-    usl      (1 - d) / (1 + q x / 2 + (1 - q) x^2)
-
-`soft` is the p-norm of "N processes at their own rate" and "the limit K": p large is a hard roofline, p = 1
-a rectangular hyperbola; k > 0 declines beyond the limit. `usl` is Gunther's universal scalability law (1993)
-with contention q and coherency 1 - q. d is what a process loses even when alone: latency that nothing hides.
-Everything depends on N / K alone, so knee, onset and saturation of a shape are constants times K.
-
-A hypothesis is a scale K, log-uniform, and a shape. With y = ln(measured efficiency), m = ln(efficiency of
-the hypothesis) and N_AU its knee, the runs are, in the order in which they were run,
+A hypothesis is a scale K, log-uniform, and a shape (`emulator.analysis.families`). With y = ln(measured
+efficiency), m = ln(efficiency of the hypothesis) and N_AU its knee, the runs are, in the order in which they
+were run,
 
     y - m = error of the run (`emulator.analysis.variation`) + DISCREPANCY ln(N / N_AU) x something normal
 
@@ -20,9 +11,8 @@ far away, so far runs count less (model discrepancy, Kennedy and O'Hagan 2001).
 
 Where no family describes the runs (a cliff, a limit that is met twice), their best fit is wrong and narrow.
 `emulator.analysis.crossing` therefore stands beside them, whose only claim is that efficiency crosses the
-threshold once. Each is weighted by its evidence: curves where they fit, since they need
-fewer runs; the bare crossing where runs contradict all of them. With curves alone a cliff at 50 was said to
-be at 44.
+threshold once. Each is weighted by its evidence: curves where they fit, since they need fewer runs; the bare
+crossing where runs contradict all of them. With curves alone a cliff at 50 was said to be at 44.
 """
 
 from __future__ import annotations
@@ -30,29 +20,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.analysis.crossing import Crossings, crossings
+from emulator.analysis.families import (
+    LOWEST,
+    Indices,
+    crossing_ratios,
+    grid_log_efficiency,
+    log_efficiency,
+    saturation_ratios,
+    shapes,
+)
 from emulator.analysis.parts import Floats
 from emulator.analysis.variation import DEVIATIONS, DRIFTS, SHOWN, Singles, likelihood
-
-Indices = NDArray[np.intp]
-
-SHARPNESS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0, 20.0, 60.0)
-"""p of `soft`: a geometric grid, on purpose not the round numbers that tests use."""
-DECLINE = (0.0, 0.2, 0.45, 1.0)
-"""k of `soft`, for p >= 2."""
-CONTENTION = (0.0, 0.3, 0.6, 0.85)
-"""q of `usl`."""
-OVERHEAD = (0.0, 0.01, 0.025, 0.05, 0.08, 0.15)
-"""d of both."""
-LOWEST, HIGHEST = -12.0, 9.0
-"""ln(N / K) that is looked at."""
-TABLE_STEP = 0.005
-"""Step of ln(N / K) in which curves are tabulated."""
 
 DISCREPANCY = 0.03
 """Relative error of the families per e-fold away from the knee, up to two e-folds."""
@@ -64,111 +46,6 @@ CLIP = 0.15
 """Error of a run, in logarithms, beyond which it does not count in that rough posterior."""
 CURVELESS = 0.05
 """Probability, before any run, that no family describes the system."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shapes:
-    """Every shape of the grid, column by column; a shape's number is its row."""
-
-    soft: NDArray[np.bool_]
-    power: Floats
-    """p of `soft`, q of `usl`."""
-    decline: Floats
-    """k of `soft`; 0 for `usl`."""
-    overhead: Floats
-    """d."""
-    log_prior: Floats
-    """A decline is half as likely as none; overhead is less likely the larger, exp(-d / 0.025):
-    a process alone is expected to come near its ideal rate."""
-
-    def __len__(self) -> int:
-        return len(self.power)
-
-
-@cache
-def shapes() -> Shapes:
-    """The grid, about 230 shapes."""
-    soft = [(True, p, k) for p in SHARPNESS for k in (DECLINE if p >= 2 else (0.0,))]
-    usl = [(False, q, 0.0) for q in CONTENTION]
-    rows = [(*row, d) for row in soft + usl for d in OVERHEAD]  # overhead runs fastest
-    kind, power, decline, overhead = (np.array(column) for column in zip(*rows, strict=True))
-    prior = -math.log(2) * (decline > 0) - overhead / 0.025
-    prior -= math.log(np.exp(prior).sum())
-    return Shapes(soft=kind.astype(bool), power=power, decline=decline, overhead=overhead, log_prior=prior)
-
-
-def _log_bare(u: Floats, curve: Indices) -> Floats:
-    """ln efficiency at u = ln(N / K) of shapes without overhead; the first of each OVERHEAD are numbered."""
-    grid, first = shapes(), curve * len(OVERHEAD)
-    soft, power = grid.soft[first], grid.power[first]
-    x = np.exp(u)
-    p = np.where(soft, power, 1.0)
-    q = np.where(soft, 0.0, power)
-    steep = p * u
-    bend = np.where(steep > 30, steep, np.log1p(np.exp(np.minimum(steep, 30.0)))) / p
-    bend += np.log1p(grid.decline[first] * np.maximum(0.0, x - 1))
-    return np.asarray(-np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x))))
-
-
-@cache
-def _table() -> tuple[Floats, Floats]:
-    """Curves without overhead, shape (ln(N / K) in steps of TABLE_STEP, curves), and their differences.
-
-    Straight lines between its rows are off by less than 10^-4, and several times faster than the functions.
-    """
-    u = np.arange(LOWEST, HIGHEST + TABLE_STEP, TABLE_STEP)
-    rows = _log_bare(u[:, None], np.arange(len(shapes()) // len(OVERHEAD))[None, :])
-    return rows, np.diff(rows, axis=0, append=rows[-1:])
-
-
-def _place(u: Floats) -> tuple[Indices, Floats]:
-    """Row of the table before u = ln(N / K), and the part of the way to the next row."""
-    place = (np.clip(u, LOWEST, HIGHEST) - LOWEST) / TABLE_STEP
-    row = place.astype(np.intp)
-    return row, place - row
-
-
-def log_efficiency(ratio: Floats, shape: Indices) -> Floats:
-    """ln efficiency at ratio = ln(N / K) for the numbered shapes; `ratio` broadcasts against `shape`."""
-    rows, steps = _table()
-    (row, part), curve = _place(ratio), shape // len(OVERHEAD)
-    return np.asarray(rows[row, curve] + part * steps[row, curve] + np.log1p(-shapes().overhead[shape]))
-
-
-def grid_log_efficiency(log_n: float, log_scales: Floats, which: Indices) -> Floats:
-    """ln efficiency at one count for every scale x shape, flat, the shape running fastest.
-
-    Shapes that differ only in overhead share one curve: looked up once, a sixth of the work.
-    """
-    rows, steps = _table()
-    row, part = _place(log_n - log_scales)
-    first, member = np.unique(which // len(OVERHEAD), return_inverse=True)
-    curve = rows[row[:, None], first] + part[:, None] * steps[row[:, None], first]
-    loss = np.log1p(-shapes().overhead[which])
-    return np.asarray(curve[:, member] + loss).ravel()
-
-
-@cache
-def crossing_ratios(threshold: float) -> Floats:
-    """ln(N / K) where each shape falls through `threshold`; LOWEST when it is never above.
-
-    Every shape is non-increasing in N, so bisection finds it.
-    """
-    shape = np.arange(len(shapes()))
-    low, high = np.full(len(shape), LOWEST), np.full(len(shape), HIGHEST)
-    for _ in range(50):
-        middle = (low + high) / 2
-        above = log_efficiency(middle, shape) >= math.log(threshold)
-        low, high = np.where(above, middle, low), np.where(above, high, middle)
-    return low
-
-
-@cache
-def saturation_ratios() -> Floats:
-    """ln(C / (r K)) of each shape, C its largest throughput: maximum of ln x + ln efficiency on a grid."""
-    shape = np.arange(len(shapes()))
-    u = np.linspace(-3, HIGHEST, 1200)[:, None]
-    return np.asarray((log_efficiency(u, shape[None, :]) + u).max(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,7 +170,7 @@ def posterior(
     bounds = math.log(0.5), math.log(4 * maximum)
     scales, which = np.linspace(*bounds, SCALES), np.arange(len(shapes()))
     for weigh in (_roughly, _fully, _fully, _fully):
-        found, evidence = weigh(log_n, log_y, loose, threshold, scales, which)
+        found, evidence = weigh(_grid(log_n, log_y, loose, threshold, scales, which), threshold)
         scales = _closer(found, scales, bounds)
         mass = np.bincount(found.shape, weights=found.weight, minlength=len(shapes()))
         which = np.flatnonzero(mass > 1e-5)
@@ -328,36 +205,52 @@ def _closer(found: Posterior, scales: Floats, bounds: tuple[float, float]) -> Fl
     return np.unique(np.concatenate(grids))
 
 
-def _roughly(
-    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
-) -> tuple[Posterior, float]:
-    """A rough posterior on scales x shapes, to refine the grid by; without deviation and evidence."""
-    log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
-    prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
-    rough = _rough(*_misfit(log_n, log_y, loose, threshold, scales, which), prior)
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Scales x shapes, flat, the shape running fastest, and the runs' residuals against each."""
+
+    log_scale: Floats
+    shape: Indices
+    log_prior: Floats
+    off: Singles
+    """ln measured / hypothesis, shape (runs, hypotheses)."""
+    far: Singles
+    """Variance of the discrepancy, and of `loose`, of the same shape."""
+
+    def part(self, keep: Indices) -> _Grid:
+        """The hypotheses `keep` alone."""
+        return _Grid(
+            self.log_scale[keep], self.shape[keep], self.log_prior[keep], self.off[:, keep], self.far[:, keep]
+        )
+
+    def posterior(self, threshold: float, cautious: HypothesisWeights, shown: HypothesisWeights) -> Posterior:
+        return Posterior(
+            threshold=threshold,
+            log_scale=self.log_scale,
+            shape=self.shape,
+            crossings=None,
+            cautious=cautious,
+            shown=shown,
+        )
+
+
+def _roughly(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
+    """A rough posterior to refine the grid by; without deviation and evidence."""
+    rough = _rough(grid)
     weight = np.exp(rough - rough.max(axis=1, keepdims=True)).sum(axis=0)
     unknown = np.zeros_like(weight)
     weights = HypothesisWeights(
         weight=weight / weight.sum(), ahead=unknown, loose=unknown, deviation=math.nan, drift=math.nan
     )
-    found = Posterior(
-        threshold=threshold, log_scale=log_scale, shape=shape, crossings=None, cautious=weights, shown=weights
-    )
-    return found, math.nan
+    return grid.posterior(threshold, weights, weights), math.nan
 
 
-def _fully(
-    log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
-) -> tuple[Posterior, float]:
-    """The posterior on scales x shapes, and its log evidence: the likelihood integrated over ln K."""
-    log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
-    prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
-    off, far = _misfit(log_n, log_y, loose, threshold, scales, which)
-    rough = _rough(off, far, prior)
-    keep = (rough > rough.max(axis=1, keepdims=True) - KEEP).any(axis=0)
-    log_scale, shape = log_scale[keep], shape[keep]
-    runs = likelihood(off[:, keep], far[:, keep])
-    joint = runs.log + prior[keep]
+def _fully(grid: _Grid, threshold: float) -> tuple[Posterior, float]:
+    """The posterior, and its log evidence: the likelihood integrated over ln K."""
+    rough = _rough(grid)
+    grid = grid.part(np.flatnonzero((rough > rough.max(axis=1, keepdims=True) - KEEP).any(axis=0)))
+    runs = likelihood(grid.off, grid.far)
+    joint = runs.log + grid.log_prior
     most = float(joint.max())
     joint = np.exp(joint - most)
     evidence = most + math.log(joint.sum())
@@ -375,35 +268,29 @@ def _fully(
 
     less = SHOWN / (1 - SHOWN) * (1 - DRIFTS) / DRIFTS
     other_prior = np.repeat([1.0, less], [len(DEVIATIONS), len(joint) - len(DEVIATIONS)])
-    found = Posterior(
-        threshold=threshold,
-        log_scale=log_scale,
-        shape=shape,
-        crossings=None,
-        cautious=weights(joint),
-        shown=weights(joint * other_prior[:, None]),
-    )
-    return found, evidence
+    return grid.posterior(threshold, weights(joint), weights(joint * other_prior[:, None])), evidence
 
 
-def _rough(off: Singles, far: Singles, log_prior: Floats) -> Floats:
+def _rough(grid: _Grid) -> Floats:
     """A cheap log posterior, to drop hypotheses that are too unlikely to be weighed with every deviation.
 
     Two rows: Gaussian, with a deviation of about 1 % (two degrees of freedom) integrated out; and the same
     without the error that all runs share, which drift would explain. Errors beyond CLIP do not count.
     """
-    off = np.clip(off, -CLIP, CLIP)
-    variance = 1e-4 + far
+    off = np.clip(grid.off, -CLIP, CLIP)
+    variance = 1e-4 + grid.far
     squares, shared = (off * off / variance).sum(axis=0), (off / variance).sum(axis=0)
     together = squares - shared**2 / ((1 / variance).sum(axis=0) + 1 / CLIP**2)
     fit = 0.5 * (2 + len(off)) * np.log(2 + np.maximum(np.array([squares, together]), 0.0))
-    return np.asarray(log_prior - fit - 0.5 * np.log(variance).sum(axis=0))
+    return np.asarray(grid.log_prior - fit - 0.5 * np.log(variance).sum(axis=0))
 
 
-def _misfit(
+def _grid(
     log_n: Floats, log_y: Floats, loose: Floats, threshold: float, scales: Floats, which: Indices
-) -> tuple[Singles, Singles]:
-    """Residuals and the variance of the discrepancy, each of shape (runs, scales x shapes)."""
+) -> _Grid:
+    """The grid of `scales`, ln K, and of the numbered shapes."""
+    log_scale, shape = np.repeat(scales, len(which)), np.tile(which, len(scales))
+    prior = shapes().log_prior[shape] + np.repeat(np.log(np.gradient(scales)), len(which))
     ratio = crossing_ratios(threshold)[which]
     knee = (scales[:, None] + np.where(ratio > LOWEST, ratio, 0.0)).ravel()
     off, far = (np.empty((len(log_n), len(knee)), dtype=np.float32) for _ in range(2))
@@ -414,4 +301,4 @@ def _misfit(
         for run in np.flatnonzero(index == i):
             off[run] = log_y[run] - curve
             far[run] = away + loose[run]
-    return off, far
+    return _Grid(log_scale, shape, prior, off, far)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.analysis.families import Indices
 from emulator.analysis.parts import Floats
 from emulator.analysis.posterior import (
     DISCREPANCY,
     HypothesisWeights,
-    Indices,
     Posterior,
     posterior,
     weighted_quantiles,
@@ -46,26 +46,9 @@ class CountRun:
     """Upper bound of what the client lost: efficiency may have been higher by up to this."""
 
 
-Cost = Callable[[int, float], float]
-"""Relative cost of a run, from its count and the efficiency that is expected there."""
-
-
-def run_cost(ranks: int, efficiency: float) -> float:
-    """Nearly the same for every run, so that there are few; dear only where steps take 30 times as long.
-
-    With the same number of steps per rank, a run's time is in proportion to 1 / efficiency. On synthetic
-    curves, 30 + 1 / efficiency leads to as few runs as a constant, without one that crawls.
-    """
-    return 30.0 + 1.0 / efficiency
-
-
-def step_cost(ranks: int, efficiency: float) -> float:
-    """Time of the steps, 1 / efficiency, and as much again to start: the knee is approached from below.
-
-    For storage that must not be driven far past its knee; takes one to three runs more.
-    """
-    return 1.0 + 1.0 / efficiency
-
+DEAR = 30.0
+"""Relative cost of a run besides its steps: nearly the same everywhere, so that there are few runs, and more
+only where steps take 30 times as long."""
 
 BUT_DRIFT = "and wider by the drift that may be there unseen"
 """The interval that is shown allows for drift that runs so near in time cannot show (`Belief.width`)."""
@@ -84,7 +67,6 @@ class KneeSearch:
     max_runs: int = 20
     min_runs: int = 6
     """Runs before a narrow interval is believed."""
-    cost: Cost = run_cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +215,7 @@ def _gains(search: KneeSearch, now: Belief, weights: HypothesisWeights) -> tuple
     variance = weights.deviation**2 + float(weights.loose[keep].mean())
     far = DISCREPANCY * np.minimum(np.abs(np.log(counts) - knee.mean()), 2.0)
     gain = common**2 / (curves.var(axis=1) + variance + far**2)
-    cost = np.array([search.cost(int(n), math.exp(e)) for n, e in zip(counts, mean, strict=True)])
+    # With the same number of steps per rank, the time of a run's steps is in proportion to 1 / efficiency.
+    cost = DEAR + 1 / np.exp(mean)
     best = int(np.argmax(gain / cost))
     return counts, gain / cost, 1 - float(gain[best]) / max(float(knee.var()), 1e-12)

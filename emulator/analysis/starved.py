@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from emulator.analysis.flags import UNEVEN
 from emulator.analysis.parts import WHOLE, Floats, Whole, least
+from emulator.analysis.throughput import table
 from emulator.record.result import Starved
 from emulator.record.schedstat import Stretch
 from emulator.record.steps import Steps
@@ -51,7 +52,7 @@ def starved(
     (`analysis.here`), `ranks` the accounts in rank order. The first step of a rank is left out: it waits for
     a pipeline that is still empty.
     """
-    logged = _table(steps, over)
+    logged = _later(steps, over)
     if played is None:
         felt = logged.copy()
         felt["late"] = 0.0
@@ -61,7 +62,7 @@ def starved(
         played["barrier"] -= played["late"]
         late_after = played["late"].reshape(len(np.unique(played["rank"])), -1)
         late_after[:, 1:], late_after[:, 0] = late_after[:, :-1].copy(), 0.0
-        felt = _table(played, over)
+        felt = _later(played, over)
     logged, felt = logged[: len(felt)], felt[: len(logged)]
     waited, woken, barrier = logged["wait"].sum(axis=0), felt["late"], felt["barrier"]
     lost = felt["wait"] + felt["overshoot"] + woken
@@ -85,14 +86,10 @@ def starved(
     return found, dict(zip(names, map(_shares, by_host), strict=True))
 
 
-def _table(steps: Steps, over: Whole) -> Steps:
-    """The steps of each rank but the first, shape (steps, ranks), as many as all ranks have."""
-    ordered = steps[np.argsort(steps["rank"], kind="stable")]
-    counts = np.unique(ordered["rank"], return_counts=True)[1]
-    first = np.cumsum(counts) - counts
-    shortest = int(least(over, np.array([counts.min()], np.float64))[0])
-    table: Steps = ordered[first + np.arange(min(1, shortest - 1), shortest)[:, None]]
-    return table
+def _later(steps: Steps, over: Whole) -> Steps:
+    """The steps of each rank but the first, shape (steps, ranks); that one where there is no other."""
+    rows = table(steps, over)
+    return rows[min(1, len(rows) - 1) :]
 
 
 def _own(rank: RankAccount, waited: float, late: float, woken: float) -> Floats:

@@ -102,6 +102,19 @@ def _chosen(steps: Steps, wanted: NDArray[np.bool_], over: Whole) -> Steps:
     return chosen
 
 
+def table(steps: Steps, over: Whole = WHOLE) -> Steps:
+    """The steps of each rank, shape (steps, ranks): as many as all ranks have.
+
+    Of a run that was cut off, the later steps of some ranks are left out.
+    """
+    ordered = steps[np.argsort(steps["rank"], kind="stable")]
+    counts = np.unique(ordered["rank"], return_counts=True)[1]
+    first = np.cumsum(counts) - counts
+    shortest = int(least(over, np.array([counts.min()], np.float64))[0])
+    rows: Steps = ordered[first + np.arange(shortest)[:, None]]
+    return rows
+
+
 def throughput(steps: Steps, over: Whole = WHOLE) -> Throughput:
     """Throughput and AU over `steps` of one point, by the formulas at the top of this module."""
     ranks, rank = np.unique(steps["rank"], return_inverse=True)

@@ -6,7 +6,8 @@ from curves import curve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.analysis.posterior import log_efficiency, posterior, shapes
+from emulator.analysis.families import log_efficiency, shapes
+from emulator.analysis.posterior import posterior
 
 
 def test_every_shape_falls_from_at_most_one():

@@ -6,7 +6,7 @@ from curves import FORMS, Trial, curve, trial, trial_random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.analysis.search import CountRun, KneeSearch, Stop, believe, next_count, runs_left, step_cost
+from emulator.analysis.search import CountRun, KneeSearch, Stop, believe, next_count, runs_left
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +67,6 @@ def test_runs_that_vary_much_end_wide_and_say_so():
     assert "10 runs" in found.stop.reason
     assert found.belief.width > 0.15
     assert found.covers()
-
-
-def test_dear_counts_are_avoided():
-    truth, cheap = curve("collapse", 60.0), []
-    for cost in (step_cost, lambda ranks, efficiency: 1.0):
-        found = trial(truth, 0.01, np.random.default_rng(11), KneeSearch(maximum=4096, cost=cost))
-        cheap.append(found.effort)
-    assert cheap[0] < cheap[1]
 
 
 def test_a_wish_can_be_predicted():

@@ -1,0 +1,141 @@
+"""Families of curves that saturate: efficiency against u = ln(N / K), K the scale in processes.
+
+    soft     (1 - d) (1 + x^p)^(-1/p) / (1 + k max(0, x - 1))    x = N / K
+    usl      (1 - d) / (1 + q x / 2 + (1 - q) x^2)
+
+`soft` is the p-norm of "N processes at their own rate" and "the limit K": p large is a hard roofline, p = 1
+a rectangular hyperbola; k > 0 declines beyond the limit. `usl` is Gunther's universal scalability law (1993)
+with contention q and coherency 1 - q. d is what a process loses even when alone: latency that nothing hides.
+Everything depends on N / K alone, so knee and saturation of a shape are constants times K.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.analysis.parts import Floats
+
+Indices = NDArray[np.intp]
+
+SHARPNESS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0, 20.0, 60.0)
+"""p of `soft`: a geometric grid, on purpose not the round numbers that tests use."""
+DECLINE = (0.0, 0.2, 0.45, 1.0)
+"""k of `soft`, for p >= 2."""
+CONTENTION = (0.0, 0.3, 0.6, 0.85)
+"""q of `usl`."""
+OVERHEAD = (0.0, 0.01, 0.025, 0.05, 0.08, 0.15)
+"""d of both."""
+LOWEST, HIGHEST = -12.0, 9.0
+"""ln(N / K) that is looked at."""
+TABLE_STEP = 0.005
+"""Step of ln(N / K) in which curves are tabulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Every shape of the grid, column by column; a shape's number is its row."""
+
+    soft: NDArray[np.bool_]
+    power: Floats
+    """p of `soft`, q of `usl`."""
+    decline: Floats
+    """k of `soft`; 0 for `usl`."""
+    overhead: Floats
+    """d."""
+    log_prior: Floats
+    """A decline is half as likely as none; overhead is less likely the larger, exp(-d / 0.025):
+    a process alone is expected to come near its ideal rate."""
+
+    def __len__(self) -> int:
+        return len(self.power)
+
+
+@cache
+def shapes() -> Shapes:
+    """The grid, about 230 shapes."""
+    soft = [(True, p, k) for p in SHARPNESS for k in (DECLINE if p >= 2 else (0.0,))]
+    usl = [(False, q, 0.0) for q in CONTENTION]
+    rows = [(*row, d) for row in soft + usl for d in OVERHEAD]  # overhead runs fastest
+    kind, power, decline, overhead = (np.array(column) for column in zip(*rows, strict=True))
+    prior = -math.log(2) * (decline > 0) - overhead / 0.025
+    prior -= math.log(np.exp(prior).sum())
+    return Shapes(soft=kind.astype(bool), power=power, decline=decline, overhead=overhead, log_prior=prior)
+
+
+def _log_bare(u: Floats, curve: Indices) -> Floats:
+    """ln efficiency at u = ln(N / K) of shapes without overhead; the first of each OVERHEAD are numbered."""
+    grid, first = shapes(), curve * len(OVERHEAD)
+    soft, power = grid.soft[first], grid.power[first]
+    x = np.exp(u)
+    p = np.where(soft, power, 1.0)
+    q = np.where(soft, 0.0, power)
+    steep = p * u
+    bend = np.where(steep > 30, steep, np.log1p(np.exp(np.minimum(steep, 30.0)))) / p
+    bend += np.log1p(grid.decline[first] * np.maximum(0.0, x - 1))
+    return np.asarray(-np.where(soft, bend, np.log1p(x * (0.5 * q + (1 - q) * x))))
+
+
+@cache
+def _table() -> tuple[Floats, Floats]:
+    """Curves without overhead, shape (ln(N / K) in steps of TABLE_STEP, curves), and their differences.
+
+    Straight lines between its rows are off by less than 10^-4, and several times faster than the functions.
+    """
+    u = np.arange(LOWEST, HIGHEST + TABLE_STEP, TABLE_STEP)
+    rows = _log_bare(u[:, None], np.arange(len(shapes()) // len(OVERHEAD))[None, :])
+    return rows, np.diff(rows, axis=0, append=rows[-1:])
+
+
+def _place(u: Floats) -> tuple[Indices, Floats]:
+    """Row of the table before u = ln(N / K), and the part of the way to the next row."""
+    place = (np.clip(u, LOWEST, HIGHEST) - LOWEST) / TABLE_STEP
+    row = place.astype(np.intp)
+    return row, place - row
+
+
+def log_efficiency(ratio: Floats, shape: Indices) -> Floats:
+    """ln efficiency at ratio = ln(N / K) for the numbered shapes; `ratio` broadcasts against `shape`."""
+    rows, steps = _table()
+    (row, part), curve = _place(ratio), shape // len(OVERHEAD)
+    return np.asarray(rows[row, curve] + part * steps[row, curve] + np.log1p(-shapes().overhead[shape]))
+
+
+def grid_log_efficiency(log_n: float, log_scales: Floats, which: Indices) -> Floats:
+    """ln efficiency at one count for every scale x shape, flat, the shape running fastest.
+
+    Shapes that differ only in overhead share one curve: looked up once, a sixth of the work.
+    """
+    rows, steps = _table()
+    row, part = _place(log_n - log_scales)
+    first, member = np.unique(which // len(OVERHEAD), return_inverse=True)
+    curve = rows[row[:, None], first] + part[:, None] * steps[row[:, None], first]
+    loss = np.log1p(-shapes().overhead[which])
+    return np.asarray(curve[:, member] + loss).ravel()
+
+
+@cache
+def crossing_ratios(threshold: float) -> Floats:
+    """ln(N / K) where each shape falls through `threshold`; LOWEST when it is never above.
+
+    Every shape is non-increasing in N, so bisection finds it.
+    """
+    shape = np.arange(len(shapes()))
+    low, high = np.full(len(shape), LOWEST), np.full(len(shape), HIGHEST)
+    for _ in range(50):
+        middle = (low + high) / 2
+        above = log_efficiency(middle, shape) >= math.log(threshold)
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return low
+
+
+@cache
+def saturation_ratios() -> Floats:
+    """ln(C / (r K)) of each shape, C its largest throughput: maximum of ln x + ln efficiency on a grid."""
+    shape = np.arange(len(shapes()))
+    u = np.linspace(-3, HIGHEST, 1200)[:, None]
+    return np.asarray((log_efficiency(u, shape[None, :]) + u).max(axis=0))
