@@ -92,8 +92,8 @@ def result(points: Sequence[Point], **changes: object) -> RunResult:
 def knee(n_au: float | None, limit: float | None, sentence: str, width: float = 0.03) -> Knee:
     one = 7 / 0.636 * SAMPLE_BYTES
     return Knee(
-        kind="beyond" if n_au is None else "knee", n_au=n_au, n_98=None if n_au is None else n_au * 0.86,
-        n_saturation=None if limit is None else limit / one, peak_samples_per_second=None,
+        kind="beyond" if n_au is None else "knee", n_au=n_au,
+        n_saturation=None if limit is None else limit / one,
         interval=None if n_au is None else (n_au * (1 - width / 2), n_au * (1 + width / 2)),
         sentence=sentence,
     )  # fmt: skip

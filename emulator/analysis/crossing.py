@@ -51,14 +51,6 @@ class Crossings:
         starved = np.minimum(self.level[after] - beyond, line - CLEAR)[:, None]
         return np.asarray(np.where(log_counts[:, None] <= self.log_knee, fed, starved))
 
-    def log_crossing(self, threshold: float) -> Floats:
-        """ln of the count at which the steps of each row fall through another threshold."""
-        above = np.flatnonzero(self.level >= math.log(threshold))
-        last = self.log_counts[above[-1]] if len(above) else math.log(0.5)
-        if threshold >= self.threshold:
-            return np.minimum(self.log_knee, last)
-        return np.maximum(self.log_knee, last)
-
     @property
     def log_n_saturation(self) -> float:
         """ln of the largest throughput that was seen, in units of one process's demand."""

@@ -1,4 +1,4 @@
-"""The knee of a sweep: N_AU, onset, saturation, peak, and a sentence for people.
+"""The knee of a sweep: N_AU, saturation, and a sentence for people.
 
 Efficiency is throughput / (N x ideal rate of one process). The ideal rate is known (batch size / step time);
 a measured low-count baseline in its place biases the knee by its own error.
@@ -19,8 +19,6 @@ from emulator.analysis.search import CERTAIN, Belief, CountRun, KneeSearch, beli
 from emulator.record.result import Knee, KneeKind, Point
 from emulator.units import counted, show_rate
 
-ONSET = 0.98
-"""Efficiency at which throughput per process visibly begins to fall."""
 PRIOR_DEVIATION = 0.01
 """Relative standard deviation of one run where nothing says it (published runs: p90 1.2 %)."""
 BEYOND_DOUBT = 0.998
@@ -34,9 +32,7 @@ INCONCLUSIVE: tuple[KneeKind, ...] = ("at-least", "not-identifiable")
 
 NO_KNEE = Knee(
     n_au=None,
-    n_98=None,
     n_saturation=None,
-    peak_samples_per_second=None,
     interval=None,
     sentence="The workload does not compute: without a demand there is no knee, only throughput.",
 )
@@ -63,24 +59,10 @@ def saturated(ranks: Sequence[float], efficiency: Sequence[float], deviation: fl
     return bool(((grown > max(0.05, 4 * deviation)) & (risen < grown / 4)).any())
 
 
-def peak(ranks: Sequence[float], throughput: Sequence[float], deviation: float) -> float | None:
-    """Maximum mean throughput, only when it measurably falls at a larger count; otherwise None.
-
-    Falls: a larger count's mean is lower by 2 % and by three standard errors of the difference,
-    3 x deviation x sqrt(1/n_a + 1/n_b). `deviation` is the relative standard deviation of one run.
-    """
-    _, mean, runs = means(ranks, throughput)
-    top = int(np.argmax(mean))
-    # Three standard errors, not two: the maximum of several equal means is itself picked for its luck.
-    fall = 1 - mean[top + 1 :] / mean[top]
-    needed = np.maximum(0.02, 3 * deviation * np.sqrt(1 / runs[top] + 1 / runs[top + 1 :]))
-    return float(mean[top]) if bool((fall > needed).any()) else None
-
-
 def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "This storage") -> Knee:
     """The knee of a sweep, with a sentence for people. Repeats of a count are several points, in their order.
 
-    N_AU, N_98 and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
+    N_AU and N* are medians of the posterior (`emulator.analysis.posterior`), `interval` is its 95 %
     interval, so it stands for one run per count too. What kind of answer the runs carry is decided by
     `_kind`, and only a `knee` has numbers; N* also has none when no point is saturated (`saturated`), and is
     never above what a point measured. Points that say nothing about the storage are left out
@@ -102,14 +84,11 @@ def find_knee(points: Sequence[Point], threshold: float = 0.9, subject: str = "T
     kind, fed, starved = _kind(now, ranks, behind, threshold)
     known = kind == "knee"
     flat = kind in ("knee", "below") and saturated(ranks, [run.efficiency for run in runs], now.deviation)
-    onset = now.posterior.quantiles(now.posterior.log_crossing(ONSET), (0.5,))[0]
     between = (float(fed), float(starved)) if kind == "not-identifiable" and fed and starved else None
     found = Knee(
         kind=kind,
         n_au=now.n_au[1] if known else None,
-        n_98=onset if known and min(ranks) <= onset <= max(ranks) else None,
         n_saturation=min(now.n_saturation[1], _most(runs, now.deviation)) if flat else None,
-        peak_samples_per_second=peak(ranks, [point.samples_per_second for point in used], now.deviation),
         interval=(now.n_au[0], now.n_au[2]) if known else between,
         fed=fed,
         starved=starved,

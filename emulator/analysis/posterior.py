@@ -94,16 +94,8 @@ class Posterior:
     @property
     def log_n_au(self) -> Floats:
         """ln N_AU; far below 0 where a hypothesis is never above the threshold."""
-        return self.log_crossing(self.threshold)
-
-    def log_crossing(self, threshold: float) -> Floats:
-        """ln of the count where each hypothesis falls through `threshold` (0 to 1)."""
-        curves = self.log_scale + crossing_ratios(threshold)[self.shape]
-        if self.crossings is None:
-            return curves
-        bare = self.crossings
-        known = bare.log_knee if threshold == self.threshold else bare.log_crossing(threshold)
-        return np.concatenate([curves, known])
+        curves = self.log_scale + crossing_ratios(self.threshold)[self.shape]
+        return curves if self.crossings is None else np.concatenate([curves, self.crossings.log_knee])
 
     @property
     def log_n_saturation(self) -> Floats:

@@ -253,12 +253,8 @@ class Knee:
 
     n_au: float | None
     """Largest number of processes with throughput >= au_threshold x ideal, interpolated."""
-    n_98: float | None
-    """Onset in processes, where throughput falls below 98 % of ideal."""
     n_saturation: float | None
     """Number of processes at the storage's limit: limit / demand of one process."""
-    peak_samples_per_second: float | None
-    """Maximum throughput in samples/s, only if it measurably falls after it."""
     interval: tuple[float, float] | None
     """95 % interval of n_au."""
     fed: int | None = None

@@ -23,7 +23,6 @@ GLOSSARY = {
     "is read from a fitted curve.",
     "interval": "The knee lies in it with a probability of 95 %, given run-to-run variation and curves "
     "of the shape that storage has.",
-    "onset": "The process count at which throughput falls below 98 % of ideal: each process begins to slow.",
     "saturation": "The throughput that more processes no longer raise, if a count shows it.",
     "demand": "The rate of one process that never waits: batch size x mean sample / step time.",
     "wait": "The share of the time in which an accelerator had no batch.",
@@ -63,8 +62,8 @@ def term_of(name: str) -> str:
     """The id of the term that explains `name` on a page; empty where there is none."""
     plain = name.replace("\u200b", "").replace("\n", " ")
     term = TERMS.get(plain, "")
-    if not term:
-        term = next((known for known in ("knee", "onset") if plain.lower().startswith(known)), "")
+    if plain.startswith("Knee"):
+        term = "knee"
     return anchor(term) if term else ""
 
 

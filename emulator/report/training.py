@@ -299,14 +299,9 @@ def cards(result: RunResult) -> list[Card]:
         ends = " to ".join(number(end, 3) for end in knee.interval or ())
         detail = f"95 % interval {ends}" if ends else "no interval"
         add(f"Knee, {threshold_of(result) * 100:g} % of ideal", number(knee.n_au, 3), detail)
-    if knee is not None and knee.n_98 is not None:
-        add("Onset, 98 % of ideal", number(knee.n_98, 3), "each process begins to slow")
     if knee is not None and knee.n_saturation is not None and demand is not None:
         detail = f"what {number(knee.n_saturation, 3)} processes ask for"
         add("Saturates at", show_rate(knee.n_saturation * demand), detail)
-    if knee is not None and knee.peak_samples_per_second is not None:
-        peak = number(knee.peak_samples_per_second * its)
-        add(f"Peak, {whose}samples/s", peak, "throughput falls after it")
     if demand is not None:
         batch = result.workload.get("loader", {}).get("batch_size")
         seconds = result.workload.get("accelerator", {}).get("step_seconds")

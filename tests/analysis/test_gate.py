@@ -13,7 +13,7 @@ from emulator.analysis.knee import NO_KNEE
 from emulator.record.result import Bound, Knee
 
 KNEE = Knee(
-    kind="knee", n_au=10.4, n_98=9.0, n_saturation=11.0, peak_samples_per_second=None, interval=(8.7, 11.9),
+    kind="knee", n_au=10.4, n_saturation=11.0, interval=(8.7, 11.9),
     fed=9, starved=12, sentence="",
 )  # fmt: skip
 

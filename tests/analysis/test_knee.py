@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from points import point
 
 from emulator.analysis.bound import LIMIT_NAMES
-from emulator.analysis.knee import find_knee, peak, saturated
+from emulator.analysis.knee import find_knee, saturated
 from emulator.analysis.search import KneeSearch, observe
 from emulator.record.result import CLIENT, Bound, Flag, Point, Starved
 
@@ -32,13 +32,6 @@ def test_a_limit_shows_where_throughput_stops_growing(ranks, efficiency, deviati
     assert saturated(ranks, efficiency, deviation) == limit
 
 
-def test_peak_only_when_throughput_falls_after_it():
-    assert peak([1, 2, 4, 8], [10, 20, 40, 36], 0.01) == 40
-    assert peak([1, 2, 4, 8], [10, 20, 40, 39.5], 0.01) is None
-    assert peak([1, 2, 4, 8], [10, 20, 40, 36], 0.05) is None
-    assert peak([1, 2, 4, 8], [10, 20, 40, 80], 0.01) is None
-
-
 def test_sentence_of_a_knee():
     knee = find_knee([point(n, min(1, 5 / n)) for n in COUNTS])
     assert knee.n_au == pytest.approx(5 / 0.9, rel=0.01)
@@ -47,7 +40,6 @@ def test_sentence_of_a_knee():
     low, high = knee.interval
     assert low < 5 / 0.9 < high
     assert high / low < 1.1
-    assert knee.peak_samples_per_second is None
     assert knee.sentence.startswith("This storage feeds 5 accelerators at 90 % of their demand (knee at 5.5")
     assert re.search(r"; throughput saturates at (399|40[012]) MB/s\.$", knee.sentence)
 

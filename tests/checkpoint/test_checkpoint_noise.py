@@ -107,7 +107,7 @@ def test_a_sweep_beside_checkpoints_says_so_and_how_far_its_knee_moved(tiny, tmp
     assert "Beside noise: checkpoint" in feedrate("report", out).out
 
     knee = Knee(
-        kind="knee", n_au=8.0, n_98=6.0, n_saturation=9.0, peak_samples_per_second=None, interval=(7.6, 8.4),
+        kind="knee", n_au=8.0, n_saturation=9.0, interval=(7.6, 8.4),
         sentence="",
     )  # fmt: skip
     quiet = replace(result, knee=knee, storage={**result.storage, "noise": ""})

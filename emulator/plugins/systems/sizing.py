@@ -105,9 +105,7 @@ def feeds(
     knee = Knee(
         kind="knee" if inside else "below",
         n_au=crossing if inside else None,
-        n_98=None,
         n_saturation=full or None,
-        peak_samples_per_second=None,
         interval=(low, high) if inside else None,
         starved=None if inside else 1,
         sentence=_sentence(system, crossing, (low, high), wanted, bound, over),
