@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logs import drawn, emulated
 
 from emulator.analysis.here import here
 from emulator.analysis.parts import Whole, quantile
@@ -17,7 +18,6 @@ from emulator.analysis.starved import CAUSES, RankAccount, starved
 from emulator.analysis.throughput import busy, rate_series
 from emulator.config.workload import load_workload
 from emulator.record.schedstat import Stretch
-from emulator.record.steps import STEP
 
 
 class Part(Whole):
@@ -55,26 +55,10 @@ def in_parts(rows, cuts, make):
 
 def point_log(seed, ranks, steps, epoch, sync):
     """Steps of ranks that wait, oversleep and meet, with all their moments."""
-    random = np.random.default_rng(seed)
-    rows = np.zeros((ranks, steps), STEP)
-    rows["rank"], number = np.arange(ranks)[:, None], np.arange(steps)
-    rows["epoch"], rows["step"] = number // epoch, number % epoch
-    rows["samples"], rows["bytes"], rows["compute"] = 4, random.integers(1, 10**6, (ranks, steps)), 0.05
-    arrived = np.cumsum(random.exponential(random.uniform(0.01, 0.1), (ranks, steps)), axis=1)
-    free = np.zeros(ranks)
-    for k in range(steps):
-        late = random.exponential(0.01, (2, ranks))
-        begin = np.maximum(free, arrived[:, k])
-        done = begin + 0.05 + np.maximum(0, late[0] - 0.005)
-        gate = sync == "step" or (sync == "epoch" and ((k + 1) % epoch == 0 or k + 1 == steps))
-        end = np.full(ranks, done.max()) if gate else done
-        row = rows[:, k]
-        row["begin"], row["wait"], row["overshoot"] = free, begin - free, done - begin - 0.05
-        row["barrier"], row["late"] = end - done, late[1]
-        row["requested"], row["arrived"] = arrived[:, k] - random.uniform(0, 0.1, ranks), arrived[:, k]
-        row["got"], row["woke"] = begin + late[0] / 2, done + late[1] / 2
-        free = end
-    return rows.reshape(-1)
+    costs = drawn(seed, steps, ranks, gap=0.04, hand=0.005, sleep=0.01, wake=0.01)
+    rows = emulated(costs, sync, epoch, ask=bool(seed % 2))
+    rows["bytes"] = np.random.default_rng(seed).integers(1, 10**6, len(rows))
+    return rows
 
 
 def close(one, other):
