@@ -48,21 +48,18 @@ def test_a_rank_that_starves_as_much_among_fewer_is_limited_by_nothing_shared(ef
     assert classify(point(8, efficiency), [point(1, fewer[0]), point(4, fewer[1])]).kind == kind
 
 
-def test_hosts_that_each_reach_their_own_ceiling():
-    alone = point(8, 0.5, hosts=(host("a", ranks=8, bytes=5 * GB),))
-    both = point(16, 0.5, hosts=tuple(host(name, ranks=8, bytes=5 * GB) for name in "ab"))
-    bound = classify(both, [alone])
-    assert bound.kind == "client-link"
-    assert bound.host == ""
-    assert "one host alone read 500 MB/s" in bound.evidence[1]
-
-
-def test_a_rate_per_host_that_falls_as_hosts_are_added():
-    alone = point(8, 0.9, hosts=(host("a", ranks=8, bytes=5 * GB),))
-    both = point(16, 0.5, hosts=tuple(host(name, ranks=8, bytes=3 * GB) for name in "ab"))
-    bound = classify(both, [alone])
-    assert bound.kind == "storage"
-    assert "300 MB/s, and 500 MB/s when there were fewer hosts" in bound.evidence[1]
+@pytest.mark.parametrize(
+    ("alone", "each", "kind", "said"),
+    [
+        (0.5, 5 * GB, "client-link", "one host alone read 500 MB/s"),
+        (0.9, 3 * GB, "storage", "300 MB/s, and 500 MB/s when there were fewer hosts"),
+    ],
+)
+def test_hosts_are_compared_with_one_alone(alone, each, kind, said):
+    one = point(8, alone, hosts=(host("a", ranks=8, bytes=5 * GB),))
+    bound = classify(point(16, 0.5, hosts=tuple(host(name, ranks=8, bytes=each) for name in "ab")), [one])
+    assert (bound.kind, bound.host) == (kind, "")
+    assert said in bound.evidence[1]
 
 
 def lost(**shares):
@@ -110,24 +107,22 @@ def test_the_largest_share_is_named(shares, kind):
     assert held(replace(found, bound=named)) == (kind not in ("storage", "compute"))
 
 
-def test_a_busy_host_alone_is_nobodys_fault():
-    """Hogs that give way: the host is full, its ranks got a core whenever they wanted one."""
-    full = host(busy_share=1.0, runqueue=9.0, cpu_seconds=1.0, starved=lost())
-    assert classify(point(4, 0.6, hosts=(full,), starved=lost())).kind == "storage"
-
-
-def test_working_on_the_last_core_is_the_clients_cpu():
-    full = host(cpu_seconds=75.0, starved=lost(work=0.9))
-    assert classify(point(4, 0.6, hosts=(full,), starved=lost(work=0.9))).kind == "client-cpu"
-
-
-def test_working_beside_idle_cores_is_the_loaders():
-    """One worker process, which waits for the kernel to move it as often as a thread beside it wakes."""
-    alone = lost(work=0.7, cores=0.27)
-    idle = host(busy_share=0.6, cpu_seconds=30.0, starved=alone)
-    assert classify(point(1, 0.3, hosts=(idle,), starved=alone)).kind == "loader"
-    full = host(busy_share=0.97, cpu_seconds=30.0, starved=alone)
-    assert classify(point(1, 0.3, hosts=(full,), starved=alone)).kind == "client-cpu"
+@pytest.mark.parametrize(
+    ("ranks", "shares", "load", "kind"),
+    [
+        # Hogs that give way: the host is full, its ranks got a core whenever they wanted one.
+        (4, {}, {"busy_share": 1.0, "runqueue": 9.0, "cpu_seconds": 1.0}, "storage"),
+        (4, {"work": 0.9}, {"cpu_seconds": 75.0}, "client-cpu"),
+        # One worker process, which waits for the kernel to move it as often as a thread beside it wakes.
+        (1, {"work": 0.7, "cores": 0.27}, {"busy_share": 0.6, "cpu_seconds": 30.0}, "loader"),
+        (1, {"work": 0.7, "cores": 0.27}, {"busy_share": 0.97, "cpu_seconds": 30.0}, "client-cpu"),
+    ],
+    ids=["hogs that give way", "the last core", "beside idle cores", "beside busy cores"],
+)
+def test_work_is_the_clients_cpu_where_no_core_was_left_over(ranks, shares, load, kind):
+    starved = lost(**shares)
+    found = point(ranks, 0.5, hosts=(host(starved=starved, **load),), starved=starved)
+    assert classify(found).kind == kind
 
 
 def test_one_host_of_many_is_named():

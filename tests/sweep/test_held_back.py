@@ -14,7 +14,7 @@ from emulator.analysis.search import KneeSearch
 from emulator.errors import Inconclusive
 from emulator.plugins.page.compare import compare
 from emulator.record.out import ResultFolder
-from emulator.record.result import CLIENT, Bound, Flag, Point
+from emulator.record.result import Bound, Flag, Point
 from emulator.record.steps import STEP
 from emulator.run.accelerator import MonotonicClock
 from emulator.sweep.adaptive import Adaptive
@@ -46,20 +46,14 @@ def test_a_disturbed_count_is_run_again_once():
     assert schedule.next_count([storm, storm]) != first
 
 
-def test_the_last_run_is_not_one_too_many():
-    schedule = adaptive(max_runs=1)
-    first = schedule.next_count([])
-    assert first is not None
-    assert schedule.next_count([run(first, "client-cpu")]) is None
-
-
-def test_disturbed_runs_count_as_runs():
-    schedule, points = adaptive(max_runs=6), []
+@pytest.mark.parametrize("most", [1, 6])
+def test_disturbed_runs_count_as_runs(most):
+    schedule, points = adaptive(max_runs=most), []
     assert [len(adaptive(max_runs=runs).expected([], math.inf)) for runs in (6, 2)] == [6, 2]
     while (count := schedule.next_count(points)) is not None:
         clean = any(point.ranks == count for point in points)
         points.append(run(count, None if clean else "client-cpu"))
-    assert len(points) <= 6
+    assert len(points) <= most
     assert schedule.verdict(points)
 
 
@@ -93,26 +87,21 @@ def test_what_is_left_out_is_counted_by_its_reason():
     assert left_out(points) == ["2 of 5 runs (limited by the client)"]
 
 
-@pytest.mark.parametrize("kind", CLIENT)
-def test_a_fit_refuses_a_client(tmp_path, kind):
-    """`fit` ends with the status that says: nothing is known of the storage."""
-    points = tuple(run(ranks, kind) for ranks in (4, 8))
+CACHED = Flag(name="page-cache", value=1.0, threshold=0.05, sentence="All pages were in memory.")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"), [((), "the client was the limit of every run"), ((CACHED,), "no run is left to fit")]
+)
+def test_a_fit_refuses_runs_that_say_nothing_of_the_storage(tmp_path, flags, said):
+    points = (replace(run(4, "client-cpu"), flags=flags), run(8, "client-cpu"))
     result = replace(plain_sweep(), points=points, knee=find_knee(points))
     ResultFolder.create(tmp_path / "out", result, force=False).complete(np.zeros(0, dtype=STEP))
     done = feedrate("fit", tmp_path / "out", "--out", tmp_path / "system.toml")
     assert done.status == Inconclusive.exit_code == 9
-    assert "the client was the limit of every run" in done.one_line()
+    assert said in done.one_line()
+    assert ("1 of 2 runs (page-cache)" in done.out) == bool(flags)
     assert not (tmp_path / "system.toml").exists()
-
-
-def test_a_fit_says_why_nothing_is_left(tmp_path):
-    cached = Flag(name="page-cache", value=1.0, threshold=0.05, sentence="All pages were in memory.")
-    points = (replace(run(4, "client-cpu"), flags=(cached,)), run(8, "client-cpu"))
-    result = replace(plain_sweep(), points=points, knee=find_knee(points))
-    ResultFolder.create(tmp_path / "out", result, force=False).complete(np.zeros(0, dtype=STEP))
-    done = feedrate("fit", tmp_path / "out", "--out", tmp_path / "system.toml")
-    assert done.status == 9 and "no run is left to fit" in done.one_line()
-    assert "1 of 2 runs (page-cache)" in done.out and "1 of 2 runs (limited by the client)" in done.out
 
 
 def test_at_least_is_no_difference_from_a_knee_above_it():
