@@ -257,8 +257,7 @@ def non_stationary(throughput: Sequence[float] | Floats) -> Flag | None:
 
 def read_ahead(workload: Workload) -> int:
     """Batches that a rank may have read before the first step is over."""
-    queued = workload.accelerator.in_flight - 1
-    return queued + workload.loader.prefetch + workload.access.shuffle_buffer // workload.loader.batch_size
+    return workload.batches_ahead + workload.access.shuffle_buffer // workload.loader.batch_size
 
 
 def au_measured(steps: int, workload: Workload) -> bool:
@@ -275,7 +274,7 @@ def short_run(point: Point, workload: Workload) -> Flag | None:
     ahead = read_ahead(workload)
     steps, enough = counted(point.steps, "step"), LONG * ahead
     if math.isnan(point.au):
-        enough = round(ahead / READ_BEFORE)
+        enough = max(round(ahead / READ_BEFORE), 2 * point.steps)
         sentence = f"AU is not measured: {steps}, {ahead} batches read ahead; use --steps {enough}."
     elif point.steps >= enough or (point.wait_share <= UNWAITED and point.bytes_per_second):
         return None
