@@ -272,6 +272,11 @@ class Workload:
         return self.loader.batch_size / seconds if seconds > 0 else float("inf")
 
     @property
+    def batches_ahead(self) -> int:
+        """Batches beyond the one that an accelerator computes on: read ahead, or queued."""
+        return self.loader.prefetch + self.accelerator.in_flight - 1
+
+    @property
     def demand(self) -> float:
         """Bytes/s read by one accelerator that never waits; infinite when it does not compute."""
         return self.ideal_samples_per_second * self.sample_read.bytes_mean

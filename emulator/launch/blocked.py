@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 # fmt: off
 _OF_DESCRIPTORS = {
@@ -107,7 +106,7 @@ def _is_file(path: str) -> bool:
     )
 
 
-def blocked_call(thread: int, files: Mapping[int, str] = MappingProxyType({})) -> Call | None:
+def blocked_call(thread: int, files: Mapping[int, str]) -> Call | None:
     """Return the call into a file system that a thread of this process is blocked in, or None.
 
     `files` are paths by descriptor that `open_files` returned before: the kernel frees the number of a file

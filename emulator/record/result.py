@@ -351,7 +351,7 @@ class Checkpoint:
     """Share of sampled pages that were in the page cache just before they were read; null: not sampled."""
 
 
-class Reads(TypedDict):
+class ReadFacts(TypedDict):
     """How samples were read."""
 
     call: str
@@ -363,7 +363,7 @@ class Reads(TypedDict):
 class EnvironmentFacts(TypedDict, total=False):
     """Facts about the machine that feedrate computes with. There are others, of any type."""
 
-    reads: Reads
+    reads: ReadFacts
     mount: Mapping[str, str]
     dataset_mount: Mapping[str, str]
     out_mount: Mapping[str, str]

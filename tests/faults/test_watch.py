@@ -43,7 +43,7 @@ def call_of(work, *values, expected=None):
     deadline = time.monotonic() + 10
     while True:
         time.sleep(0.2)
-        found = blocked_call(thread.native_id)
+        found = blocked_call(thread.native_id, {})
         if found == expected or time.monotonic() > deadline:
             return found
 

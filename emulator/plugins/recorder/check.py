@@ -73,8 +73,7 @@ def _checked(written: Written, watch: Watch) -> Written:
     with scratch() as (folder, _), live.silent():
         data, out = folder / "data", folder / "out"
         files = _link(watch.files(loader.settings), data, described.workload)
-        batch = described.workload.loader.batch_size
-        ahead = described.workload.loader.prefetch + described.workload.accelerator.in_flight - 1
+        ahead, batch = described.workload.batches_ahead, described.workload.loader.batch_size
         epoch = files * described.workload.sample.samples_per_file // (ranks * batch)
         if epoch < 2:
             raise SpecError("the files that were seen are too few for two steps", "raise --traced-steps")

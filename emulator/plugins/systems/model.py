@@ -104,7 +104,7 @@ class FitModel:
             size=count.size,
             compute=count.compute,
             gates=count.gates,
-            prefetch=self.workload.loader.prefetch + self.workload.accelerator.in_flight - 1,
+            prefetch=self.workload.batches_ahead,
             system=bound.system,
             host=bound.host,
             rank=bound.rank,

@@ -150,10 +150,7 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
         gates=np.array(
             [sync == "step" or (sync == "epoch" and rank_plan.ends_epoch(step)) for step in number]
         ),
-        # A host that runs ahead holds batches of queued steps: it reads ahead by as many more.
-        prefetch=(workload.loader.prefetch if simulation.prefetch is None else simulation.prefetch)
-        + accelerator.in_flight
-        - 1,
+        prefetch=workload.batches_ahead if simulation.prefetch is None else simulation.prefetch,
         system=bound.system,
         host=bound.host,
         rank=bound.rank,
