@@ -35,12 +35,14 @@ from emulator.dataset.plan import DatasetPlan
 from emulator.errors import Inconclusive, RankError
 from emulator.launch.forkserver import Preload
 from emulator.launch.mpirun import launch
+from emulator.record.host import HOST, HostRows, read_hosts
 from emulator.record.out import check_out, read_failure
 from emulator.record.result import Knee, Point, RunResult
 from emulator.record.steps import STEP, Steps, read_steps
 from emulator.report.drawing import svg, write_picture
 from emulator.report.figure import Figure
 from emulator.report.table import markdown
+from emulator.report.training_figures import hosts_over_time
 from emulator.report.view import kind_of, title
 from emulator.run.comm import Comm, Quiet
 from emulator.run.generate import Filled, Filling
@@ -80,6 +82,8 @@ class Result:
     """Everything about it, as run.json has it; results/README.md explains each field."""
     log: Callable[[], Steps] = field(default=lambda: np.zeros(0, dtype=STEP), repr=False)
     """Gives `steps`."""
+    seconds: Callable[[], HostRows] = field(default=lambda: np.zeros(0, dtype=HOST), repr=False)
+    """Gives `hosts`."""
 
     @cached_property
     def steps(self) -> Steps:
@@ -88,6 +92,14 @@ class Result:
         Raises StorageError, SpecError.
         """
         return self.log()
+
+    @cached_property
+    def hosts(self) -> HostRows:
+        """Every second of every host, as a structured array (`record.host.HOST`); may be empty.
+
+        Raises StorageError, SpecError.
+        """
+        return self.seconds()
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -143,13 +155,16 @@ class Picture:
 
 def read(out: Place) -> Result:
     """The result in the folder OUT, also of a run that was cut off. Raises StorageError, SpecError."""
-    return Result(recovered(Path(out)), partial(read_steps, Path(out)))
+    return Result(recovered(Path(out)), partial(read_steps, Path(out)), partial(read_hosts, Path(out)))
 
 
 def figures(result: Result | RunResult) -> list[Picture]:
     """The figures of a result, the one that answers the question first."""
-    made = result.run if isinstance(result, Result) else result
-    return [Picture(figure) for figure in kind_of(made).figures(made)]
+    if isinstance(result, Result):
+        found = (*kind_of(result.run).figures(result.run), *hosts_over_time(result.run, result.hosts))
+    else:
+        found = kind_of(result).figures(result)
+    return [Picture(figure) for figure in found]
 
 
 def generate(

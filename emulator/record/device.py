@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from emulator.record.machine import describe_mount
+from emulator.record.machine import describe_mount, read_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +38,27 @@ class DeviceReads:
         )
 
 
-def read_counters(folder: Path) -> DeviceReads | None:
-    """Return the counters since boot or mount.
+Counters = Callable[[], DeviceReads | None]
+"""Reads the counters of one device since boot or mount; None where the kernel has none."""
 
-    None for other file systems (FUSE, Lustre, overlay, tmpfs) and for a folder that is gone.
+
+def counters_of(folder: Path) -> Counters:
+    """Return a function that reads the counters of the device below `folder`, without touching `folder`.
+
+    It returns None for other file systems (FUSE, Lustre, overlay, tmpfs) and if the folder is gone.
     """
     mount = describe_mount(folder)
     if mount.get("type", "").startswith("nfs"):
-        return _nfs_counters(mount["mount"])
+        return partial(_nfs_counters, mount["mount"])
     try:
-        number = _device_number(folder, mount.get("source", ""))
+        return partial(_disk_counters, _device_number(folder, mount.get("source", "")))
     except OSError:
-        return None
-    for line in _lines("/proc/diskstats"):
+        return lambda: None
+
+
+def _disk_counters(number: str) -> DeviceReads | None:
+    """Return the counters of the block device with that major and minor number."""
+    for line in read_text("/proc/diskstats").splitlines():
         # https://docs.kernel.org/admin-guide/iostats.html
         major, minor, name, reads, _, sectors, milliseconds, _, _, written = line.split()[:10]
         if f"{major}:{minor}" == number:
@@ -110,7 +119,7 @@ def _device_number(folder: Path, source: str) -> str:
 
 def _nfs_counters(mount: str) -> DeviceReads | None:
     # https://git.linux-nfs.org/?p=steved/nfs-utils.git;a=blob;f=tools/mountstats: per-op statistics
-    lines = iter(_lines("/proc/self/mountstats"))
+    lines = iter(read_text("/proc/self/mountstats").splitlines())
     here = f" mounted on {mount} with fstype nfs"
     if not any(here in line for line in lines):
         return None
@@ -128,9 +137,3 @@ def _nfs_counters(mount: str) -> DeviceReads | None:
     return DeviceReads(
         name=mount, requests=reads[0], bytes=reads[4], seconds=reads[6] / 1e3, written_bytes=written[3]
     )
-
-
-def _lines(path: str) -> Iterable[str]:
-    with suppress(OSError):
-        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-    return ()

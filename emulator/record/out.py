@@ -2,6 +2,7 @@
 
     OUT/run.json       the RunResult; results/README.md has it field by field
     OUT/steps*.parquet the step log, a part for each host, and OUT/spool/ while a run goes on: record.steps
+    OUT/hosts.parquet  the seconds of the hosts: record.host
     OUT/failure.txt    why a run ended early, in the words of the first rank that failed
 
 One process fills the folder, through a `ResultFolder`, and holds a lock in it meanwhile. `run.json` and
@@ -24,14 +25,16 @@ from typing import Any, Self
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
 from emulator.files import NEW_FILE, Lock, Owner, in_use, temporary_name, write_whole, written_by
+from emulator.record.host import HOST, HOSTS
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
+from emulator.record.rows import has_columns
 from emulator.record.steps import (
     SPOOL,
+    STEP,
     Steps,
     is_part,
     is_spool,
-    is_step_log,
     next_part,
     parts_of,
     remove_spools,
@@ -267,7 +270,7 @@ def _left_by(path: Path, before: Owner | None) -> list[Path]:
     found = []
     for file in path.iterdir():
         name, *writer = written_by(file.name) or ("",)
-        ours = name in (RESULT, _PROBE) or is_part(name)
+        ours = name in (RESULT, HOSTS, _PROBE) or is_part(name)
         if ours and writer == [before.host[:32], before.pid] and _is_file(file):
             found.append(file)
     return found
@@ -297,7 +300,7 @@ def _own_files(path: Path, left: Collection[str] = (LOCK,)) -> list[Path]:
     inputs = {file.with_suffix(end) for file in named for end in (".fio", ".command")}
     ours: list[Path] = []
     others: list[Path] = []
-    for file in [path / RESULT, path / FAILURE, *parts_of(path), *spools_of(path)]:
+    for file in [path / RESULT, path / FAILURE, path / HOSTS, *parts_of(path), *spools_of(path)]:
         if os.path.lexists(file):
             (ours if _looks_ours(file, result) else others).append(file)
     for pattern in _OUTPUT_OF_TOOLS:
@@ -322,7 +325,9 @@ def _looks_ours(file: Path, result: RunResult) -> bool:
         return False
     with storage_errors("cannot read a file"):
         if is_part(file.name):
-            return is_step_log(file)
+            return has_columns(file, STEP)
+        if file.name == HOSTS:
+            return has_columns(file, HOST)
         if file.name == FAILURE:
             return result.status == "incomplete" and file.read_bytes().count(b"\n") <= 1
         if file.parent.name == SPOOL:

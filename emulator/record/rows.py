@@ -57,6 +57,18 @@ def read_rows(path: Path, dtype: np.dtype[Any]) -> NDArray[np.void]:
     return np.concatenate([np.zeros(0, dtype), *row_blocks(path, dtype)])
 
 
+def has_columns(path: Path, dtype: np.dtype[Any]) -> bool:
+    """Return True for a Parquet file with the columns of `dtype`. Raises OSError."""
+    import pyarrow
+    import pyarrow.parquet
+
+    with path.open("rb") as file:
+        try:
+            return tuple(pyarrow.parquet.read_schema(file).names) == dtype.names
+        except (pyarrow.ArrowException, OSError):
+            return False
+
+
 def row_blocks(
     path: Path, dtype: np.dtype[Any], only: tuple[str, int] | None = None
 ) -> Iterator[NDArray[np.void]]:

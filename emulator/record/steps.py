@@ -219,18 +219,6 @@ def _whole(rows: Steps) -> Steps:
 _LAST = (STEP.names or ())[-1]
 
 
-def is_step_log(file: Path) -> bool:
-    """True for a Parquet file with the columns of a step log. Raises OSError."""
-    import pyarrow
-    import pyarrow.parquet
-
-    with file.open("rb") as opened:
-        try:
-            return tuple(pyarrow.parquet.read_schema(opened).names) == STEP.names
-        except (pyarrow.ArrowException, OSError):
-            return False
-
-
 def remove_spools(out: Path, spools: Collection[Path] | None = None) -> None:
     """Remove these spools, None: all, and their folder once it is empty.
 

@@ -16,6 +16,7 @@ from emulator.analysis.knee import asked
 from emulator.analysis.point import show_au
 from emulator.analysis.posterior import posterior
 from emulator.analysis.search import observe
+from emulator.record.host import HostRows
 from emulator.record.result import BoundKind, Point, RunResult
 from emulator.report import figure as fig
 from emulator.report.table import number, percent
@@ -274,6 +275,64 @@ def over_time(result: RunResult) -> fig.Figure | None:
             fig.Key(f"{ranks:,}", fig.series_colour(place)) for place, (ranks, _) in enumerate(series)
         ),
         qualified=marks_line(result),
+    )
+
+
+def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[fig.Figure, ...]:
+    """The rates of networks and devices, and the busiest host's CPU, second by second over all runs.
+
+    `rows` are those of OUT/hosts.parquet. Nothing for less than two seconds.
+    """
+    points, which = np.unique(rows["point"], return_inverse=True)
+    lengths = [math.ceil(rows["second"][which == place].max()) for place in range(len(points))]
+    begins = np.cumsum([0, *lengths])
+    seconds, place = np.unique(begins[which] + np.round(rows["second"]), return_inverse=True)
+    if len(seconds) < 2:
+        return ()
+    columns = {"received by network": "received", "read from device": "device_read"}
+    rates = {
+        name: np.bincount(place, rows[column])
+        for name, column in columns.items()
+        if np.isfinite(rows[column]).all()
+    }
+    busiest = np.zeros(len(seconds))
+    np.maximum.at(busiest, place, np.clip(np.nan_to_num(rows["busy"]), 0, 1) * 100)
+    unit_name, unit = unit_for(max((rate.max() for rate in rates.values()), default=0.0), RATES)
+    pictures = (
+        (
+            "hosts-rates",
+            "Network and device over time",
+            "Bytes per second of all hosts together, every process and file on them counted.",
+            {name: rate / unit for name, rate in rates.items()},
+            fig.Axis(title=unit_name),
+        ),
+        (
+            "hosts-cpu",
+            "CPU over time",
+            "Share of the cores' time that was not idle, on the host where it was largest.",
+            {"busiest host": busiest},
+            fig.Axis(high=106.0, suffix=" %"),
+        ),
+    )
+    return tuple(
+        fig.Figure(
+            name=name,
+            title=title,
+            caption=caption,
+            x=fig.Axis(title="seconds, runs one after the other", high=float(seconds[-1])),
+            y=y,
+            marks=tuple(
+                fig.Line(
+                    points=tuple(zip(seconds.tolist(), values.tolist(), strict=True)),
+                    colour=fig.series_colour(number),
+                )
+                for number, values in enumerate(lines.values())
+            ),
+            legend=tuple(fig.Key(line, fig.series_colour(number)) for number, line in enumerate(lines)),
+            qualified=marks_line(result),
+        )
+        for name, title, caption, lines, y in pictures
+        if lines
     )
 
 

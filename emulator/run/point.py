@@ -23,8 +23,8 @@ from emulator.analysis.throughput import busy, rate_series
 from emulator.config.storage import ObjectURL, StorageSpec
 from emulator.dataset.manifest import Dataset
 from emulator.loader import make_loader
-from emulator.record.device import DeviceReads, read_counters
-from emulator.record.machine import HostActivity, HostProbe, cores, cpu_seconds
+from emulator.record.host import HostActivity, HostProbe, HostRows
+from emulator.record.machine import cores, cpu_seconds
 from emulator.record.result import HostShare, Point, Starved
 from emulator.record.schedstat import Books
 from emulator.record.steps import Spool, StepLog, Steps
@@ -57,6 +57,8 @@ class Measured:
     """Samples/s of all ranks while all were busy (`analysis.throughput.rate_series`)."""
     barrier_polled: bool
     """True if the barrier's own time is part of a step's columns."""
+    host_rows: HostRows
+    """The seconds of all hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +70,8 @@ class _Own:
     account: Account | None
     cpu_seconds: float
     """User + system seconds of the rank and its workers during the loop."""
-    activity: HostActivity | None
-    """That of the host, on its first rank."""
-    device: DeviceReads | None
-    """That of the host, on its first rank."""
+    host: HostProbe | None
+    """That of the host, on its first rank; stopped."""
     barrier_seconds: float
     barrier_polled: bool
 
@@ -110,16 +110,20 @@ def run_point(
     # Hosts may have mounted it in different ways.
     (buffered,) = comm.sum(np.array([float(not (direct or isinstance(job.dataset, ObjectURL)))]))
     of_node = node.gather(own.reads)
-    gathered = comm.gather((share, reduce(ReadCounts.plus, of_node)) if of_node else None)
+    seconds = own.host.rows(number) if own.host else None
+    gathered = comm.gather((share, reduce(ReadCounts.plus, of_node), seconds) if of_node else None)
     if not gathered:
         return None
-    hosts, reads = zip(*filter(None, gathered), strict=True)
+    hosts, reads, series = zip(*filter(None, gathered), strict=True)
+    for place, rows in enumerate(series):
+        rows["host"] = place
     return Measured(
         point=replace(point, hosts=hosts),
         reads=reduce(ReadCounts.plus, reads),
         buffered=int(buffered),
         rates=rates,
         barrier_polled=own.barrier_polled,
+        host_rows=np.concatenate(series),
     )
 
 
@@ -172,9 +176,8 @@ def _trained(
         )
         stack.callback(loader.close)
         barrier_seconds = barrier.cost()
-        probe = HostProbe() if node.rank == 0 else None
-        folder = job.dataset if probe and isinstance(job.dataset, Path) else None
-        counters = read_counters(folder) if folder else None
+        folder = job.dataset if isinstance(job.dataset, Path) else None
+        probe = HostProbe(folder) if node.rank == 0 else None
         if probe:
             probe.start()
         before = cpu_seconds() + loader.helper_cpu_seconds()
@@ -195,15 +198,14 @@ def _trained(
         account = loader.account()
         cpu = cpu_seconds() + loader.helper_cpu_seconds() - before
         comm.barrier()
-        activity = probe.stop() if probe else None
-        now = read_counters(folder) if folder else None
+        if probe:
+            probe.stop()
     return _Own(
         rows=log.rows(),
         reads=storage.stats.snapshot(),
         account=account,
         cpu_seconds=cpu,
-        activity=activity,
-        device=now.since(counters) if now and counters else None,
+        host=probe,
         barrier_seconds=barrier_seconds,
         barrier_polled=barrier.polled,
     )
@@ -214,7 +216,7 @@ def _starved(own: _Own, played: Steps | None, comm: Comm) -> tuple[Starved, dict
 
     Collective over `comm`.
     """
-    activity: HostActivity = comm.node().bcast(own.activity)
+    activity: HostActivity = comm.node().bcast(own.host.activity if own.host else None)
     if comm.max(np.array([float(own.account is None)]))[0] or own.account is None:
         return None
     share = activity.busy_share or 0.0
@@ -234,7 +236,7 @@ def _host_share(own: _Own, node: Comm, by_host: dict[str, Starved]) -> HostShare
     rows, host = own.rows, socket.gethostname()
     sums = (rows["bytes"].sum(), rows["samples"].sum(), rows["wait"].sum(), own.cpu_seconds)
     size, samples, waited, used = node.sum(np.array(sums, np.float64)).tolist()
-    if own.activity is None:
+    if own.host is None:
         return None
     return HostShare(
         host=host,
@@ -244,9 +246,9 @@ def _host_share(own: _Own, node: Comm, by_host: dict[str, Starved]) -> HostShare
         cpu_seconds=used,
         cores=cores(),
         wait_seconds=waited,
-        device=own.device,
+        device=own.host.device,
         starved=by_host.get(host),
-        **asdict(own.activity),
+        **asdict(own.host.activity),
     )
 
 

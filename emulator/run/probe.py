@@ -21,7 +21,7 @@ from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import Dataset, Manifest
 from emulator.errors import FeedrateError
 from emulator.loader import reads_by_library
-from emulator.record.device import read_ahead_bytes, read_counters
+from emulator.record.device import Counters, counters_of, read_ahead_bytes
 from emulator.record.result import Probe
 from emulator.run.comm import Comm, agreed
 from emulator.storage.base import Storage
@@ -82,12 +82,13 @@ def probe_storage(
     """
     own = max(BLOCK_BYTES, request_bytes // BLOCK_BYTES * BLOCK_BYTES)
     plan = {own: DEPTHS, BLOCK_BYTES: DEPTHS[1:], max(own, LARGE_BYTES): DEPTHS}
+    counters = counters_of(folder) if folder else lambda: None
     found: list[Probe] = []
     for size, depths in plan.items():
         same: list[Probe] = []
         rate = 0.0
         for depth in (one for one in depths if one == 1 or one * size <= MOST_BYTES):
-            probe = _probed(storage, manifest, folder, size, depth, comm)
+            probe = _probed(storage, manifest, counters, size, depth, comm)
             same.append(probe)
             before, rate = rate, probe.requests_per_second
             if rate < GAIN * before:
@@ -99,11 +100,11 @@ def probe_storage(
 
 
 def _probed(
-    storage: Storage, manifest: Manifest, folder: Path | None, size: int, depth: int, comm: Comm
+    storage: Storage, manifest: Manifest, counters: Counters, size: int, depth: int, comm: Comm
 ) -> Probe:
-    before = read_counters(folder) if folder else None
+    before = counters()
     reads = agreed(comm, lambda: _read(storage, manifest, size, depth, seed=comm.rank))
-    after = read_counters(folder) if folder else None
+    after = counters()
     on_device = after.since(before).requests / reads.seconds if before and after else math.nan
     count, got = len(reads.times), reads.bytes
     own = np.array([count, got, sum(reads.times), count / reads.seconds, on_device])

@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
+
 from emulator import live
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.analysis.evidence import held
@@ -24,6 +26,7 @@ from emulator.launch.launched import mpi_library, started_by_mpi
 from emulator.live import Now
 from emulator.order import plan_for
 from emulator.record.device import io_scheduler
+from emulator.record.host import HOST, read_hosts, write_hosts
 from emulator.record.machine import describe_machine, describe_mount
 from emulator.record.out import ResultFolder, read_result, require_apart
 from emulator.record.result import BoundKind, Point, Probe, RunResult
@@ -48,6 +51,7 @@ class Leader:
         self._schedule = schedule
         self._begin = time.monotonic()
         self._ranks = self._length = self._step = 0
+        self._host_rows = np.zeros(0, HOST)
         self._later: Sequence[int] = ()
         self._spools: Spools | None = None
 
@@ -102,6 +106,8 @@ class Leader:
             self._pace.probed(probe)
             result = replace(result, probe=probe, **conclusions(job, points, probe, self._reading))
             self._folder = ResultFolder.resume(job.out, result)
+            rows = read_hosts(job.out)
+            self._host_rows = rows[rows["point"] < len(points)]  # not of a point that was cut off
         else:
             self._folder = ResultFolder.create(job.out, result, force=job.force)
         return self._folder
@@ -197,6 +203,9 @@ class Leader:
 
     def add(self, measured: Measured) -> None:
         """Sum up the measured point, store it and print it. Raises StorageError."""
+        self._host_rows = np.concatenate([self._host_rows, measured.host_rows])
+        # All of it again, so that a killed run keeps it: an hour of a host is 300 kB.
+        write_hosts(self._job.out, self._host_rows)
         self._conclude((*self._points, summarise(self._job, measured)))
         point = self._points[-1]
         self._pace.took(time.monotonic() - self._point_begin, point)

@@ -119,6 +119,9 @@ READERS = [
     Reader("run.json in export", "result", "run.json", json_damaged, "export --mlperf {X} --out {O}"),
     Reader("run.json on a page", "result", "run.json", json_damaged, "report {X} --html {O}", memory=None),
     Reader("steps.parquet", "result", "steps.parquet", DAMAGES["parquet"], "report {X}", "fit {X} --out {O}"),
+    Reader(
+        "hosts.parquet", "result", "hosts.parquet", DAMAGES["parquet"], "report {X} --html {O}", memory=None
+    ),
     Reader("workload", "toml", "workload.toml", lines_damaged, "workloads {F}", "datasize --workload {F}"),
     Reader("recipe", "toml", "recipe.toml", lines_damaged, "generate {O} --recipe {F} --files 2 --dry-run"),
     Reader("system", "toml", "system.toml", lines_damaged, "efficiency --system {F}"),

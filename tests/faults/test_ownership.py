@@ -257,6 +257,7 @@ SIMULATE = ("simulate", "--system", "weka-performance", "--workload", "unet3d-ti
         {"run.json": b'{"mine": 1}'},
         {"run.json": b""},
         {"steps.parquet": b"PAR1"},
+        {"hosts.parquet": b"PAR1"},
         {"spool/rank-00000.steps": b"x" * 1000, "run.json": b"{}"},
         {"failure.txt": b"why"},
         {"notes.txt": b"why"},
@@ -272,7 +273,7 @@ def test_force_replaces_no_files_of_others_in_out(tmp_path: Path, theirs: dict[s
 
 
 @pytest.mark.parametrize(
-    "name", ["steps.parquet", "spool/rank-00003.steps", "failure.txt", "fio/001-a/h.json"]
+    "name", ["steps.parquet", "hosts.parquet", "spool/rank-00003.steps", "failure.txt", "fio/001-a/h.json"]
 )
 def test_force_refuses_when_a_result_of_ours_has_files_of_others(tmp_path: Path, name: str) -> None:
     ResultFolder.create(tmp_path / "out", result(), force=False).complete()

@@ -1,4 +1,4 @@
-"""results/README.md names every field of run.json and every column of steps.parquet, and no other."""
+"""results/README.md names every field of run.json and every column of its Parquet files, and no other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from emulator.record.device import DeviceReads
+from emulator.record.host import HOST, HOSTS
 from emulator.record.out import FAILURE, RESULT
 from emulator.record.result import (
     SCHEMA,
@@ -65,12 +66,13 @@ def test_every_field_is_described_once(kind: type) -> None:
 
 
 def test_every_column_is_described_with_its_type() -> None:
-    described = {row[0].strip("`"): row[1] for row in table_under("## steps.parquet")}
-    assert described == {name: STEP[name].name for name in STEP.names or ()}
+    for file, layout in ((STEPS, STEP), (HOSTS, HOST)):
+        described = {row[0].strip("`"): row[1] for row in table_under(f"## {file}")}
+        assert described == {name: layout[name].name for name in layout.names or ()}
 
 
 def test_the_files_and_the_schema_are_named() -> None:
     text = README.read_text()
-    for name in (RESULT, STEPS, f"{SPOOL}/part-NNNNN.steps", FAILURE):
+    for name in (RESULT, STEPS, HOSTS, f"{SPOOL}/part-NNNNN.steps", FAILURE):
         assert f"`{name}`" in text
     assert f"version of this layout; now {SCHEMA} " in text

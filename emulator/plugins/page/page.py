@@ -17,6 +17,7 @@ from typing import Any
 from emulator import __version__
 from emulator.errors import SpecError
 from emulator.files import write_whole
+from emulator.record.host import read_hosts
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
 from emulator.registry import TABLES
@@ -28,7 +29,7 @@ from emulator.report.metrics import as_openmetrics
 from emulator.report.table import NONE, Cell, Column, Table, heading, shortened, to_csv
 from emulator.report.terminal import Text, as_markdown, result_blocks
 from emulator.report.training import cards
-from emulator.report.training_figures import StorageLimit, throughput
+from emulator.report.training_figures import StorageLimit, hosts_over_time, throughput
 from emulator.report.view import again, kind_of, limits, marks, notes, title
 from emulator.sweep.summary import recovered
 from emulator.text import masked, printable
@@ -112,8 +113,9 @@ class Report(Document):
 
     @property
     def figures(self) -> tuple[Figure, ...]:
-        """Return the figures of the other results and systems."""
-        return tuple(
+        """Return the figures of the hosts, and those of the other results."""
+        hosts = hosts_over_time(self.result, read_hosts(self.folder))
+        return hosts + tuple(
             replace(figure, title=f"{figure.title} ({name})")
             for name, (_, figures) in self._beside
             for figure in figures

@@ -1,0 +1,72 @@
+"""The seconds of a host add up to its totals, and are drawn in the order of the runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emulator.errors import SpecError
+from emulator.record.host import HOST, HOSTS, HostProbe, HostRows, read_hosts, write_hosts
+from emulator.report.training_figures import hosts_over_time
+from tests.synthetic_results import plain_sweep
+
+
+def seconds_of(point: int, host: int, ends: list[float], received: float, busy: float) -> HostRows:
+    rows = np.zeros(len(ends), HOST)
+    rows["device_read"] = np.nan
+    rows["point"], rows["host"], rows["second"] = point, host, ends
+    rows["received"], rows["busy"] = received, busy
+    return rows
+
+
+def test_the_seconds_of_a_host_add_up_to_its_totals(tmp_path: Path) -> None:
+    probe = HostProbe(tmp_path)
+    probe.start()
+    content, end = os.urandom(8 << 20), time.monotonic() + 2.3
+    while time.monotonic() < end:  # busy, and writing to the device of `tmp_path`
+        with (tmp_path / "file").open("wb") as file:
+            file.write(content)
+            os.fsync(file.fileno())
+    probe.stop()
+    rows = probe.rows(3, 1)
+    assert set(rows["point"]) == {3} and set(rows["host"]) == {1}
+    spans = np.diff(rows["second"], prepend=0.0)
+    assert len(rows) >= 2 and spans.sum() == pytest.approx(2.3, abs=0.5)
+    assert ((rows["busy"] > 0) & (rows["busy"] <= 1)).all()
+    assert (rows["page_cache"] > 0).all() and (rows["available"] > 0).all()
+    assert (rows["busy"] * spans).sum() / spans.sum() == pytest.approx(probe.activity.busy_share, abs=0.1)
+    if probe.device:  # none on overlay
+        assert (rows["device_written"] * spans).sum() == pytest.approx(probe.device.written_bytes, rel=0.01)
+    else:
+        assert np.isnan(rows["device_written"]).all()
+
+
+def test_hosts_add_up_and_runs_follow_each_other() -> None:
+    """Two hosts that wake at different moments; the second run begins where the first one ended."""
+    rows = np.concatenate(
+        [
+            seconds_of(0, 0, [1.0, 2.0], 100e6, 0.5),
+            seconds_of(0, 1, [1.2, 2.2], 200e6, 0.9),
+            seconds_of(1, 0, [1.0], 50e6, 0.1),
+        ]
+    )
+    rates, cpu = hosts_over_time(plain_sweep(), rows)
+    (line,) = rates.marks
+    assert line.points == ((1.0, 300.0), (2.0, 300.0), (4.0, 50.0))
+    assert [key.name for key in rates.legend] == ["received by network"], "the device is not known"
+    assert cpu.marks[0].points == ((1.0, 90.0), (2.0, 90.0), (4.0, 10.0))
+    assert hosts_over_time(plain_sweep(), rows[:1]) == ()
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    assert len(read_hosts(tmp_path)) == 0
+    write_hosts(tmp_path, seconds_of(0, 0, [np.nan], 1.0, 0.5))
+    with pytest.raises(SpecError, match="damaged"):
+        read_hosts(tmp_path)
+    (tmp_path / HOSTS).write_bytes(b"PAR1")
+    with pytest.raises(SpecError, match=HOSTS):
+        read_hosts(tmp_path)
