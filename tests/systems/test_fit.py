@@ -84,7 +84,7 @@ def test_the_interval_holds_the_truth():
     inside = 0
     for seed in range(12):
         system = System(storage=StorageSystem(bandwidth=400e6))
-        low, high = fitted(system, (2, 4, 8), variation=0.01, seed=seed).system.fit.bandwidth_interval
+        low, high = fitted(system, (2, 4, 8), variation=0.01, seed=seed).system.fit.interval["bandwidth"]
         inside += low <= 400e6 <= high
         assert high / low < 1.2
     assert inside >= 10
@@ -93,7 +93,7 @@ def test_the_interval_holds_the_truth():
 def test_below_saturation_there_is_only_a_lower_bound():
     found = fitted(System(storage=StorageSystem(bandwidth=400e6)), (1, 2, 4), variation=0.003)
     fit_ = found.system.fit
-    assert not fit_.identified and fit_.bandwidth_interval == ()
+    assert not fit_.identified and "bandwidth" not in fit_.interval
     assert 300e6 < fit_.at_least <= 400e6
     assert found.system.storage.bandwidth is None, "a limit that nobody saw is not written as one"
     assert found.unlimited == "AU 100 % at 4 ranks: the storage was not at its limit"
@@ -119,7 +119,7 @@ def test_a_cost_of_each_step_and_a_start_are_found_again():
     assert found.clients.step_cost == pytest.approx(0.002, rel=0.05) and found.storage.latency == 0
     assert found.storage.bandwidth == pytest.approx(400e6, rel=0.01)
     assert found.clients.start == pytest.approx(0.7, abs=0.02)
-    low, high = found.fit.step_cost_interval
+    low, high = found.fit.interval["step_cost"]
     assert low < 0.002 < high
     assert utilisation(TINY, found, 1) == pytest.approx(50 / 52, abs=0.003), "never exactly 100 %"
 
@@ -142,7 +142,7 @@ def test_drift_within_runs_widens_the_interval():
         fit(["OUT"], TINY, [replace(count, drift=drift) for count in seen]).system.fit for drift in (0, 0.2)
     )
     assert rough.deviation == pytest.approx(0.1) and calm.deviation < 0.02
-    width = [np.ptp(np.log(found.bandwidth_interval)) for found in (calm, rough)]
+    width = [np.ptp(np.log(found.interval["bandwidth"])) for found in (calm, rough)]
     assert width[1] > 4 * width[0]
 
 
@@ -259,7 +259,7 @@ def test_a_latency_is_told_from_a_bandwidth():
     found = fitted(system, (1, 3, 9))
     assert found.system.storage.latency == pytest.approx(0.04, rel=0.02)
     assert found.system.storage.bandwidth == pytest.approx(300e6, rel=0.02)
-    low, high = found.system.fit.latency_interval
+    low, high = found.system.fit.interval["latency"]
     assert low < 0.04 < high
 
 

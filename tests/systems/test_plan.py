@@ -8,10 +8,11 @@ from command import feedrate
 from emulator.config.workload import load_workload
 from emulator.errors import SpecError
 from emulator.plugins.systems import cli
+from emulator.plugins.systems.plan import plan
 from emulator.plugins.systems.predict import on_paper, predict
 from emulator.plugins.systems.simulate import sweep
-from emulator.plugins.systems.sizing import feeds, needs, plan, utilisation
-from emulator.plugins.systems.system import ClientSystem, Fitted, StorageSystem, System, load_system
+from emulator.plugins.systems.sizing import feeds, needs, utilisation
+from emulator.plugins.systems.system import ClientSystem, Evidence, Fitted, StorageSystem, System, load_system
 
 TINY = load_workload("unet3d-tiny")
 A100 = load_workload("unet3d-a100", ["training.sync=none"])
@@ -56,7 +57,8 @@ def test_plan_simulate_and_efficiency_give_one_number_and_one_interval(tmp_path,
 
 
 def test_what_no_limit_was_seen_for_feeds_at_least():
-    fit = Fitted(results=(), workload="w", counts=(4,), hosts=(1,), identified=False, at_least=45e9)
+    seen = Evidence(ranks=4, hosts=1, rate=50e9, efficiency=1.0)
+    fit = Fitted(results=(), workload="w", seen=(seen,), identified=False)
     found = feeds(A100, System(fit=fit))
     assert found.accelerators >= 30 and math.isinf(found.interval[1])
     assert found.knee.sentence.startswith(f"This system feeds at least {found.accelerators} accelerators")
@@ -105,7 +107,7 @@ def test_what_is_needed_is_enough_and_no_more():
         storage=StorageSystem(bandwidth=found.bandwidth / 0.9), clients=ClientSystem(hosts=4, nic=found.nic)
     )
     assert utilisation(A100, system, 16) == pytest.approx(0.9, abs=0.005)
-    assert found.link(0.1) == 100  # 4 x 1.6 GB/s are 52 Gb/s
+    assert any("; 100 Gb/s with" in line for line in plan([A100], None, 16, per_host=4).lines), "52 Gb/s"
 
 
 def test_the_command_says_how_many():

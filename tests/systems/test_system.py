@@ -70,8 +70,7 @@ node_power = "1.2kW"
         ("[storage]\nprotection = 'raid'", "line 2: storage.protection 'raid' is not known"),
         ("[clients]\nhosts = 0", "line 2: clients.hosts must be above 0"),
         (
-            '[fit]\nresults = []\nworkload = "w"\ncounts = [1]\nhosts = [1]\nidentified = false\n'
-            "held_out = [0.1]",
+            '[fit]\nresults = []\nworkload = "w"\nseen = []\nidentified = false\nheld_out = [0.1]',
             "fit.held_out must have three errors",
         ),
         ("[storage]\nread_efficiency = [[4096, 2.0]]", "line 2: storage.read_efficiency must be above 0"),

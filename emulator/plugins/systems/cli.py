@@ -12,10 +12,9 @@ from emulator.cli import options
 from emulator.config.reader import to_plain
 from emulator.config.workload import load_workload
 from emulator.plugins.systems.efficiency import compare_systems
-from emulator.plugins.systems.fit_results import fit_results
-from emulator.plugins.systems.lines import fit_lines, plan_lines
+from emulator.plugins.systems.fit_results import fit_lines, fit_results
+from emulator.plugins.systems.plan import plan as answer
 from emulator.plugins.systems.simulate import simulate as in_virtual_time
-from emulator.plugins.systems.sizing import plan as answer
 from emulator.plugins.systems.system import load_system, on_hosts, refuse_existing
 from emulator.report.table import as_plain
 from emulator.report.terminal import print_blocks
@@ -119,8 +118,8 @@ def plan(
     stated = on_hosts(load_system(system), hosts) if system else None
     found = answer(jobs, stated, accelerators, per_host=per_host, threshold=au, margin=margin)
     if live.for_programs():
-        live.answer([each.plain for each in found])
-    for line in plan_lines(found, stated, threshold=au, margin=margin, per_host=per_host):
+        live.answer(found.plain)
+    for line in found.lines:
         typer.echo(line)
 
 

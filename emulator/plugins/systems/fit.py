@@ -3,23 +3,23 @@
 Every measured count is played again on its own batches (the step log has their bytes), with everything known
 (workload, loader, plan) and the unknowns of a model (`systems.model`). One more unknown must lower the loss
 by more than chance would. A limit is identified only when models without one are far worse. Models, and ends
-of parameters, that are within t^2 s^2 of the best are its alternatives; predictions span them. s is the
-relative deviation of one run (`FitModel.variance`).
+of parameters, that are within t^2 s^2 of the best are its alternatives. s is the relative deviation of one
+run (`FitModel.variance`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from emulator.analysis.drift import student_t
 from emulator.config.workload import Workload
-from emulator.plugins.systems.model import ALONE, FitModel, Parameters
+from emulator.plugins.systems.model import ALONE, FitModel, having
 from emulator.plugins.systems.seen import Seen
-from emulator.plugins.systems.system import SOFT, ClientSystem, Fitted, StorageSystem, System
+from emulator.plugins.systems.system import SOFT, ClientSystem, Evidence, Fitted, Parameters, System
 
 CONFIDENCE = 3.84
 """Reduction of the loss, in s^2, that an unknown must bring: 95 % quantile of chi-squared with 1 degree of
@@ -32,8 +32,8 @@ HUGE, SCATTERED = 0.30, 0.15
 """Largest |ln measured - ln played| of a count, and deviation of a run, that a system can describe."""
 SOFTNESS = (SOFT, 20.0)
 """Values of softness to try."""
-UNKNOWNS = ("bandwidth", "latency", "step_cost")
-"""Parameters that get an interval."""
+_SECTION = {"bandwidth": "storage", "latency": "storage", "softness": "storage"}
+"""Section of a system file by parameter; the others are the clients'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,8 @@ class Fit:
     """A fitted system and how it follows the measurements."""
 
     system: System
-    fitted: Fitted
-    """Certainty of the fit; the system's `fit`."""
-    counts: tuple[int, ...]
-    """Process counts, in the order of `measured` and `played`."""
-    measured: tuple[float, ...]
-    """Measured throughput in bytes/s."""
     played: tuple[float, ...]
-    """Throughput of the fitted system at the same counts, in bytes/s."""
+    """Throughput of the fitted system at the counts that were seen, in bytes/s."""
     intervals: tuple[tuple[float, float], ...]
     """95 % intervals of a run about `played`, in bytes/s."""
     unlimited: str
@@ -58,41 +52,15 @@ class Fit:
     notes: tuple[str, ...]
     """Sentences on parameters that are not identified."""
 
+    @property
+    def fitted(self) -> Fitted:
+        """Return the measurements and the certainty of the fit."""
+        assert self.system.fit is not None
+        return self.system.fit
+
     def with_errors(self, held_out: tuple[float, ...]) -> Fit:
         """Return the fit with the relative errors of held-out counts (`Fitted.held_out`)."""
-        fitted = replace(self.fitted, held_out=held_out)
-        return replace(self, fitted=fitted, system=replace(self.system, fit=fitted))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
-    """The model that was chosen, at its best parameters."""
-
-    parameters: Parameters
-    identified: bool
-    """True if a limit is identified."""
-    others: Sequence[Parameters]
-    """The other models that were tried, with a limit or all without."""
-    deviation: float
-    """Relative standard deviation of one run."""
-    freedom: int
-    """Degrees of freedom of `deviation`."""
-
-    @property
-    def error(self) -> float:
-        """Return the half width of the 95 % interval of ln throughput of a run."""
-        return student_t(0.95, self.freedom) * self.deviation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Span:
-    """Parameters and models that the measurements do not exclude at 95 %."""
-
-    alternatives: Sequence[Parameters]
-    intervals: dict[str, tuple[float, ...]]
-    """Intervals by unknown; empty for one that was not estimated."""
-    at_least: float | None
-    """Lower bound of the bandwidth in bytes/s; None if a limit is identified."""
+        return replace(self, system=replace(self.system, fit=replace(self.fitted, held_out=held_out)))
 
 
 def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -> Fit:
@@ -101,53 +69,62 @@ def fit(result_names: Sequence[str], workload: Workload, seen: Sequence[Seen]) -
     `result_names` are its sources. Raises MissingError without numba.
     """
     model = FitModel(workload, seen)
-    choice = _choose(model, *_candidates(model))
-    span = _span(model, choice)
-    chosen = choice.parameters
+    chosen, others, identified = _choose(model, *_candidates(model))
+    variance, freedom = model.variance(chosen)
     fitted = Fitted(
         results=tuple(result_names),
         workload=workload.name,
-        identified=choice.identified,
-        counts=tuple(sorted({count.ranks for count in seen})),
-        hosts=tuple(sorted({count.hosts for count in seen})),
-        at_least=span.at_least,
-        bandwidth_interval=span.intervals["bandwidth"],
-        latency_interval=span.intervals["latency"],
-        step_cost_interval=span.intervals["step_cost"],
+        seen=tuple(
+            Evidence(ranks=one.ranks, hosts=one.hosts, rate=one.rate, efficiency=one.efficiency)
+            for one in seen
+        ),
+        identified=identified,
         error=math.sqrt(model.loss(chosen) / len(seen)),
-        deviation=choice.deviation,
-        freedom=choice.freedom,
-        alternative=tuple(other.alternative for other in span.alternatives),
+        deviation=math.sqrt(variance),
+        freedom=freedom,
     )
-    numbers, every = range(len(seen)), (chosen, *span.alternatives)
-    rates = [[model.rate(number, parameters) for parameters in every] for number in numbers]
-    error = math.exp(choice.error)
+    ends = _ends(model, chosen, fitted.run_error**2)
+    most = model.loss(chosen) + fitted.run_error**2
+    alternatives = [*(end for pair in ends.values() for end in pair)]
+    alternatives += [other for other in others if model.loss(other) < most]
+    fitted = replace(
+        fitted,
+        interval={name: (getattr(low, name), getattr(high, name)) for name, (low, high) in ends.items()},
+        alternative=tuple(alternatives),
+    )
+    source, error = "fitted to " + ", ".join(fitted.results), math.exp(fitted.run_error)
+    rates = [[model.rate(number, each) for each in (chosen, *alternatives)] for number in range(len(seen))]
+    clients = ClientSystem(hosts=fitted.hosts[-1], start=_start(model, chosen))
+    system = System(
+        title=f"fitted to {fitted.workload}",
+        clients=clients,
+        fit=fitted,
+        sources={f"{_SECTION.get(name, 'clients')}.{name}": source for name in chosen.free},
+    )
     return Fit(
-        system=_system(fitted, chosen, _start(model, chosen)),
-        fitted=fitted,
-        counts=tuple(count.ranks for count in seen),
-        measured=tuple(count.rate for count in seen),
-        played=tuple(model.rate(number, chosen) for number in numbers),
+        system=system.having(chosen),
+        played=tuple(rate[0] for rate in rates),
         intervals=tuple((min(rate) / error, max(rate) * error) for rate in rates),
-        unlimited=_unlimited(max(seen, key=lambda count: count.ranks), chosen),
-        refusal=_refusal(model, choice),
-        notes=_notes(chosen, span.alternatives),
+        unlimited="" if identified else _unlimited(max(seen, key=lambda count: count.ranks), chosen),
+        refusal=_refusal(model, chosen, fitted.deviation),
+        notes=_notes(chosen, alternatives),
     )
 
 
 def _candidates(model: FitModel) -> tuple[list[Parameters], list[Parameters]]:
     """Return every model at its best parameters: those without a limit, and those with one."""
     own = _own_losses(model)
-    free = [Parameters(), *(model.best(Parameters().having(name, value), name) for name, value in own)]
+    free = [Parameters(), *(model.best(having(Parameters(), name, value), name) for name, value in own)]
     limited = []
     # A limit of each host is told from one of the storage only by runs on different numbers of hosts.
-    for hosted in (False, True) if len({count.hosts for count in model.seen}) > 1 else (False,):
-        plain = model.best(Parameters(bandwidth=1.0, hosted=hosted), "bandwidth")
+    several = len({count.hosts for count in model.seen}) > 1
+    for limit in ("bandwidth", "nic") if several else ("bandwidth",):
+        plain = model.best(having(Parameters(), limit, 1.0), limit)
         hard = [plain] + [
-            model.best(plain.having(name, value), "bandwidth", name, near=0.7) for name, value in own
+            model.best(having(plain, name, value), limit, name, near=0.7) for name, value in own
         ]
         best = min(hard, key=model.loss)
-        soft = (model.best(replace(best, softness=p), "bandwidth", near=0.2) for p in SOFTNESS)
+        soft = (model.best(replace(best, softness=p), limit, near=0.2) for p in SOFTNESS)
         limited += [*hard, *soft]
     return free, limited
 
@@ -162,7 +139,7 @@ def _own_losses(model: FitModel) -> list[tuple[str, float]]:
         return []
     alone = FitModel(model.workload, [smallest])
     found = [
-        (name, getattr(alone.best(Parameters().having(name, 1e-3), name), name))
+        (name, getattr(alone.best(having(Parameters(), name, 1e-3), name), name))
         for name in ("step_cost", "latency")
     ]
     # Where both explain the runs equally well, the first wins. A latency that costs only a few per cent would
@@ -170,12 +147,17 @@ def _own_losses(model: FitModel) -> list[tuple[str, float]]:
     return found[::-1] if smallest.efficiency < LATENT else found
 
 
-def _choose(model: FitModel, free: list[Parameters], limited: list[Parameters]) -> _Choice:
-    """Return the model with the least loss, penalised per unknown, with a limit only if identified."""
+def _choose(
+    model: FitModel, free: list[Parameters], limited: list[Parameters]
+) -> tuple[Parameters, list[Parameters], bool]:
+    """Return the model with the least loss, penalised per unknown; the others; and whether it has a limit.
+
+    It has one only if a limit is identified. The others have, or have not, a limit as it.
+    """
     unit = min(model.variance(parameters)[0] for parameters in (*free, *limited))
 
     def score(parameters: Parameters) -> float:
-        return model.loss(parameters) + CONFIDENCE * unit * parameters.unknowns
+        return model.loss(parameters) + CONFIDENCE * unit * len(parameters.free)
 
     limit, unlimited = min(limited, key=score), min(free, key=score)
     variance, freedom = model.variance(limit)
@@ -183,36 +165,16 @@ def _choose(model: FitModel, free: list[Parameters], limited: list[Parameters]) 
     least = max(SURE, student_t(0.95, freedom) ** 2)
     identified = model.loss(unlimited) - model.loss(limit) > least * variance
     chosen, kind = (limit, limited) if identified else (unlimited, free)
-    variance, freedom = model.variance(chosen)
-    return _Choice(
-        parameters=chosen,
-        identified=identified,
-        others=[other for other in kind if other != chosen],
-        deviation=math.sqrt(variance),
-        freedom=freedom,
-    )
+    return chosen, [other for other in kind if other != chosen], identified
 
 
-def _span(model: FitModel, choice: _Choice) -> _Span:
-    """Return the interval of each parameter, and the other models that are not excluded."""
-    chosen, rise = choice.parameters, choice.error**2
-    alternatives = list[Parameters]()
-    intervals: dict[str, tuple[float, ...]] = dict.fromkeys(UNKNOWNS, ())
-    for name in UNKNOWNS:
-        if 0 < getattr(chosen, name) < math.inf:
-            low, high = model.ends(chosen, name, rise)
-            alternatives += [low, high]
-            intervals[name] = (getattr(low, name), getattr(high, name))
-    most = model.loss(chosen) + rise
-    alternatives += [other for other in choice.others if model.loss(other) < most]
-    if choice.identified:
-        return _Span(alternatives=alternatives, intervals=intervals, at_least=None)
-    at_least = max(count.rate for count in model.seen) * math.exp(-choice.error)
-    return _Span(
-        alternatives=[replace(other, bandwidth=at_least) for other in alternatives],
-        intervals=intervals,
-        at_least=at_least,
-    )
+def _ends(model: FitModel, chosen: Parameters, rise: float) -> dict[str, tuple[Parameters, Parameters]]:
+    """Return the ends of each parameter's 95 % interval, at which the loss has risen by `rise`."""
+    return {
+        part.name: model.ends(chosen, part.name, rise)
+        for part in fields(chosen)
+        if part.name in chosen.free and part.name != "softness"  # only SOFTNESS were tried
+    }
 
 
 def _start(model: FitModel, chosen: Parameters) -> float:
@@ -226,25 +188,6 @@ def _start(model: FitModel, chosen: Parameters) -> float:
     return max(0.0, float(np.median(beyond))) if beyond else 0.0
 
 
-def _system(fitted: Fitted, chosen: Parameters, start: float) -> System:
-    """Return the system file of the chosen parameters."""
-    found, source = chosen.alternative, "fitted to " + ", ".join(fitted.results)
-    values = {
-        "storage.bandwidth": found.bandwidth,
-        "clients.nic": found.nic,
-        "storage.latency": found.latency,
-        "clients.step_cost": found.step_cost,
-        "storage.softness": found.softness,
-    }
-    return System(
-        title=f"fitted to {fitted.workload}",
-        storage=StorageSystem(bandwidth=found.bandwidth, latency=found.latency, softness=found.softness),
-        clients=ClientSystem(hosts=fitted.hosts[-1], nic=found.nic, step_cost=found.step_cost, start=start),
-        fit=fitted,
-        sources={key: source for key, value in values.items() if value},
-    )
-
-
 def _unlimited(largest: Seen, chosen: Parameters) -> str:
     """Return a sentence on why no limit is identified at the largest count."""
     text = f"AU {100 * largest.efficiency:.3g} % at {largest.ranks:,} ranks"
@@ -254,11 +197,11 @@ def _unlimited(largest: Seen, chosen: Parameters) -> str:
     return f"{text}: {own} explains it as well as a limit does"
 
 
-def _refusal(model: FitModel, choice: _Choice) -> str:
+def _refusal(model: FitModel, chosen: Parameters, deviation: float) -> str:
     """Return a sentence on why no model describes the runs; empty if one does."""
-    residuals = model.residuals(choice.parameters)
+    residuals = model.residuals(chosen)
     worst = int(np.argmax(np.abs(residuals)))
-    if abs(residuals[worst]) <= HUGE and choice.deviation <= SCATTERED:
+    if abs(residuals[worst]) <= HUGE and deviation <= SCATTERED:
         return ""
     count, off = model.seen[worst], 100 * math.expm1(-residuals[worst])
     text = f"no model describes these runs: at {count.ranks} ranks the best one is off by {off:+.0f} %"
@@ -274,8 +217,8 @@ def _notes(chosen: Parameters, alternatives: Sequence[Parameters]) -> tuple[str,
     notes, every = [], (chosen, *alternatives)
     if (chosen.latency or chosen.step_cost) and len({other.latency > 0 for other in every}) > 1:
         notes.append("not told apart: whether a rank loses time to latency or to a cost of each step")
-    if len({other.hosted for other in every}) > 1:
+    if len({other.nic is None for other in every}) > 1:
         notes.append("not told apart: a limit of the storage or of each host")
-    if math.isfinite(chosen.bandwidth) and len({other.softness for other in every}) > 1:
+    if (chosen.bandwidth or chosen.nic) and len({other.softness for other in every}) > 1:
         notes.append("not told apart: a limit that is reached at once or gradually")
     return tuple(notes)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from emulator.config.workload import Workload
 from emulator.plugins.systems.fit import Fit, fit
+from emulator.plugins.systems.model import having
 from emulator.plugins.systems.predict import efficiency_interval, on_paper, predict
 from emulator.plugins.systems.seen import Seen
 from emulator.plugins.systems.system import System, on_hosts
@@ -91,17 +92,11 @@ def further_run(workload: Workload, found: Fit) -> str:
     fitted = found.fitted
     if not fitted.identified:
         return f"a run with {2 * fitted.counts[-1]} ranks or more would tell most: whether there is a limit"
-    intervals = {
-        "bandwidth": fitted.bandwidth_interval,
-        "latency": fitted.latency_interval,
-        "step_cost": fitted.step_cost_interval,
-    }
     counts = np.unique(np.round(np.geomspace(1, 2 * fitted.counts[-1], TRIAL_COUNTS)).astype(int)).tolist()
     moves = [
         (_moved(workload, found.system, name, ends, ranks), name, -ranks)
-        for name, ends in intervals.items()
+        for name, ends in fitted.interval.items()
         for ranks in counts
-        if ends
     ]
     moved, name, fewest = max(moves, default=(0.0, "", 0))  # of counts that tell as much, the smallest
     if not moved:
@@ -115,22 +110,9 @@ def further_run(workload: Workload, found: Fit) -> str:
     return text
 
 
-def _moved(workload: Workload, system: System, name: str, ends: tuple[float, ...], ranks: int) -> float:
+def _moved(workload: Workload, system: System, name: str, ends: tuple[float, float], ranks: int) -> float:
     """Return |ln| of the ratio of throughput at `ranks` between the ends of a parameter's interval."""
-    trials = (on_paper(workload, _having(system, name, value), ranks, steps=TRIAL_STEPS) for value in ends)
+    systems = (system.having(having(system.parameters, name, value)) for value in ends)
+    trials = (on_paper(workload, trial, ranks, steps=TRIAL_STEPS) for trial in systems)
     low, high = (predict(trial, ranks).point.x_ideal for trial in trials)
     return abs(math.log(high / low))
-
-
-def _having(system: System, name: str, value: float) -> System:
-    """Return `system` with another value of a fitted parameter."""
-    storage, clients = system.storage, system.clients
-    if name == "latency":
-        storage = replace(storage, latency=value)
-    elif name == "step_cost":
-        clients = replace(clients, step_cost=value)
-    elif clients.nic is not None:  # the fitted bandwidth is each host's
-        clients = replace(clients, nic=value)
-    else:
-        storage = replace(storage, bandwidth=value)
-    return replace(system, storage=storage, clients=clients)

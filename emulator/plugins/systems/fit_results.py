@@ -1,9 +1,9 @@
-"""Fit a system to folders of results, as `feedrate fit` does."""
+"""Fit a system to folders of results, as `feedrate fit` does, and say what was found."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,21 @@ from emulator.errors import Inconclusive, SpecError
 from emulator.plugins.systems.fit import Fit, fit
 from emulator.plugins.systems.fit_quality import LEAST, further_run, held_out, median_errors
 from emulator.plugins.systems.seen import Seen, described, seen_in, workload_of
-from emulator.plugins.systems.system import refuse_existing, write_system
+from emulator.plugins.systems.system import Fitted, refuse_existing, write_system
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.record.steps import step_blocks
+from emulator.units import show_rate, show_seconds
+
+_SHOWN = {
+    "bandwidth": ("bandwidth", show_rate),
+    "nic": ("bandwidth of a host", show_rate),
+    "latency": ("latency", show_seconds),
+    "step_cost": ("cost of each step", show_seconds),
+}
+"""Parameter -> what people call it, and how its value is shown."""
+_OWN = ("latency", "step_cost")
+"""Parameters of a rank alone, which may be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,4 +97,47 @@ def _tell_left_out(path: Path, result: RunResult, say: Callable[[str], None] | N
         raise Inconclusive(f"{path}: no run is left to fit", f"see feedrate report {path}")
     raise Inconclusive(
         f"{path}: the client was the limit of every run, so a fit would describe the client", "use more hosts"
+    )
+
+
+def fit_lines(found: Fit) -> list[str]:
+    """Return lines on the counts, the parameters and their intervals."""
+    lines = ["ranks   measured        fitted        off       95 % interval of a run"]
+    rows = zip(found.fitted.seen, found.played, found.intervals, strict=True)
+    for one, played, (low, high) in sorted(rows, key=lambda row: row[0].ranks):
+        off = 100 * (played / one.rate - 1)
+        lines.append(
+            f"{one.ranks:5}   {show_rate(one.rate):12}    {show_rate(played):12} {off:+6.1f} %  "
+            f"{show_rate(low)} to {show_rate(high)}"
+        )
+    return [*lines, *_parameters(found), *found.notes, *_seen(found.fitted)]
+
+
+def _parameters(found: Fit) -> Iterator[str]:
+    fitted, chosen = found.fitted, found.system.parameters
+    if not fitted.identified:
+        yield (
+            f"bandwidth: not identified. {found.unlimited}; its bandwidth is at least "
+            f"{show_rate(fitted.at_least)} (95 %). Measure a larger count."
+        )
+    for name, (what, show) in _SHOWN.items():
+        if name in fitted.interval:
+            low, high = map(show, fitted.interval[name])
+            yield f"{what}: {show(getattr(chosen, name))}, 95 % interval {low} to {high}"
+        elif name in _OWN:
+            yield f"{what}: none is visible"
+    if start := found.system.clients.start:
+        yield f"start-up: {show_seconds(start)} before a rank's first read"
+
+
+def _seen(fitted: Fitted) -> Iterator[str]:
+    yield (
+        f"run-to-run variation: {100 * fitted.deviation:.1f} % ({fitted.freedom} degrees of freedom), from "
+        f"residuals, repeats and drift"
+    )
+    if fitted.standing:
+        yield fitted.standing
+    counts, hosts = (", ".join(f"{one:,}" for one in seen) for seen in (fitted.counts, fitted.hosts))
+    yield (
+        f"seen: counts {counts}; on {hosts} host(s). simulate flags points outside of these as extrapolated."
     )

@@ -4,7 +4,7 @@ A model is a choice of unknowns:
 
     limit        none | a bandwidth that all share | a bandwidth of each host, where numbers of hosts differ
     rank         nothing | a latency of requests | a cost of each step
-    saturation   hard | soft (system.Alternative.softness)
+    saturation   hard | soft (StorageSystem.softness)
 
 Its loss is the sum over counts of (ln X measured - ln X played)^2.
 """
@@ -23,51 +23,19 @@ from emulator.analysis.knee import PRIOR_DEVIATION
 from emulator.analysis.parts import Floats
 from emulator.analysis.throughput import throughput
 from emulator.config.workload import Workload
-from emulator.plugins.systems.limits import SystemLimits, soft_limits, tightest_limits
-from emulator.plugins.systems.scene import Played, Scene, play
+from emulator.plugins.systems.predict import scene_on
+from emulator.plugins.systems.scene import Played, play
 from emulator.plugins.systems.seen import Seen
-from emulator.plugins.systems.system import Alternative, StorageSystem, System
+from emulator.plugins.systems.system import ClientSystem, Parameters, System
 
 ALONE = 0.995
 """Efficiency from which a rank counts as losing nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Values of a model's parameters; infinite bandwidth is no limit."""
-
-    bandwidth: float = math.inf
-    """Bytes/s."""
-    hosted: bool = False
-    """True if the bandwidth is per host."""
-    latency: float = 0.0
-    """Seconds per request."""
-    step_cost: float = 0.0
-    """Seconds per step."""
-    softness: float | None = None
-
-    @property
-    def unknowns(self) -> int:
-        """Return the number of free parameters."""
-        known = (math.isinf(self.bandwidth), not self.latency, not self.step_cost, self.softness is None)
-        return len(known) - sum(known)
-
-    def having(self, name: str, value: float) -> Parameters:
-        """Return the parameters with another value of `name`."""
-        changed: dict[str, Any] = {name: value}
-        return replace(self, **changed)
-
-    @property
-    def alternative(self) -> Alternative:
-        """Return the parameters as an alternative in a system file."""
-        rate = self.bandwidth if math.isfinite(self.bandwidth) else None
-        return Alternative(
-            bandwidth=None if self.hosted else rate,
-            nic=rate if self.hosted else None,
-            latency=self.latency,
-            step_cost=self.step_cost,
-            softness=self.softness,
-        )
+def having(parameters: Parameters, name: str, value: float) -> Parameters:
+    """Return `parameters` with another value of `name`."""
+    changed: dict[str, Any] = {name: value}
+    return replace(parameters, **changed)
 
 
 @dataclass
@@ -91,29 +59,10 @@ class FitModel:
 
     def play(self, count: Seen, parameters: Parameters) -> Played:
         """Simulate a count with its own batches. Raises MissingError without numba."""
-        trial = System(storage=StorageSystem(latency=parameters.latency))
-        bandwidth, hosts = parameters.bandwidth, count.hosts if parameters.hosted else 1
-        hard = SystemLimits(
-            system=math.inf if parameters.hosted else bandwidth,
-            host=bandwidth if parameters.hosted else math.inf,
-            rank=tightest_limits(trial, self.workload).rank,
-        )
+        trial = System(clients=ClientSystem(hosts=count.hosts)).having(parameters)
         asked = count.rate / count.efficiency / count.ranks if count.efficiency else self.workload.demand
-        bound = soft_limits(hard, asked, count.ranks, hosts, parameters.softness)
-        scene = Scene(
-            size=count.size,
-            compute=count.compute,
-            gates=count.gates,
-            prefetch=self.workload.batches_ahead,
-            system=bound.system,
-            host=bound.host,
-            rank=bound.rank,
-            hosts=hosts,
-            latency=parameters.latency,
-            step_cost=parameters.step_cost,
-            epoch=count.epoch,
-        )
-        return play(scene)
+        batches = count.size, count.compute, count.gates
+        return play(scene_on(trial, self.workload, *batches, demand=asked, epoch=count.epoch))
 
     def residuals(self, parameters: Parameters) -> Floats:
         """Return ln measured - ln played for every count."""
@@ -133,11 +82,11 @@ class FitModel:
         drifted = float(np.mean([count.drift**2 for count in self.seen])) / 4
         # Where nobody waits, the accelerators' clock was measured, which does not vary as the storage does.
         waiting = sum(count.efficiency < ALONE for count in self.seen)
-        freedom = max(0, waiting - parameters.unknowns) + 2
+        freedom = max(0, waiting - len(parameters.free)) + 2
         return max((self.loss(parameters) + 2 * PRIOR_DEVIATION**2) / freedom, drifted), freedom
 
     def best(self, parameters: Parameters, *free: str, near: float = math.inf) -> Parameters:
-        """The parameters with the least loss, searching the `free` ones in turn.
+        """Return the parameters with the least loss, searching the `free` ones in turn.
 
         The first search is over their whole range, or `near` where they are, in logarithms; with several, a
         second one goes over each near what the first found, since they depend on each other.
@@ -148,7 +97,7 @@ class FitModel:
                 reach = min(near, 0.2 if turn else math.inf)
                 low, high = (low, high) if math.isinf(reach) else (here - reach, here + reach)
                 log = golden(partial(self._loss_at, parameters, name), low, high)
-                parameters = parameters.having(name, math.exp(log))
+                parameters = having(parameters, name, math.exp(log))
         return parameters
 
     def ends(self, parameters: Parameters, name: str, rise: float) -> tuple[Parameters, Parameters]:
@@ -158,11 +107,11 @@ class FitModel:
         def over(log: float) -> float:
             return self._loss_at(parameters, name, log) - most
 
-        low, high = (parameters.having(name, math.exp(edge(over, start, sign))) for sign in (-1, 1))
+        low, high = (having(parameters, name, math.exp(edge(over, start, sign))) for sign in (-1, 1))
         return low, high
 
     def _loss_at(self, parameters: Parameters, name: str, log: float) -> float:
-        return self.loss(parameters.having(name, math.exp(log)))
+        return self.loss(having(parameters, name, math.exp(log)))
 
     def _range(self, name: str) -> tuple[float, float]:
         """Return the logarithms between which a parameter is searched."""

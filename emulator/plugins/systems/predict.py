@@ -18,7 +18,7 @@ from emulator.config.workload import SampleSpec, Workload
 from emulator.dataset.sizes import quantiles
 from emulator.order import EpochOrder, EpochPlan, RankPlan
 from emulator.plugins.systems.limits import GB, cap, soft_limits, tightest_limits
-from emulator.plugins.systems.scene import Scene, play
+from emulator.plugins.systems.scene import Bools, Scene, play
 from emulator.plugins.systems.system import System
 from emulator.record.result import HostShare, Point
 from emulator.record.steps import Steps
@@ -131,26 +131,29 @@ def rank_plan_of(simulation: Simulation, ranks: int, number: int) -> RankPlan:
     return RankPlan(plan=plan, seed=seed, epochs=simulation.epochs, steps=simulation.steps)
 
 
-def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
-    """Return the scene of `rank_plan` on the system. Variable compute times are those of emulated ranks."""
-    workload, system, ranks = simulation.workload, simulation.system, rank_plan.plan.ranks
-    accelerator, sync = workload.accelerator, workload.training.sync
-    if accelerator.compute == "constant" or accelerator.quantiles is None:
-        compute = np.full((1, 1), float(accelerator.step_seconds))
-    else:
-        drawn = [step_times(accelerator, rank_plan.seed, rank, 0, rank_plan.length) for rank in range(ranks)]
-        compute = np.stack(drawn, axis=1)
-    number = range(rank_plan.length)
-    system = system.cautious
+def scene_on(
+    system: System,
+    workload: Workload,
+    size: Floats,
+    compute: Floats,
+    gates: Bools,
+    *,
+    demand: float,
+    prefetch: int | None = None,
+    epoch: int = 0,
+) -> Scene:
+    """Return the scene of ranks that ask for `demand` bytes/s each and read batches of `size` on `system`.
+
+    Shapes and `epoch` are those of `Scene`; `prefetch` None is the workload's.
+    """
+    system, ranks = system.cautious, size.shape[1]
     hard, hosts = tightest_limits(system, workload), min(system.clients.hosts or 1, ranks)
-    bound = soft_limits(hard, workload.demand, ranks, hosts, system.storage.softness)
+    bound = soft_limits(hard, demand, ranks, hosts, system.storage.softness)
     return Scene(
-        size=batch_bytes(rank_plan, simulation.sizes),
+        size=size,
         compute=compute,
-        gates=np.array(
-            [sync == "step" or (sync == "epoch" and rank_plan.ends_epoch(step)) for step in number]
-        ),
-        prefetch=workload.batches_ahead if simulation.prefetch is None else simulation.prefetch,
+        gates=gates,
+        prefetch=workload.batches_ahead if prefetch is None else prefetch,
         system=bound.system,
         host=bound.host,
         rank=bound.rank,
@@ -159,6 +162,28 @@ def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
         latency=system.storage.latency,
         step_cost=system.clients.step_cost,
         start=system.clients.start,
+        epoch=epoch,
+    )
+
+
+def set_scene(simulation: Simulation, rank_plan: RankPlan) -> Scene:
+    """Return the scene of `rank_plan` on the system. Variable compute times are those of emulated ranks."""
+    workload, ranks = simulation.workload, rank_plan.plan.ranks
+    accelerator, sync = workload.accelerator, workload.training.sync
+    if accelerator.compute == "constant" or accelerator.quantiles is None:
+        compute = np.full((1, 1), float(accelerator.step_seconds))
+    else:
+        drawn = [step_times(accelerator, rank_plan.seed, rank, 0, rank_plan.length) for rank in range(ranks)]
+        compute = np.stack(drawn, axis=1)
+    ends = [rank_plan.ends_epoch(step) for step in range(rank_plan.length)]
+    return scene_on(
+        simulation.system,
+        workload,
+        batch_bytes(rank_plan, simulation.sizes),
+        compute,
+        np.array([sync == "step" or (sync == "epoch" and end) for end in ends]),
+        demand=workload.demand,
+        prefetch=simulation.prefetch,
         epoch=0 if workload.access.refill == "never" else rank_plan.plan.steps,
     )
 

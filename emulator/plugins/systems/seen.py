@@ -21,6 +21,7 @@ from emulator.config.workload import Workload, stored_workload
 from emulator.errors import SpecError
 from emulator.order import plan_for
 from emulator.plugins.systems.scene import Bools
+from emulator.plugins.systems.system import Evidence
 from emulator.record.result import Point, RunResult
 from emulator.record.steps import Steps
 
@@ -34,15 +35,9 @@ DISTURBED = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One measured count."""
+class Seen(Evidence):
+    """One measured count, with the batches to play it on."""
 
-    ranks: int
-    hosts: int
-    rate: float
-    """Bytes/s over the steps in which all ranks were busy."""
-    efficiency: float
-    """Throughput over ideal throughput."""
     size: Floats
     """Bytes of the batches that were read, shape (steps, ranks)."""
     compute: Floats

@@ -7,15 +7,12 @@ threshold; formulas only say where to begin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from emulator.analysis.knee import NO_KNEE
-from emulator.config.reader import to_plain
 from emulator.config.workload import Workload
-from emulator.errors import SpecError
-from emulator.plugins.systems.limits import Constraint, binding, cap, constraints, tightest_limits
+from emulator.plugins.systems.limits import Constraint, binding, cap, constraints
 from emulator.plugins.systems.predict import Simulation, on_paper, predict
 from emulator.plugins.systems.system import ClientSystem, StorageSystem, System
 from emulator.record.result import Knee
@@ -25,8 +22,6 @@ DECIDING_STEPS = 60
 """Steps per rank in the simulations that decide."""
 MOST = 100_000
 """Largest number of accelerators to consider."""
-LINKS = (10, 25, 40, 50, 100, 200, 400, 800, 1600, 3200)
-"""Common network speeds in Gb/s: cards and pairs of cards."""
 WHOSE = {"system": "", "host": " a host", "rank": " a rank"}
 """Words after a rate, by the scope of the limit."""
 _TOLERANCE, _ROUGH = 0.002, 0.01
@@ -38,34 +33,19 @@ class Feeds:
     """The number of accelerators that a system feeds."""
 
     workload: Workload
-    accelerators: int
-    """Largest count with throughput / ideal at or above the threshold."""
-    interval: tuple[float, float]
-    """95 % interval of `accelerators`: model choice, the fit's uncertainty and run-to-run variation."""
-    bound: Constraint | None
-    """The limit that prevents one more accelerator from being fed; None if the system states none."""
+    crossing: float = MOST
+    """Count at which throughput / ideal falls below the threshold, interpolated."""
+    interval: tuple[float, float] = (MOST, math.inf)
+    """95 % interval of `crossing`: model choice, the fit's uncertainty and run-to-run variation."""
+    bound: Constraint | None = None
+    """The limit that prevents one more accelerator from being fed; None if none was reached."""
     knee: Knee
     """The answer as the knee of a result."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """Storage and hosts that a number of accelerators needs."""
-
-    workload: Workload
-    accelerators: int
-    hosts: int
-    bandwidth: float
-    """Bytes/s of the storage at which AU equals the threshold, with clients that do not limit."""
-    nic: float
-    """Bytes/s of one host at which AU equals the threshold, with a storage that has the margin."""
-    cores: float | None
-    """Cores per host that reading keeps busy; None if the system does not give CPU time per byte."""
-
-    def link(self, margin: float) -> int | None:
-        """Return the smallest common network speed in Gb/s for `nic` with `margin`; None if none suffices."""
-        wanted = self.nic / (1 - margin) * 8 / 1e9
-        return next((speed for speed in LINKS if speed >= wanted), None)
+    @property
+    def accelerators(self) -> int:
+        """Return the largest count with throughput / ideal at or above the threshold."""
+        return math.floor(self.crossing)
 
 
 def utilisation(workload: Workload, system: System, ranks: int, over: Simulation | None = None) -> float:
@@ -80,25 +60,24 @@ def utilisation(workload: Workload, system: System, ranks: int, over: Simulation
 def feeds(
     workload: Workload, system: System, threshold: float | None = None, over: Simulation | None = None
 ) -> Feeds:
-    """The number of accelerators that the system feeds at the AU `threshold`; None: the workload's.
+    """Return the number of accelerators that the system feeds at the AU `threshold`; None: the workload's.
 
     This is the one answer of plan, simulate and efficiency: it does not depend on counts, steps or files.
     Where a dataset is specified, it is of runs as `over`, whose epochs have borders at which readers wait.
-    The interval spans the system's alternatives, found in the same way; the cap without simulation where
-    the system is only described; and run-to-run variation, which moves a knee about as much as a throughput,
-    or decides whether any is fed, where latency alone keeps one accelerator near the threshold.
     """
     wanted = workload.training.au_threshold if threshold is None else threshold
     if not workload.ideal_samples_per_second < math.inf:
-        return _everything(workload, NO_KNEE)
+        return Feeds(workload=workload, knee=NO_KNEE)
     system = system.cautious
     runs, full = _Runs(workload=workload, system=system, over=over), cap(system, workload, wanted)
     if math.isinf(full):
-        sentence = "Nothing that the system states limits this workload."
-        return _everything(workload, replace(NO_KNEE, kind="beyond", fed=MOST, sentence=sentence))
+        return _everything(workload, MOST, "Nothing that the system states limits this workload.")
     crossing = runs.crossing(wanted)
     if crossing == runs.most:
-        return _at_least(workload, runs.most, over is not None)
+        why = "the dataset has no batch for another one" if over else "larger counts are not simulated"
+        return _everything(
+            workload, runs.most, f"This system feeds {runs.most:,} accelerators or more: {why}."
+        )
     low, high = _interval(runs, wanted, crossing, full)
     bound = binding(constraints(system, workload), math.floor(crossing) + 1, system.clients.hosts)
     inside = crossing >= 1
@@ -110,9 +89,13 @@ def feeds(
         starved=None if inside else 1,
         sentence=_sentence(system, crossing, (low, high), wanted, bound, over),
     )
-    return Feeds(
-        workload=workload, accelerators=math.floor(crossing), interval=(low, high), bound=bound, knee=knee
-    )
+    return Feeds(workload=workload, crossing=crossing, interval=(low, high), bound=bound, knee=knee)
+
+
+def _everything(workload: Workload, most: int, sentence: str) -> Feeds:
+    """Return the answer if as many as were tried are fed."""
+    knee = replace(NO_KNEE, kind="beyond", fed=most, sentence=sentence)
+    return Feeds(workload=workload, crossing=most, interval=(most, math.inf), knee=knee)
 
 
 @dataclass
@@ -142,21 +125,12 @@ class _Runs:
         return _crossing(self.efficiency, share, guess, self.most, tolerance)
 
 
-def _everything(workload: Workload, knee: Knee) -> Feeds:
-    """Return the answer if nothing limits the workload."""
-    return Feeds(workload=workload, accelerators=MOST, interval=(MOST, MOST), bound=None, knee=knee)
-
-
-def _at_least(workload: Workload, most: int, by_samples: bool) -> Feeds:
-    """Return the answer if the largest count tried is fed: the dataset or the search ends there."""
-    why = "the dataset has no batch for another one" if by_samples else "larger counts are not simulated"
-    few = f"This system feeds {most:,} accelerators or more: {why}."
-    knee = replace(NO_KNEE, kind="beyond", fed=most, sentence=few)
-    return Feeds(workload=workload, accelerators=most, interval=(most, math.inf), bound=None, knee=knee)
-
-
 def _interval(runs: _Runs, wanted: float, crossing: float, full: float) -> tuple[float, float]:
-    """Return the 95 % interval about `crossing`; `full` is the count by the limits without simulation."""
+    """Return the 95 % interval about `crossing`; `full` is the count by the limits without simulation.
+
+    It spans the system's alternatives, that count where the system is only described, and run-to-run
+    variation, which moves a knee about as much as a throughput.
+    """
     system = runs.system
     crossings = [
         crossing,
@@ -212,8 +186,11 @@ def _show(count: float) -> str:
 def _crossing(
     efficiency: Callable[[int], float], wanted: float, guess: float, limit: int, tolerance: float
 ) -> float:
-    """The count, `guess` or near it, at which throughput / ideal falls below `wanted`: between the last that
-    has it and the next, on a straight line; 0 when one has less, `limit` when as many have it."""
+    """Return the count, near `guess`, at which throughput / ideal falls below `wanted`.
+
+    It lies on a straight line between the last count that has it and the next; 0 if one rank has less,
+    `limit` if as many have it.
+    """
     if not guess or (above := efficiency(1)) < wanted:
         return 0.0
     least, most = 1, min(limit, max(2, math.ceil(1.05 * guess) + 1))
@@ -234,6 +211,21 @@ def _crossing(
         else:
             most, below = middle, reached
     return least + (most - least) * (above - wanted) / max(above - below, 1e-12)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Storage and hosts that a number of accelerators needs."""
+
+    workload: Workload
+    accelerators: int
+    hosts: int
+    bandwidth: float
+    """Bytes/s of the storage at which AU equals the threshold, with clients that do not limit."""
+    nic: float
+    """Bytes/s of one host at which AU equals the threshold, with a storage that has the margin."""
+    cores: float | None
+    """Cores per host that reading keeps busy; None if the system does not give CPU time per byte."""
 
 
 def needs(
@@ -281,81 +273,3 @@ def _least(au: Callable[[float], float], wanted: float, scale: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if au(math.exp(middle)) >= wanted else (middle, high)
     return math.exp(high)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """The answer of `plan` for one workload."""
-
-    workload: Workload
-    needs: Needs | None = None
-    """Storage and hosts that the given number of accelerators needs."""
-    feeds: Feeds | None = None
-    """Accelerators that the system feeds, if no number of accelerators was given."""
-    verdict: str = ""
-    """Sentence on whether the system meets the needs; empty without a system."""
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The same for programs: numbers, text and lists. What the system does not limit is null."""
-        found: dict[str, Any] = {"workload": self.workload.name}
-        if self.needs is not None:
-            found["needs"] = to_plain(self.needs)
-        if self.feeds is not None:
-            bound = self.feeds.bound
-            found["feeds"] = {
-                "accelerators": self.feeds.accelerators if bound else None,
-                "interval": to_plain(self.feeds.interval) if bound else None,
-                "bound": to_plain(bound),
-            }
-        return found
-
-
-def plan(
-    jobs: Sequence[Workload],
-    system: System | None = None,
-    accelerators: int | None = None,
-    *,
-    per_host: int = 8,
-    threshold: float | None = None,
-    margin: float = 0.1,
-) -> tuple[Planned, ...]:
-    """The needs of `accelerators` of each workload, or the number that `system` feeds; one answer a workload.
-
-    `threshold` is the AU that is wanted (0 to 1); None: the workload's. `margin` is the share to keep in
-    reserve. Raises SpecError: neither a system nor accelerators; MissingError without numba.
-    """
-    if accelerators is None and system is None:
-        raise SpecError("plan needs a question", "give --system FILE, --accelerators N, or both")
-    found = []
-    for job in jobs:
-        if accelerators is None:
-            assert system is not None
-            found.append(Planned(workload=job, feeds=feeds(job, system, threshold)))
-            continue
-        cost = system.clients.cpu_seconds_per_gb if system else None
-        asked = needs(
-            job, accelerators, per_host, threshold=threshold, margin=margin, cpu_seconds_per_gb=cost
-        )
-        has = verdict(asked, system, margin) if system else ""
-        found.append(Planned(workload=job, needs=asked, verdict=has))
-    return tuple(found)
-
-
-def verdict(found: Needs, system: System, margin: float) -> str:
-    """Return a sentence on whether the system meets the needs, and what falls short first."""
-    bound, name = tightest_limits(system, found.workload), system.name or system.title
-    nic = found.nic / (1 - margin)
-    have = {"storage": bound.system, "client hosts": bound.host, "one rank": bound.rank}
-    shares = {
-        "storage": bound.system / (found.bandwidth / (1 - margin)),
-        "client hosts": bound.host / nic,
-        "one rank": bound.rank / (nic * found.hosts / found.accelerators),
-    }
-    if system.clients.hosts is not None:
-        shares["number of hosts"] = system.clients.hosts / found.hosts
-    least = min(shares, key=lambda key: shares[key])
-    if shares[least] >= 1:
-        return f"{name} has all of it, {least} is the nearest to its limit"
-    what = show_rate(have[least]) if least in have else f"{system.clients.hosts} hosts"
-    return f"{name} falls short: {least} has {what}, {shares[least]:.0%} of what is needed"

@@ -6,6 +6,7 @@ there; what is not stated does not limit.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -28,7 +29,6 @@ from emulator.config.reader import (
 )
 from emulator.errors import SpecError
 from emulator.files import write_whole
-from emulator.units import show_rate, show_seconds
 
 _WATTS = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(k?)W\s*")
 
@@ -167,14 +167,31 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
-    """Parameters that the measurements do not exclude at 95 %: those of StorageSystem and ClientSystem."""
+class Parameters:
+    """What `fit` estimates: parameters of StorageSystem and ClientSystem. A bandwidth of None is no limit."""
 
     bandwidth: Rate | None = None
     nic: Rate | None = None
     latency: Seconds = 0.0
-    softness: float | None = None
     step_cost: Seconds = 0.0
+    softness: float | None = None
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Return the names of the parameters that have a value."""
+        return tuple(part.name for part in fields(self) if getattr(self, part.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """The throughput of one measured count."""
+
+    ranks: int
+    hosts: int
+    rate: Rate
+    """Bytes/s over the steps in which all ranks were busy."""
+    efficiency: float
+    """Throughput / ideal throughput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,20 +202,12 @@ class Fitted:
     """OUT folders that it was fitted to."""
     workload: str
     """Name of their workload."""
-    counts: tuple[int, ...]
-    """Process counts that were seen, ascending."""
-    hosts: tuple[int, ...]
-    """Numbers of hosts that were seen, ascending."""
+    seen: tuple[Evidence, ...]
+    """Measured counts, at least one."""
     identified: bool
     """True if a limit was seen; False if the system has only `at_least`, not a bandwidth."""
-    at_least: Rate | None = None
-    """Bytes/s that all hosts together get at least; set where the limit is not identified."""
-    bandwidth_interval: tuple[Rate, ...] = ()
-    """95 % interval of the bandwidth in bytes/s; empty when it is not identified."""
-    latency_interval: tuple[Seconds, ...] = ()
-    """95 % interval of the latency in seconds; empty when it was not estimated."""
-    step_cost_interval: tuple[Seconds, ...] = ()
-    """95 % interval of the cost of a step in seconds; empty when it was not estimated."""
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """95 % interval by parameter; without those that were not estimated."""
     error: float = 0.0
     """Root mean square relative error of throughput at the counts that were seen."""
     deviation: float = PRIOR_DEVIATION
@@ -208,12 +217,34 @@ class Fitted:
     held_out: tuple[float, ...] = ()
     """Median relative errors of throughput at counts that were held out of the fit, each by itself: of the
     simulation, of a constant efficiency, of the bandwidth cap alone; empty where too few were seen."""
-    alternative: tuple[Alternative, ...] = ()
-    """Other parameters that explain the measurements: predictions span all of them."""
+    alternative: tuple[Parameters, ...] = ()
+    """Other parameters that the measurements do not exclude at 95 %: predictions span all of them."""
 
     def __post_init__(self) -> None:
         if len(self.held_out) not in (0, 3):
             raise SpecError("fit.held_out must have three errors, or none")
+        if not self.seen:
+            raise SpecError("fit.seen is empty", "a fit has at least one measured count")
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the process counts that were seen, ascending."""
+        return tuple(sorted({one.ranks for one in self.seen}))
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Return the numbers of hosts that were seen, ascending."""
+        return tuple(sorted({one.hosts for one in self.seen}))
+
+    @property
+    def run_error(self) -> float:
+        """Return the half width of the 95 % interval of ln throughput of a run, parameters known."""
+        return student_t(0.95, self.freedom) * self.deviation
+
+    @property
+    def at_least(self) -> float:
+        """Return the bytes/s that all hosts together get at least (95 %), whatever the limit is."""
+        return max(one.rate for one in self.seen) * math.exp(-self.run_error)
 
     @property
     def no_better(self) -> bool:
@@ -252,6 +283,26 @@ class System:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> where its number comes from."""
 
+    def having(self, chosen: Parameters) -> System:
+        """Return the system with these parameters."""
+        storage = replace(
+            self.storage, bandwidth=chosen.bandwidth, latency=chosen.latency, softness=chosen.softness
+        )
+        clients = replace(self.clients, nic=chosen.nic, step_cost=chosen.step_cost)
+        return replace(self, storage=storage, clients=clients)
+
+    @property
+    def parameters(self) -> Parameters:
+        """Return the parameters that `fit` estimates."""
+        storage, clients = self.storage, self.clients
+        return Parameters(
+            bandwidth=storage.bandwidth,
+            nic=clients.nic,
+            latency=storage.latency,
+            step_cost=clients.step_cost,
+            softness=storage.softness,
+        )
+
     @property
     def lower_bound(self) -> bool:
         """Return True if a fit saw no limit, so that what the system feeds is a lower bound."""
@@ -259,35 +310,23 @@ class System:
 
     @property
     def cautious(self) -> System:
-        """The system with no more bandwidth than is known, where a fit saw no limit; else as it is."""
+        """Return the system with no more bandwidth than is known, where a fit saw no limit; else as it is."""
         if self.fit is None or self.fit.identified:
             return self
-        return replace(self, storage=replace(self.storage, bandwidth=self.fit.at_least))
+        return self.having(replace(self.parameters, bandwidth=self.fit.at_least))
 
     @property
     def alternatives(self) -> tuple[System, ...]:
-        """Other systems that are as likely: those that the fit did not exclude; of a system that is only
-        described, itself with a soft limit."""
+        """Return other systems that are as likely: those that the fit did not exclude; for a system that is
+        only described, itself with a soft limit."""
         if self.fit is None:
             return (replace(self, storage=replace(self.storage, softness=SOFT)),)
-        return tuple(
-            replace(
-                self,
-                storage=replace(
-                    self.storage, bandwidth=other.bandwidth, latency=other.latency, softness=other.softness
-                ),
-                clients=replace(self.clients, nic=other.nic, step_cost=other.step_cost),
-                fit=None,
-            )
-            for other in self.fit.alternative
-        )
+        return tuple(self.having(other).cautious for other in self.fit.alternative)
 
     @property
     def run_error(self) -> float:
-        """Relative half width of the 95 % interval of one run about its prediction, parameters known."""
-        if self.fit is None:
-            return 1.96 * PRIOR_DEVIATION
-        return student_t(0.95, self.fit.freedom) * self.fit.deviation
+        """Return the half width of the 95 % interval of ln throughput of a run, parameters known."""
+        return self.fit.run_error if self.fit else 1.96 * PRIOR_DEVIATION
 
 
 def load_system(name: str) -> System:
@@ -317,34 +356,15 @@ def refuse_existing(path: Path, force: bool) -> None:
 
 
 def write_system(path: Path, system: System) -> None:
-    """Write `system` as a file that `load_system` reads back, whole or not at all. Raises StorageError.
-
-    What has its default is left out. Comments repeat rates and durations in units that people read.
-    """
-    lines = []
-    if system.fit:
-        counts = ", ".join(f"{count:,}" for count in system.fit.counts)
-        lines.append(f"# Fitted by feedrate to the counts {counts} of {', '.join(system.fit.results)}.\n")
-        if not system.fit.identified:
-            lines.append(
-                "# No limit was visible: only a bandwidth that the system has at least (fit.at_least).\n"
-            )
-    lines.append(toml_text({"title": system.title}))
-    for section in ("storage", "clients", "hardware", "fit"):
-        spec = getattr(system, section)
-        head = f"\n[{section}]\n"
-        for part in fields(spec) if spec else ():
-            value = getattr(spec, part.name)
-            if value is None or value == part.default or part.name == "alternative":
-                continue
-            comment = ""
-            if isinstance(value, float) and ("bandwidth" in part.name or part.name in ("nic", "at_least")):
-                comment = f"    # {show_rate(value)}"
-            elif isinstance(value, float) and part.name in ("latency", "write_latency", "step_cost", "start"):
-                comment = f"    # {show_seconds(value)}"
-            lines.append(f"{head}{toml_text({part.name: value}).rstrip()}{comment}\n")
-            head = ""
-    if system.fit:
-        lines.append(toml_text({"fit": {"alternative": system.fit.alternative}}).replace("[fit]\n", "", 1))
-    lines.append(toml_text({"sources": system.sources}))
-    write_whole(path, "".join(lines))
+    """Write `system` as a file that `load_system` reads back, whole or not at all. Raises StorageError."""
+    stated = {
+        section: {
+            part.name: value
+            for part in fields(spec)
+            if (value := getattr(spec, part.name)) is not None and value != part.default
+        }
+        for section in ("storage", "clients", "hardware")
+        if (spec := getattr(system, section))
+    }
+    fitted = {"fit": system.fit} if system.fit else {}
+    write_whole(path, toml_text({"title": system.title, **stated, **fitted, "sources": system.sources}))
