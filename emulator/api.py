@@ -259,7 +259,7 @@ def baseline(folder: Place, *, out: Place, force: bool = False, **options: Any) 
     from emulator.plugins.baseline.fio_plan import fio_plan
 
     plan = fio_plan(Path(folder), Path(out), **options)
-    plan.check(1)  # what can be seen from here is an exception
+    plan.checked(1)  # what can be seen from here is an exception
     check_out(plan.out, force)
     with _ending("the baseline", plan.out):
         measure(plan, Comm(), force=force)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import feedrate
 
 from emulator.errors import StorageError
-from emulator.plugins.baseline.rados import Bench, corners_of, parse_bench, rados_plan
+from emulator.plugins.baseline.rados import rados_plan
 
 # As Ceph 16.2.15 printed them, less the figures of single seconds.
 WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","seconds_to_run":"2",
@@ -21,25 +20,25 @@ WRITE = """{"concurrent_ios":"16","object_size":"4194304","op_size":"4194304","s
 SEQ = """{"total_time_run":"0.905175","total_reads_made":"191","read_size":"4194304","object_size":"4194304",
 "bandwidth":"844.035922","average_iops":"211","average_latency":"0.072850","max_latency":"0.150337",
 "min_latency":"0.003279"}"""
-BENCH = Bench(phase="write", depth=16, seconds=2.0, run_name="x", objects=64)
+PLAN = rados_plan("p", Path("o"), conf=Path("c"), depths=(1, 16), seconds=2.0, most_bytes=10_000_000)
+TURNS = {turn.name: turn for turn in PLAN.turns(1)}
 
 
 @pytest.mark.parametrize(("phase", "text"), [("write", WRITE), ("seq", SEQ), ("rand", SEQ)])
 def test_figures_are_those_of_rados_bench(phase, text):
-    (corner,) = corners_of(replace(BENCH, phase=phase), [text], ("a.json",))
-    side = corner.write if phase == "write" else corner.read
+    ((read, write),) = PLAN.sides(TURNS[f"{phase}-t16"], [text])
+    assert (read is None, write is None) == (phase == "write", phase != "write")
+    side = read or write
     told = json.loads(text)
     assert side.bytes_per_second == pytest.approx(float(told["bandwidth"]) * 2**20, rel=1e-5)
     assert int(side.iops) == int(told["average_iops"])
     assert side.latency_mean == pytest.approx(float(told["average_latency"]))
     assert side.latency_p9999 == float(told["max_latency"])
-    assert corner.pattern == ("random" if phase == "rand" else "sequential")
-    assert (corner.read is None, corner.write is None) == (phase == "write", phase != "write")
 
 
 def test_clients_add_up():
-    one = corners_of(replace(BENCH, phase="seq"), [SEQ], ())[0].read
-    two = corners_of(replace(BENCH, phase="seq"), [SEQ, SEQ.replace("0.150337", "0.9")], ())[0].read
+    ((one, _),) = PLAN.sides(TURNS["seq-t1"], [SEQ])
+    ((two, _),) = PLAN.sides(TURNS["seq-t1"], [SEQ, SEQ.replace("0.150337", "0.9")])
     assert (two.requests, two.iops) == (2 * one.requests, pytest.approx(2 * one.iops))
     assert (two.latency_mean, two.latency_p9999) == (pytest.approx(one.latency_mean), 0.9)
 
@@ -47,17 +46,16 @@ def test_clients_add_up():
 @pytest.mark.parametrize("text", ["", "no JSON", "{}", '{"total_time_run": "x"}', "[]"])
 def test_what_is_no_result_is_one_line(text):
     with pytest.raises(StorageError, match="cannot be read"):
-        parse_bench(text)
+        PLAN.sides(TURNS["seq-t1"], [text])
 
 
-def test_every_depth_writes_before_any_reads_what_it_wrote():
-    plan = rados_plan("p", Path("o"), conf=Path("c"), depths=(1, 16), seconds=2.0, most_bytes=10_000_000)
-    benches = plan.benches("host")
-    assert [(bench.phase, bench.depth) for bench in benches] == [
-        (phase, depth) for phase in ("write", "seq", "rand") for depth in (1, 16)
-    ]
-    assert {bench.run_name for bench in benches if bench.depth == 16} == {f"feedrate-host-{plan.nonce}-t16"}
-    assert benches[0].objects == 3
+def test_every_depth_writes_before_any_reads_what_it_wrote(monkeypatch):
+    monkeypatch.setattr(shutil, "which", str)
+    assert list(TURNS) == [f"{phase}-t{depth}" for phase in ("write", "seq", "rand") for depth in (1, 16)]
+    calls = [PLAN.bench(turn, "host") for turn in TURNS.values()]
+    names = [call[call.index("--run-name") + 1] for call in calls]
+    assert names == [f"feedrate-host-{PLAN.nonce}-t{depth}" for _ in range(3) for depth in (1, 16)]
+    assert calls[0][-2:] == ["--max-objects", "3"]
 
 
 def test_what_cannot_work_is_one_clear_line(tmp_path):

@@ -25,7 +25,6 @@ from emulator.config.reader import to_plain
 from emulator.config.storage import parse_place
 from emulator.errors import FeedrateError, SpecError, unexpected
 from emulator.plugins.baseline.fio import Setting, layout_file, run_fio
-from emulator.plugins.baseline.fio_servers import parse_servers
 from emulator.plugins.baseline.rados import Cluster
 from emulator.plugins.page.page import page
 from emulator.record.out import read_result, write_result
@@ -78,12 +77,6 @@ def test_a_folder_whose_name_is_an_option_of_fio_runs_nothing(tmp_path):
         "baseline", tmp_path / "plain", "--quick", *engine, "--out", tmp_path / "out", cwd=tmp_path
     )
     assert done.status == 2 and "--engine" in done.one_line() and not (tmp_path / "PWNED").exists()
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name.strip() != "blank"], ids=ascii)
-def test_servers_are_host_names(name):
-    with pytest.raises(SpecError):
-        parse_servers(name)
 
 
 @pytest.mark.parametrize("name", ["-p", "--conf=/etc/passwd", "a\nb", "\x1b[31m"], ids=ascii)

@@ -12,7 +12,6 @@ from emulator.cli import options
 from emulator.errors import SpecError
 from emulator.plugins.baseline.clients import Plan, measure, planned
 from emulator.plugins.baseline.fio_plan import fio_plan
-from emulator.plugins.baseline.fio_servers import parse_servers
 from emulator.plugins.baseline.rados import rados_plan
 from emulator.run.comm import Comm
 from emulator.run.world import world
@@ -29,10 +28,6 @@ Depths = Annotated[str | None, typer.Option(help="Queue depths: 1,8,32.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="fio jobs of a client.")]
 ClientCounts = Annotated[
     str | None, typer.Option(help="Client counts to sweep over: 1,2,4. Default: all clients.")
-]
-Servers = Annotated[
-    str | None,
-    typer.Option(help="Hosts that run fio --server, instead of mpirun: node1,node2:8766. DIR is there too."),
 ]
 PerHost = Annotated[int, typer.Option(min=1, help="Clients on a host, where it has as many ranks.")]
 Size = Annotated[str | None, typer.Option(help="Size of a job's file; default 1GiB.")]
@@ -52,7 +47,6 @@ def baseline(
     depths: Depths = None,
     jobs: Jobs = None,
     clients: ClientCounts = None,
-    servers: Servers = None,
     per_host: PerHost = 1,
     size: Size = None,
     runtime: Runtime = None,
@@ -87,7 +81,6 @@ def baseline(
             depths=queue_depths,
             jobs=jobs,
             counts=parse_list("--clients", clients) if clients else (),
-            servers=parse_servers(servers) if servers else (),
             file_bytes=None if size is None else parse_bytes(size),
             seconds=seconds,
             ramp_seconds=None if ramp is None else parse_seconds(ramp),

@@ -1,6 +1,6 @@
-"""Run a tool's trials on all clients at once, and keep its output in OUT.
+"""Run a tool's tests on all clients at once, and keep its output in OUT.
 
-`fio_plan` and `rados` say which trials there are, and what one of them runs on a client.
+A `Plan` says which tests there are, and what one of them runs on a client: `fio_plan`, `rados`.
 """
 
 from __future__ import annotations
@@ -8,26 +8,37 @@ from __future__ import annotations
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from emulator import live
 from emulator.live import Now
-from emulator.plugins.baseline.suites import access_name
+from emulator.plugins.baseline.suites import Turn
+from emulator.record.machine import describe_machine
 from emulator.record.out import ResultFolder, check_out
-from emulator.record.result import Corner, RunResult
+from emulator.record.result import Corner, RunResult, Side, new_result
 from emulator.run.comm import Comm, Quiet, agreed, entered, guarded
 from emulator.units import counted, show_rate
 
 Say = Callable[[str], None]
+Sides = tuple[Side | None, Side | None]
+"""Reads and writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ABC):
     """A baseline to be measured, whatever the tool."""
+
+    tool: ClassVar[str]
+    """Name of the tool in the result."""
+    folder: ClassVar[str]
+    """Folder below OUT for what was run, and what the tool printed."""
+    suffix: ClassVar[str]
+    """Suffix of the files with what was run."""
 
     out: Path
     """Folder for the result."""
@@ -40,44 +51,54 @@ class Plan(ABC):
     per_host: int = 1
     """Ranks per host that are clients; the other ranks wait."""
 
-    def clients(self, comm: Comm) -> int:
-        """Return the number of clients. Collective over `comm`. Raises SpecError."""
-        return sum(comm.allgather(comm.node().rank < self.per_host))
+    @property
+    @abstractmethod
+    def turn_seconds(self) -> float:
+        """Seconds that a turn takes at least."""
+
+    @abstractmethod
+    def turns(self, clients: int) -> tuple[Turn, ...]:
+        """Return the tests with at most `clients` clients. Raises SpecError."""
 
     @abstractmethod
     def lines(self, clients: int) -> Iterator[str]:
         """Yield the plan for people. Raises SpecError, MissingError."""
 
     @abstractmethod
-    def check(self, clients: int) -> None:
-        """Refuse what cannot work, before anything is written. Raises FeedrateError."""
+    def checked(self, clients: int) -> Self:
+        """Return the plan with what the storage tells of itself.
 
-    @abstractmethod
-    def run(self, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
-        """Run all trials with the ranks of `comm`; this one is called `client`. The result on rank 0.
-
-        Collective; an error of one rank ends all.
+        Refuses what cannot work, before anything is written. Raises FeedrateError.
         """
 
+    @abstractmethod
+    def described(self) -> dict[str, Any]:
+        """Return workload, dataset, storage, environment and flags of the result."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One run of a tool on a number of clients at once."""
+    @abstractmethod
+    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack, say: Say) -> None:
+        """Make the storage ready for `client`; `stack` undoes it. Raises FeedrateError."""
 
-    title: str
-    """Title of the measurement, for people."""
-    folder: str
-    """Folder below OUT for job files and output."""
-    run: Callable[[], Mapping[str, tuple[str, str]]]
-    """Runs it on the clients of this process; client -> (what was run, what the tool printed)."""
-    corners: Callable[[Sequence[str], tuple[str, ...]], Sequence[Corner]]
-    """Figures from what was printed on each client, and the names of the files that hold it."""
+    @abstractmethod
+    def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
+        """Run a test on one client; return what was run and what the tool printed. Raises FeedrateError.
+
+        Another client or turn has another `seed`: what was read before may be cached.
+        """
+
+    @abstractmethod
+    def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
+        """Return the figures of each task from what was printed on each client. Raises StorageError."""
 
 
 def planned(plan: Plan, comm: Comm) -> tuple[int, list[str]]:
-    """Return the number of clients, and on rank 0 the plan for people. Collective. Raises FeedrateError."""
-    clients = agreed(comm, lambda: plan.clients(comm))
+    """Return the number of clients, and on rank 0 the plan for people. Collective. Raises Quiet."""
+    clients = _clients(plan, comm)
     return clients, agreed(comm, lambda: [] if comm.rank else list(plan.lines(clients)))
+
+
+def _clients(plan: Plan, comm: Comm) -> int:
+    return sum(comm.allgather(comm.node().rank < plan.per_host))
 
 
 def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say) -> RunResult | None:
@@ -86,23 +107,24 @@ def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say)
     Collective over `comm`. Raises Quiet after an error of any rank, which the first one has reported.
     """
     plan = replace(plan, out=comm.bcast(plan.out))  # one clock decides on the default name
-    clients = agreed(comm, lambda: plan.clients(comm))
+    clients = _clients(plan, comm)
     node = comm.node()
     active = node.rank < plan.per_host
 
-    def check() -> None:
-        if active:
-            plan.check(clients)
-            check_out(plan.out, force)
+    def check() -> Plan:
+        if not active:
+            return plan
+        check_out(plan.out, force)
+        return plan.checked(clients)
 
-    agreed(comm, check)
+    plan = agreed(comm, check)
     group, host = comm.split(0 if active else 1), socket.gethostname()
     result, status = None, 0
     with guarded(comm, plan.out):
         if active:
             name = host if plan.per_host == 1 else f"{host}-{node.rank}"
             try:
-                result = plan.run(group, name, force=force, say=say)
+                result = _run(plan, group, name, force=force, say=say)
             except Quiet as end:  # all clients have ended; the ranks that wait have to be told
                 status = int(end.code or 0)
         failed = [status for status in comm.allgather(status) if status]
@@ -111,65 +133,77 @@ def measure(plan: Plan, comm: Comm, *, force: bool = False, say: Say = live.say)
     return result
 
 
-def run_trials(
-    plan: Plan,
-    comm: Comm,
-    begin: Callable[[], RunResult],
-    trials: Sequence[Trial],
-    *,
-    prepare: Callable[[], None] = lambda: None,
-    suffix: str,
-    seconds: float,
-    force: bool,
-    say: Say,
-) -> RunResult | None:
-    """Run `prepare` and then each trial on all clients, and keep them in OUT; the result on rank 0.
+def _run(plan: Plan, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
+    """Run every turn with the ranks of `comm`; this one is called `client`. The result on rank 0.
 
-    `begin()` makes the result without figures, on rank 0. What was run is kept as CLIENT.`suffix`. A trial
-    takes at least `seconds`. Collective over `comm`.
+    Collective; an error of one rank ends all.
     """
+    names: list[str] = comm.allgather(client)
+    turns = agreed(comm, lambda: plan.turns(len(names)))
+    progress = Progress([turn.title for turn in turns], plan.turn_seconds)
 
     def create() -> ResultFolder:
-        return ResultFolder.create(plan.out, begin(), force=force)
+        return ResultFolder.create(plan.out, _new_result(plan, names), force=force)
 
-    progress = Progress([trial.title for trial in trials], seconds)
-    with entered(comm, None if comm.rank else create) as folder, progress.shown(comm):
-        agreed(comm, prepare, plan.out)
-        for number, trial in enumerate(trials):
+    with ExitStack() as stack, entered(comm, None if comm.rank else create) as folder, progress.shown(comm):
+        agreed(comm, lambda: plan.prepare(client, turns, stack, say), plan.out)
+        for number, turn in enumerate(turns):
             comm.barrier()
             progress.begin(number)
-            gathered: list[Mapping[str, tuple[str, str]]] = comm.gather(agreed(comm, trial.run, plan.out))
-            add = partial(_add, folder, trial, suffix, gathered, say) if folder else None
-            agreed(comm, add or (lambda: None), plan.out)
+            work = partial(plan.run, turn, client, 1 + number * comm.size + comm.rank)
+            gathered = comm.gather(agreed(comm, work if comm.rank < turn.clients else tuple, plan.out))
+            place = f"{plan.folder}/{number:03d}-{turn.name}"
+            ran = {f"{place}/{name}": pair for name, pair in zip(names, gathered, strict=False) if pair}
+            add = partial(_add, folder, plan, turn, ran, say) if folder else tuple
+            agreed(comm, add, plan.out)
         return folder.complete() if folder else None
 
 
-def _add(
-    folder: ResultFolder,
-    trial: Trial,
-    suffix: str,
-    gathered: Sequence[Mapping[str, tuple[str, str]]],
-    say: Say,
-) -> None:
-    """Keep what a trial ran and printed on the clients of each rank, and its figures. Raises StorageError."""
-    printed = []
-    files = []
-    for client, (text, output) in ((client, pair) for part in gathered for client, pair in part.items()):
-        folder.keep(f"{trial.folder}/{client}.{suffix}", text)
-        folder.keep(f"{trial.folder}/{client}.json", output)
-        printed.append(output)
-        files.append(f"{trial.folder}/{client}.json")
-    found = trial.corners(printed, tuple(files))
-    folder.update(baseline=(*folder.result.baseline, *found))
-    for corner in found:
-        access = access_name(corner.pattern, corner.block_bytes, corner.read_share)
+def _new_result(plan: Plan, clients: Sequence[str]) -> RunResult:
+    described = plan.described()
+    environment = {**describe_machine(), "clients": clients, **described.pop("environment")}
+    return new_result(
+        "baseline",
+        command=plan.command,
+        label=plan.label,
+        loader=plan.tool,
+        environment=environment,
+        **described,
+    )
+
+
+def _add(folder: ResultFolder, plan: Plan, turn: Turn, ran: dict[str, tuple[str, str]], say: Say) -> None:
+    """Keep what was run and printed by each client, and the figures of each task. Raises StorageError."""
+    for path, (text, output) in ran.items():
+        folder.keep(f"{path}.{plan.suffix}", text)
+        folder.keep(f"{path}.json", output)
+    corners = []
+    sides = plan.sides(turn, [output for _, output in ran.values()])
+    for task, (read, write) in zip(turn.tasks, sides, strict=True):
+        corners.append(
+            Corner(
+                pattern=task.access.pattern,
+                block_bytes=task.access.block_bytes,
+                read_share=task.access.read_share,
+                depth=task.depth,
+                jobs=task.jobs,
+                clients=turn.clients,
+                beside=task.beside,
+                read=read,
+                write=write,
+                files=tuple(f"{path}.json" for path in ran),
+            )
+        )
         rates = [
             f"{word} {side.iops:,.0f} IOPS, {show_rate(side.bytes_per_second)}"
-            for word, side in (("read", corner.read), ("write", corner.write))
+            for word, side in (("read", read), ("write", write))
             if side
         ]
-        clients = counted(corner.clients, "client")
-        say(f"{access}, depth {corner.depth}, {clients}: {'; '.join(rates) or 'no request completed'}")
+        clients = counted(turn.clients, "client")
+        say(
+            f"{task.access.name}, depth {task.depth}, {clients}: {'; '.join(rates) or 'no request completed'}"
+        )
+    folder.update(baseline=(*folder.result.baseline, *corners))
 
 
 class Progress:

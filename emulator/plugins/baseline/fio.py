@@ -223,22 +223,22 @@ def fio_environment() -> dict[str, str]:
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
-def start_fio(name: str, words: Sequence[str] = ("-",), **options: Any) -> ChildProcess:
-    """Start fio on job files (`-`: from stdin), to print JSON with whole histograms. Raises MissingError.
+def start_fio(name: str, **options: Any) -> ChildProcess:
+    """Start fio on a job file from stdin, to print JSON with whole histograms. Raises MissingError.
 
     `name` is what error messages call it; `options` are those of ChildProcess.
     """
-    command = [require_fio(), "--output-format=json+", *words]
+    command = [require_fio(), "--output-format=json+", "-"]
     return ChildProcess(name, command, env=fio_environment(), **options)
 
 
-def run_fio(text: str, seconds: float | None = None, words: Sequence[str] = ("-",)) -> str:
+def run_fio(text: str, seconds: float | None = None) -> str:
     """Run the job file `text` and return fio's JSON as it was printed.
 
-    `seconds` is the time that it should measure; None: it ends when its work is done. Other `words` than
-    `-` name other job files. Raises MissingError, StorageError.
+    `seconds` is the time that it should measure; None: it ends when its work is done. Raises MissingError,
+    StorageError.
     """
-    fio = start_fio("fio", words)
+    fio = start_fio("fio")
     out, err = fio.finish(text, None if seconds is None else seconds + GRACE_SECONDS)
     return checked(fio.returncode, out, err)
 

@@ -57,7 +57,7 @@ def parse_noise(text: str) -> FioNoise:
     Jobs access their files at random; the rate is that of all jobs of a host together. Raises SpecError.
     """
     if text == "writers":
-        return FioNoise(tasks=neighbour_tasks(read=False, first_file=0), file_bytes=FILE_BYTES)
+        return FioNoise(tasks=neighbour_tasks(read=False), file_bytes=FILE_BYTES)
     match = _SPEC.fullmatch(text)
     if match is None or not int(match[2]):
         raise SpecError(f"--noise {text!r} is not understood", _HOW)

@@ -6,20 +6,18 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from emulator.errors import FeedrateError, MissingError, SpecError, StorageError
 from emulator.launch.child import ChildProcess
-from emulator.plugins.baseline.clients import Plan, Say, Trial, run_trials
+from emulator.plugins.baseline.clients import Plan, Say, Sides
 from emulator.plugins.baseline.fio import GRACE_SECONDS
-from emulator.plugins.baseline.suites import FULL, QUICK
-from emulator.record.machine import describe_machine
-from emulator.record.result import Corner, RunResult, Side, new_result
-from emulator.run.comm import Comm
+from emulator.plugins.baseline.suites import FULL, QUICK, Access, Task, Turn
+from emulator.record.result import Side
 from emulator.units import show_bytes, show_seconds
 
 OBJECT_BYTES = 4 << 20
@@ -28,8 +26,12 @@ CONNECT_SECONDS = 15
 """Time limit in seconds for a cluster to answer."""
 _TOO_OLD = "Ceph 14 or newer is needed"
 
-Phase = Literal["write", "seq", "rand"]
-PHASES: tuple[Phase, ...] = ("write", "seq", "rand")
+PHASES = {
+    "write": Access(pattern="sequential", block_bytes=OBJECT_BYTES, read_share=0.0),
+    "seq": Access(pattern="sequential", block_bytes=OBJECT_BYTES, read_share=1.0),
+    "rand": Access(pattern="random", block_bytes=OBJECT_BYTES, read_share=1.0),
+}
+"""Phase of rados bench -> its access pattern. A phase that reads needs the objects of one that wrote."""
 QUICK_BYTES = 256 * 2**20
 """Bytes that a client writes with --quick."""
 RADOS_DEPTHS = (16,)
@@ -62,38 +64,6 @@ class Cluster:
         return [path, "--conf", str(self.conf.absolute()), mount, *name, *words]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """One run of `rados bench` on one client."""
-
-    phase: Phase
-    depth: int
-    """Requests in flight."""
-    seconds: float
-    """Measured time; a seq phase ends when it has read every object."""
-    run_name: str
-    """Name of the objects. A phase that reads needs a write phase of the same name."""
-    objects: int
-    """Objects that a write phase makes at most, then writes again; 0: as many as it can."""
-
-    def command(self, cluster: Cluster) -> list[str]:
-        """Return the call of rados. Raises MissingError."""
-        words = ["--pool", cluster.pool, "bench", f"{max(1, round(self.seconds))}", self.phase]
-        words += ["-t", str(self.depth), "--run-name", self.run_name, "--format", "json"]
-        if self.phase == "write":
-            words += ["-b", str(OBJECT_BYTES), "--no-cleanup"]
-            words += ["--max-objects", str(self.objects)] if self.objects else []
-        return cluster.command(*words)
-
-
-def run_bench(cluster: Cluster, bench: Bench) -> str:
-    """Run it and return the JSON that rados printed. Raises MissingError, StorageError."""
-    out = _call(bench.command(cluster), bench.seconds + GRACE_SECONDS)
-    if "{" not in out:
-        raise StorageError(f"rados bench printed nothing about its {bench.phase} phase", _TOO_OLD)
-    return out[out.index("{") :]
-
-
 def _call(command: Sequence[str], limit: float) -> str:
     """Return what a call of rados prints. Raises StorageError, with what to do about it."""
     rados = ChildProcess("rados", command)
@@ -114,31 +84,21 @@ def _call(command: Sequence[str], limit: float) -> str:
     raise StorageError(f"rados failed: {reason}", hint)
 
 
-def parse_bench(text: str) -> Mapping[str, Any]:
-    """Parse the JSON of a run. Raises StorageError."""
-    try:
-        found: Mapping[str, Any] = json.loads(text)
-        float(found["total_time_run"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(f"the JSON of rados bench cannot be read ({error})", _TOO_OLD) from None
-    return found
-
-
-def side_of(runs: Sequence[Mapping[str, Any]], phase: Phase) -> Side | None:
+def side_of(printed: Sequence[str], word: Literal["read", "write"]) -> Side | None:
     """Sum up one phase on several clients; None: no request completed. Raises StorageError.
 
     Rates are requests over the time that they took: rados prints the same in MiB/s. It keeps no histogram,
     so the 99.99 % latency is the slowest request's, whatever their number.
     """
-    word = "writes" if phase == "write" else "reads"
     try:
-        counts = [int(run[f"total_{word}_made"]) for run in runs]
+        runs = [json.loads(text) for text in printed]
+        counts = [int(run[f"total_{word}s_made"]) for run in runs]
         seconds = [float(run["total_time_run"]) for run in runs]
         means = [float(run["average_latency"]) for run in runs]
         slowest = max(float(run["max_latency"]) for run in runs)
-        sizes = [int(run["write_size" if phase == "write" else "read_size"]) for run in runs]
+        sizes = [int(run[f"{word}_size"]) for run in runs]
     except (KeyError, ValueError, TypeError) as error:
-        raise StorageError(f"the JSON of rados bench lacks {error}", _TOO_OLD) from None
+        raise StorageError(f"the JSON of rados bench cannot be read ({error})", _TOO_OLD) from None
     if not sum(counts):
         return None
     rates = [count / time if time > 0 else 0.0 for count, time in zip(counts, seconds, strict=True)]
@@ -151,62 +111,42 @@ def side_of(runs: Sequence[Mapping[str, Any]], phase: Phase) -> Side | None:
     )
 
 
-def corners_of(bench: Bench, printed: Sequence[str], files: tuple[str, ...]) -> list[Corner]:
-    """Return the one corner of a phase at one depth, from the JSON of each client. Raises StorageError."""
-    side = side_of([parse_bench(text) for text in printed], bench.phase)
-    writes = bench.phase == "write"
-    return [
-        Corner(
-            pattern="random" if bench.phase == "rand" else "sequential",
-            block_bytes=OBJECT_BYTES,
-            read_share=float(not writes),
-            depth=bench.depth,
-            jobs=1,
-            clients=len(printed),
-            read=None if writes else side,
-            write=side if writes else None,
-            files=files,
-        )
-    ]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RadosPlan(Plan):
     """rados bench on a pool, every client with objects of its own."""
 
+    tool: ClassVar[str] = "rados bench"
+    folder: ClassVar[str] = "rados"
+    suffix: ClassVar[str] = "command"
+
     cluster: Cluster
     depths: tuple[int, ...] = RADOS_DEPTHS
     seconds: float
-    """Measured time of a phase, whole seconds."""
+    """Measured time of a phase, 1 s or more; a seq phase ends when it has read every object."""
     most_bytes: int = 0
     """Bytes that a client writes at each depth at most, then again; 0: as many as it can."""
     nonce: str = field(default_factory=lambda: os.urandom(4).hex())
     """Part of objects' names, so that another run's are never overwritten or removed."""
 
-    def benches(self, client: str) -> list[Bench]:
-        """Return the runs of one client in order: every depth writes before any of them reads."""
-        objects = -(-self.most_bytes // OBJECT_BYTES)
-        return [
-            Bench(
-                phase=phase,
-                depth=depth,
-                seconds=self.seconds,
-                run_name=f"feedrate-{client}-{self.nonce}-t{depth}",
-                objects=objects,
-            )
-            for phase in PHASES
+    @property
+    def turn_seconds(self) -> float:
+        return self.seconds
+
+    def turns(self, clients: int) -> tuple[Turn, ...]:
+        """Return every phase at every depth: each depth writes before any of them reads."""
+        return tuple(
+            Turn(name=f"{phase}-t{depth}", tasks=(Task(access=access, depth=depth, jobs=1),), clients=clients)
+            for phase, access in PHASES.items()
             for depth in self.depths
-        ]
+        )
 
     def lines(self, clients: int) -> Iterator[str]:
-        """Yield the plan for people. Raises MissingError."""
-        benches = self.benches("HOST")
-        least = show_seconds(len(benches) * self.seconds)
+        planned = self.turns(clients)
+        least = show_seconds(len(planned) * self.seconds)
         yield f"rados bench: pool {self.cluster.pool}, at least {least}"
-        yield from ("  " + shlex.join(bench.command(self.cluster)) for bench in benches)
+        yield from ("  " + shlex.join(self.bench(turn, "HOST")) for turn in planned)
 
-    def check(self, clients: int) -> None:
-        """Refuse what cannot work, before anything is written. Raises FeedrateError."""
+    def checked(self, clients: int) -> RadosPlan:
         if self.most_bytes and self.most_bytes < OBJECT_BYTES:
             raise SpecError(
                 f"--size {self.most_bytes} is less than one object", f"use {show_bytes(OBJECT_BYTES)}"
@@ -222,46 +162,66 @@ class RadosPlan(Plan):
                 f"the cluster has no pool {cluster.pool}",
                 f"use one of: {', '.join(pools)}" if pools else "ceph osd pool create makes one",
             )
+        return self
 
-    def run(self, comm: Comm, client: str, *, force: bool, say: Say) -> RunResult | None:
-        """Run every phase with the ranks of `comm`; the result on rank 0. Collective."""
-        clients: list[str] = comm.allgather(client)
-        benches = self.benches(client)
-        trials = [
-            Trial(
-                title=f"{bench.phase}, depth {bench.depth}",
-                folder=f"rados/{number:03d}-{bench.phase}-t{bench.depth}",
-                run=partial(self._run_bench, client, bench),
-                corners=partial(corners_of, bench),
-            )
-            for number, bench in enumerate(benches)
-        ]
-        try:
-            return run_trials(
-                self,
-                comm,
-                lambda: _new_result(self, clients),
-                trials,
-                suffix="command",
-                seconds=self.seconds,
-                force=force,
-                say=say,
-            )
-        finally:
-            if not self.keep:
-                self._clean_up({bench.run_name for bench in benches}, say)
+    def described(self) -> dict[str, Any]:
+        return {
+            "workload": {
+                "name": "rados",
+                "title": "rados bench, 4 MiB objects: written, read in order and at random",
+                "depths": self.depths,
+                "jobs": 1,
+                "file_bytes": self.most_bytes,
+                "seconds": self.seconds,
+                "ramp_seconds": 0.0,
+                "engine": "librados",
+            },
+            "dataset": {"path": f"rados://{self.cluster.pool}"},
+            "storage": {"cache": "cold", "direct": True},
+            "environment": {"rados": _call([self.cluster.command()[0], "--version"], 20.0).strip()},
+        }
 
-    def _run_bench(self, client: str, bench: Bench) -> Mapping[str, tuple[str, str]]:
-        return {client: (shlex.join(bench.command(self.cluster)) + "\n", run_bench(self.cluster, bench))}
+    def _run_name(self, client: str, depth: int) -> str:
+        """Return the name of the objects that a client writes at `depth`, and reads again."""
+        return f"feedrate-{client}-{self.nonce}-t{depth}"
 
-    def _clean_up(self, run_names: Collection[str], say: Say) -> None:
+    def bench(self, turn: Turn, client: str) -> list[str]:
+        """Return the call of rados for a turn. Raises MissingError."""
+        (task,) = turn.tasks
+        (phase,) = (phase for phase, access in PHASES.items() if access == task.access)
+        words = ["--pool", self.cluster.pool, "bench", f"{round(self.seconds)}", phase]
+        words += ["-t", str(task.depth), "--run-name", self._run_name(client, task.depth)]
+        words += ["--format", "json"]
+        if phase == "write":
+            objects = -(-self.most_bytes // OBJECT_BYTES)
+            words += ["-b", str(OBJECT_BYTES), "--no-cleanup"]
+            words += ["--max-objects", str(objects)] if objects else []
+        return self.cluster.command(*words)
+
+    def prepare(self, client: str, turns: Sequence[Turn], stack: ExitStack, say: Say) -> None:
+        if not self.keep:
+            stack.callback(self._clean_up, client, say)
+
+    def _clean_up(self, client: str, say: Say) -> None:
         """Remove the objects of this client; what cannot be removed is said. Never raises FeedrateError."""
-        for name in sorted(run_names):
+        for depth in self.depths:
+            name = self._run_name(client, depth)
             try:
                 words = ("--pool", self.cluster.pool, "cleanup", "--run-name", name)
                 _call(self.cluster.command(*words), GRACE_SECONDS)
             except FeedrateError as error:  # what was measured counts, whatever is left in the pool
                 say(f"the objects of {name} may be left in pool {self.cluster.pool}: {error.what}")
+
+    def run(self, turn: Turn, client: str, seed: int) -> tuple[str, str]:
+        command = self.bench(turn, client)
+        out = _call(command, self.seconds + GRACE_SECONDS)
+        # Notes may stand before the JSON.
+        return shlex.join(command) + "\n", out[max(0, out.find("{")) :]
+
+    def sides(self, turn: Turn, printed: Sequence[str]) -> list[Sides]:
+        if turn.tasks[0].access.read_share:
+            return [(side_of(printed, "read"), None)]
+        return [(None, side_of(printed, "write"))]
 
 
 def rados_plan(
@@ -291,27 +251,4 @@ def rados_plan(
         out=out,
         command=tuple(command),
         label=label,
-    )
-
-
-def _new_result(plan: RadosPlan, clients: Sequence[str]) -> RunResult:
-    version = _call([plan.cluster.command()[0], "--version"], 20.0).strip()
-    return new_result(
-        "baseline",
-        command=plan.command,
-        label=plan.label,
-        workload={
-            "name": "rados",
-            "title": "rados bench, 4 MiB objects: written, read in order and at random",
-            "depths": plan.depths,
-            "jobs": 1,
-            "file_bytes": plan.most_bytes,
-            "seconds": plan.seconds,
-            "ramp_seconds": 0.0,
-            "engine": "librados",
-        },
-        dataset={"path": f"rados://{plan.cluster.pool}"},
-        storage={"cache": "cold", "direct": True},
-        loader="rados bench",
-        environment={**describe_machine(), "rados": version, "clients": clients},
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from emulator.plugins.baseline.suites import access_name
+from emulator.plugins.baseline.suites import Access
 from emulator.record.result import Corner, RunResult, Side
 from emulator.report import figure as fig
 from emulator.report.table import Cell, Column, Table, number, one_place, percent, three_digits
@@ -34,7 +34,7 @@ def bytes_per_second(corner: Corner) -> float:
 
 def access_of(corner: Corner) -> str:
     """Return the access pattern's name: `4 KiB random 70 % read`."""
-    return access_name(corner.pattern, corner.block_bytes, corner.read_share)
+    return Access(pattern=corner.pattern, block_bytes=corner.block_bytes, read_share=corner.read_share).name
 
 
 def by_access(corners: Sequence[Corner]) -> dict[str, tuple[Corner, ...]]:

@@ -32,7 +32,10 @@ class Access:
     @property
     def name(self) -> str:
         """`4 KiB random read`, `4 KiB random 70 % read`, `1 MiB sequential write`."""
-        return access_name(self.pattern, self.block_bytes, self.read_share)
+        size = self.block_bytes
+        block = f"{size // MIB} MiB" if size % MIB == 0 else f"{size / KIB:g} KiB"
+        reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"{self.read_share * 100:.0f} % read")
+        return f"{block} {self.pattern} {reads}"
 
     @property
     def slug(self) -> str:
@@ -41,13 +44,6 @@ class Access:
         short = f"{size // MIB}m" if size % MIB == 0 else f"{size / KIB:g}k"
         reads = {1.0: "read", 0.0: "write"}.get(self.read_share, f"read{self.read_share * 100:.0f}")
         return f"{short}-{self.pattern}-{reads}"
-
-
-def access_name(pattern: str, block_bytes: int, read_share: float) -> str:
-    """Return the name of an access pattern for people."""
-    size = f"{block_bytes // MIB} MiB" if block_bytes % MIB == 0 else f"{block_bytes / KIB:g} KiB"
-    reads = {1.0: "read", 0.0: "write"}.get(read_share, f"{read_share * 100:.0f} % read")
-    return f"{size} {pattern} {reads}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +59,17 @@ class Task:
     """Number of the first job's file."""
     rate: float | None = None
     """Bytes/s at most, all jobs together; None: as fast as it goes."""
+    beside: str = ""
+    """Its neighbours: `nothing`, `writers`, `readers`; empty: not part of the question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One run of fio on a number of clients at once."""
+    """One run of the tool on a number of clients at once."""
 
     name: str
     tasks: tuple[Task, ...]
     clients: int
-    beside: tuple[str, ...] = ()
-    """Neighbours of each task: `nothing`, `writers`, `readers`; empty: not part of the question."""
 
     @property
     def title(self) -> str:
@@ -186,7 +182,7 @@ def turns(suite: Suite, clients: Sequence[int]) -> tuple[Turn, ...]:
     )
 
 
-def neighbour_tasks(read: bool, first_file: int) -> tuple[Task, ...]:
+def neighbour_tasks(read: bool, first_file: int = 0, beside: str = "") -> tuple[Task, ...]:
     """Return three jobs of 4, 8 and 16 KiB: readers at queue depth 1, writers at 8."""
     return tuple(
         Task(
@@ -194,23 +190,18 @@ def neighbour_tasks(read: bool, first_file: int) -> tuple[Task, ...]:
             depth=1 if read else 8,
             jobs=1,
             first_file=first_file + number,
+            beside=beside,
         )
         for number, block in enumerate((4 * KIB, 8 * KIB, 16 * KIB))
     )
 
 
 def _noisy(clients: int) -> tuple[Turn, ...]:
-    writers, readers = neighbour_tasks(read=False, first_file=0), neighbour_tasks(read=True, first_file=3)
-    alone = ("nothing",) * 3
+    together = neighbour_tasks(False, 0, "readers") + neighbour_tasks(True, 3, "writers")
     return (
-        Turn(name=f"writers-alone-c{clients}", tasks=writers, clients=clients, beside=alone),
-        Turn(name=f"readers-alone-c{clients}", tasks=readers, clients=clients, beside=alone),
-        Turn(
-            name=f"together-c{clients}",
-            tasks=writers + readers,
-            clients=clients,
-            beside=("readers",) * 3 + ("writers",) * 3,
-        ),
+        Turn(name=f"writers-alone-c{clients}", tasks=neighbour_tasks(False, 0, "nothing"), clients=clients),
+        Turn(name=f"readers-alone-c{clients}", tasks=neighbour_tasks(True, 3, "nothing"), clients=clients),
+        Turn(name=f"together-c{clients}", tasks=together, clients=clients),
     )
 
 
