@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -48,6 +49,7 @@ class Endpoint:
     lock: threading.Lock = field(default_factory=threading.Lock)
     closing: threading.Event = field(default_factory=threading.Event)
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    upload_numbers: Iterator[int] = field(default_factory=itertools.count)
     tags: dict[int, tuple[bytes, str]] = field(default_factory=dict)
     """ETags, by the identity of the bytes: a sum over an object for each of its ranges would take long."""
 
@@ -211,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
                         self.endpoint.objects.pop(element.text or "", None)
                 answer = "<DeleteResult><Deleted><Key>x</Key></Deleted></DeleteResult>"
             elif "uploads" in query:
-                name = f"upload{len(self.endpoint.uploads)}"
+                name = f"upload{next(self.endpoint.upload_numbers)}"
                 self.endpoint.uploads[name] = {}
                 answer = (
                     f"<InitiateMultipartUploadResult><Bucket>{BUCKET}</Bucket><Key>{escape(key)}</Key>"

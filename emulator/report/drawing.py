@@ -25,6 +25,10 @@ from emulator.report import figure as fig
 from emulator.report.view import kind_of, marks_line, title
 from emulator.text import masked, printable
 
+LIMITS_ON_BLACK = (
+    *("#debd65", "#ff8fa8", "#c98d4b", "#4fc3d6", "#d3a5ff", "#8f7bf0"),
+    *("#e567c9", "#b0588f", "#c3d4ff", "#7d8f3c", "#3ddc97", "#4cae4c"),
+)
 DARK = {
     fig.INK: "#e8ecf1",
     fig.SOFT: "#a9b4c0",
@@ -39,6 +43,7 @@ DARK = {
     "#9aa5b1": "#77828e",
     "#a23b72": "#d873ab",
     "#7353ba": "#b39df0",
+    **dict(zip(fig.LIMIT_COLOURS[1:], LIMITS_ON_BLACK, strict=True)),
 }
 """Colour on white -> its twin on black, for the page."""
 FONT = "Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif"

@@ -15,10 +15,11 @@ MEASURED, SECOND, IDEAL, KNEE, FLAGGED = "#1d5fd1", "#0f8a6d", "#8a94a0", "#c241
 SERIES = ("#1d5fd1", "#e07b39", "#0f8a6d", "#a23b72", "#7353ba", "#4f83cc", "#c2410c", "#5b6673")
 """Colours of what is compared, in its order; a ninth begins again."""
 LIMIT_COLOURS = (
-    *("#4f83cc", "#e07b39", "#e07b39", "#c2410c", "#b08900", "#8a94a0", "#d94f70"),
-    *("#a23b72", "#a23b72", "#7353ba", "#7b4a12", "#0f8a6d", "#5b6673"),
+    *("#4f83cc", "#bb8800", "#ee6688", "#774400", "#006677", "#bb77ee", "#5533bb"),
+    *("#aa2288", "#660044", "#003366", "#004400", "#11aa66", "#007700"),
 )
-"""Colours of the limits of a point, in the order of `analysis.bound.LIMIT_NAMES`."""
+"""Colours of the limits of a point, in the order of `analysis.bound.LIMIT_NAMES`: 0.16 or more apart in OKLab, and
+3 : 1 or more on white."""
 PROCESSES = "processes (emulated accelerators)"
 LOG_FROM = 100
 """Largest over smallest value from which an axis becomes logarithmic."""

@@ -58,7 +58,7 @@ def measured(
     )
 
 
-LIMITS = dict(zip(LIMIT_NAMES, fig.LIMIT_COLOURS, strict=False))
+LIMITS = dict(zip(LIMIT_NAMES, fig.LIMIT_COLOURS, strict=True))
 """Limit of a point -> its colour."""
 
 

@@ -15,10 +15,10 @@ from synthetic_results import CACHE, EXAMPLES, plain_sweep, point, result, shape
 from emulator.analysis.bound import HELPS, LIMIT_NAMES
 from emulator.plugins.page.page import facts
 from emulator.record.result import BoundKind
-from emulator.report.figure import Line, through
+from emulator.report.figure import KNEE, Line, through
 from emulator.report.table import number
 from emulator.report.training import answer, cards, host_rows, points_table
-from emulator.report.training_figures import PARTS, mean_steps, measured, percentiles, throughput
+from emulator.report.training_figures import LIMITS, PARTS, mean_steps, measured, percentiles, throughput
 from emulator.report.view import limits, marks, marks_line, notes
 
 
@@ -62,6 +62,10 @@ def test_what_limits_is_named_with_its_counts_and_its_evidence() -> None:
     assert slow.evidence[0].startswith("ranks of node005 waited")
     assert set(get_args(BoundKind)) == set(LIMIT_NAMES) == {*HELPS, "compute"}
     assert limits(plain_sweep()) == ()
+
+
+def test_no_two_limits_have_one_colour_nor_the_knees() -> None:
+    assert len({KNEE, *LIMITS.values()}) == len(LIMIT_NAMES) + 1
 
 
 def test_a_replay_is_in_the_jobs_samples_with_files_and_reads_beside_them() -> None:
