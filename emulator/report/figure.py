@@ -18,8 +18,10 @@ LIMIT_COLOURS = (
     *("#4f83cc", "#bb8800", "#ee6688", "#774400", "#006677", "#bb77ee", "#5533bb"),
     *("#aa2288", "#660044", "#003366", "#004400", "#11aa66", "#007700"),
 )
-"""Colours of the limits of a point, in the order of `analysis.bound.LIMIT_NAMES`: 0.16 or more apart in OKLab, and
-3 : 1 or more on white."""
+"""Colours of the limits of a point, in the order of `analysis.bound.LIMIT_NAMES`.
+
+They are 0.16 or more apart in OKLab, and have a contrast of 3 : 1 or more on white.
+"""
 PROCESSES = "processes (emulated accelerators)"
 LOG_FROM = 100
 """Largest over smallest value from which an axis becomes logarithmic."""
