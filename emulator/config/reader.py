@@ -325,6 +325,15 @@ def to_plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written to JSON")
 
 
+def stated(spec: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that are not their defaults, those of dataclasses in it likewise."""
+    return {
+        field.name: stated(value) if is_dataclass(value) else value
+        for field in dataclasses.fields(spec)
+        if (value := getattr(spec, field.name)) is not None and value != field.default
+    }
+
+
 def toml_text(spec: Any, digits: int = 17) -> str:
     """Return a dataclass or a mapping as TOML. Numbers keep `digits` digits (17: all); None is left out."""
     return "\n".join(_toml_lines(spec, (), digits)) + "\n"

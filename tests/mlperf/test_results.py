@@ -17,8 +17,9 @@ from emulator.analysis.here import here
 from emulator.analysis.throughput import loop_seconds, overshoot_p99
 from emulator.errors import FeedrateError, SpecError, StorageError
 from emulator.plugins.mlperf.export import export_result
-from emulator.plugins.mlperf.results import import_folder, import_run, write_imports
+from emulator.plugins.mlperf.results import import_folder, write_imports
 from emulator.plugins.mlperf.rules import self_check
+from emulator.plugins.mlperf.trainings import import_run
 from emulator.plugins.mlperf.tree import RunFolder, find_runs, read_run, write_run
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
@@ -59,7 +60,7 @@ def test_the_steps_that_throughput_leaves_out_and_oversleep_are_undone(tmp_path,
     assert "oversleep counted as compute adds" in run.figures.verdict
     truth = Run(steps=10)
     run = import_run(read_run(truth.write(tmp_path / "run", "v2.0", logs=logs)))
-    published = sum(run.published.samples_per_second) / 2
+    published = run.published.mean_rate
     assert published == pytest.approx(truth.x_ideal * 80 * 8 / 9), "8 of 10 steps over the time of 9"
     assert run.figures.skips == 2 and run.figures.x_ideal == pytest.approx(truth.x_ideal)
 

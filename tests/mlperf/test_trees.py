@@ -15,7 +15,8 @@ from artefacts import LLAMA, Run
 from command import feedrate
 
 from emulator.plugins.mlperf.export import export_result
-from emulator.plugins.mlperf.results import import_folder, import_run
+from emulator.plugins.mlperf.results import import_folder
+from emulator.plugins.mlperf.trainings import import_run
 from emulator.plugins.mlperf.tree import find_runs, read_run
 from emulator.record.out import read_result
 
@@ -196,7 +197,7 @@ def test_cores_and_memory_are_of_each_host(tmp_path, logs):
     summary |= {"host_cpu_count": [512, 0, 0, 0], "host_memory_GB": [64.0, 0.0, 0.0, 0.0]}
     (folder / "summary.json").write_text(json.dumps(summary))
     (runs,) = import_folder(folder).groups.values()
-    machines = runs[0].published.machines
+    machines = runs[0].published
     assert machines.cores == (128,) * 4 and machines.memory == (16 * GIB,) * 4
     done = feedrate("import", folder, "--out", tmp_path / "out")
     assert done.status == 0, done.err
@@ -217,7 +218,7 @@ def test_a_configuration_of_another_workload_never_agrees(tmp_path):
     (point,) = read_result(tmp_path / "out").points
     (flag,) = (flag for flag in point.flags if flag.name == "documents")
     assert "train.computation_time is 25.0 in config.yaml, 0.1 in the metadata" in flag.sentence
-    rate = sum(import_run(read_run(folder)).published.samples_per_second) / 2
+    rate = import_run(read_run(folder)).published.mean_rate
     assert f"{rate:,.6g} samples/s were published, " in flag.sentence, "both numbers"
     assert "are 2 accelerators x batch 4 / 25 s x AU" in flag.sentence
 

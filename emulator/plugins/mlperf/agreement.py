@@ -20,8 +20,9 @@ from emulator.config.checkpoint import checkpoint_models, data_parallel, load_ch
 from emulator.config.workload import Workload, load_workload
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.config import Config, parse_overrides, workload_table
-from emulator.plugins.mlperf.figures import Block, Figures, PublishedTraining, epoch_seconds
-from emulator.plugins.mlperf.summary import GIB, MIB, Machines
+from emulator.plugins.mlperf.figures import Figures
+from emulator.plugins.mlperf.logs import Block, epoch_seconds
+from emulator.plugins.mlperf.summary import GIB, MIB, Machines, PublishedTraining
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.plugins.mlperf.workload import USED
 from emulator.record.result import Checkpoint, Flag
@@ -277,12 +278,12 @@ def of_training(
 ) -> list[str]:
     """Say where the documents of a training do not agree, or one is missing. Raises SpecError."""
     return [
-        *_missing(run, published.accelerators),
+        *_missing(run, published.num_accelerators),
         *of_configuration(run),
         *_of_catalogue(run, spec),
         *_of_summary(run, published, spec),
-        *_of_machines(run, published.machines),
-        *_of_times(run, published.machines),
+        *_of_machines(run, published),
+        *_of_times(run, published),
         *_of_rate(published, spec, figures),
         *_of_logs(run, published, spec, blocks),
     ]
@@ -290,7 +291,7 @@ def of_training(
 
 def _of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> Iterator[str]:
     """Compare the published rate with accelerators x batch / step time x AU. Both numbers are said."""
-    ideal = published.accelerators * spec.ideal_samples_per_second
+    ideal = published.num_accelerators * spec.ideal_samples_per_second
     rate = published.mean_rate
     steps = published.steps_per_epoch(spec.loader.batch_size)
     skips = figures.skips or 0
@@ -300,7 +301,7 @@ def _of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> 
     if np.isfinite(ideal) and not slow_start and not _same(counted, by_au, _RATE):
         yield (
             f"{rate:,.6g} samples/s were published, {by_au:,.6g} are "
-            f"{published.accelerators} accelerators x batch {spec.loader.batch_size} / "
+            f"{published.num_accelerators} accelerators x batch {spec.loader.batch_size} / "
             f"{spec.accelerator.step_seconds:g} s x AU {figures.au_published * 100:.2f} %"
         )
 
@@ -308,7 +309,7 @@ def _of_rate(published: PublishedTraining, spec: Workload, figures: Figures) -> 
 def _of_summary(run: RunFolder, published: PublishedTraining, spec: Workload) -> Iterator[str]:
     """Compare numbers of the summary with each other and with the configuration."""
     metric, config = _table(run.summary.get("metric")), stated_config(run)
-    au, epochs = 100 * sum(published.au) / len(published.au), len(published.au)
+    au, epochs = 100 * published.mean_au, len(published.au)
     means = {
         "train_au_mean_percentage": au,
         "train_throughput_mean_samples_per_second": published.mean_rate,
@@ -322,10 +323,10 @@ def _of_summary(run: RunFolder, published: PublishedTraining, spec: Workload) ->
     asked = spec.training.au_threshold
     verdicts = {"by the summary": met[published.met], f"by the {asked:.0%} asked for": met[au >= 100 * asked]}
     yield from _differ(f"AU {au:.2f} %", verdicts)
-    counts = {"num_files_train": published.files, "num_samples_per_file": published.samples_per_file}
-    for key, count in counts.items():
+    for key in ("num_files_train", "num_samples_per_file"):
         asked_for = config.at(f"dataset.{key}") if config else None
-        yield from _differ(f"dataset.{key}", {"in config.yaml": asked_for, "in summary.json": count})
+        told = {"in config.yaml": asked_for, "in summary.json": getattr(published, key)}
+        yield from _differ(f"dataset.{key}", told)
     if any(epoch_seconds(run, epoch) is None for epoch in range(epochs)):
         yield "per_epoch_stats.json does not time every epoch"
 
@@ -337,7 +338,7 @@ def _of_logs(
     if not blocks:
         return
     told = {"in 0_output.json": run.logs["0"].get("hostname") or None}
-    yield from _differ("hostname", {**told, "in summary.json": published.machines.hostname or None})
+    yield from _differ("hostname", {**told, "in summary.json": published.hostname or None})
     step = spec.accelerator.step_seconds
     for block in blocks:
         rest = block.proc - block.load - block.compute
@@ -356,8 +357,8 @@ def _of_logs(
     for block in blocks:
         samples[block.epoch] += block.throughput * block.steps
         steps[block.epoch] += block.steps
-    logged = [published.accelerators * samples[epoch] / steps[epoch] for epoch in sorted(samples)]
-    if not np.allclose(logged, published.samples_per_second, rtol=_SIZE):
+    logged = [published.num_accelerators * samples[epoch] / steps[epoch] for epoch in sorted(samples)]
+    if not np.allclose(logged, published.metric.train_throughput_samples_per_second, rtol=_SIZE):
         yield f"the logs have {np.mean(logged):,.6g} samples/s, summary.json {published.mean_rate:,.6g}"
 
 
@@ -365,26 +366,20 @@ def _of_logs(
 
 
 def of_checkpoints(
-    run: RunFolder,
-    workload: Mapping[str, Any],
-    machines: Machines,
-    subset: bool,
-    checkpoints: Sequence[Checkpoint],
+    run: RunFolder, workload: Mapping[str, Any], machines: Machines, checkpoints: Sequence[Checkpoint]
 ) -> list[str]:
     """Say where the documents of a run of checkpoints do not agree, or one is missing. Raises SpecError."""
     return [
         *_missing(run, machines.num_accelerators, logs=False),
         *of_configuration(run),
-        *_of_model(workload, machines.num_accelerators, subset, checkpoints),
+        *_of_model(workload, machines.num_accelerators, checkpoints),
         *_of_machines(run, machines),
         *_of_times(run, machines),
         *_of_checkpoint_metric(run, checkpoints),
     ]
 
 
-def _of_model(
-    workload: Mapping[str, Any], ranks: int, subset: bool, checkpoints: Sequence[Checkpoint]
-) -> Iterator[str]:
+def _of_model(workload: Mapping[str, Any], ranks: int, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     """Compare shape, counts and size with those of the model in the catalogue."""
     name = str(workload["name"])
     if name not in checkpoint_models():
@@ -401,7 +396,7 @@ def _of_model(
         if made != asked:
             yield f"{made} checkpoints were timed to {direction}, config.yaml asks for {asked}"
     try:
-        expected = total(model, data_parallel(model, ranks, subset), ranks)
+        expected = total(model, data_parallel(model, ranks, workload["subset"]), ranks)
     except SpecError as error:
         yield error.what
         return

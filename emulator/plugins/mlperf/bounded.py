@@ -24,10 +24,8 @@ NUMBER = 1e18
 """Largest number; no count, size in bytes or time in seconds is larger."""
 TEXT = 200_000
 """Largest number of characters of one text, which may be a copy of /proc/cpuinfo."""
-_YAML_ERRORS = (
-    *(yaml.YAMLError, RecursionError),
-    *(ValueError, OverflowError, LookupError, TypeError, AttributeError),  # of its dates and numbers
-)
+_OF_VALUES = (ValueError, OverflowError, LookupError, TypeError, AttributeError)
+"""Errors of PyYAML's converters of dates and numbers, which it lets through."""
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
@@ -60,20 +58,10 @@ def read_json(path: Path) -> Any:
 
 def parse_yaml(text: str, name: str) -> Any:
     """Return the one document in `text`; errors begin with `name`. Raises SpecError."""
-    # PyYAML lets the errors of its converters of dates and numbers through.
-    errors = (
-        yaml.YAMLError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    )
     try:
         loader = _PlainLoader(text)
         value = loader.get_single_data()
-    except errors as error:
+    except (yaml.YAMLError, RecursionError, *_OF_VALUES) as error:
         raise SpecError(f"{name}: not valid YAML", _summary(error)) from None
     return _checked(value, name)
 

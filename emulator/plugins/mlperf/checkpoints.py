@@ -12,13 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
+import numpy as np
+
 from emulator.config.checkpoint import parameters
 from emulator.errors import SpecError
 from emulator.plugins.mlperf.agreement import documents, of_checkpoints, stated_config
 from emulator.plugins.mlperf.from_yaml import checkpoint_model
-from emulator.plugins.mlperf.summary import GIB, CheckpointMetric, Machines, read_metric, read_summary
+from emulator.plugins.mlperf.summary import GIB, CheckpointMetric, Machines, read_machines, read_metric
 from emulator.plugins.mlperf.tree import RunFolder
 from emulator.record.result import Checkpoint, RunResult, new_result
+from emulator.record.steps import STEP, Steps
 
 _SPAN = re.compile(r"(save|load)_ckpt(\d{1,6})")
 _LONGEST = 1e9  # seconds
@@ -31,13 +34,7 @@ class ImportedCheckpoints:
     run: RunFolder
     workload: Mapping[str, Any]
     """The model and its parallelism, as in a result of the kind checkpoint."""
-    ranks: int
-    hosts: int
-    hostname: str
-    memory: int
-    """Bytes of memory of all hosts."""
-    cores: int
-    """Cores of one host."""
+    machines: Machines
     start: datetime
     checkpoints: tuple[Checkpoint, ...]
     """`began` counts from the start of this run."""
@@ -47,17 +44,53 @@ class ImportedCheckpoints:
     @property
     def group(self) -> object:
         """Equal for runs of one result: its writes and its reads may be two runs."""
-        return self.run.name.rpartition("/")[0], repr(self.workload["shape"]), self.ranks
+        return self.run.name.rpartition("/")[0], repr(self.workload["shape"]), self.machines.num_accelerators
+
+    @property
+    def order(self) -> str:
+        """Return the key that sorts the runs of a result: writes come before the reads of what they wrote."""
+        return self.start.isoformat()
 
     @property
     def named(self) -> tuple[str, str]:
         """Return the name of the model, and what distinguishes it from another group of this name."""
-        return str(self.workload["name"]), f"{self.ranks}-ranks"
+        return str(self.workload["name"]), f"{self.machines.num_accelerators}-ranks"
 
     @property
     def line(self) -> str:
         """Return the run in one line for people."""
-        return f"{self.ranks} ranks, {self.run.name}: {len(self.checkpoints)} checkpoints"
+        return f"{self.machines.num_accelerators} ranks, {self.run.name}: {len(self.checkpoints)} checkpoints"
+
+    def result(
+        self, name: str, runs: Sequence[ImportedCheckpoints], command: Sequence[str]
+    ) -> tuple[RunResult, Steps]:
+        """Join `runs`, of which this is the first, into a result. It has no steps."""
+        machines = self.machines
+        memory = sum(machines.memory) // machines.num_hosts
+        checkpoints = []
+        for written in runs:
+            later = (written.start - self.start).total_seconds()
+            checkpoints += [replace(made, began=made.began + later) for made in written.checkpoints]
+        named = [machines.hostname, *(f"host {number}" for number in range(2, machines.num_hosts + 1))]
+        joined = new_result(
+            "checkpoint",
+            command=tuple(command),
+            workload={**self.workload, "name": name},
+            dataset={"path": "", "bytes": checkpoints[0].bytes},
+            storage={"cache": "unknown", "direct": None},
+            loader="DLIO's",
+            label=self.run.system,
+            flags=tuple(documents(written.said) for written in runs if written.said),
+            environment={
+                "memory_bytes": memory,
+                "memory_of_hosts": dict.fromkeys(named, memory) if memory else {},
+                "cores": next(iter(machines.cores), 0),
+                "hosts": named,
+                "imported": [_provenance(written) for written in runs],
+            },
+            checkpoints=tuple(checkpoints),
+        )
+        return joined, np.zeros(0, STEP)
 
 
 def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
@@ -67,9 +100,9 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
         raise SpecError(f"{run.name}: a run of checkpoints without its configuration")
     name = re.sub(r"^llama_", "llama3-", config.model("model"))
     model = checkpoint_model(config, re.sub(r"[^A-Za-z0-9.-]", "-", name))
-    machines, metric = read_summary(run, Machines), read_metric(run, CheckpointMetric)
+    machines, metric = read_machines(run), read_metric(run, CheckpointMetric)
     size = round(metric.checkpoint_size_GB * GIB)
-    ranks, hosts = machines.num_accelerators, machines.num_hosts
+    ranks = machines.num_accelerators
     start = _moment(machines.start, f"{run.name}/summary.json: start")
     spread = model.parallelism
     group = spread.tensor * spread.pipeline
@@ -82,22 +115,18 @@ def read_checkpoints(run: RunFolder) -> ImportedCheckpoints:
         "scale": "1",
         "data_parallel": spread.data if subset else ranks // group,
     }
-    checkpoints = tuple(_checkpoints(run, ranks, hosts, size, start))
+    checkpoints = tuple(_checkpoints(run, machines, size, start))
     return ImportedCheckpoints(
         run=run,
         workload=workload,
-        said=(*run.unread, *of_checkpoints(run, workload, machines, subset, checkpoints)),
-        ranks=ranks,
-        hosts=hosts,
-        hostname=machines.hostname,
-        memory=sum(machines.memory),
-        cores=machines.cores[0] if machines.cores else 0,
+        said=(*run.unread, *of_checkpoints(run, workload, machines, checkpoints)),
+        machines=machines,
         start=start,
         checkpoints=checkpoints,
     )
 
 
-def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datetime) -> list[Checkpoint]:
+def _checkpoints(run: RunFolder, machines: Machines, size: int, start: datetime) -> list[Checkpoint]:
     """Read all writes and reads, in the order they began. Raises SpecError when no rank timed any."""
     spans: dict[tuple[str, int], dict[int, tuple[datetime, float]]] = {}
     for rank, epochs in run.epochs.items():
@@ -122,8 +151,8 @@ def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datet
             Checkpoint(
                 direction=direction,
                 number=number - 1,
-                ranks=ranks,
-                hosts=hosts,
+                ranks=machines.num_accelerators,
+                hosts=machines.num_hosts,
                 bytes=size,
                 began=(min(began for began, _ in of_ranks.values()) - start).total_seconds(),
                 seconds=seconds,
@@ -133,34 +162,6 @@ def _checkpoints(run: RunFolder, ranks: int, hosts: int, size: int, start: datet
             )
         )
     return sorted(found, key=lambda made: made.began)
-
-
-def checkpoint_result(name: str, runs: Sequence[ImportedCheckpoints], command: Sequence[str]) -> RunResult:
-    """Join the runs of one model on one system, in their order, into one result."""
-    first = runs[0]
-    checkpoints = []
-    for written in runs:
-        later = (written.start - first.start).total_seconds()
-        checkpoints += [replace(made, began=made.began + later) for made in written.checkpoints]
-    named = [first.hostname, *(f"host {number}" for number in range(2, first.hosts + 1))]
-    return new_result(
-        "checkpoint",
-        command=tuple(command),
-        workload={**first.workload, "name": name},
-        dataset={"path": "", "bytes": checkpoints[0].bytes},
-        storage={"cache": "unknown", "direct": None},
-        loader="DLIO's",
-        label=first.run.system,
-        flags=tuple(documents(written.said) for written in runs if written.said),
-        environment={
-            "memory_bytes": first.memory // first.hosts,
-            "memory_of_hosts": dict.fromkeys(named, first.memory // first.hosts) if first.memory else {},
-            "cores": first.cores,
-            "hosts": named,
-            "imported": [_provenance(written) for written in runs],
-        },
-        checkpoints=tuple(checkpoints),
-    )
 
 
 def _provenance(written: ImportedCheckpoints) -> dict[str, Any]:

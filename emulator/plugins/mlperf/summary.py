@@ -1,4 +1,4 @@
-"""Read and check a run's summary.json. Fields have the names of DLIO's keys.
+"""Read and check a run's summary.json: machines and published figures. Fields have the names of DLIO's keys.
 
 DLIO's GB is 2^30 bytes. It writes more keys than are read here.
 """
@@ -60,20 +60,6 @@ class Machines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedFiles:
-    """The dataset of a training."""
-
-    num_files_train: int
-    num_samples_per_file: int | None = None
-    """Samples per file; None if not stated."""
-
-    def __post_init__(self) -> None:
-        within(1, 1e12, self, "num_files_train")
-        if self.num_samples_per_file is not None:
-            within(1, 1e12, self, "num_samples_per_file")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetric:
     """The metric of a training, a number for each epoch."""
 
@@ -88,6 +74,53 @@ class TrainingMetric:
         if not epochs or epochs != len(self.train_throughput_samples_per_second):
             rates = len(self.train_throughput_samples_per_second)
             raise SpecError(f"train_au_percentage has {epochs} epochs, the throughput {rates}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTraining(Machines):
+    """The machines, the dataset and the figures of a training as they were published."""
+
+    num_files_train: int
+    num_samples_per_file: int
+    metric: TrainingMetric
+    most_steps: int = 0
+    """Steps of an epoch after which the run was told to stop; 0: none were."""
+
+    def __post_init__(self) -> None:
+        Machines.__post_init__(self)  # super() does not find it in a class with slots
+        within(1, 1e12, self, "num_files_train", "num_samples_per_file")
+
+    @property
+    def samples(self) -> int:
+        """Return the samples of the dataset."""
+        return self.num_files_train * self.num_samples_per_file
+
+    @property
+    def au(self) -> tuple[float, ...]:
+        """Return the accelerator utilisation of each epoch, 0 to 1."""
+        return tuple(value / 100 for value in self.metric.train_au_percentage)
+
+    @property
+    def mean_au(self) -> float:
+        """Return the accelerator utilisation, mean over the epochs."""
+        return sum(self.au) / len(self.au)
+
+    @property
+    def mean_rate(self) -> float:
+        """Return samples/s of all accelerators, mean over the epochs."""
+        rates = self.metric.train_throughput_samples_per_second
+        return sum(rates) / len(rates)
+
+    @property
+    def met(self) -> bool | None:
+        """Return True when the summary says that the AU was met; None where it says nothing."""
+        said = self.metric.train_au_meet_expectation
+        return {"success": True, "fail": False}.get(said) if isinstance(said, str) else None
+
+    def steps_per_epoch(self, batch: int) -> int:
+        """Return the steps of all accelerators in an epoch, whole ones alone."""
+        steps = self.samples // (batch * self.num_accelerators)
+        return min(steps, self.most_steps) if self.most_steps else steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +141,20 @@ def trains(run: RunFolder) -> bool:
     return "train_au_percentage" in keys or not any("checkpoint" in key for key in keys)
 
 
-def read_summary(run: RunFolder, wanted: type[Spec]) -> Spec:
-    """Return the fields of `wanted` from the top of the summary. Raises SpecError naming the key."""
-    return _known(wanted, run.summary, f"{run.name}/summary.json")
+def read_published(run: RunFolder, most_steps: int, samples_per_file: int) -> PublishedTraining:
+    """Return the figures in the summary of `run`, whose configuration asks for `most_steps` an epoch.
+
+    Its `samples_per_file` stand in for those that the summary does not state. Raises SpecError naming the key
+    that is missing or wrong.
+    """
+    metric = read_metric(run, TrainingMetric)
+    table = {"num_samples_per_file": samples_per_file, **run.summary, "most_steps": most_steps}
+    return _known(PublishedTraining, {**table, "metric": metric}, f"{run.name}/summary.json")
+
+
+def read_machines(run: RunFolder) -> Machines:
+    """Return the accelerators and hosts in the summary. Raises SpecError naming the key."""
+    return _known(Machines, run.summary, f"{run.name}/summary.json")
 
 
 def read_metric(run: RunFolder, wanted: type[Spec]) -> Spec:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from emulator.config.catalog import names
-from emulator.config.reader import Source, build, toml_text
+from emulator.config.reader import Source, build, stated, toml_text
 from emulator.config.recipe import Recipe, SizeSpec
 from emulator.config.workload import SampleSpec, Workload, load_workload
 from emulator.dataset.formats import format_named
@@ -141,17 +141,14 @@ class ParquetColumn:
 class Converted:
     """A workload, and the parts of its configuration that no workload has."""
 
-    table: Mapping[str, Any]
-    """Table of the workload as written to TOML."""
+    config: Config
     workload: Workload
     left_out: tuple[LeftOut, ...]
-    files: int
-    """Number of files of the dataset; 0 if the configuration does not give it."""
-    columns: tuple[ParquetColumn, ...]
-    """Columns of a Parquet dataset; empty if the configuration does not give them."""
-    row_group: int
-    """Rows of a row group; 0 if the configuration does not give them."""
-    subfolders: int
+
+    @property
+    def subfolders(self) -> int:
+        """Return the number of folders of the dataset; 0 if the configuration does not give it."""
+        return self.config.whole("dataset.num_subfolders_train")
 
 
 def convert(config: Config, name: str) -> Converted:
@@ -159,9 +156,7 @@ def convert(config: Config, name: str) -> Converted:
     form = config.text("dataset.format", "tfrecord")
     reader = config.text("reader.data_loader", config.text("framework", "tensorflow"))
     tf_data = form == "tfrecord" and reader == "tensorflow"
-    parquet = form == "parquet"
-    columns = _columns(config) if parquet else ()
-    row_group = config.whole("dataset.parquet.row_group_size") if parquet else 0
+    columns = _columns(config)
     accelerator = _accelerator(config)
     widths = sum(column.bytes for column in columns)
     table: dict[str, Any] = {
@@ -173,7 +168,7 @@ def convert(config: Config, name: str) -> Converted:
             "bytes_sd": _record_bytes(config, "record_length_bytes_stdev", "record_length_stdev", 0),
             "samples_per_file": config.whole("dataset.num_samples_per_file", 1),
         },
-        "access": _access(config, tf_data, parquet, columns, row_group),
+        "access": _access(config, tf_data, columns),
         "loader": _loading(config, tf_data),
         "accelerator": accelerator,
         "training": {
@@ -189,32 +184,21 @@ def convert(config: Config, name: str) -> Converted:
     except SpecError as error:
         raise SpecError(f"{error.what} (as converted from DLIO's keys)", error.hint) from None
     if crop := _crop(workload.sample):
-        table["loader"]["crop"] = list(crop)
         workload = replace(workload, loader=replace(workload.loader, crop=crop))
-    return Converted(
-        table=table,
-        workload=workload,
-        left_out=tuple(_left_out(config, workload)),
-        files=config.whole("dataset.num_files_train"),
-        columns=columns,
-        row_group=row_group,
-        subfolders=config.whole("dataset.num_subfolders_train"),
-    )
+    return Converted(config=config, workload=workload, left_out=tuple(_left_out(config, workload)))
 
 
 def _workers(config: Config) -> int:
     return max(1, config.whole("reader.read_threads", 1))
 
 
-def _access(
-    config: Config, tf_data: bool, parquet: bool, columns: Sequence[ParquetColumn], row_group: int
-) -> dict[str, Any]:
+def _access(config: Config, tf_data: bool, columns: Sequence[ParquetColumn]) -> dict[str, Any]:
     """Return the table `access` of the workload. Raises SpecError when no column is read."""
     if tf_data:  # files from their start, several at a time, through a shuffle buffer
         shuffled = config.text("reader.sample_shuffle", "off") in ("seed", "random")
         buffer = config.whole("reader.shuffle_size", 1024) if shuffled else 0
         return {"pattern": "sequential", "streams": _workers(config), "shuffle_buffer": buffer}
-    if not parquet:
+    if config.text("dataset.format") != "parquet":
         return {"pattern": "random", "refill": "persistent"}
     # Row groups of a few files in turn.
     access: dict[str, Any] = {"pattern": "sequential", "streams": _workers(config), "shuffle_buffer": 0}
@@ -224,7 +208,7 @@ def _access(
     if len(read) < len(columns):
         bytes_read = sum(column.bytes for column in read)
         access |= {"columns": [column.name for column in read], "bytes_read": bytes_read}
-        access |= {"chunk_bytes": row_group * bytes_read // len(read)}
+        access |= {"chunk_bytes": _row_group(config) * bytes_read // len(read)}
     return {**access, "refill": "persistent"}
 
 
@@ -263,8 +247,8 @@ def _accelerator(config: Config) -> dict[str, Any]:
 
 
 def _columns(config: Config) -> tuple[ParquetColumn, ...]:
-    """Return the columns of a Parquet dataset. Raises SpecError."""
-    listed = config.at("dataset.parquet.columns")
+    """Return the columns of a Parquet dataset, empty where none are given. Raises SpecError."""
+    listed = config.at("dataset.parquet.columns") if config.text("dataset.format") == "parquet" else None
     known = {field.name for field in fields(ParquetColumn)}
     columns = []
     for number, item in enumerate(listed if isinstance(listed, list) else []):
@@ -272,6 +256,12 @@ def _columns(config: Config) -> tuple[ParquetColumn, ...]:
         table = {key: item[key] for key in item if key in known} if isinstance(item, Mapping) else item
         columns.append(build(ParquetColumn, table, Source(config.name), where))
     return tuple(columns)
+
+
+def _row_group(config: Config) -> int:
+    """Return the rows of a row group of Parquet; 0 if they are not given, or for another format."""
+    parquet = config.text("dataset.format") == "parquet"
+    return config.whole("dataset.parquet.row_group_size") if parquet else 0
 
 
 def _record_bytes(config: Config, key: str, older: str, default: int) -> int:
@@ -336,7 +326,7 @@ def workload_text(converted: Converted, origin: str) -> str:
     for item in converted.left_out:
         value = str(item.value)
         lines.append(f"  {item.key} = {value if len(value) <= 60 else value[:57] + '...'}: {item.why}")
-    return "".join(map(comment, lines)) + toml_text(converted.table)
+    return "".join(map(comment, lines)) + toml_text(stated(converted.workload))
 
 
 def recipe_text(converted: Converted, origin: str) -> str:
@@ -345,22 +335,21 @@ def recipe_text(converted: Converted, origin: str) -> str:
     Sizes are lognormal with the stated mean and standard deviation: DLIO draws its own from a product of
     two normals, whose standard deviation is a third smaller than stated.
     """
-    sample = converted.workload.sample
-    size = _sizes(sample)
+    config, sample = converted.config, converted.workload.sample
     table: dict[str, Any] = {
         "name": converted.workload.name,
         "title": converted.workload.title,
         "format": sample.format,
-        "files": converted.files or 1,
+        "files": config.whole("dataset.num_files_train") or 1,
         "samples_per_file": sample.samples_per_file,
-        "row_group": converted.row_group,
-        "size": size,
+        "row_group": _row_group(config),
+        "size": _sizes(sample),
     }
-    if converted.columns:
+    if columns := _columns(config):
         table["size"] = {"distribution": "fixed", "shape": "flat", "bytes_mean": sample.bytes_mean}
         table["columns"] = [
             {"name": column.name, "dtype": column.dtype, "size": 0 if column.size == 1 else column.size}
-            for column in converted.columns
+            for column in columns
         ]
     try:
         build(Recipe, table, Source("the recipe"))

@@ -25,6 +25,7 @@ from emulator.config.reader import (
     positive,
     read_toml,
     share,
+    stated,
     toml_text,
 )
 from emulator.errors import SpecError
@@ -357,14 +358,4 @@ def refuse_existing(path: Path, force: bool) -> None:
 
 def write_system(path: Path, system: System) -> None:
     """Write `system` as a file that `load_system` reads back, whole or not at all. Raises StorageError."""
-    stated = {
-        section: {
-            part.name: value
-            for part in fields(spec)
-            if (value := getattr(spec, part.name)) is not None and value != part.default
-        }
-        for section in ("storage", "clients", "hardware")
-        if (spec := getattr(system, section))
-    }
-    fitted = {"fit": system.fit} if system.fit else {}
-    write_whole(path, toml_text({"title": system.title, **stated, **fitted, "sources": system.sources}))
+    write_whole(path, toml_text(stated(replace(system, name=""))))

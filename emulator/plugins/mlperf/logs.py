@@ -1,0 +1,181 @@
+"""The logs of a run's ranks: what each step took, and DLIO's figures of each block of steps. Pure.
+
+A block is what lies between two checkpoints. DLIO logs for each of its steps `load` (the wait for a batch),
+`proc` (load and compute together, measured) and `compute` (nominal in v1.0, the measured sleep later), and
+for each block `au` and `throughput`, from which the length of the block follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from emulator.analysis.parts import Floats
+from emulator.errors import SpecError
+from emulator.plugins.mlperf.summary import PublishedTraining
+from emulator.plugins.mlperf.tree import RunFolder
+from emulator.record.steps import STEP, Steps
+
+ROUNDING = 0.001
+"""Tolerance of comparisons of AU. A recomputed AU cannot exceed the published one: sleeps are never short."""
+_LONGEST_STEP = 1e7  # seconds
+_LONGEST_BLOCK = 1e10  # seconds
+_MOST_BLOCKS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Steps of one rank between two checkpoints. Seconds, shape (steps,)."""
+
+    rank: int
+    epoch: int
+    """Epochs count from 0."""
+    number: int
+    """Blocks of an epoch count from 1."""
+    load: Floats
+    proc: Floats
+    compute: Floats
+    au: float
+    """Published AU, 0 to 1."""
+    throughput: float
+    """Published samples/s of this rank."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.proc)
+
+    def seconds(self, batch: int, skips: int) -> float:
+        """Return the duration of the block, first step and barriers included.
+
+        From the published AU, which is compute without the first step over time without the first step; or
+        from the throughput, of (steps - skips) steps over the whole time (skips 0) or over that without the
+        first step. At least the sum of its steps.
+        """
+        first = float(self.proc[0])
+        own = float(self.proc.sum())
+        if self.au > 0 and self.steps > 1:
+            return max(own, float(self.compute[1:].sum()) / self.au + first)
+        if self.throughput > 0 and self.steps > skips:
+            whole = (self.steps - skips) * batch / self.throughput
+            return max(own, whole + (first if skips else 0.0))
+        return own
+
+
+def read_blocks(run: RunFolder, accelerators: int) -> list[Block]:
+    """Read the blocks of all ranks; none unless every rank has a log. Raises SpecError."""
+    if run.logs.keys() != set(map(str, range(accelerators))):
+        return []
+    blocks: list[Block] = []
+    shapes: set[tuple[tuple[int, int, int], ...]] = set()
+    for rank in range(accelerators):
+        mine = _blocks_of_rank(run.logs[str(rank)], rank, f"{run.name}/{rank}_output.json")
+        shapes.add(tuple((block.epoch, block.number, block.steps) for block in mine))
+        blocks += mine
+    if not blocks or len(shapes) > 1:
+        raise SpecError(f"{run.name}: the logs of its ranks do not have the same steps")
+    return blocks
+
+
+def _blocks_of_rank(log: Mapping[str, Any], rank: int, name: str) -> list[Block]:
+    """Read the blocks of a log that have steps. Raises SpecError."""
+    blocks = []
+    epochs = sorted((key for key in log if key.isdecimal() and len(key) < 9), key=int)
+    for epoch, key in enumerate(epochs):
+        table = log[key] if isinstance(log[key], Mapping) else {}
+        load, proc, compute, au, throughput = (
+            table[column] if isinstance(table.get(column), Mapping) else {}
+            for column in ("load", "proc", "compute", "au", "throughput")
+        )
+        numbers = [block.removeprefix("block") for block in load if block.startswith("block")]
+        if len(numbers) > _MOST_BLOCKS or not all(n.isdecimal() and len(n) < 9 for n in numbers):
+            raise SpecError(f"{name}: epoch {key} has other blocks than block1, block2 ...")
+        for number in sorted(numbers, key=int):
+            block = f"block{number}"
+            columns: dict[str, Floats] = {}
+            for column, values in (("load", load), ("proc", proc), ("compute", compute)):
+                seconds = values.get(block)
+                if not isinstance(seconds, list) or not all(
+                    type(value) in (int, float) and 0 <= value <= _LONGEST_STEP for value in seconds
+                ):
+                    raise SpecError(f"{name}: {column} of {block} must be a list of seconds")
+                columns[column] = np.array(seconds, dtype=np.float64)
+            if len({len(column) for column in columns.values()}) != 1:
+                raise SpecError(f"{name}: {block} of epoch {epoch + 1} has lists of different lengths")
+            percent, rate = (
+                float(value) if isinstance(value, int | float) and 0 <= value <= 1e15 else 0.0
+                for value in (au.get(block), throughput.get(block))
+            )
+            if len(columns["proc"]):
+                blocks.append(Block(rank, epoch, int(number), **columns, au=percent / 100, throughput=rate))
+    return blocks
+
+
+def step_rows(
+    blocks: Sequence[Block], step_seconds: float, batch: int, sample_bytes: float, skips: int
+) -> Steps:
+    """Convert blocks to rows of feedrate's step log, as point 0.
+
+    Compute is nominal; what the sleep took beyond it is overshoot. What a block took beyond its steps,
+    barriers and bookkeeping, is spread evenly over them: DLIO does not log it step by step.
+    """
+    parts = [np.zeros(0, dtype=STEP)]
+    clock: dict[int, float] = {}
+    done: dict[tuple[int, int], int] = {}
+    for block in blocks:
+        rows = np.zeros(block.steps, dtype=STEP)
+        before = done.get((block.rank, block.epoch), 0)
+        begin = clock.get(block.rank, 0.0)
+        barrier = (block.seconds(batch, skips) - float(block.proc.sum())) / block.steps
+        ends = np.cumsum(block.proc + barrier)
+        rows["rank"], rows["epoch"] = block.rank, block.epoch
+        rows["step"] = before + np.arange(block.steps)
+        rows["samples"], rows["bytes"] = batch, round(batch * sample_bytes)
+        rows["begin"] = begin + np.concatenate([[0.0], ends[:-1]])
+        rows["wait"] = block.load
+        rows["compute"] = step_seconds
+        rows["overshoot"] = block.proc - block.load - step_seconds
+        rows["barrier"] = barrier
+        clock[block.rank] = begin + float(ends[-1])
+        done[block.rank, block.epoch] = before + block.steps
+        parts.append(rows)
+    return np.concatenate(parts)
+
+
+def epoch_seconds(run: RunFolder, epoch: int) -> float | None:
+    """Return an epoch's seconds in blocks, by the first rank's clock; None: not recorded."""
+    stats = run.epochs.get("", run.epochs.get("0", {})).get(str(epoch + 1), {})
+    total = 0.0
+    for table in (table for key, table in stats.items() if key.startswith("block")):
+        try:
+            begin, end = (datetime.fromisoformat(str(table.get(key))) for key in ("start", "end"))
+            seconds = (end - begin).total_seconds()
+        except (ValueError, TypeError, OverflowError, AttributeError):
+            return None
+        if not 0 < seconds < _LONGEST_BLOCK:
+            return None
+        total += seconds
+    return total or None
+
+
+def check_logs(run: RunFolder, published: PublishedTraining, blocks: Sequence[Block]) -> None:
+    """Check that the summary's AU follows from the blocks. Raises SpecError."""
+    if not blocks:
+        return
+    sums: dict[tuple[int, int], tuple[float, int]] = {}
+    for block in blocks:
+        total, steps = sums.get((block.rank, block.epoch), (0.0, 0))
+        sums[block.rank, block.epoch] = (total + block.au * block.steps, steps + block.steps)
+    epochs = sorted({epoch for _, epoch in sums})
+    logged = tuple(
+        float(np.mean([total / steps for (_, own), (total, steps) in sums.items() if own == epoch]))
+        for epoch in epochs
+    )
+    if len(logged) != len(published.au) or not np.allclose(logged, published.au, atol=ROUNDING):
+        shares = " and ".join(
+            f"{100 * sum(au) / len(au):.2f} % in {len(au)} epochs" for au in (logged, published.au)
+        )
+        raise SpecError(f"{run.name}: the logs belong to another run: AU by logs and by summary is {shares}")
