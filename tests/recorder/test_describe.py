@@ -10,7 +10,7 @@ from emulator.errors import SpecError
 from emulator.plugins.recorder.describe import of_loader, size_spec
 from emulator.plugins.recorder.observation import Loader, Settings
 from emulator.plugins.recorder.pattern import Pattern, pattern_of
-from emulator.plugins.recorder.reads import Histogram, Reads
+from emulator.plugins.recorder.reads import Reads, Tally
 from emulator.plugins.recorder.steps import StepTime
 
 STEP = StepTime(seconds=0.1, steps=20, all_steps=25, waited=0.0)
@@ -18,10 +18,10 @@ SHUFFLED = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="RandomS
 
 
 def pieces(size: int, count: int):
-    histogram = Histogram()
+    tally = Tally()
     for _ in range(count):
-        histogram.add(size)
-    return histogram.seen()
+        tally.add(size)
+    return tally.pieces()
 
 
 def whole(files: int, size: int, times: int = 1) -> Reads:

@@ -8,23 +8,23 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.plugins.recorder.reads import Histogram, Reduction, bin_bytes, bin_of, is_data, quantiles_of
+from emulator.plugins.recorder.reads import Reduction, Tally, bin_top, is_data, quantiles_of
 from emulator.plugins.recorder.strace import Tracer
 from emulator.plugins.recorder.watch import Watch
 
 
 @given(st.integers(1, 2**47))
 def test_a_size_lies_in_its_bin(size):
-    first, after = bin_bytes(bin_of(size))
-    assert first <= size < after
+    top = bin_top(size)
+    assert size <= top == bin_top(top) < 1.25 * size + 1 and bin_top(top + 1) > top
 
 
 @given(st.lists(st.integers(1, 2**40), min_size=1))
 def test_a_typical_size_is_one_that_most_bytes_come_in(sizes):
-    histogram = Histogram()
+    tally = Tally()
     for size in sizes:
-        histogram.add(size)
-    seen = histogram.seen()
+        tally.add(size)
+    seen = tally.pieces()
     assert seen.count == len(sizes) and sum(seen.bytes) == sum(sizes)
     assert min(sizes) <= seen.typical() <= max(sizes)
 

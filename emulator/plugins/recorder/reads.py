@@ -12,9 +12,9 @@ import stat
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,40 +27,26 @@ MOST_FILES = 2_000_000
 """Most files that are told apart. Reads of further files are counted, but not which files they are."""
 _MOST_PATHS = 20_000
 """Most files of a group whose paths are kept, for the replay that checks the recording."""
-
 _MOST_PAGES = 2**20
+"""Most pages of mapped files of a group that are looked up in the page cache."""
 _MOST_RUNS = 2**18
 """Most runs of a group whose places are kept, 32 bytes each."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
-
-QUANTILES = 257
-"""The number of quantiles that describe a distribution of sizes: 0, 1/256 ... 1."""
-
-BINS = 4 * 48
-"""The number of bins in a histogram of bytes: four per power of two, up to 2^48."""
+_QUANTILES = 257
+"""Number of quantiles that describe a distribution of sizes: 0, 1/256 ... 1."""
 
 _CODE = (".py", ".pyc", ".pth", ".so", ".pyd", ".a", ".o", ".egg-link", ".ipynb", "/pyvenv.cfg")
 _PACKAGES = ("/site-packages/", "/dist-packages/", "/lib/python", ".dist-info/", ".egg-info/")
 _SYSTEM = (
-    "/proc/",
-    "/sys/",
-    "/dev/",
-    "/etc/",
-    "/run/",
-    "/lib/",
-    "/lib64/",
-    "/usr/lib/",
-    "/usr/lib64/",
-    "/usr/share/zoneinfo/",
+    *("/proc/", "/sys/", "/dev/", "/etc/", "/run/"),
+    *("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", "/usr/share/zoneinfo/"),
 )
 
 
 def is_data(path: str) -> bool:
     """Return True if a file may hold data: it is not code, a library or a system file."""
-    if path.endswith(_CODE) or ".so." in path:
-        return False
-    if any(part in path for part in _PACKAGES):
+    if path.endswith(_CODE) or ".so." in path or any(part in path for part in _PACKAGES):
         return False
     return not path.startswith(_SYSTEM) or (
         path.startswith("/dev/shm/")
@@ -68,49 +54,10 @@ def is_data(path: str) -> bool:
     )
 
 
-def bin_of(size: int) -> int:
-    """Return the number of the bin for `size` bytes."""
-    if size < 1:
-        return 0
-    power = size.bit_length() - 1
-    quarter = (size << 2 >> power) & 3
-    return min(4 * power + quarter, BINS - 1)
-
-
-def bin_bytes(number: int) -> tuple[int, int]:
-    """Return the first size in a bin and the first size in the next bin, in bytes."""
-
-    def edge(at: int) -> int:
-        power, quarter = divmod(at, 4)
-        return (4 + quarter << power) >> 2
-
-    return edge(number), max(edge(number + 1), edge(number) + 1)
-
-
-class Histogram:
-    """A histogram of pieces by size: their count and bytes per bin."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * BINS
-        self.bytes = [0] * BINS
-
-    def add(self, size: int) -> None:
-        number = bin_of(size)
-        self.counts[number] += 1
-        self.bytes[number] += size
-
-    def merge(self, other: Histogram) -> None:
-        self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
-        self.bytes = [a + b for a, b in zip(self.bytes, other.bytes, strict=True)]
-
-    def seen(self) -> Pieces:
-        """Return the bins that are not empty."""
-        used = [number for number in range(BINS) if self.counts[number]]
-        return Pieces(
-            upper=tuple(bin_bytes(number)[1] - 1 for number in used),
-            counts=tuple(self.counts[number] for number in used),
-            bytes=tuple(self.bytes[number] for number in used),
-        )
+def bin_top(size: int) -> int:
+    """Return the largest size in the bin of `size` bytes. There are four bins per power of two."""
+    width = max(1, 1 << max(0, size.bit_length() - 3))
+    return (size // width + 1) * width - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,9 +71,8 @@ class Pieces:
     """Total bytes of the pieces in each bin."""
 
     def __post_init__(self) -> None:
-        if not len(self.upper) == len(self.counts) == len(self.bytes) or list(self.upper) != sorted(
-            self.upper
-        ):
+        lengths = {len(self.upper), len(self.counts), len(self.bytes)}
+        if len(lengths) > 1 or list(self.upper) != sorted(self.upper):
             raise SpecError("upper, counts and bytes must be of one length, upper ascending")
 
     @property
@@ -143,18 +89,36 @@ class Pieces:
                 return size / count
         return 0.0
 
-    def plus(self, other: Pieces) -> Pieces:
-        """Return the sum of two histograms."""
-        both: dict[int, tuple[int, int]] = {}
+    def __add__(self, other: Pieces) -> Pieces:
+        tally = Tally()
         for one in (self, other):
-            for upper, count, size in zip(one.upper, one.counts, one.bytes, strict=True):
-                counts, sizes = both.get(upper, (0, 0))
-                both[upper] = (counts + count, sizes + size)
-        keys = sorted(both)
+            tally.counts.update(dict(zip(one.upper, one.counts, strict=True)))
+            tally.bytes.update(dict(zip(one.upper, one.bytes, strict=True)))
+        return tally.pieces()
+
+
+class Tally:
+    """A histogram that pieces are added to: counts and bytes by the largest size in the bin."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter()
+        self.bytes: Counter[int] = Counter()
+
+    def add(self, size: int) -> None:
+        top = bin_top(size)
+        self.counts[top] += 1
+        self.bytes[top] += size
+
+    def merge(self, other: Tally) -> None:
+        self.counts.update(other.counts)
+        self.bytes.update(other.bytes)
+
+    def pieces(self) -> Pieces:
+        upper = tuple(sorted(self.counts))
         return Pieces(
-            upper=tuple(keys),
-            counts=tuple(both[key][0] for key in keys),
-            bytes=tuple(both[key][1] for key in keys),
+            upper=upper,
+            counts=tuple(self.counts[top] for top in upper),
+            bytes=tuple(self.bytes[top] for top in upper),
         )
 
 
@@ -169,8 +133,6 @@ class Reads:
     sizes: tuple[int, ...] = ()
     """Quantiles 0, 1/256 ... 1 of the file sizes, in bytes."""
     opens: int = 0
-    stats: int = 0
-    """Number of stat calls that name a data file."""
     visits: int = 0
     """Number of opens that were followed by a read."""
     visit_bytes: int = 0
@@ -209,114 +171,104 @@ class Reads:
     """True if calls were not traced: only opened files and the bytes of all calls are known."""
 
     def __post_init__(self) -> None:
-        at_least(0, self, "files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size")
-        at_least(0, self, "bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults", "readahead")
+        at_least(0, self, "files", "files_bytes", "opens", "visits", "visit_bytes", "visit_size", "bytes")
+        at_least(0, self, "direct", "mapped", "call_bytes", "storage_bytes", "faults", "readahead")
         at_least(0, self, "call_seconds", "followed_files", "followed_bytes", "backward")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are not kept."""
-        added = ("files", "files_bytes", "opens", "stats", "visits", "visit_bytes", "visit_size", "bytes",
-                 "direct", "mapped", "faults", "call_seconds", "followed_files", "followed_bytes",
-                 "backward")  # fmt: skip
-        values: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in added}
-        called = [one.call_bytes for one in (self, other) if one.call_bytes is not None]
-        stored = [one.storage_bytes for one in (self, other) if one.storage_bytes is not None]
-        return Reads(
-            **values,
-            sizes=pooled_sizes([(self.sizes, self.files), (other.sizes, other.files)]),
-            requests=self.requests.plus(other.requests),
-            runs=self.runs.plus(other.runs),
-            call_bytes=sum(called) if called else None,
-            storage_bytes=sum(stored) if stored else None,
-            resident=max(self.resident, other.resident),
-            readahead=max(self.readahead, other.readahead),
-            sizes_only=self.sizes_only or other.sizes_only,
-        )
+        total: dict[str, Any] = {}
+        for name in (one.name for one in fields(self)):
+            mine, others = getattr(self, name), getattr(other, name)
+            if name in ("resident", "readahead", "sizes_only"):
+                total[name] = max(mine, others)
+            else:
+                total[name] = mine + others if None not in (mine, others) else others or mine
+        total["sizes"] = _pooled([(self.sizes, self.files), (other.sizes, other.files)])
+        return Reads(**total)
 
 
 def quantiles_of(sizes: NDArray[np.int64]) -> tuple[int, ...]:
     """Return the quantiles 0, 1/256 ... 1 of `sizes`, or an empty tuple for no sizes."""
     if not len(sizes):
         return ()
-    found = np.quantile(sizes, np.linspace(0, 1, QUANTILES))
+    found = np.quantile(sizes, np.linspace(0, 1, _QUANTILES))
     return tuple(int(value) for value in np.rint(found))
 
 
-def pooled_sizes(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
+def _pooled(parts: Iterable[tuple[tuple[int, ...], int]]) -> tuple[int, ...]:
     """Return the quantiles of all parts pooled. A part is (quantiles of its file sizes, number of files)."""
-    known = [(np.asarray(sizes, np.float64), count) for sizes, count in parts if sizes and count]
-    if not known:
-        return ()
-    if len(known) == 1:
-        return tuple(int(size) for size in known[0][0])
-    most = max(count for _, count in known)
+    known = [(sizes, count) for sizes, count in parts if sizes]
+    most = max((count for _, count in known), default=0)
     grid = [
         np.interp(np.linspace(0, 1, max(2, round(4096 * count / most))), np.linspace(0, 1, len(sizes)), sizes)
         for sizes, count in known
     ]
-    return quantiles_of(np.concatenate(grid).astype(np.int64))
+    return quantiles_of(np.concatenate(grid).astype(np.int64)) if grid else ()
 
 
-_COUNTS = (
-    *("opens", "stats", "visits", "visit_bytes", "visit_size", "bytes", "direct", "mapped"),
-    *("call_seconds", "pages", "resident"),
-)
+class _File(NamedTuple):
+    number: int
+    """Its number among all files; -1: it is no regular data file."""
+    bytes: int
+    device: int
 
 
 class _Group:
     """The running totals of one group of processes."""
 
     def __init__(self) -> None:
+        self.totals: Counter[str] = Counter()  # fields of Reads that are sums of integers
+        self.call_seconds = 0.0
         self.files: dict[int, int] = {}  # number of a file -> its bytes
         self.paths: dict[int, bytes] = {}  # number -> path, of the first _MOST_PATHS files
-        self.opens = self.stats = self.visits = self.visit_bytes = self.visit_size = 0
-        self.bytes = self.direct = self.mapped = 0
-        self.requests, self.runs = Histogram(), Histogram()
-        self.call_seconds = 0.0
+        self.requests, self.runs = Tally(), Tally()
         self.pages = self.resident = 0  # pages of mapped files: examined, and in memory
-        self.readahead: dict[int, int] = {}  # device -> bytes
+        self.devices: Counter[int] = Counter()  # device -> bytes read or mapped
         self.readers: Counter[int] = Counter()  # thread -> bytes read
         self.places = array("q")  # of each run: process, file, first byte, bytes
 
-    def ended(self, handle: _Open) -> None:
-        """Count the current run of `handle` and reset it."""
+    def end_run(self, handle: _Open) -> None:
+        """Count the current run of `handle`, if it has one, and reset it."""
         if not handle.run:
             return
         self.runs.add(handle.run)
         if len(self.places) < 4 * _MOST_RUNS:
-            self.places.extend((handle.process, handle.number, handle.end - handle.run, handle.run))
+            self.places.extend((handle.process, handle.file.number, handle.end - handle.run, handle.run))
         handle.run = 0
 
     def merge(self, other: _Group) -> None:
-        self.files.update(other.files)
-        self.paths.update(other.paths)
-        self.readers.update(other.readers)
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, others in (
+            (self.totals, other.totals),
+            (self.devices, other.devices),
+            (self.readers, other.readers),
+        ):
+            mine.update(others)  # type: ignore[arg-type]
+        self.call_seconds += other.call_seconds
+        self.files |= other.files
+        self.paths |= other.paths
         self.requests.merge(other.requests)
         self.runs.merge(other.runs)
+        self.pages += other.pages
+        self.resident += other.resident
         self.places.extend(other.places[: 4 * _MOST_RUNS - len(self.places)])
-        for device, size in other.readahead.items():
-            self.readahead[device] = self.readahead.get(device, 0) + size
 
 
+@dataclass(slots=True)
 class _Open:
     """An open file of a process: its offset, and the bytes read since it was opened."""
 
-    __slots__ = ("at", "end", "group", "number", "path", "process", "run", "size", "visit")
-
-    def __init__(
-        self, process: int, path: bytes, number: int, size: int, at: int | None, group: _Group
-    ) -> None:
-        self.process = process
-        self.path = path
-        self.number = number
-        self.size = size
-        self.at = at
-        self.end = -1
-        self.run = 0
-        self.visit = 0
-        self.group = group
+    process: int
+    path: bytes
+    file: _File
+    group: _Group
+    at: int | None
+    """Offset of the next read; None: not known."""
+    end: int = -1
+    """Offset after the last read; -1: not known."""
+    run: int = 0
+    """Bytes of the current run."""
+    visited: bool = False
 
 
 class Reduction:
@@ -331,16 +283,15 @@ class Reduction:
         """Path -> size in bytes; None if names are not kept."""
         self.uncounted = 0
         """Number of lookups of files beyond MOST_FILES. A file counts each time it is looked up."""
-        self._numbers: dict[bytes, tuple[int, int, int]] = {}  # digest of a path -> number, bytes, device
+        self._files: dict[bytes, _File] = {}  # by the digest of the path
         self._open: dict[tuple[int, int], _Open] = {}
         self._latest: dict[int, deque[_Open]] = {}  # process -> its most recent opens
         self._direct: set[int] = set()  # files that were opened with O_DIRECT
 
     def group(self, key: object) -> _Group:
-        found = self.groups.get(key)
-        if found is None:
-            found = self.groups[key] = _Group()
-        return found
+        if key not in self.groups:
+            self.groups[key] = _Group()
+        return self.groups[key]
 
     def move(self, old: object, new: object) -> None:
         """Move all counts and open files of the group `old` to the group `new`."""
@@ -352,92 +303,73 @@ class Reduction:
                 if handle.group is moved:
                     handle.group = target
 
-    def file(self, path: bytes) -> tuple[int, int, int] | None:
-        """Return (number, bytes, device) of a data file, or None if it is no regular data file."""
-        digest = hashlib.blake2b(path, digest_size=8).digest()
-        found = self._numbers.get(digest)
-        if found is not None:
-            return found if found[0] >= 0 else None
-        name = os.fsdecode(path)
-        size, device = -1, 0
-        if is_data(name):
-            try:
-                status = os.stat(name)  # noqa: PTH116  bytes, and a million of them
-                if stat.S_ISREG(status.st_mode):
-                    size, device = status.st_size, status.st_dev
-            except OSError:
-                size = -1
-        if len(self._numbers) >= MOST_FILES:
-            self.uncounted += size >= 0
-            return (MOST_FILES, max(size, 0), device) if size >= 0 else None
-        number = len(self._numbers) if size >= 0 else -1
-        self._numbers[digest] = (number, size, device)
-        return (number, size, device) if number >= 0 else None
+    def file(self, path: bytes) -> _File | None:
+        """Return the data file at `path`, or None if it is no regular data file."""
+        digest = _digest(path)
+        found = self._files.get(digest)
+        if found is None:
+            size, device = _size_and_device(os.fsdecode(path))
+            if len(self._files) < MOST_FILES:
+                found = _File(len(self._files) if size >= 0 else -1, size, device)
+                self._files[digest] = found
+            else:
+                self.uncounted += size >= 0
+                found = _File(MOST_FILES if size >= 0 else -1, size, device)
+        return found if found.number >= 0 else None
 
     def known(self, path: bytes, size: int) -> None:
         """Register a file of `size` bytes that is known only from a trace."""
-        digest = hashlib.blake2b(path, digest_size=8).digest()
-        old = self._numbers.get(digest)
-        number = len(self._numbers) if old is None else old[0]
-        self._numbers[digest] = (number, max(size, old[1] if old else 0), 0)
+        number, before, _ = self._files.get(_digest(path), (len(self._files), 0, 0))
+        self._files[_digest(path)] = _File(number, max(size, before), 0)
 
-    def _holds(self, group: _Group, number: int, path: bytes, size: int) -> None:
+    def _holds(self, group: _Group, file: _File, path: bytes) -> None:
         """Add the file to those that the group reads."""
-        group.files[number] = size
+        group.files[file.number] = file.bytes
         if len(group.paths) < _MOST_PATHS:
-            group.paths[number] = path
+            group.paths[file.number] = path
         if self.names is not None:
-            self.names[os.fsdecode(path)] = size
+            self.names[os.fsdecode(path)] = file.bytes
 
     def opened(self, key: object, process: int, fd: int, path: bytes, direct: bool = False) -> None:
         """Count an open of `path` as descriptor `fd` of `process` in group `key`; `direct`: with O_DIRECT."""
-        old = self._open.pop((process, fd), None)
-        if old is not None:
-            self._end(old)
-        found = self.file(path)
-        if found is None:
+        self._close(process, fd)
+        file = self.file(path)
+        if file is None:
             return
-        number, size, _ = found
         group = self.group(key)
-        group.opens += 1
-        (self._direct.add if direct else self._direct.discard)(number)
-        handle = self._open[process, fd] = _Open(process, path, number, size, 0, group)
+        group.totals["opens"] += 1
+        (self._direct.add if direct else self._direct.discard)(file.number)
+        handle = self._open[process, fd] = _Open(process, path, file, group, at=0)
         self._latest.setdefault(process, deque(maxlen=_LATEST)).appendleft(handle)
+
+    def _close(self, process: int, fd: int) -> None:
+        handle = self._open.pop((process, fd), None)
+        if handle is not None:
+            handle.group.end_run(handle)
 
     def named(self, key: object, path: bytes) -> None:
         """Count an open of `path` whose reads are not seen, as one visit that reads the whole file."""
-        found = self.file(path)
-        if found is None:
+        file = self.file(path)
+        if file is None:
             return
-        number, size, device = found
-        group = self.group(key)
-        group.opens += 1
-        group.visits += 1
-        group.visit_bytes += size
-        group.visit_size += size
-        group.bytes += size
-        self._holds(group, number, path, size)
-        group.readahead[device] = group.readahead.get(device, 0) + size
-
-    def looked(self, key: object, path: bytes) -> None:
-        """Count a stat call that names `path`."""
-        if self.file(path) is not None:
-            self.group(key).stats += 1
+        group, size = self.group(key), file.bytes
+        group.totals.update(opens=1, visits=1, visit_bytes=size, visit_size=size, bytes=size)
+        group.devices[file.device] += size
+        self._holds(group, file, path)
 
     def _handle(self, key: object, process: int, fd: int, path: bytes) -> _Open | None:
         handle = self._open.get((process, fd))
         if handle is not None and handle.path == path:
             return handle
-        if handle is not None:
-            self._end(self._open.pop((process, fd)))
+        self._close(process, fd)
         for latest in self._latest.get(process, ()):
             if latest.path == path:  # a duplicated descriptor, as np.load makes one
                 self._open[process, fd] = latest
                 return latest
-        found = self.file(path)
-        if found is None:
+        file = self.file(path)
+        if file is None:
             return None
-        handle = self._open[process, fd] = _Open(process, path, found[0], found[1], None, self.group(key))
+        handle = self._open[process, fd] = _Open(process, path, file, self.group(key), at=None)
         return handle
 
     def sought(self, key: object, process: int, fd: int, path: bytes, at: int) -> None:
@@ -466,80 +398,82 @@ class Reduction:
         if size <= 0:
             return
         if handle.group is not group:  # another loader of the process now reads it
-            self._end(handle)
-            handle.group, handle.visit, handle.run = group, 0, 0
+            handle.group.end_run(handle)
+            handle.group, handle.visited = group, False
         begin = handle.at if at is None else at
         if begin is None or begin != handle.end:
-            group.ended(handle)
+            group.end_run(handle)
         handle.run += size
         handle.end = -1 if begin is None else begin + size
         if at is None and begin is not None:
-            handle.at = begin + size
-        if not handle.visit:
-            group.visits += 1
-            group.visit_size += handle.size
-            self._holds(group, handle.number, handle.path, handle.size)
-            device = self.file(handle.path)
-            if device is not None:
-                group.readahead[device[2]] = group.readahead.get(device[2], 0) + size
-        handle.visit += size
-        group.visit_bytes += size
-        group.bytes += size
+            handle.at = handle.end
+        if not handle.visited:
+            handle.visited = True
+            group.totals.update(visits=1, visit_size=handle.file.bytes)
+            group.devices[handle.file.device] += size
+            self._holds(group, handle.file, handle.path)
+        group.totals["visit_bytes"] += size
+        group.totals["bytes"] += size
+        group.totals["direct"] += size if handle.file.number in self._direct else 0
         group.readers[thread] += size
-        group.direct += size if handle.number in self._direct else 0
         group.requests.add(size)
 
     def mapped(self, key: object, path: bytes, size: int) -> None:
         """Count a mapping of `size` bytes of the file into memory."""
-        found = self.file(path)
-        if found is None:
+        file = self.file(path)
+        if file is None:
             return
         group = self.group(key)
-        group.mapped += size
-        if found[0] not in group.files and group.pages < _MOST_PAGES:
-            pages, resident = _in_memory(path, found[1])
+        group.totals["mapped"] += size
+        group.devices[file.device] += size
+        if file.number not in group.files and group.pages < _MOST_PAGES:
+            pages, resident = _in_memory(path, file.bytes)
             group.pages += pages
             group.resident += resident
-        self._holds(group, found[0], path, found[1])
-        group.readahead[found[2]] = group.readahead.get(found[2], 0) + size
-
-    def _end(self, handle: _Open) -> None:
-        handle.group.ended(handle)
+        self._holds(group, file, path)
 
     def seen(self, key: object, usage: Mapping[str, int], sizes_only: bool) -> Reads:
         """Return the reads of the group `key`. `usage` has counters as in `feedrate_probe.usage`."""
         for handle in self._open.values():
-            self._end(handle)
+            handle.group.end_run(handle)
         group = self.groups.get(key) or _Group()
         sizes = np.fromiter(group.files.values(), np.int64, len(group.files))
-        runs = group.runs.seen()
+        runs = group.runs.pieces()
         followed_files, followed_bytes, backward = _followed(group.places, runs.typical())
-        most = max(group.readahead, key=lambda device: group.readahead[device], default=0)
         return Reads(
+            **group.totals,
             files=len(group.files),
             files_bytes=int(sizes.sum()),
             sizes=quantiles_of(sizes),
-            opens=group.opens,
-            stats=group.stats,
-            visits=group.visits,
-            visit_bytes=group.visit_bytes,
-            visit_size=group.visit_size,
-            bytes=group.bytes,
-            direct=group.direct,
-            requests=group.requests.seen(),
+            requests=group.requests.pieces(),
             runs=runs,
             followed_files=followed_files,
             followed_bytes=followed_bytes,
             backward=backward,
-            mapped=group.mapped,
             resident=group.resident / group.pages if group.pages else 0.0,
             call_bytes=usage.get("calls"),
             storage_bytes=usage.get("storage"),
             faults=usage.get("faults", 0),
             call_seconds=round(group.call_seconds, 6),
-            readahead=_readahead(most),
+            readahead=_readahead(max(group.devices, key=group.devices.__getitem__, default=0)),
             sizes_only=sizes_only,
         )
+
+
+def _digest(path: bytes) -> bytes:
+    return hashlib.blake2b(path, digest_size=8).digest()
+
+
+def _size_and_device(path: str) -> tuple[int, int]:
+    """Return the size and device of a regular data file, or (-1, 0) for anything else."""
+    if is_data(path):
+        try:
+            status = os.stat(path)  # noqa: PTH116  a million of them
+        except OSError:
+            return -1, 0
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size, status.st_dev
+    return -1, 0
 
 
 def _followed(places: array[int], typical: float) -> tuple[int, int, int]:

@@ -16,8 +16,7 @@ from emulator.plugins.recorder.reads import Reduction
 
 CALLS = (
     *("?open", "openat", "?openat2", "read", "pread64", "readv", "preadv", "preadv2", "?lseek", "mmap"),
-    *("?stat", "?lstat", "?newfstatat", "statx", "getpriority"),
-    *("clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
+    *("getpriority", "clone", "?clone3", "?fork", "?vfork", "io_setup", "io_uring_setup"),
 )
 """The system calls that strace traces."""
 
@@ -76,7 +75,6 @@ _SECONDS = re.compile(rb"<(\d+\.\d+)>$")
 _PREAD = re.compile(rb", \d+, (\d+)\) += ")
 _PREADV = re.compile(rb"\], \d+, (\d+)(?:, \w+)?\) += ")
 _MAPPED = re.compile(rb"\w+, (\d+), (\S+), (\S+), (\d+)<(/.*)>, (\w+)\)")
-_NAME = re.compile(rb'"((?:[^"\\]|\\.)+)"')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)")
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 
@@ -124,7 +122,6 @@ class Tracer:
             b"openat": self._opened,
             b"openat2": self._opened,
             b"mmap": self._mmap,
-            **dict.fromkeys((b"stat", b"lstat", b"newfstatat", b"statx"), self._stat),
             b"getpriority": self._mark,
             **dict.fromkeys((b"clone", b"clone3", b"fork", b"vfork"), self._clone),
             **dict.fromkeys((b"io_setup", b"io_uring_setup"), self._setup),
@@ -218,11 +215,6 @@ class Tracer:
         found = _MAPPED.match(text)
         if found and b"PROT_READ" in found[2] and b"PROT_EXEC" not in found[2]:
             self.reduction.mapped(self._key(self.process(thread)), plain(found[5]), int(found[1]))
-
-    def _stat(self, thread: int, text: bytes) -> None:
-        found, result = _NAME.search(text), _RESULT.search(text)
-        if found and found[1].startswith(b"/") and result and result[1] == b"0":
-            self.reduction.looked(self._key(self.process(thread)), plain(found[1]))
 
     def _mark(self, thread: int, text: bytes) -> None:
         found = re.search(rb"PRIO_USER, (-?\d+)\)", text)
