@@ -19,10 +19,11 @@ class Group:
 
 
 class ThreadComm:
-    """Ranks as threads; `nodes` are the numbers of ranks on each."""
+    """Ranks as threads; `nodes` are the numbers of ranks on each, one by default."""
 
     def __init__(self, group, rank, nodes=()):
-        self.group, self.rank, self.size, self.nodes = group, rank, group.size, nodes
+        self.group, self.rank, self.size = group, rank, group.size
+        self.nodes = nodes or (1,) * group.size
 
     def barrier(self, poll=0.0):
         self.group.meet.wait(10)

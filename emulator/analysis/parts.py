@@ -27,7 +27,7 @@ class Whole:
         return values
 
     def all(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Arrays of all parts, concatenated in the order of the ranks. For small ones."""
+        """Arrays of all parts, of one type, concatenated in the order of the ranks. For small ones."""
         return values
 
 

@@ -69,7 +69,7 @@ def starved(
     late = np.maximum(0.0, lost.sum(axis=0) - waited)
     seconds = (felt["compute"] + barrier + lost).sum(axis=0)
     # From here on some numbers of each rank of the point: (all ranks, causes).
-    hosts = over.all(np.array([rank.host for rank in ranks]))
+    hosts = over.all(np.array([rank.host for rank in ranks], "U64"))
     mine = zip(ranks, waited, late, woken.sum(axis=0), strict=True)
     own = over.all(np.array([_own(*rank) for rank in mine]))
     numbers = over.all(np.unique(steps["rank"]))

@@ -1,7 +1,8 @@
 """The communicator of ranks, and how all ranks end when one fails.
 
 MPI's own barriers and collectives spin, which takes the CPU from readers when there are more ranks than
-cores. So every collective here first waits in a barrier that polls and sleeps.
+cores. So every collective here first waits in a barrier that polls and sleeps. What every rank has is sent
+as an array; objects are for what one rank, or the first one of each host, has to say.
 
 Before measuring, ranks agree on an error and report it once (`agreed`). Later, the first rank that fails
 reports why and ends all others (`guarded`); what was measured is kept.
@@ -9,6 +10,7 @@ reports why and ends all others (`guarded`); what was measured is kept.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -24,7 +26,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.analysis.parts import Floats, Whole
+from emulator.analysis.parts import Floats, Whole, least
 from emulator.errors import FeedrateError, RankError, unexpected
 from emulator.launch.child import signals_to
 from emulator.launch.launched import end_launcher
@@ -36,6 +38,10 @@ STEP_POLL = 0.001
 
 IDLE_POLL = 0.025
 """Longest sleep between two polls of a rank that has nothing to do, seconds."""
+
+
+_HOST_BYTES = 64
+"""Longest name of a host on Linux."""
 
 
 class Comm(Whole):
@@ -126,7 +132,12 @@ class MpiComm(Comm):
         return found
 
     def all(self, values: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate(self.allgather(values))
+        own, sizes = np.ascontiguousarray(values), np.empty(self.size, np.int64)
+        self.barrier(STEP_POLL)
+        self._comm.Allgather(np.array([own.nbytes]), sizes)
+        found = np.empty(sizes.sum(), np.uint8)
+        self._comm.Allgatherv(own.reshape(-1).view(np.uint8), [found, sizes])
+        return found.view(own.dtype).reshape(-1, *own.shape[1:])
 
     def split(self, color: int) -> MpiComm:
         self.barrier()
@@ -134,7 +145,9 @@ class MpiComm(Comm):
 
     def hosts(self) -> list[str]:
         if not self._hosts:
-            self._hosts = self.allgather(socket.gethostname())
+            self.barrier()
+            own = np.array([os.fsencode(socket.gethostname())], f"S{_HOST_BYTES}")
+            self._hosts = list(map(os.fsdecode, self.all(own).tolist()))
         return self._hosts
 
     def node(self) -> MpiComm:
@@ -150,6 +163,8 @@ class MpiComm(Comm):
 
 
 Value = TypeVar("Value")
+_CODES = 256
+"""More than the largest exit status."""
 
 
 class Quiet(SystemExit):
@@ -172,15 +187,15 @@ def agreed(comm: Comm, action: Callable[[], Value], out: Path | None = None) -> 
         value = action()
     except FeedrateError as error:
         failed = error
-    codes = comm.allgather(failed.exit_code if failed else 0)
-    if not any(codes):
+    comm.barrier()
+    (first,) = least(comm, np.array([comm.rank + failed.exit_code / _CODES if failed else math.inf]))
+    if first == math.inf:
         return value  # type: ignore[return-value]
-    first = next(rank for rank, code in enumerate(codes) if code)
-    if failed is not None and comm.rank == first:
+    if failed is not None and comm.rank == int(first):
         if out is not None:
             claim_failure(out, str(failed))
         print(f"feedrate: error: {failed}", file=sys.stderr, flush=True)
-    raise Quiet(codes[first])
+    raise Quiet(int(first % 1 * _CODES))
 
 
 @contextmanager

@@ -94,8 +94,8 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
         old = agreed(comm, lambda: writer.check(holding) if first else None)
         share = np.arange(comm.rank, plan.files, comm.size)
         mine = agreed(comm, lambda: writer.unfinished(share, how.paranoid))
-        left = comm.allgather((len(mine), int(writer.plan.planned_bytes(mine).sum())))
-        files_left, bytes_left = (sum(counts) for counts in zip(*left, strict=True))
+        left = comm.sum(np.array([len(mine), writer.plan.planned_bytes(mine).sum()], np.float64))
+        files_left, bytes_left = map(int, left)
 
         def begin() -> bool:
             """Prepare the place if there is something to do; return whether there is."""

@@ -273,9 +273,10 @@ def hosts_joined(world: Comm, hosts: Sequence[str]) -> Iterator[tuple[HostLinks 
         yield None, ""
         return
     firsts = {hosts.index(name) for name in names}
-    leaders = world.split(0 if world.rank in firsts else 1)
-    links, failed = _join(leaders, names) if world.rank in firsts else (None, "")
-    problem = next(filter(None, world.allgather(failed)), "")
+    first = world.rank in firsts
+    leaders = world.split(0 if first else 1)
+    links, failed = _join(leaders, names) if first else (None, "")
+    problem = world.node().bcast(next(filter(None, leaders.allgather(failed) if first else ()), ""))
     if links and problem:
         links.close()
         links = None

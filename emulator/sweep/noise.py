@@ -94,7 +94,7 @@ def noise_beside(job: TrainingJob, world: Comm) -> Iterator[None]:
     finally:
         for noise in running:
             noise.end()
-    for name, found in world.gather((host, report)):
+    for name, found in filter(None, world.gather((host, report) if first else None)):
         if found:
             (job.out / "noise").mkdir(exist_ok=True)
             write_whole(job.out / "noise" / f"{name}.json", found)

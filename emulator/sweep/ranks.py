@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from emulator.config.workload import Placement
 from emulator.dataset.manifest import Dataset
 from emulator.record.out import RESULT
@@ -46,7 +48,8 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
     """
     with noise_beside(job, world), guarded(world, job.out):
         hosts, memory = hosts_of(world)
-        checks = world.node().rank == 0  # one rank a host looks at OUT and makes the spool
+        node = world.node()
+        checks = node.rank == 0  # one rank a host looks at OUT and makes the spool
         dataset = open_together(world, job.dataset)
         order = activation_order(hosts, job.placement)
         with (
@@ -57,14 +60,15 @@ def measure(job: TrainingJob, world: Comm, leader: Leader | None) -> RunResult |
             ),
         ):
             number, part = world.bcast((leader.number, next_part(job.out)) if leader else None)
-            seen = world.gather(not checks or (job.out / RESULT).is_file())
-            apart = {host for host, sees in zip(hosts, seen, strict=False) if not sees}
+            seen = world.all(np.array([not checks or (job.out / RESULT).is_file()]))
+            apart = {host for host, sees in zip(hosts, seen, strict=True) if not sees}
             if leader:
                 leader.keep_rows_on(apart)
             part += list(dict.fromkeys(hosts)).index(hosts[world.rank])
             made = agreed(world, lambda: make_spool(job.out, part) if checks else None)
-            shares = spool_shares(hosts, world.allgather(made))
-            with agreed(world, lambda: Spool(*shares[world.rank])) as spool:
+            files, own = world.gather(made), node.bcast(made)
+            shares = spool_shares(hosts, files) if leader else []
+            with agreed(world, lambda: Spool(own, node.rank, node.size)) as spool:
                 _probe_if_asked(job, dataset, world, checks, leader)
                 while (count := world.bcast(leader.next_count() if leader else None)) is not None:
                     on = half_of(hosts, order) if world.bcast(leader and leader.on_half) else order
