@@ -11,7 +11,6 @@ import gc
 import math
 import multiprocessing
 import os
-import sys
 import threading
 import time
 import warnings
@@ -25,7 +24,6 @@ from typing import Any
 from emulator.config.workload import LoaderSpec, Refill
 from emulator.errors import FeedrateError, RankError
 from emulator.files import PREFIX_VARIABLE
-from emulator.launch.watch import storage_timeout
 from emulator.loader.base import Batch, stalled
 from emulator.loader.reading import WholeReader
 from emulator.loader.worker import (
@@ -44,8 +42,8 @@ from emulator.order import Portion
 
 _END_SECONDS = 2.0
 """Seconds that worker processes have to end by themselves."""
-_GLANCE_SECONDS = 5.0
-"""Seconds between two checks that workers are alive; DataLoader's own interval without a timeout."""
+_GLANCE_SECONDS = 1.0
+"""Seconds between two checks that workers are alive and do not hang."""
 _DEATH_SECONDS = 1.0
 """Longest time between a dying worker's closed connections and its readable sentinel, seconds."""
 _FILES = 64
@@ -89,7 +87,7 @@ class TorchLoader:
                 "multiprocessing_context": context,
                 "persistent_workers": refill != "epoch",
                 "prefetch_factor": math.ceil(spec.prefetch / spec.workers),
-                "timeout": min(_GLANCE_SECONDS, storage_timeout(sys.argv[1:]) / 4, spec.stall_timeout),
+                "timeout": min(_GLANCE_SECONDS, spec.stall_timeout),
                 "worker_init_fn": partial(watch_calls, self._tell),
             }
         with _quiet():
