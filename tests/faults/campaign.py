@@ -33,7 +33,7 @@ from pathlib import Path
 from random import Random
 
 import psutil
-from command import ROOT_AND_OVERSUBSCRIBED, Done, is_alive, unless_ended
+from command import ANSWERED, ROOT_AND_OVERSUBSCRIBED, Done, is_alive, unless_ended
 from faults.harness import complaint, contents, forked, import_all, in_fork, inside, load_verbs
 from faults.specimens import READERS, Reader, commands_of, damaged_case, make_specimens, victims, warm_up
 from faults.test_ownership import COMMANDS, NAMES, tree
@@ -470,7 +470,7 @@ def ranks_killed(job: Job, bench: Bench, work: Path, random: Random, number: int
                                    timeout=DEADLINE / 2, check=False)  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"{rule.replace(str(work), '')}: {' '.join(named(goes_on))} hangs afterwards"
-        if after.returncode:
+        if after.returncode not in ANSWERED:
             wrong = f"it does not go on: {after.stderr[-300:]}"
         elif (out / RESULT).exists() and len(read_result(out).points) < kept:
             wrong = "points are lost"
