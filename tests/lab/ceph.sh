@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A Ceph of its own on loopback, as root, without systemd: one monitor, one manager, two OSDs in memory, radosgw.
+# A Ceph of its own, as root, without systemd: one monitor, one manager, two OSDs in memory, radosgw. It is on
+# loopback, or at FEEDRATE_ADDRESS.
 #   ceph.sh install | bind SITE | up FOLDER PORT | down FOLDER
 # `bind` lets the Python of SITE (its site-packages) see Ceph's binding; it must be of the system's version.
 # `up` leaves FOLDER/ceph.conf with FOLDER/keyring, a pool `bench`, client.weak that may only look at the cluster,
@@ -7,14 +8,15 @@
 # its pid in FOLDER/*.pid; `down` ends those.
 set -euo pipefail
 export LC_ALL=C
+address=${FEEDRATE_ADDRESS:-127.0.0.1}
 
 configuration() {
     cat <<CONF
 [global]
 fsid = $2
-mon host = [v2:127.0.0.1:13310,v1:127.0.0.1:16799]
-public addr = 127.0.0.1
-cluster addr = 127.0.0.1
+mon host = [v2:$address:13310,v1:$address:16799]
+public addr = $address
+cluster addr = $address
 auth cluster required = cephx
 auth service required = cephx
 auth client required = cephx
@@ -77,7 +79,7 @@ up)
     configuration "$folder" "$id" >ceph.conf
     conf=(-c "$folder/ceph.conf")
     keys
-    monmaptool --create --addv a "[v2:127.0.0.1:13310,v1:127.0.0.1:16799]" --fsid "$id" monmap >/dev/null
+    monmaptool --create --addv a "[v2:$address:13310,v1:$address:16799]" --fsid "$id" monmap >/dev/null
     ceph-mon "${conf[@]}" --mkfs -i a --monmap monmap --keyring keyring
     ceph-mon "${conf[@]}" -i a
     ceph-mgr "${conf[@]}" -i x

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A Slurm of its own on loopback, as root: munged, slurmctld and N slurmd of 4 CPUs each.
+# A Slurm of its own, as root: munged, slurmctld and N slurmd of 4 CPUs each; on loopback, or on the hosts of
+# hosts.sh where FEEDRATE_LAB names these.
 #   slurm.sh up DIR N | down DIR | install
 set -euo pipefail
 case ${1:-} in
@@ -11,7 +12,13 @@ install)
     DEBIAN_FRONTEND=noninteractive apt-get install -yq slurm-wlm munge libpmix-dev libopenmpi3
     ;;
 up)
-    dir=$2 nodes=$3 host=$(hostname)
+    dir=$2 nodes=$3 host=$(hostname) address=127.0.0.1 name=n addresses=127.0.0.1 ports="[27101-$((27100 + $3))]"
+    # A host name of its own: PMIx finds out by it who is on the same node.
+    on() { unshare --uts bash -c "hostname $1 && exec $2"; }
+    if [ -n "${FEEDRATE_LAB:-}" ]; then
+        name=$FEEDRATE_LAB host=${FEEDRATE_LAB}1 address=10.78.0.1 addresses="10.78.0.[1-$3]" ports=27101
+        on() { "/run/$FEEDRATE_LAB/agent" "$1" "$2"; }
+    fi
     mkdir -p "$dir"/{spool,state,log,tmp}
     chmod 755 "$dir"
     dd if=/dev/urandom of="$dir/munge.key" bs=1 count=1024 status=none
@@ -20,7 +27,7 @@ up)
         --log-file="$dir/log/munged.log" --seed-file="$dir/munged.seed"
     cat >"$dir/slurm.conf" <<CONF
 ClusterName=feedrate
-SlurmctldHost=$host(127.0.0.1)
+SlurmctldHost=$host($address)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -42,15 +49,14 @@ SchedulerType=sched/backfill
 ReturnToService=2
 MpiDefault=none
 SlurmdParameters=config_overrides
-NodeName=n[1-$nodes] NodeAddr=127.0.0.1 Port=[27101-$((27100 + nodes))] CPUs=4 RealMemory=4000 State=UNKNOWN
+NodeName=${name}[1-$nodes] NodeAddr=$addresses Port=$ports CPUs=4 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 CONF
     export SLURM_CONF=$dir/slurm.conf
     # TmpFS: of a step --mpi=pmix makes the same folder on each node; in one /tmp all nodes but one would fail.
-    for i in $(seq "$nodes"); do mkdir -p "$dir"/{spool,tmp}/n"$i"; done
-    slurmctld
-    # A host name of its own: PMIx finds out by it who is on the same node.
-    for i in $(seq "$nodes"); do unshare --uts bash -c "hostname n$i && exec slurmd -N n$i"; done
+    for i in $(seq "$nodes"); do mkdir -p "$dir"/{spool,tmp}/"$name$i"; done
+    on "$host" slurmctld
+    for i in $(seq "$nodes"); do on "$name$i" "slurmd -N $name$i"; done
     for _ in $(seq 100); do
         sinfo -h -o %t 2>/dev/null | grep -qx idle && exit
         sleep 0.2
