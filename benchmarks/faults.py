@@ -14,7 +14,7 @@ ranks on one host. Once steps are counted, the fault strikes the second host or 
     chunks       MooseFS's only chunk server is killed; osd: one of Ceph's two OSDs is, the dataset being rados://
 
     s            from the fault to the end of the launcher (clock, slow, blip: of 200 steps)
-    said         number of lines with `feedrate: error:`, and the first one; or what failure.txt says
+    said         number of lines with `feedrate: error:`, and the first one; or a line of the launcher's
     left         processes and files of feedrate 10 s later, but for a host that is stopped or cut off
     result       `status` of run.json, and whether `feedrate report` reads it
 """
@@ -179,9 +179,10 @@ def cell(launcher: str, hosts: int, fault: str, folder: Path) -> tuple[str, ...]
                 os.kill(pid, signal.SIGKILL)
         run.kill()
     said = [line.partition("feedrate: error: ")[2].strip() for line in errors if "feedrate: error:" in line]
-    if not said and (out / "failure.txt").exists():
-        said = ["in failure.txt: " + (out / "failure.txt").read_text().strip()]
     told = f"{len(said)}: {said[0][:150]}" if said else "nothing"
+    theirs = re.search(r"[^\n]*(on signal|EXIT STRING|srun: error)[^\n]*", "".join(errors))
+    if not said and theirs:
+        told = f"the launcher: {theirs[0].strip()[:150]}"
     status = "hangs" if ended is None else str(ended)
     return f"{took:.1f}", status, told.replace(NAME, "host"), left, result_of(out)
 
@@ -229,6 +230,7 @@ def started(launcher: str, hosts: int, fault: str, folder: Path, command: list[s
     return subprocess.Popen(
         namespaces.on(1, shlex.join(command)), env=environment, text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        cwd=folder,  # not a checkout, whose feedrate all hosts would run
     )  # fmt: skip
 
 

@@ -235,3 +235,16 @@ def test_no_pool_no_permission_no_cluster_are_one_clear_line(cluster: Path, tmp_
     ):
         done = feedrate("baseline", "rados", *words, "--quick", "--out", tmp_path / "out")
         assert done.status == 4 and said in done.one_line(), (words, done.err)
+
+
+def test_an_osd_that_is_killed_is_one_error_after_the_storage_timeout(cluster: Path, tmp_path: Path) -> None:
+    """The last test: its objects are gone with it. Without a limit of ours, librados waits for ever."""
+    need_binding("rados://")
+    place = "rados://bench/dead"
+    good("generate", place, *GENERATE)
+    os.kill(int((cluster / "osd.0.pid").read_text()), signal.SIGKILL)
+    run = ("run", place, *RUN, "-n", 2, "--loader", "direct", "--out", tmp_path / "out")
+    for words in (("verify", place), run):
+        done = feedrate(*words, "--storage-timeout", "6s")
+        assert done.status == 4 and place in done.one_line(), done.err
+        assert done.seconds < 6 + 10, done
