@@ -93,15 +93,15 @@ class Now:
 
     def as_json(self) -> str:
         """Return one line of JSON, keyed by field name."""
-        return json.dumps(_finite(asdict(self)), allow_nan=False)
+        return json.dumps(finite(asdict(self)), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Return a tree of plain values with null in place of numbers that are not finite."""
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -173,7 +173,7 @@ class Shared(View):
         self._write({"say": line})
 
     def show(self, now: Now) -> None:
-        self._write({"now": _finite(asdict(now))})
+        self._write({"now": finite(asdict(now))})
 
     def _write(self, what: dict[str, Any]) -> None:
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
@@ -330,7 +330,7 @@ def detail(line: str) -> None:
 def answer(value: Any) -> None:
     """Print the answer for programs: one line of JSON on stdout, with null for what is not finite."""
     stream = _output.answers or sys.stdout
-    print(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False), file=stream, flush=True)
+    print(json.dumps(finite(value), ensure_ascii=False, allow_nan=False), file=stream, flush=True)
 
 
 @contextmanager

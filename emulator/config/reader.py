@@ -306,22 +306,28 @@ def share(name: str, value: float) -> None:
         raise SpecError(f"{name} must be above 0 and at most 1, not {value:g}")
 
 
-def to_plain(value: Any) -> Any:
-    """Return `value` as dicts, lists, text, numbers, booleans and None. Raises TypeError on anything else."""
+def to_plain(value: Any, named: bool = False) -> Any:
+    """Return `value` as dicts, lists, text, numbers, booleans and None. Raises TypeError on anything else.
+
+    Numbers that are not finite stay as they are; with `named` they are the texts that `build` reads back.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        if math.isnan(value):
+        if named and math.isnan(value):
             return "NaN"
-        return float(value) if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+        infinite = "Infinity" if value > 0 else "-Infinity"
+        return infinite if named and math.isinf(value) else float(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {
+            field.name: to_plain(getattr(value, field.name), named) for field in dataclasses.fields(value)
+        }
     if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item, named) for key, item in value.items()}
     if isinstance(value, Sequence):
-        return [to_plain(item) for item in value]
+        return [to_plain(item, named) for item in value]
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        return to_plain(value.item())  # a numpy scalar
+        return to_plain(value.item(), named)  # a numpy scalar
     raise TypeError(f"{type(value).__name__} cannot be written to JSON")
 
 

@@ -337,7 +337,7 @@ def _looks_ours(file: Path, result: RunResult) -> bool:
 
 def write_result(path: Path, result: RunResult) -> None:
     """Write OUT/run.json whole or not at all. Raises StorageError."""
-    text = json.dumps(to_plain(result), indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(to_plain(result, named=True), indent=1, ensure_ascii=False, allow_nan=False)
     write_whole(path / RESULT, text + "\n")
 
 

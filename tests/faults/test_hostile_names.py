@@ -192,7 +192,7 @@ def test_a_result_reaches_neither_terminal_nor_page_raw(hostile, tmp_path):
     text = page(with_steps(hostile))
     assert printable(text) == text and r"\x1b[31mred" in text
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "run.json").write_text(json.dumps(to_plain(hostile)))
+    (tmp_path / "out" / "run.json").write_text(json.dumps(to_plain(hostile, named=True)))
     done = feedrate("report", tmp_path / "out")
     assert done.status == 0, done.err
     assert printable(done.out) == done.out and r"\x1b[31mred" in done.out
@@ -282,7 +282,7 @@ def test_a_key_with_a_line_feed_is_one_line(name, end, monkeypatch):
 
 def test_a_folder_of_results_may_hold_other_toml(hostile, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text(json.dumps(to_plain(hostile)))
+    (tmp_path / "run" / "run.json").write_text(json.dumps(to_plain(hostile, named=True)))
     (tmp_path / "pyproject.toml").write_text("[tool]\nx = 1\n")
     (tmp_path / "broken.toml").write_bytes(b"\xff = [")
     done = feedrate("report", tmp_path)

@@ -59,7 +59,7 @@ def results(imports: Imports) -> dict[str, dict[str, Any]]:
     ]
     for why in (why for reasons in imports.notes.values() for why in reasons):
         assert any(why in flag.sentence for flag in flags), why
-    return {name: json.loads(json.dumps(to_plain(result))) for name, (result, _) in made.items()}
+    return {name: json.loads(json.dumps(to_plain(result, named=True))) for name, (result, _) in made.items()}
 
 
 def differences(one: Any, other: Any, where: str = "") -> Iterator[str]:

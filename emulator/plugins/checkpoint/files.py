@@ -142,7 +142,7 @@ def commit(part: Path, number: int, marker: Marker) -> None:
 
     All files of all ranks must be on the disk.
     """
-    write_whole(part / MARKER, json.dumps(to_plain(marker)) + "\n")
+    write_whole(part / MARKER, json.dumps(to_plain(marker, named=True)) + "\n")
     with storage_errors("cannot complete the checkpoint"):
         (part / _OWNER).unlink(missing_ok=True)
         part.rename(part.parent / folder_name(number))

@@ -172,7 +172,7 @@ def write_imports(
         result = replace(result, label=label or result.label)
         with ResultFolder.create(folders[name], result, force=force) as folder:
             for number, imported in enumerate(imports.groups[name]):
-                folder.keep(DOCUMENTS.format(number), json.dumps(to_plain(imported.run)))
+                folder.keep(DOCUMENTS.format(number), json.dumps(to_plain(imported.run, named=True)))
             folder.complete(steps if len(steps) else None)
     return folders
 

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from emulator.errors import SpecError, storage_errors
 from emulator.files import write_whole
+from emulator.live import finite
 from emulator.plugins.mlperf.bounded import read_json, read_yaml, yaml_text
 
 RunLayout = Literal["v1.0", "v2.0"]
@@ -230,5 +231,8 @@ def write_run(run: RunFolder, folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as DLIO formats its JSON, whole or not at all. Raises StorageError."""
-    write_whole(path, json.dumps(value, indent=4, allow_nan=False) + "\n")
+    """Write `value` as DLIO formats its JSON, whole or not at all, with null for what is not finite.
+
+    Raises StorageError.
+    """
+    write_whole(path, json.dumps(finite(value), indent=4, allow_nan=False) + "\n")

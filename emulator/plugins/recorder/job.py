@@ -256,7 +256,7 @@ def _name(folder: Path) -> str:
 
 def json_text(seen: Observation) -> str:
     """Return the text of record.json."""
-    return json.dumps(to_plain(seen), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(to_plain(seen, named=True), indent=1, ensure_ascii=False) + "\n"
 
 
 def write_steps(path: Path, tables: Sequence[Table]) -> None:
