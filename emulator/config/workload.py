@@ -75,6 +75,9 @@ class AccessSpec:
     buffered: bool = False
     """The job reads through the page cache, whose read-ahead `--loader direct` then has, too; false: it reads
     with O_DIRECT where the file system can. Worker processes read through the page cache either way."""
+    mapped: bool = False
+    """The job maps its files (mmap): reads are page faults, around which the kernel reads. On a mounted file
+    system it is replayed so, with either loader."""
     refill: Refill = "epoch"
     """Read-ahead at an epoch's border. epoch: the DataLoader is made anew and begins with nothing, as
     in MLPerf's 3D U-Net. persistent: its workers stay, and what they read ahead begins with nothing, as in

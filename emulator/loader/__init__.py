@@ -83,10 +83,18 @@ def make_loader(
         )
     reader: WholeReader
     if parts:
-        reader = PartReader(storage, samples, form, spec.block_bytes, checksums, access.columns)
+        reader = PartReader(
+            storage, samples, form, spec.block_bytes, checksums, access.columns, access.mapped
+        )
     else:
         reader = WholeReader(
-            storage, samples, form, spec.block_bytes, checksums, reads_by_library(kind, samples, access)
+            storage,
+            samples,
+            form,
+            spec.block_bytes,
+            checksums,
+            reads_by_library(kind, samples, access),
+            access.mapped,
         )
     loader: Loader = owner.get()(spec, reader, seed, access.refill)
     return loader

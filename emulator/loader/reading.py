@@ -54,6 +54,7 @@ class WholeReader:
         block: int,
         checksums: Column | None = None,
         arrays: bool = False,
+        mapped: bool = False,
     ) -> None:
         self.storage = storage
         self.samples = samples
@@ -64,6 +65,8 @@ class WholeReader:
         """CRC-32 of each sample, to be compared; None: nothing is compared."""
         self.arrays = arrays
         """True if a loader of tensors loads the samples' arrays by the format's library."""
+        self.mapped = mapped
+        """True to map files, where they are read through a scanner."""
 
     def room(self) -> int:
         """Return the bytes of a buffer for a block, the head of its file, and the pages around its ends."""
@@ -86,7 +89,7 @@ class WholeReader:
     def wanted(self, read: Read) -> Wanted:
         """Divide `read` into requests of a block."""
         size = self.size(read.file)
-        return Wanted(self.samples.names[read.file], size, self.requests([(0, size)]), whole=True)
+        return Wanted(self.samples.names[read.file], size, self.requests([(0, size)]), True, self.mapped)
 
     def requests(self, extents: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Divide `extents`, (offset, bytes) each, into requests of a block at most."""
@@ -176,15 +179,16 @@ class PartReader(WholeReader):
         block: int,
         checksums: Column | None = None,
         columns: Sequence[str] = (),
+        mapped: bool = False,
     ) -> None:
-        super().__init__(storage, samples, form, block, checksums)
+        super().__init__(storage, samples, form, block, checksums, mapped=mapped)
         self.columns = columns
         self._files: dict[int, _Known] = {}  # in the order in which they were read
         self._lock = threading.Lock()
         self._making = [threading.Lock() for _ in range(64)]  # no two threads read the same footer
 
     def __reduce__(self) -> tuple[object, ...]:
-        given = (self.storage, self.samples, self.form, self.block, self.checksums, self.columns)
+        given = (self.storage, self.samples, self.form, self.block, self.checksums, self.columns, self.mapped)
         return (PartReader, given)
 
     def wanted(self, read: Read) -> Wanted:
@@ -194,7 +198,7 @@ class PartReader(WholeReader):
                 self.check_size(read.file, blob.size, blob)
                 known = self._known(read.file, blob, name)
         name, size, index = known
-        return Wanted(name, size, self.requests(index.extents(read, self.block)), whole=False)
+        return Wanted(name, size, self.requests(index.extents(read, self.block)), False, self.mapped)
 
     def fetch(self, read: Read, buffer: memoryview, cancelled: Cancelled) -> int:
         return sum(len(piece) for piece in self.pieces(read, buffer, cancelled))

@@ -49,7 +49,8 @@ class TrainingJob:
     @property
     def direct(self) -> bool:
         """True if files are read with O_DIRECT where the file system supports it."""
-        return self.loader == "direct" and self.storage.cache == "cold" and not self.workload.access.buffered
+        cached = self.workload.access.buffered or self.workload.access.mapped
+        return self.loader == "direct" and self.storage.cache == "cold" and not cached
 
     def rank_plan(self, manifest: Manifest, number: int, ranks: int) -> RankPlan:
         """The plan of point `number` for `ranks` ranks. Raises DatasetError for too few samples."""

@@ -97,6 +97,8 @@ class Wanted(NamedTuple):
     """Offset and bytes of each."""
     whole: bool
     """True if they are all of the file, in order: then its head is checked. Else it is kept open for more."""
+    mapped: bool = False
+    """True to map the file and copy the bytes, where the storage can."""
 
     @property
     def bytes(self) -> int:

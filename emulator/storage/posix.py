@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from emulator.config.storage import Cache
 from emulator.errors import storage_error, storage_errors
 from emulator.storage.base import (
@@ -158,6 +160,7 @@ class Scanner(Closing):
         self._buffer = buffer if storage.direct else buffer[: HEAD + SKIM]
         self._files = files
         self._kept: OrderedDict[str, int] = OrderedDict()  # the most recently used file is last
+        self._maps: dict[int, _Map] = {}  # by the descriptor of the file
         self._places: dict[int, Sequence[memoryview]] = {}
         self._give_way = give_way
         # With RWF_NOWAIT the kernel reads what is in memory, or says that it would have to wait. All of tmpfs
@@ -189,7 +192,7 @@ class Scanner(Closing):
         tally.begin = now = clock()
         worked = time.thread_time()
         try:
-            for name, size, requests, whole in wanted:
+            for name, size, requests, whole, mapped in wanted:
                 if not (requests or whole):
                     continue  # a stream whose next block has not been reached
                 if cancelled():
@@ -203,6 +206,7 @@ class Scanner(Closing):
                 else:
                     kept.move_to_end(name)
                 try:
+                    read = self._map(fd, size) if mapped else os.preadv
                     for offset, length in requests:
                         if may_wait and cancelled():
                             raise closed()
@@ -217,7 +221,7 @@ class Scanner(Closing):
                         else:
                             places = (into[useful : useful + length],)
                         try:
-                            done = os.preadv(fd, places, low, flags)
+                            done = read(fd, places, low, flags)
                         except OSError as error:
                             if not flags:
                                 raise
@@ -239,7 +243,7 @@ class Scanner(Closing):
                     raise storage_error(error, "cannot read") from None
                 finally:
                     if name not in kept:
-                        storage.close(fd)
+                        self._close(fd)
                 if whole and requests:
                     first = self._buffer if into is None else into[start:]
                     check_head(first[: min(size, HEAD)], size, name)
@@ -270,12 +274,38 @@ class Scanner(Closing):
         if not whole and self._files:
             self._kept[name] = fd
             if len(self._kept) > self._files:
-                self._storage.close(self._kept.popitem(last=False)[1])
+                self._close(self._kept.popitem(last=False)[1])
         return fd
+
+    def _map(self, fd: int, size: int) -> _Map:
+        if fd not in self._maps:
+            self._maps[fd] = _Map(fd, size)
+        return self._maps[fd]
+
+    def _close(self, fd: int) -> None:
+        self._maps.pop(fd, None)  # first: pages of a map cannot be evicted
+        self._storage.close(fd)
 
     def close(self) -> None:
         while self._kept:
-            self._storage.close(self._kept.popitem()[1])
+            self._close(self._kept.popitem()[1])
+
+
+class _Map:
+    """A mapped file. Called as preadv(2) is, it copies bytes, whose pages the kernel faults in."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._bytes = np.frombuffer(mmap.mmap(fd, size, prot=mmap.PROT_READ), np.uint8)
+
+    def __call__(self, _: int, places: Sequence[memoryview], offset: int, flags: int) -> int:
+        """`flags` mean nothing: a page fault waits for storage."""
+        begin = offset
+        for place in places:
+            part = self._bytes[offset : offset + len(place)]
+            # NumPy copies without the GIL, so that other threads read while a page fault waits.
+            np.copyto(np.frombuffer(place, np.uint8)[: len(part)], part)
+            offset += len(part)
+        return offset - begin
 
 
 def _places(room: memoryview, head: int, done: int, length: int) -> Sequence[memoryview]:

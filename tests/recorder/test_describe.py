@@ -161,9 +161,38 @@ def test_maps_that_were_in_memory_already_are_refused():
     )
     with pytest.raises(SpecError, match="page cache"):
         pattern(reads, 100)
-    cold = replace(reads, storage_bytes=100 * 131072, faults=100, resident=0.0)
-    found = pattern(cold, 100)
-    assert (found.access.bytes_read, found.access.pieces) == (131072, 1)
+
+
+def mapped(storage: int, length: int = 100, sampler: str = "RandomSampler") -> Pattern:
+    """A file of 100 MB, of which a job of 50 samples got `storage` bytes by page faults."""
+    reads = Reads(
+        files=1, files_bytes=10**8, sizes=(10**8, 10**8), mapped=10**8, storage_bytes=storage, faults=9
+    )
+    return pattern(reads, 50, replace(SHUFFLED, dataset_length=length, sampler=sampler))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "storage", "order"),
+    [
+        ("RandomSampler", 50 * 10**6, "random"),
+        ("SequentialSampler", 50 * 10**6, "sequential"),
+        (
+            "SequentialSampler",
+            100 * 10**6,
+            "random",
+        ),  # the dataset shuffles: the kernel read around each fault
+    ],
+)
+def test_a_sample_of_a_mapped_file_is_its_share_of_the_file(sampler, storage, order):
+    found = mapped(storage, sampler=sampler)
+    assert found.access.mapped and (found.samples_per_file, found.sample_bytes) == (100, 10**6)
+    assert found.access.pattern == order and not found.access.bytes_read
+
+
+@pytest.mark.parametrize(("storage", "length"), [(10**7, 100), (10**8, 5 * 10**7), (10**8, -1)])
+def test_a_map_is_refused_if_a_sample_may_be_less_or_more_than_its_share(storage, length):
+    with pytest.raises(SpecError, match="not seen how many"):
+        mapped(storage, length)
 
 
 def test_nothing_that_was_read_is_refused():

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import pytest
 from contracts.storage_contract import SIZES, StorageContract, content, folder, read_whole
@@ -196,6 +197,23 @@ def wanted(name: str, block: int = 4096) -> Wanted:
     size = SIZES[name]
     requests = [(at, min(block, size - at)) for at in range(block, size, block)]
     return Wanted(name, size, requests, whole=False)
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_a_mapped_file_is_read_like_any_other(folder: Path, cache: Literal["cold", "warm"]) -> None:
+    if cache == "cold":
+        needs_eviction(folder)
+    storage = PosixStorage(folder, direct=False, cache=cache)
+    one, before = wanted("large")._replace(mapped=True), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    into = memoryview(bytearray(one.bytes))
+    with storage.scanner(aligned_buffer(4 * HEAD), 1, lambda: None) as scanner:
+        assert scanner.scan([one], nothing, nothing, into) == one.bytes
+        assert bytes(into) == content("large")[4096:]
+        assert scanner.scan([one, wanted("odd")._replace(mapped=True), one], nothing, nothing) > one.bytes
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    with (folder / "large").open("rb") as file:
+        resident = resident_pages(file.fileno(), 0, SIZES["large"])[1]
+        assert bool(resident) == (cache == "warm"), "a map that is left would keep its pages"
 
 
 @pytest.mark.parametrize("direct", [False, True])

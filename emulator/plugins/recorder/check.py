@@ -69,7 +69,7 @@ def _checked(written: Written, watch: Watch) -> Written:
         )
     if find_spec("torch") is None:
         raise SpecError("a replay needs PyTorch beside feedrate", "pip install 'feedrate[torch]'")
-    cache, ranks = _cache(loader), len(main_loaders(written.observation))
+    cache, ranks = _cache(loader, described.workload), len(main_loaders(written.observation))
     with scratch() as (folder, _), live.silent():
         data, out = folder / "data", folder / "out"
         files = _link(watch.files(loader.settings), data, described.workload)
@@ -106,9 +106,11 @@ def _checked(written: Written, watch: Watch) -> Written:
     return replace(written, described=replace(described, workload=workload))
 
 
-def _cache(loader: Loader) -> Literal["cold", "warm"]:
+def _cache(loader: Loader, workload: Workload) -> Literal["cold", "warm"]:
     """Return the cache state for the replay. Raises SpecError if it is mixed or not known."""
     stored = loader.stored
+    if workload.access.mapped and stored is not None:  # read calls say nothing of it
+        stored = loader.batch_storage_bytes / (workload.sample.bytes_mean * workload.loader.batch_size)
     if stored is None:
         raise SpecError("it is not known whether the job read from storage or from memory", "")
     if _WARM < stored < _COLD:
@@ -173,7 +175,7 @@ def _why(
     if of_job and abs(of_replay / of_job - 1) > _BYTES_DIFFER:
         found.append(f"the job reads {show_bytes(of_job)} for a step, the replay {show_bytes(of_replay)}")
     if loader.reads.mapped:
-        found.append("the job maps files, and the replay reads them")
+        found.append("the job maps files, and which of their bytes it touches is not seen")
     if (
         step is not None
         and difference > 0

@@ -62,6 +62,7 @@ def main_loader(observation: Observation) -> Loader | None:
         else 1.0,
         step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
         batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
+        batch_storage_bytes=fmean(one.batch_storage_bytes for one in alike),
         stored=fmean(stored) if stored else None,
         reads=reads,
     )

@@ -74,6 +74,8 @@ class Loader:
     """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0
     """Mean CPU seconds of the workers per batch, untraced if batches came after tracing."""
+    batch_storage_bytes: float = 0.0
+    """Mean bytes from storage per batch, untraced if batches came after tracing."""
     stored: float | None = None
     """Bytes from storage per byte read, untraced if batches came after tracing; None: not known."""
     reads: Reads

@@ -26,6 +26,9 @@ _SIGMAS = 3.0
 """Standard deviations from a random order at which reads count as ordered."""
 _IN_ORDER = 0.2
 """Reads are in order if they go back at most this share as often as random ones would."""
+_PAGE = 4096
+_TOUCHED = 0.8
+"""Bytes from storage per byte of the samples, at least, where a job touches all of a mapped sample."""
 _FEW_MOVES = 12
 """Fewer moves between samples of a file say nothing about their order."""
 
@@ -136,7 +139,8 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
     if amount.mapped:
         told.append(
             f"files are mapped into memory: {loader.reads.faults} page faults brought "
-            f"{show_bytes(amount.run)} each; the replay reads as many bytes by read(2)"
+            f"{show_bytes(amount.total)}; the replay maps them, too, and reads {show_bytes(each)} for a "
+            "sample, its share of them"
         )
     if overlap > 1 / WHOLE and layout.samples_per_file == 1 and not loader.reads.sizes_only:
         told.append(f"the job reads a sample's bytes {overlap:.3g} times; the replay reads them once")
@@ -171,12 +175,6 @@ def amount_of(loader: Loader) -> Amount:
             "apt install strace, which sees such reads",
         )
     stored = reads.storage_bytes or 0
-    if not reads.files and reads.faults and stored > OWN_BYTES * max(1, settings.workers):
-        raise SpecError(
-            f"{reads.faults} page faults brought {show_bytes(stored)} of files that were mapped before the "
-            "workers began, so that it is not known which",
-            "open the files in the workers (worker_init_fn, or at the first __getitem__)",
-        )
     if not reads.files or not (reads.bytes or reads.mapped):
         raise SpecError(
             "the DataLoader read no data file",
@@ -191,13 +189,31 @@ def amount_of(loader: Loader) -> Amount:
             "record while their pages are not in the page cache",
         )
     if mapped:
-        fault = stored / max(1, reads.faults)
-        return Amount(total=stored, run=fault, request=fault, mapped=True)
+        share = _share_of_a_map(loader)
+        return Amount(total=stored, run=share, request=share, mapped=True)
     if reads.sizes_only:
         visit = max(1.0, reads.visit_size / max(1, reads.visits))
         return Amount(total=reads.visit_size, run=visit, request=visit, mapped=False)
     run, request = reads.runs.typical(), reads.requests.typical()
     return Amount(total=reads.bytes, run=run, request=request, mapped=False)
+
+
+def _share_of_a_map(loader: Loader) -> float:
+    """Return the bytes of a sample in mapped files: its share of them.
+
+    Page faults do not tell which bytes were wanted, because the kernel reads around them. Raises SpecError if
+    a sample may be less or more than its share.
+    """
+    reads, length = loader.reads, loader.settings.dataset_length
+    share = reads.files_bytes / max(1, length, reads.files)
+    wanted = min(reads.files_bytes, share * _samples(loader)) * (1 - reads.resident)
+    if length <= 0 or share < _PAGE or (reads.storage_bytes or 0) < _TOUCHED * wanted:
+        raise SpecError(
+            f"files of {show_bytes(reads.files_bytes)} are mapped into memory: it is not seen how many of "
+            "their bytes a sample has",
+            "it can be told only where the samples of the dataset, by len(), are all of its files",
+        )
+    return share
 
 
 def demand_of(loader: Loader, alike: Sequence[Loader]) -> Demand:
@@ -218,7 +234,7 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
     the answer lies between two bounds; a whole number of runs is preferred.
     """
     if amount.mapped:
-        return amount.total / demand.different  # read once, while memory lasts
+        return amount.run
     least = amount.total / max(1.0, demand.samples)
     most = amount.total / max(1.0, demand.samples / loader.ahead)
     runs = math.ceil(0.98 * least / amount.run) if amount.run else 0
@@ -239,7 +255,10 @@ def order_of(loader: Loader, amount: Amount, demand: Demand) -> Order:
     reads, moves = loader.reads, loader.moves(demand.samples)
     expected = moves / 2
     named: Order = "sequential" if loader.settings.sampler in ("SequentialSampler", "iterable") else "random"
-    if amount.mapped or reads.sizes_only or moves < _FEW_MOVES:
+    if amount.mapped:
+        # In order, the kernel reads what is wanted; at random, as much around each page fault.
+        return named if amount.total < 2 * amount.run * demand.different else "random"
+    if reads.sizes_only or moves < _FEW_MOVES:
         return named
     if reads.backward > expected - _SIGMAS * math.sqrt(moves) / 2:
         return "random"
@@ -267,7 +286,9 @@ def layout_of(
     if not settings.iterable:  # ranks draw samples from the same files
         files = max(one.reads.files for one in alike)
     per_file = max(2, round((demand.length or demand.samples) / files))
-    if order != "random" and different < 0.99 * (demand.length or math.inf):  # further files were not seen
+    if (
+        order != "random" and not amount.mapped and different < 0.99 * (demand.length or math.inf)
+    ):  # further files were not seen
         read = reads.visit_bytes / reads.visit_size if reads.visit_size else 1.0
         per_file = max(2, round(different / files / min(1.0, read or 1.0)))
         files = round(demand.length / per_file) or files
@@ -301,6 +322,7 @@ def access_of(
         bytes_read=bytes_read,
         pieces=pieces,
         buffered=not (layout.whole or sequential or amount.mapped or direct or reads.sizes_only),
+        mapped=amount.mapped,
     )
     return access, min(_MOST_BLOCK, max(1, math.ceil(wanted / BLOCK_BYTES)) * BLOCK_BYTES)
 

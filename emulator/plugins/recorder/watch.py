@@ -109,6 +109,7 @@ class Watch:
             self.tracer.parents.setdefault(process, _number(event, "pp"))
             if kind == "w":
                 self._begun[process] = _counters(event)
+                self._add_maps(process, self._group(process))
             if len(self._alive) < _MOST_POLLED:
                 self._alive.add(process)
         elif kind == "o":
@@ -135,6 +136,7 @@ class Watch:
             seen.torch = str(event["torch"])[:40]
             if not seen.settings.workers and not seen.base:
                 seen.base = usage(f"/proc/{key[0]}")
+                self._add_maps(key[0], key)
             if seen.settings.marked:  # what it starts reads for its steps, too
                 seen.thread = _number(event, "t")
                 self._owner.setdefault(key[0], key)
@@ -145,6 +147,12 @@ class Watch:
             self._owner[process] = key
             if len(self._alive) < _MOST_POLLED:
                 self._alive.add(process)
+
+    def _add_maps(self, process: int, group: object) -> None:
+        """Count the files that `process` has mapped, in `group`: no call shows those of its parent."""
+        if self.traced:
+            for path, size in _mapped_files(process):
+                self.reduction.mapped(group, path, size)
 
     def poll(self) -> None:
         """Read the counters of the job's processes before they exit."""
@@ -221,6 +229,7 @@ class Watch:
                 batch_cpu_seconds=free.get("ticks", 0) / made / os.sysconf("SC_CLK_TCK")
                 if settings.workers
                 else 0.0,
+                batch_storage_bytes=free.get("storage", 0) / made if made else 0.0,
                 stored=free["storage"] / max(1, free["calls"])
                 if {"storage", "calls"} <= free.keys()
                 else None,
@@ -287,6 +296,25 @@ class Watch:
                 for name, value in used.items():
                     counters[name] = counters.get(name, 0) + value
         return self.reduction.seen("rest", counters, not self.traced)
+
+
+def _mapped_files(process: int) -> list[tuple[bytes, int]]:
+    """Return (path, bytes) of the readable maps of a process, without programs and libraries."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_bytes().splitlines()
+    except OSError:
+        return []
+    found, programs = [], set()
+    for line in lines:
+        where, permissions, _, _, _, *path = line.split(maxsplit=5)
+        if not path or not path[0].startswith(b"/"):
+            continue
+        if b"x" in permissions:
+            programs.add(path[0])
+        elif b"r" in permissions:
+            begin, end = (int(number, 16) for number in where.split(b"-"))
+            found.append((path[0], end - begin))
+    return [one for one in found if one[0] not in programs]
 
 
 def _number(event: Mapping[str, Any], name: str) -> int:
