@@ -2,6 +2,8 @@
 
 import threading
 
+import numpy as np
+
 
 class Group:
     """State that the threads of a ThreadComm share."""
@@ -46,6 +48,9 @@ class ThreadComm:
 
     def allgather(self, value):
         return self._all(value)
+
+    def max(self, values):
+        return np.max(self._all(values), axis=0)
 
     def _all(self, value):
         self.group.said[self.rank] = value

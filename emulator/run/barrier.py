@@ -149,4 +149,5 @@ def _open_pipes(node: Comm) -> list[int]:
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+    node.barrier(STEP_POLL)  # a rank that is killed later leaves no folder
     return pipes

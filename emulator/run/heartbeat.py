@@ -44,6 +44,7 @@ def watch_each_other(world: Comm) -> None:
     world.barrier()
     if node.rank == 0 and not alone:
         Path(path).unlink()
+    world.barrier()  # a rank that is killed later leaves no file
 
 
 def _new_page(ranks: int) -> str:
