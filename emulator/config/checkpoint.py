@@ -23,7 +23,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from emulator.config.catalog import find, names
-from emulator.config.reader import Bytes, Seconds, at_least, build, positive, read_toml
+from emulator.config.reader import Bytes, Seconds, at_least, build, read_toml
 from emulator.errors import SpecError
 from emulator.units import BLOCK_BYTES
 
@@ -110,13 +110,10 @@ class CheckpointIO:
     """Requests that a rank keeps in flight."""
     direct: bool = True
     """Use O_DIRECT where the file system supports it."""
-    stall_timeout: Seconds = 300.0
-    """Seconds without a block read or written after which a run is given up: the storage hangs."""
 
     def __post_init__(self) -> None:
         at_least(0, self, "writes", "reads", "pause")
         at_least(1, self, "workers")
-        positive(self, "stall_timeout")
         at_least(BLOCK_BYTES, self, "block_bytes")
         if self.block_bytes % BLOCK_BYTES:
             raise SpecError(

@@ -50,13 +50,13 @@ _LONG_CALLS = frozenset(
 )
 _MOVING = 1e6
 """Lowest rate in bytes/s that counts as moving data."""
-_STALL = re.compile(r"(loader|io)\.stall_timeout=(.+)")
+_STALL = re.compile(r"loader\.stall_timeout=(.+)")
 
 
 def storage_timeout(words: Sequence[str] = ()) -> float:
     """Return the time limit in seconds of a call into the storage, from the command line `words`.
 
-    Raises SpecError. A longer stall_timeout of a loader or of checkpoints applies to calls, too.
+    Raises SpecError. A longer stall_timeout of a loader applies to calls, too.
     """
     given, stall = "", ""
     for word, following in zip_longest(words, words[1:], fillvalue=""):
@@ -67,7 +67,7 @@ def storage_timeout(words: Sequence[str] = ()) -> float:
         elif word.startswith(OPTION + "="):
             given = word.partition("=")[2]
         elif match := _STALL.fullmatch(word.removeprefix("--set=")):
-            stall = match[2]
+            stall = match[1]
     if stall and not given:
         return max(DEFAULT_TIMEOUT, parse_seconds(stall))
     seconds = parse_seconds(given) if given else DEFAULT_TIMEOUT

@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 import zlib
 from pathlib import Path
 
@@ -92,21 +91,6 @@ def test_a_missing_file_and_one_of_another_checkpoint_are_never_read(tmp_path, s
 def test_a_folder_that_is_gone_is_one_line(tmp_path, shard_io):
     with pytest.raises(StorageError, match="gone"):
         write_shard(tmp_path / "gone", Shard(name="shard", size=9), KEY, shard_io, True)
-
-
-def test_a_storage_that_hangs_is_given_up():
-    told, go_on = [], threading.Event()
-
-    def stalled(error: StorageError) -> None:
-        told.append(str(error))
-        go_on.set()
-
-    with (
-        ShardIO(1, 100, patience=0.05, stalled=stalled) as shard_io,
-        pytest.raises(StorageError, match="hangs"),
-    ):
-        shard_io.each_block(300, lambda at, length: int(go_on.wait(20)))
-    assert told == ["no block was read or written for 0.05 s: the storage hangs"]
 
 
 def marker(files: tuple[tuple[WrittenFile, ...], ...] = ()) -> place.Marker:

@@ -21,7 +21,7 @@ from emulator.launch.watch import Watchdog, storage_timeout
         ("--storage-timeout 90s", 90),
         ("--storage-timeout=2min", 120),
         ("--set loader.stall_timeout=5min", 300),
-        ("--set=io.stall_timeout=45s", 45),
+        ("--set=loader.stall_timeout=45s", 45),
         ("--set loader.stall_timeout=5s", 30),
         ("--set loader.stall_timeout=5min --storage-timeout 7s", 7),
         ("-- --storage-timeout 7s", 30),

@@ -154,10 +154,6 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
     files = [shards(model, data, rank, scale) for rank in ranks]
     done: list[dict[str, float]] = []
 
-    def give_up(error: StorageError) -> None:
-        print(error, file=sys.stderr, flush=True)
-        os._exit(error.exit_code)  # the storage hangs: no thread can be waited for
-
     def write(rank: int, part: Path, number: int) -> tuple[WrittenFile, ...]:
         return tuple(
             write_shard(
@@ -167,9 +163,7 @@ def write_until(stop: threading.Event, noise: CheckpointNoise, root: Path) -> di
         )
 
     with ExitStack() as stack:
-        shard_io = [
-            stack.enter_context(ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up)) for _ in ranks
-        ]
+        shard_io = [stack.enter_context(ShardIO(io.workers, io.block_bytes)) for _ in ranks]
         pool = stack.enter_context(ThreadPoolExecutor(noise.ranks))
         begin, number = time.monotonic(), 0
         while not stop.is_set():

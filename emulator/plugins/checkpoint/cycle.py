@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -14,14 +12,14 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from emulator import live
-from emulator.errors import DatasetError, SpecError, StorageError
+from emulator.errors import DatasetError, SpecError
 from emulator.files import sync_folder
 from emulator.live import Now
 from emulator.plugins.checkpoint import files as place
 from emulator.plugins.checkpoint.files import ShardIO, WrittenFile, key_of, read_shard, write_shard
 from emulator.plugins.checkpoint.job import CheckpointJob, check, empty_result
 from emulator.record.machine import cpu_seconds
-from emulator.record.out import ResultFolder, claim_failure
+from emulator.record.out import ResultFolder
 from emulator.record.result import Checkpoint, Flag, RunResult
 from emulator.run.comm import STEP_POLL, Comm, Quiet, agreed, entered, guarded
 from emulator.run.shared import hosts_of
@@ -56,19 +54,10 @@ def measure(
             empty = empty_result(job, hosts, memory, direct)
             return ResultFolder.create(job.out, empty, force=force)
 
-        def give_up(error: StorageError) -> None:
-            """End all ranks: this one's storage hangs, and no thread of it can be waited for."""
-            if claim_failure(job.out, str(error)):
-                print(f"feedrate: error: rank {world.rank}: {error}", file=sys.stderr, flush=True)
-            try:
-                world.abort(error.exit_code)
-            finally:
-                os._exit(error.exit_code)
-
         io = job.model.io
         with (
             entered(world, create if first else None) as record,
-            ShardIO(io.workers, io.block_bytes, io.stall_timeout, give_up) as shard_io,
+            ShardIO(io.workers, io.block_bytes) as shard_io,
         ):
             session = _Session(job, world, hosts, shard_io, direct, record, say)
             with live.telling(session.now) if first else nullcontext():

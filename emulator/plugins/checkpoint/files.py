@@ -21,7 +21,7 @@ import json
 import queue
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,19 +227,10 @@ def leave(root: Path) -> None:
 class ShardIO:
     """The I/O threads and buffers of a rank, which every block reuses. A context manager."""
 
-    def __init__(
-        self,
-        workers: int,
-        block_bytes: int,
-        patience: float = 300.0,
-        stalled: Callable[[StorageError], None] = print,
-    ) -> None:
-        """`stalled` is called when no block was done for `patience` seconds; it should end the process."""
+    def __init__(self, workers: int, block_bytes: int) -> None:
         self.block_bytes = block_bytes
         self.done = 0
         """Bytes of all blocks that were read or written so far."""
-        self._patience = patience
-        self._stalled = stalled
         self._buffers: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
         for _ in range(workers):
             buffer = aligned_buffer(block_bytes + max(SLACK, BLOCK_BYTES))
@@ -266,28 +257,14 @@ class ShardIO:
         try:
             sums = []
             for future, (_, length) in zip(waiting, blocks, strict=True):
-                sums.append(self._result(future))
+                sums.append(future.result())
                 self.done += length
         except BaseException:
             for future in waiting:
                 future.cancel()
-            for future in waiting:  # nothing may still write to a file that is being given up
-                if not future.cancelled():
-                    future.exception()
+            wait(waiting)  # nothing may still write to a file that is being given up
             raise
         return crc32_join((crc, length) for crc, (_, length) in zip(sums, blocks, strict=True))
-
-    def _result(self, future: Future[int]) -> int:
-        try:
-            return future.result(self._patience)
-        except TimeoutError:
-            if future.done():  # the storage itself reported a timeout
-                raise
-            error = StorageError(
-                f"no block was read or written for {self._patience:g} s", "the storage hangs"
-            )
-            self._stalled(error)
-            raise error from None
 
     def __enter__(self) -> Self:
         return self
