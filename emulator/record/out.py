@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from emulator.config.reader import Source, build, read_json, to_plain
 from emulator.errors import FeedrateError, SpecError, StorageError, storage_errors
-from emulator.files import NEW_FILE, Lock, Owner, in_use, temporary_name, write_whole, written_by
+from emulator.files import Lock, Owner, in_use, write_whole, written_by
 from emulator.record.host import HOST, HOSTS
 from emulator.record.machine import utc_now
 from emulator.record.result import SCHEMA, UNFINISHED, RunResult
@@ -45,9 +45,6 @@ from emulator.record.steps import (
 
 RESULT = "run.json"
 FAILURE = "failure.txt"
-
-_PROBE = ".feedrate-probe"
-_PROBE_BYTES = 65536  # more than one block, so that a full disk shows
 
 LOCK = ".feedrate-lock"
 """Name of the lock file, whose content names the process that fills the folder."""
@@ -92,13 +89,13 @@ class ResultFolder:
         with storage_errors(f"cannot create the folder {path}"):
             path.mkdir(parents=True, exist_ok=True)
         lock = _locked(path)
+        folder = cls(path, result, lock)
         try:
             _tidy(path, lock.before)
-            prepare_out(path, force, held=True)
-            folder = cls(path, result, lock)
+            _remove(path, check_out(path, force, held=True))  # another process may have filled it meanwhile
             folder.update(status="incomplete", reason=UNFINISHED)
         except BaseException:
-            cls(path, result, lock).close()
+            folder.close()
             if made:
                 with suppress(OSError):
                     path.rmdir()
@@ -170,11 +167,11 @@ def _locked(path: Path) -> Lock:
 
 def check_out(
     path: Path, force: bool, held: bool = False, hint: str = "choose another --out, or add --force"
-) -> None:
-    """Refuse an OUT that holds files, with `force` files that are not ours to replace; changes nothing.
+) -> list[Path]:
+    """Refuse an OUT that holds files; with `force` return those of an earlier run, which are ours to replace.
 
-    One that another process fills is refused too; `held`: this process has its lock.
-    Raises SpecError, StorageError.
+    Changes nothing. One that another process fills is refused, too; `held`: this process has its lock.
+    Raises SpecError, also when files of others have names of ours; StorageError.
     """
     with storage_errors(f"cannot look into the folder {path}"):
         holder = in_use(path / LOCK) if path.is_dir() and not held else ""
@@ -184,8 +181,7 @@ def check_out(
         raise SpecError(f"{path} is in use: {holder}", "choose another --out")
     if used and not force:
         raise SpecError(f"{path} is not empty", f"results are never overwritten: {hint}")
-    if used:
-        _own_files(path, left)
+    return _own_files(path) if used else []
 
 
 def require_apart(out: Path, dataset: object) -> None:
@@ -210,44 +206,23 @@ def require_no_result_around(dataset: Path) -> None:
         raise SpecError(f"the dataset {dataset} lies in the result {folder}", "choose another folder")
 
 
-def prepare_out(path: Path, force: bool, held: bool = False) -> None:
-    """Create the folder OUT, or take an empty one, and try a write there. Before anything is measured.
-
-    This is the one place that decides whether OUT may be taken and what is removed from it: with `force`,
-    feedrate's own files of an earlier run; files of others stay. Raises SpecError when OUT holds files and
-    `force` is not given, or when it is not ours; StorageError when it cannot be written.
-    """
-    check_out(path, force, held)
-    with storage_errors(f"cannot create the folder {path}"):
-        path.mkdir(parents=True, exist_ok=True)
-    probe = temporary_name(path / _PROBE)
-    with storage_errors(f"cannot write to {path}"):
-        for old in _own_files(path) if force else ():
-            old.unlink(missing_ok=True)
-        with suppress(OSError):
-            (path / SPOOL).rmdir()
-        try:
-            with os.fdopen(os.open(probe, NEW_FILE, 0o600), "wb") as file:
-                file.write(bytes(_PROBE_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-        finally:
-            probe.unlink(missing_ok=True)
-
-
 def remove_result(path: Path) -> None:
     """Remove feedrate's own files of a result, and the folder where nothing else is left.
 
     Raises SpecError when files of others have such names, StorageError.
     """
-    check_out(path, force=True)
-    with storage_errors(f"cannot remove the result {path}"):
-        for file in _own_files(path):
-            file.unlink()
-        with suppress(OSError):  # somebody's own files stay
-            (path / SPOOL).rmdir()
-        with suppress(OSError):
-            path.rmdir()
+    _remove(path, check_out(path, force=True))
+    with suppress(OSError):  # somebody's own files stay
+        path.rmdir()
+
+
+def _remove(path: Path, files: Collection[Path]) -> None:
+    """Remove these files of OUT, and the folder of spools if that leaves it empty. Raises StorageError."""
+    with storage_errors(f"cannot write to {path}"):
+        for file in files:
+            file.unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / SPOOL).rmdir()
 
 
 def _tidy(path: Path, before: Owner | None) -> None:
@@ -270,21 +245,17 @@ def _left_by(path: Path, before: Owner | None) -> list[Path]:
     found = []
     for file in path.iterdir():
         name, *writer = written_by(file.name) or ("",)
-        ours = name in (RESULT, HOSTS, _PROBE) or is_part(name)
+        ours = name in (RESULT, HOSTS) or is_part(name)
         if ours and writer == [before.host[:32], before.pid] and _is_file(file):
             found.append(file)
     return found
 
 
-def _own_files(path: Path, left: Collection[str] = (LOCK,)) -> list[Path]:
+def _own_files(path: Path) -> list[Path]:
     """Return the files in OUT that its run.json says are feedrate's.
 
-    Empty if the folder holds only names in `left`. Raises SpecError if it has no intact run.json, or if files
-    of others have such names.
+    Raises SpecError if it has no intact run.json, or if files of others have such names.
     """
-    with storage_errors(f"cannot look into the folder {path}"):
-        if all(entry.name in left for entry in path.iterdir()):
-            return []
     try:
         result = read_result(path)
     except (SpecError, StorageError) as error:
