@@ -5,7 +5,7 @@ from synthetic_results import plain_sweep
 
 from emulator.plugins.checkpoint.cycle import Report, checkpoint_of
 from emulator.plugins.checkpoint.report import QUESTION, answer, figures, setting, tables
-from emulator.plugins.page.compare import blocks, compare
+from emulator.plugins.page.compare import compare
 from emulator.plugins.page.page import page, report
 from emulator.record.out import write_result
 from emulator.record.result import RunResult
@@ -67,7 +67,7 @@ def test_the_page_has_its_own_question_and_plot():
 
 def test_two_runs_are_compared_by_their_answers():
     results = [("ssd", run(of(2.0, 4.0))), ("hdd", run(of(9.0, 9.0)))]
-    text = render(blocks(compare(results)))
+    text = render(compare(results).blocks)
     assert "in 4 s (500 MB/s)" in text and "in 9 s (222 MB/s)" in text and "nothing was measured" not in text
 
 

@@ -6,7 +6,6 @@ import pytest
 from synthetic_results import PAGES, flagged_sweep, long_names_sweep, multi_host_sweep, with_steps
 
 from emulator.plugins.page.compare import compare
-from emulator.plugins.page.compare import page as comparison_page
 from emulator.plugins.page.page import page
 from emulator.plugins.page.reference import load_references
 
@@ -24,4 +23,4 @@ def comparison_pages() -> dict[str, str]:
     results = [("fast", multi_host_sweep()), ("slow", flagged_sweep())]
     with_published = compare(results, submissions, documents)
     long = compare([("a-name-" * 12, long_names_sweep()), ("<b>", long_names_sweep())])
-    return {"compared": comparison_page(with_published), "compared-long": comparison_page(long)}
+    return {"compared": with_published.html(), "compared-long": long.html()}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
 
-from emulator.plugins.page.compare import Comparison, blocks, compare, figures, page, shared
+from emulator.plugins.page.compare import Comparison, compare, shared
 from emulator.plugins.page.reference import load_reference, load_references
 from emulator.record.result import RunResult
 from emulator.report.drawing import NARROW, WIDE, chart, svg, write_picture
@@ -19,7 +19,7 @@ from emulator.report.terminal import render as render_blocks
 
 
 def render(comparison: Comparison, width: int) -> str:
-    return render_blocks(blocks(comparison), width)
+    return render_blocks(comparison.blocks, width)
 
 
 def two(match: str = "") -> Comparison:
@@ -46,8 +46,8 @@ def test_published_rows_of_the_same_workload_are_on_the_same_scale() -> None:
 
 def test_counts_that_all_results_have_are_put_side_by_side() -> None:
     comparison = two()
-    assert [row[0] for row in shared(comparison).rows] == [1, 4, 12, 24, 32]
-    row = shared(comparison).texts[-1]
+    assert [row[0] for row in shared(comparison.results).rows] == [1, 4, 12, 24, 32]
+    row = shared(comparison.results).texts[-1]
     a, b = multi_host_sweep().points[-2], flagged_sweep().points[-1]
     assert row[0] == "32"
     assert row[2].endswith(f"({b.bytes_per_second / a.bytes_per_second:.3f})")
@@ -71,7 +71,7 @@ def test_what_differs_comes_first() -> None:
     assert found["kind of result"] == ("sweep", "simulated")
     comparison = compare([("a", plain_sweep()), ("b", other)])
     assert "b: simulated." in comparison.cautions
-    first = blocks(comparison)[0]
+    first = comparison.blocks[0]
     assert isinstance(first, Table) and first.caption == "What differs"
 
 
@@ -114,8 +114,8 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
 
 @pytest.mark.long
 def test_every_plot_of_a_comparison_carries_the_marks() -> None:
-    assert len(figures(two())) == 4
-    for figure in figures(two()):
+    assert len(two().figures) == 4
+    for figure in two().figures:
         for size in (WIDE, NARROW):
             drawing = svg(figure, size)
             assert "emulated storage" in drawing
@@ -124,19 +124,19 @@ def test_every_plot_of_a_comparison_carries_the_marks() -> None:
 
 
 def test_the_charts_are_valid_vega_lite() -> None:
-    for figure in figures(two()):
+    for figure in two().figures:
         assert chart(figure, WIDE).to_dict(validate=True)["width"] == WIDE.width
 
 
 def test_the_page_needs_nothing_from_outside_and_escapes_names() -> None:
-    text = page(compare([("<script>", long_names_sweep()), ("b", EXAMPLES["empty"]())]))
+    text = compare([("<script>", long_names_sweep()), ("b", EXAMPLES["empty"]())]).html()
     assert text.count("<script") == 1  # ours
     assert not re.search(r'(src|href)="(?!#|data:)', text)
     assert len(re.findall(r"<svg", text)) == 2 * 4
 
 
 def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
-    nothing = figures(compare([("a", EXAMPLES["empty"]())]))
+    nothing = compare([("a", EXAMPLES["empty"]())]).figures
     assert nothing == ()
     write_picture(nothing, tmp_path / "a.svg", "svg", "Comparison")
     assert "Nothing was measured." in (tmp_path / "a.svg").read_text()

@@ -135,7 +135,7 @@ def compare(
         require_writable(junit)
     comparison = comparing.compare_folders(outs, reference or [], match)
     if live.for_programs():
-        live.answer(comparing.as_plain(comparison))
+        live.answer(comparison.as_plain())
     _show(comparison, paths)
     if share is not None:
         verdicts = comparing.gate(share, comparison)

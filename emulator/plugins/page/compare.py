@@ -13,57 +13,17 @@ from emulator.analysis.gate import Verdict, knee_range, no_worse, threshold_of
 from emulator.config.reader import to_plain
 from emulator.errors import SpecError
 from emulator.plugins.page.differences import differences, same, setting
-from emulator.plugins.page.page import Document, laid_out, plotted, render, unknown_form
-from emulator.plugins.page.reference import PublishedFigure, Submission, load_references
+from emulator.plugins.page.page import Document, laid_out, plotted, render
+from emulator.plugins.page.reference import Entry, PublishedFigure, load_references
 from emulator.record.out import read_result
 from emulator.record.result import RunResult
 from emulator.report import figure as fig
 from emulator.report.drawing import write_picture
-from emulator.report.table import Cell, Column, Table, number, one_place, three_digits, three_places, to_csv
-from emulator.report.table import as_plain as table_as_plain
-from emulator.report.terminal import Text, as_markdown
+from emulator.report.table import Cell, Column, Table, as_plain, number, one_place, three_digits, three_places
+from emulator.report.terminal import Text
 from emulator.report.training_figures import computes
 from emulator.report.view import kind_of, marks, marks_line, notes, title
 from emulator.units import show_rate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One process count of one result, or one published row, in the same figures."""
-
-    name: str
-    """Name of the result or publisher."""
-    accelerators: int
-    hosts: int | None
-    """Number of hosts; None if unknown."""
-    bytes_per_second: float
-    au: float | None
-    """Accelerator utilisation (0 to 1); None if the workload does not compute."""
-    x_ideal: float | None
-    flagged: bool = False
-    used: bool = True
-    """False if a flag invalidates the entry; lines do not go through it."""
-
-    @property
-    def told(self) -> str:
-        """Return the figures as text, shown when the pointer is on the entry."""
-        parts = [
-            f"{fig.short(self.name, 44)}: {self.accelerators:,} accelerators",
-            show_rate(self.bytes_per_second),
-        ]
-        parts += [f"AU {self.au * 100:.1f} %"] if self.au is not None else []
-        parts += [f"X/X_ideal {self.x_ideal:.3f}"] if self.x_ideal is not None else []
-        return "; ".join(parts)
-
-    @property
-    def per_accelerator(self) -> float:
-        """Return the throughput per accelerator in bytes/s."""
-        return self.bytes_per_second / self.accelerators
-
-    @property
-    def per_host(self) -> float | None:
-        """Return the throughput per host in bytes/s; None if the number of hosts is unknown."""
-        return self.bytes_per_second / self.hosts if self.hosts else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +52,11 @@ class Compared:
             for point in points
             if point.ranks
         ]
+
+    @property
+    def answer(self) -> str:
+        """Return the result in one sentence."""
+        return kind_of(self.result).answer(self.result)
 
     @property
     def workload(self) -> str:
@@ -138,20 +103,84 @@ class Comparison(Document):
         return differences([(compared.name, compared.result) for compared in self.results])
 
     @property
-    def blocks(self) -> list[Text | Table]:
-        return blocks(self)
+    def tables(self) -> tuple[Table, ...]:
+        """Return the tables of measured figures, published figures, and counts that all results have."""
+        found = (
+            _entries("", self.measured),
+            _entries("Published", self.published),
+            shared(self.results),
+            _numbers(self.documents),
+        )
+        return tuple(table for table in found if table.rows)
 
-    def text(self, form: str) -> str:
-        if form == "html":
-            return page(self)
-        if form == "csv":
-            return to_csv(tables(self)[0])
-        if form == "md":
-            return as_markdown(blocks(self))
-        raise unknown_form(form)
+    @property
+    def blocks(self) -> list[Text | Table]:
+        """Return differences, answers, tables, how the knee moves, and cautions."""
+        differ = self.differences
+        found: list[Text | Table] = [differ, Text("")] if differ.rows else []
+        for compared in self.results:
+            found += [Text(compared.name, "bold"), Text(f"  {compared.answer}")]
+        found += self.tables
+        if any(entry.flagged for entry in self.measured):
+            found.append(Text("* flagged: see feedrate report", "yellow"))
+        if self.moves:
+            found.append(Text("\n" + "\n".join(self.moves), "bold"))
+        if self.cautions:
+            found.append(Text("\nNot comparable without thinking", "bold yellow"))
+        return [*found, *(Text(f"- {caution}") for caution in self.cautions)]
+
+    @property
+    def figures(self) -> tuple[fig.Figure, ...]:
+        """Return figures with a line for every result and squares for published rows, on the same axes."""
+        return figures(self)
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return each result's answer and knee, the tables, moves and cautions, for programs."""
+        return {
+            "results": [
+                {
+                    "name": compared.name,
+                    "label": compared.result.label,
+                    "answer": compared.answer,
+                    "knee": to_plain(compared.result.knee),
+                }
+                for compared in self.results
+            ],
+            "differences": as_plain(self.differences)["rows"],
+            "tables": [as_plain(table) for table in self.tables],
+            "moves": list(self.moves),
+            "cautions": list(self.cautions),
+        }
+
+    def html(self) -> str:
+        drawn, differ = self.figures, self.differences
+        plots = plotted(drawn, drawn[0] if drawn else None)
+        return render(
+            "compare.html",
+            title="Comparison",
+            results=[
+                {
+                    "name": compared.name,
+                    "answer": compared.answer,
+                    "title": title(compared.result),
+                    "setting": kind_of(compared.result).setting(compared.result),
+                    "marks": marks(compared.result),
+                }
+                for compared in self.results
+            ],
+            differences=laid_out(differ) if differ.rows else None,
+            cautions=self.cautions,
+            moves=self.moves,
+            hero=plots[0] if plots else None,
+            figures=plots[1:],
+            tables=[laid_out(table) for table in self.tables],
+        )
+
+    def csv(self) -> Table:
+        return _entries("", self.measured)
 
     def draw(self, path: Path, form: str) -> None:
-        write_picture(figures(self), path, form, "Comparison")
+        write_picture(self.figures, path, form, "Comparison")
 
 
 def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
@@ -176,7 +205,7 @@ def compare_folders(outs: Sequence[Path], references: Sequence[str] = (), match:
 
 def compare(
     results: Sequence[tuple[str, RunResult]],
-    submissions: Sequence[Submission] = (),
+    submissions: Sequence[Entry] = (),
     documents: Sequence[PublishedFigure] = (),
     match: str = "",
 ) -> Comparison:
@@ -188,18 +217,7 @@ def compare(
     compared = tuple(Compared(name=name, result=result) for name, result in results)
     workloads = {item.workload.replace("-", "_") for item in compared}
     words = [_letters(word) for word in match.split()]
-    published = [
-        Entry(
-            name=f"{row.submitter} {row.system}",
-            accelerators=row.accelerators,
-            hosts=row.hosts,
-            bytes_per_second=row.bytes_per_second,
-            au=row.au,
-            x_ideal=row.samples_per_second / row.ideal_samples_per_second,
-        )
-        for row in submissions
-        if row.workload in workloads and _has(words, f"{row.submitter} {row.system}")
-    ]
+    published = [row for row in submissions if row.workload in workloads and _has(words, row.name)]
     shown = tuple(document for document in documents if _has(words, document.system))
     cautions = [caution for item in compared for caution in _own_cautions(item)]
     if match and (submissions or documents) and not (published or shown):
@@ -287,17 +305,6 @@ def _own_cautions(compared: Compared) -> list[str]:
     return found
 
 
-def tables(comparison: Comparison) -> tuple[Table, ...]:
-    """Return the tables of measured figures, published figures, and counts that all results have."""
-    found = (
-        _entries("", comparison.measured),
-        _entries("Published", comparison.published),
-        shared(comparison),
-        _numbers(comparison.documents),
-    )
-    return tuple(table for table in found if table.rows)
-
-
 def _entries(caption: str, entries: Sequence[Entry]) -> Table:
     columns = (
         Column("result", align="fold"),
@@ -326,10 +333,10 @@ def _entries(caption: str, entries: Sequence[Entry]) -> Table:
     return Table(caption=caption, columns=columns, rows=tuple(rows), flagged=flagged)
 
 
-def shared(comparison: Comparison) -> Table:
+def shared(results: Sequence[Compared]) -> Table:
     """One row for each count that all results have: GB/s of each, with its share of the first's."""
     rates: list[dict[int, float]] = []  # process count -> GB/s, mean of its repeats, of each result
-    for compared in comparison.results:
+    for compared in results:
         repeats: dict[int, list[float]] = {}
         for entry in compared.entries:
             repeats.setdefault(entry.accelerators, []).append(entry.bytes_per_second / 1e9)
@@ -339,7 +346,7 @@ def shared(comparison: Comparison) -> Table:
         first, *others = (rate[count] for rate in rates)
         shares = (number(rate, 3) + (f" ({rate / first:.3f})" if first else "") for rate in others)
         rows.append((count, first, *shares))
-    columns = (Column("accel."), *(Column(compared.name, three_digits) for compared in comparison.results))
+    columns = (Column("accel."), *(Column(compared.name, three_digits) for compared in results))
     caption = "The same counts, GB/s, and as a share of the first"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
@@ -355,41 +362,6 @@ def _numbers(documents: Sequence[PublishedFigure]) -> Table:
         for each in documents
     )
     return Table(caption="Figures of documents", columns=columns, rows=rows)
-
-
-def as_plain(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison for programs: each result's answer and knee, the tables, moves and cautions."""
-    return {
-        "results": [
-            {
-                "name": compared.name,
-                "label": compared.result.label,
-                "answer": kind_of(compared.result).answer(compared.result),
-                "knee": to_plain(compared.result.knee),
-            }
-            for compared in comparison.results
-        ],
-        "differences": table_as_plain(comparison.differences)["rows"],
-        "tables": [table_as_plain(table) for table in tables(comparison)],
-        "moves": list(comparison.moves),
-        "cautions": list(comparison.cautions),
-    }
-
-
-def blocks(comparison: Comparison) -> list[Text | Table]:
-    """Return a comparison for a terminal: differences, answers, tables, how the knee moves, cautions."""
-    differ = comparison.differences
-    found: list[Text | Table] = [differ, Text("")] if differ.rows else []
-    for compared in comparison.results:
-        found += [Text(compared.name, "bold"), Text(f"  {kind_of(compared.result).answer(compared.result)}")]
-    found += tables(comparison)
-    if any(entry.flagged for entry in comparison.measured):
-        found.append(Text("* flagged: see feedrate report", "yellow"))
-    if comparison.moves:
-        found.append(Text("\n" + "\n".join(comparison.moves), "bold"))
-    if comparison.cautions:
-        found.append(Text("\nNot comparable without thinking", "bold yellow"))
-    return [*found, *(Text(f"- {caution}") for caution in comparison.cautions)]
 
 
 def figures(comparison: Comparison) -> tuple[fig.Figure, ...]:
@@ -498,30 +470,4 @@ def _qualified(comparison: Comparison) -> str:
         f"{fig.short(compared.name)}: {label}"
         for compared, labels in zip(comparison.results, marked, strict=True)
         for label in labels
-    )
-
-
-def page(comparison: Comparison) -> str:
-    """Return one self-contained HTML page in the style of the report. Raises MissingError."""
-    drawn, differ = figures(comparison), comparison.differences
-    plots = plotted(drawn, drawn[0] if drawn else None)
-    return render(
-        "compare.html",
-        title="Comparison",
-        results=[
-            {
-                "name": compared.name,
-                "answer": kind_of(compared.result).answer(compared.result),
-                "title": title(compared.result),
-                "setting": kind_of(compared.result).setting(compared.result),
-                "marks": marks(compared.result),
-            }
-            for compared in comparison.results
-        ],
-        differences=laid_out(differ) if differ.rows else None,
-        cautions=comparison.cautions,
-        moves=comparison.moves,
-        hero=plots[0] if plots else None,
-        figures=plots[1:],
-        tables=[laid_out(table) for table in tables(comparison)],
     )

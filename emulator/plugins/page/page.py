@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,24 +40,41 @@ LEADING = ("sweep", "run", "simulated", "imported", "checkpoint")
 """Kinds of results that lead a page; others stand beside these."""
 
 
-class Document:
+class Document(ABC):
     """A report or a comparison: shown in a terminal, written as files."""
 
     @property
+    @abstractmethod
     def blocks(self) -> list[Text | Table]:
         """Return the paragraphs and tables."""
-        raise NotImplementedError
 
-    def text(self, form: str) -> str:
-        """Return it as `html`, `csv` or `md`; a report also as `prom` (OpenMetrics).
+    @abstractmethod
+    def html(self) -> str:
+        """Return it as one self-contained page. Raises MissingError."""
 
-        Raises MissingError, SpecError.
-        """
-        raise NotImplementedError
+    @abstractmethod
+    def csv(self) -> Table:
+        """Return the table that is written as CSV."""
 
+    @abstractmethod
     def draw(self, path: Path, form: str) -> None:
         """Write its plots as `png` or `svg`. Raises MissingError, StorageError."""
-        raise NotImplementedError
+
+    def prom(self) -> str:
+        """Return the figures as OpenMetrics. Raises SpecError where there are none."""
+        raise SpecError("a comparison has no OpenMetrics", "feedrate report writes those of one result")
+
+    def text(self, form: str) -> str:
+        """Return it as `html`, `csv`, `md` or `prom`. Raises MissingError, SpecError."""
+        make = {
+            "html": self.html,
+            "csv": lambda: to_csv(self.csv()),
+            "md": lambda: as_markdown(self.blocks),
+            "prom": self.prom,
+        }.get(form)
+        if make is None:
+            raise SpecError(f"a file cannot be written as {form!r}", "write .html, .png, .svg, .csv or .md")
+        return make()
 
     def write(self, path: str | os.PathLike[str], form: str = "") -> None:
         """Write a file whole or not at all, in the form that its name ends in unless one is given.
@@ -125,26 +143,18 @@ class Report(Document):
     def blocks(self) -> list[Text | Table]:
         return [*result_blocks(self.result), *self.tables]
 
-    def text(self, form: str) -> str:
+    def html(self) -> str:
+        return page(self.result, self.tables, self.figures, self.limit)
+
+    def csv(self) -> Table:
         kind = kind_of(self.result)
-        if form == "html":
-            return page(self.result, self.tables, self.figures, self.limit)
-        if form == "csv":
-            return to_csv(
-                training.csv_table(self.result) if kind is training else kind.tables(self.result)[0]
-            )
-        if form == "prom":
-            return as_openmetrics(self.result)
-        if form == "md":
-            return as_markdown(self.blocks)
-        raise unknown_form(form)
+        return training.csv_table(self.result) if kind is training else kind.tables(self.result)[0]
+
+    def prom(self) -> str:
+        return as_openmetrics(self.result)
 
     def draw(self, path: Path, form: str) -> None:
         draw_result(self.result, path, form)
-
-
-def unknown_form(form: str) -> SpecError:
-    return SpecError(f"a file cannot be written as {form!r}", "write .html, .png, .svg, .csv or .md")
 
 
 def report(out: Path, baselines: Sequence[Path] = (), systems: Sequence[str] = ()) -> Report:

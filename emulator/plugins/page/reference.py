@@ -9,6 +9,8 @@ from pathlib import Path
 
 from emulator.config.catalog import content_folder
 from emulator.errors import SpecError, storage_error
+from emulator.report.figure import short
+from emulator.units import show_rate
 
 SUBMISSIONS = (
     "division",
@@ -49,31 +51,62 @@ WORKLOADS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """Mean of the runs of one system at one accelerator count."""
+class Entry:
+    """One process count of one result, or one published row, in the same figures."""
 
-    division: str
-    submitter: str
-    system: str
-    workload: str
+    name: str
+    """Name of the result or publisher."""
     accelerators: int
-    hosts: int
-    au: float
-    """Accelerator utilisation, 0 to 1."""
-    samples_per_second: float
-    version: str = "v1.0"
-    """Version of MLPerf Storage."""
+    hosts: int | None
+    """Number of hosts; None if unknown."""
+    bytes_per_second: float
+    au: float | None
+    """Accelerator utilisation (0 to 1); None if the workload does not compute."""
+    x_ideal: float | None
+    flagged: bool = False
+    used: bool = True
+    """False if a flag invalidates the entry; lines do not go through it."""
+    workload: str = ""
+    """Workload of a published row."""
+    version: str = ""
+    """Version of MLPerf Storage of a published row."""
 
     @property
-    def ideal_samples_per_second(self) -> float:
-        """Return the samples/s of that many accelerators that never wait."""
-        fixed = WORKLOADS[self.workload]
-        return self.accelerators * fixed.batch_size / fixed.step_seconds
+    def told(self) -> str:
+        """Return the figures as text, shown when the pointer is on the entry."""
+        parts = [
+            f"{short(self.name, 44)}: {self.accelerators:,} accelerators",
+            show_rate(self.bytes_per_second),
+        ]
+        parts += [f"AU {self.au * 100:.1f} %"] if self.au is not None else []
+        parts += [f"X/X_ideal {self.x_ideal:.3f}"] if self.x_ideal is not None else []
+        return "; ".join(parts)
 
     @property
-    def bytes_per_second(self) -> float:
-        """Return the throughput in bytes/s, from the nominal mean size of a sample."""
-        return self.samples_per_second * WORKLOADS[self.workload].bytes_per_sample
+    def per_accelerator(self) -> float:
+        """Return the throughput per accelerator in bytes/s."""
+        return self.bytes_per_second / self.accelerators
+
+    @property
+    def per_host(self) -> float | None:
+        """Return the throughput per host in bytes/s; None if the number of hosts is unknown."""
+        return self.bytes_per_second / self.hosts if self.hosts else None
+
+
+def _submission(row: dict[str, str]) -> Entry:
+    """Return a row of a table of submissions, the mean of the runs of one system. Raises ValueError."""
+    fixed, accelerators = WORKLOADS[row["workload"]], int(row["accelerators"])
+    samples_per_second = float(row["samples_per_second_mean"])
+    return Entry(
+        name=f"{row['submitter']} {row['system']}",
+        workload=row["workload"],
+        version=row.get("version") or "v1.0",
+        accelerators=accelerators,
+        hosts=int(row["hosts"]),
+        au=float(row["au_percent_mean"]) / 100,
+        bytes_per_second=samples_per_second * fixed.bytes_per_sample,
+        x_ideal=samples_per_second / (accelerators * fixed.batch_size / fixed.step_seconds),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +129,14 @@ def reference_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted((content_folder("results") / "reference").glob("*.csv"))}
 
 
-def load_references(names: Sequence[str]) -> tuple[list[Submission], list[PublishedFigure]]:
+def load_references(names: Sequence[str]) -> tuple[list[Entry], list[PublishedFigure]]:
     """Return the rows of several tables together; `all` stands for every table. Raises SpecError."""
     wanted = list(reference_files()) if "all" in names else names
     loaded = [load_reference(name) for name in dict.fromkeys(wanted)]
     return [row for rows, _ in loaded for row in rows], [row for _, rows in loaded for row in rows]
 
 
-def load_reference(name: str) -> tuple[list[Submission], list[PublishedFigure]]:
+def load_reference(name: str) -> tuple[list[Entry], list[PublishedFigure]]:
     """Return the submissions or the figures of the named table, or of a CSV file. Raises SpecError."""
     known = reference_files()
     path = known.get(name) or Path(name)
@@ -122,21 +155,7 @@ def load_reference(name: str) -> tuple[list[Submission], list[PublishedFigure]]:
         raise SpecError(f"{path} is no table of published figures", f"it needs the columns {wanted}")
     try:
         if set(SUBMISSIONS) <= columns:
-            return [
-                Submission(
-                    division=row["division"],
-                    submitter=row["submitter"],
-                    system=row["system"],
-                    workload=row["workload"],
-                    accelerators=int(row["accelerators"]),
-                    hosts=int(row["hosts"]),
-                    au=float(row["au_percent_mean"]) / 100,
-                    samples_per_second=float(row["samples_per_second_mean"]),
-                    version=row.get("version") or "v1.0",
-                )
-                for row in rows
-                if row["workload"] in WORKLOADS
-            ], []
+            return [_submission(row) for row in rows if row["workload"] in WORKLOADS], []
         words = [name for name in FIGURES if name != "value"]
         return [], [
             PublishedFigure(**{name: row[name] for name in words}, value=float(row["value"])) for row in rows
