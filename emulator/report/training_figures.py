@@ -78,15 +78,6 @@ def told(point: Point) -> str:
     return "; ".join(parts)
 
 
-RATES = (("PB/s", 1e15), ("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
-TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
-
-
-def unit_for(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """Name and size of the unit that keeps the numbers of an axis up to `largest` short."""
-    return next((unit for unit in units if largest >= 2 * unit[1]), units[-1])
-
-
 @dataclass(frozen=True, slots=True)
 class StorageLimit:
     """The highest rate at which another tool read from the same storage."""
@@ -104,26 +95,23 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Fi
     first, last = points[0].ranks, points[-1].ranks
     log = last >= fig.LOG_FROM * first
     rates = [point.bytes_per_second for point in points]
-    name, unit = ("", 1.0) if log else unit_for(max([*rates, *(x.bytes_per_second for x in limits)]), RATES)
-    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) / unit
-    top = top * (2.0 if log else 1.18) or 1.0
+    top = max(0.0, *rates, *(limit.bytes_per_second for limit in limits)) * (2.0 if log else 1.18) or 1.0
     marks: list[fig.Mark] = [*knee_line(result)]
     legend: list[fig.Key] = []
     if demand is not None:
-        one = demand / unit
-        ends = (float(first) if log else 0.0, min(last * 1.02, top / one))
-        marks.append(fig.Line(points=tuple((x, x * one) for x in ends), colour=fig.IDEAL, dashed=True))
+        ends = (float(first) if log else 0.0, min(last * 1.02, top / demand))
+        marks.append(fig.Line(points=tuple((x, x * demand) for x in ends), colour=fig.IDEAL, dashed=True))
         legend.append(fig.Key("ideal", fig.IDEAL, "dash"))
     for place, limit in enumerate(limits, start=1):
         rate, alone = limit.bytes_per_second, len(limits) == 1
         label = f"{limit.name}: {show_rate(rate)}"
         colour = fig.SECOND if alone else fig.series_colour(place)
-        marks.append(fig.HorizontalLine(y=rate / unit, colour=colour, label=label if alone else ""))
+        marks.append(fig.HorizontalLine(y=rate, colour=colour, label=label if alone else ""))
         legend += [] if alone else [fig.Key(label, colour, "dash")]  # beside each other labels would overlap
-    curve = ((ranks, *(ranks * level / unit for level in levels)) for ranks, *levels in fitted(result))
+    curve = ((ranks, *(ranks * level for level in levels)) for ranks, *levels in fitted(result))
     series = fig.Series(
         name="simulated" if result.kind == "simulated" else "measured",
-        dots=measured(points, lambda point: point.bytes_per_second / unit, by_limit=True),
+        dots=measured(points, lambda point: point.bytes_per_second, by_limit=True),
         colour=fig.MEASURED,
         fit=tuple((x, low, middle, min(top, high)) for x, low, middle, high in curve if middle < top),
     )
@@ -135,7 +123,7 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Fi
             + (" Dashed: what processes that never wait would read." if demand else ""),
         ),
         [series],
-        fig.log_axis(min(rates) * 0.6, top, show_rate) if log else fig.Axis(title=name, high=top),
+        fig.log_axis(min(rates) * 0.6, top, show_rate) if log else fig.rate_axis(top, show_rate),
         behind=marks,
         legend=legend,
         qualified=marks_line(result),
@@ -254,12 +242,11 @@ def over_time(result: RunResult) -> fig.Figure | None:
     if not series:
         return None
     most = max(max(course.bytes_per_second) for _, course in series)
-    name, unit = unit_for(most, RATES)
     marks: list[fig.Mark] = []
     for place, (_, course) in enumerate(series):
         rates = np.array(course.bytes_per_second)
         times = course.begin + (np.arange(len(rates)) + 0.5) / len(rates) * (course.end - course.begin)
-        points = tuple(zip(times.tolist(), (rates / unit).tolist(), strict=True))
+        points = tuple(zip(times.tolist(), rates.tolist(), strict=True))
         marks.append(fig.Line(points=points, colour=fig.series_colour(place)))
     return fig.Figure(
         name="over-time",
@@ -269,7 +256,7 @@ def over_time(result: RunResult) -> fig.Figure | None:
         x=fig.Axis(
             title="seconds since the point began", high=max(course.end for _, course in series) * 1.04
         ),
-        y=fig.Axis(title=name, high=most / unit * 1.15),
+        y=fig.rate_axis(most * 1.15 or 1.0, show_rate),
         marks=tuple(marks),
         legend=tuple(
             fig.Key(f"{ranks:,}", fig.series_colour(place)) for place, (ranks, _) in enumerate(series)
@@ -350,7 +337,7 @@ def step_time(result: RunResult) -> fig.Figure | None:
     seconds = mean_steps(result)
     if not seconds:
         return None
-    name, unit = unit_for(max(map(sum, seconds.values())), TIMES)
+    most = max(map(sum, seconds.values()))
     return fig.Figure(
         name="step-time",
         title="Where a step goes, mean",
@@ -358,15 +345,8 @@ def step_time(result: RunResult) -> fig.Figure | None:
         "data, overshoot is the emulator itself. Time at a barrier counts as what the last process did "
         "longer than this one; as barrier where the step log does not tell." + _of_some(result),
         x=fig.Axis(title=fig.PROCESSES, kind="names", whole=True),
-        y=fig.Axis(title=f"{name} per step"),
-        marks=(
-            fig.Bars(
-                stacks=tuple(
-                    (ranks, tuple(part / unit for part in parts)) for ranks, parts in seconds.items()
-                ),
-                colours=tuple(PARTS.values()),
-            ),
-        ),
+        y=fig.rate_axis(most * 1.15 or 1.0, show_seconds),
+        marks=(fig.Bars(stacks=tuple(seconds.items()), colours=tuple(PARTS.values())),),
         legend=tuple(fig.Key(name, colour, "box") for name, colour in PARTS.items()),
         qualified=marks_line(result),
     )
