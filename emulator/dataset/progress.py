@@ -115,13 +115,11 @@ class DoneCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Progress of a job at some moment."""
+class FilesDone:
+    """Files and bytes that are done, and the time that they took."""
 
     files: int
-    files_all: int
     bytes: int
-    bytes_all: int
     seconds: float
     cpu_seconds: float
     """User + system seconds of this process since the start."""
@@ -130,45 +128,37 @@ class State:
     def bytes_per_second(self) -> float:
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def eta_seconds(self) -> float:
-        """Seconds until it is done at this rate; infinite when nothing is done yet."""
-        left = max(self.bytes_all - self.bytes, 0)
-        return left / self.bytes_per_second if self.bytes_per_second > 0 else float("inf")
-
 
 @contextmanager
-def showing(verb: str, tally: DoneCount, files: int, size: int) -> Iterator[Callable[[], State]]:
-    """Show the progress of `verb` while the block runs; yields a function that returns the state.
+def showing(verb: str, tally: DoneCount, files: int, size: int) -> Iterator[Callable[[], FilesDone]]:
+    """Show the progress of `verb` while the block runs; yields a function that returns it.
 
     `files` and `size` are those of the whole job.
     """
     start, cpu = time.monotonic(), time.process_time()
 
-    def state() -> State:
+    def progress() -> FilesDone:
         done_files, done_bytes = tally.now()
-        return State(
+        return FilesDone(
             files=done_files,
-            files_all=files,
             bytes=done_bytes,
-            bytes_all=size,
             seconds=time.monotonic() - start,
             cpu_seconds=time.process_time() - cpu,
         )
 
-    with live.telling(lambda: _now(verb, state())):
-        yield state
+    def now() -> Now:
+        done = progress()
+        return Now(
+            verb=verb,
+            doing=f"{show_bytes(done.bytes)} of {show_bytes(size)}",
+            unit="file",
+            part=done.files,
+            parts=files,
+            share=done.bytes / size if size else 1.0,
+            seconds=done.seconds,
+            eta_seconds=max(size - done.bytes, 0) / done.bytes_per_second if done.bytes_per_second else None,
+            bytes_per_second=done.bytes_per_second,
+        )
 
-
-def _now(verb: str, state: State) -> Now:
-    return Now(
-        verb=verb,
-        doing=f"{show_bytes(state.bytes)} of {show_bytes(state.bytes_all)}",
-        unit="file",
-        part=state.files,
-        parts=state.files_all,
-        share=state.bytes / state.bytes_all if state.bytes_all else 1.0,
-        seconds=state.seconds,
-        eta_seconds=state.eta_seconds if state.bytes else None,
-        bytes_per_second=state.bytes_per_second,
-    )
+    with live.telling(now):
+        yield progress

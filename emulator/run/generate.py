@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from emulator.dataset.manifest import Manifest
 from emulator.dataset.owned import Holding, removable
 from emulator.dataset.plan import DatasetPlan
-from emulator.dataset.progress import DoneCount, State, showing
+from emulator.dataset.progress import DoneCount, FilesDone, showing
 from emulator.dataset.writer import DatasetWriter, exclusive, with_seeds
 from emulator.errors import FeedrateError, SpecError
 from emulator.record.out import require_no_result_around
@@ -55,7 +55,7 @@ class Filled:
 
     store: Store
     manifest: Manifest
-    made: State
+    made: FilesDone
     """Files, bytes and time of this call."""
     begun: bool
     """True if it wrote at least the manifest; False if nothing was missing."""
@@ -108,14 +108,14 @@ def generate(store: Store, plan: DatasetPlan, comm: Comm, how: Filling | None = 
 
         begun = comm.bcast(agreed(comm, begin))
         tally = DoneCount(store, range(1, comm.size) if first else ())
-        with showing("generate", tally, files_left, bytes_left) as state:
+        with showing("generate", tally, files_left, bytes_left) as progress:
             try:
                 _fill(writer, mine, comm, how, tally)
             except KeyboardInterrupt:
                 done, size = tally.now()
                 raise Interrupted(done, files_left, size) from None
             comm.barrier()
-            made = state()
+            made = progress()
         manifest = agreed(comm, lambda: (writer.finish() if begun else writer.finished()) if first else None)
     repeated = repeats_of(comm, store)
     if manifest is None:

@@ -20,9 +20,7 @@ with_fio = pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not in
 def test_specs():
     writers = parse_noise("writers")
     assert [(task.access.block_bytes, task.depth) for task in writers.tasks] == [
-        (4096, 8),
-        (8192, 8),
-        (16384, 8),
+        (size, 8) for size in (4096, 8192, 16384)
     ]
     assert writers.files == 3
     (task,) = parse_noise("read:2x1MiB,depth=4,rate=50MB/s,size=8MiB").tasks
@@ -61,21 +59,9 @@ def test_the_noise_of_a_killed_sweep_ends_and_leaves_no_file(tiny, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(tiny, data)
     words = (
-        "sweep",
-        data,
-        "--workload",
-        "unet3d-tiny",
-        "--loader",
-        "direct",
-        "--counts",
-        "1",
-        "--steps",
-        "9999",
-        "--noise",
-        "write:2x4KiB,size=1MiB",
-        "--out",
-        tmp_path / "out",
-    )
+        "sweep", data, "--workload", "unet3d-tiny", "--loader", "direct", "--counts", "1", "--steps", "9999",
+        "--noise", "write:2x4KiB,size=1MiB", "--out", tmp_path / "out",
+    )  # fmt: skip
     command, beside = [sys.executable, "-m", "emulator", *map(str, words)], noise_folder(data, "any").parent
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         for line in process.stdout:

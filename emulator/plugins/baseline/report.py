@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
+from typing import NamedTuple
 
 from emulator.plugins.baseline.suites import Access
 from emulator.record.result import Corner, RunResult, Side
@@ -63,8 +64,7 @@ def read_limit(corners: Sequence[Corner]) -> Corner | None:
     return max(reads, key=bytes_per_second, default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class Neighbour(NamedTuple):
     """Readers (or writers) of one block size, alone and beside the others."""
 
     name: str
@@ -72,30 +72,19 @@ class Neighbour:
     alone: Side
     together: Side
 
-    @property
-    def rate_ratio(self) -> float:
-        """Bytes/s together / bytes/s alone."""
-        return self.together.bytes_per_second / self.alone.bytes_per_second
-
-    @property
-    def latency_ratio(self) -> float:
-        """99.99 % latency together / alone."""
-        return self.together.latency_p9999 / self.alone.latency_p9999
-
 
 def neighbours(corners: Sequence[Corner], clients: int, read: bool) -> tuple[Neighbour, ...]:
     """Return the readers (or the writers) of a noisy-neighbour suite by block size."""
-    wanted = [c for c in corners if c.beside and c.clients == clients and c.read_share == float(read)]
-    alone = {c.block_bytes: c for c in wanted if c.beside == "nothing"}
-    found = []
-    for corner in sorted(wanted, key=lambda corner: corner.block_bytes):
-        if corner.beside == "nothing" or corner.block_bytes not in alone:
-            continue
-        first = alone[corner.block_bytes]
-        before, after = (first.read, corner.read) if read else (first.write, corner.write)
-        if before and after:
-            found.append(Neighbour(name=access_of(corner), alone=before, together=after))
-    return tuple(found)
+    measured: dict[tuple[int, bool], tuple[str, Side]] = {}
+    for corner in corners:
+        side = corner.read if read else corner.write
+        if corner.beside and corner.clients == clients and corner.read_share == float(read) and side:
+            measured[corner.block_bytes, corner.beside == "nothing"] = (access_of(corner), side)
+    return tuple(
+        Neighbour(name, measured[block, True][1], side)
+        for (block, alone), (name, side) in sorted(measured.items(), key=lambda item: item[0])
+        if not alone and (block, True) in measured
+    )
 
 
 def summed(found: Sequence[Neighbour]) -> tuple[float, float]:
@@ -210,19 +199,19 @@ def _neighbours(result: RunResult, clients: int, read: bool) -> Table:
     )
     rows: list[tuple[Cell, ...]] = [
         (
-            neighbour.name,
-            neighbour.alone.bytes_per_second / 1e6,
-            neighbour.together.bytes_per_second / 1e6,
-            neighbour.rate_ratio,
-            neighbour.alone.latency_p9999,
-            neighbour.together.latency_p9999,
-            neighbour.latency_ratio,
+            name,
+            alone.bytes_per_second / 1e6,
+            together.bytes_per_second / 1e6,
+            together.bytes_per_second / alone.bytes_per_second,
+            alone.latency_p9999,
+            together.latency_p9999,
+            together.latency_p9999 / alone.latency_p9999,
         )
-        for neighbour in found
+        for name, alone, together in found
     ]
     if found:
-        alone, together = summed(found)
-        rows.append(("sum", alone / 1e6, together / 1e6, together / alone, "", "", ""))
+        before, after = summed(found)
+        rows.append(("sum", before / 1e6, after / 1e6, after / before, "", "", ""))
     caption = f"{who} at queue depth {depth}, alone and beside the {others}, {counted(clients, 'client')}"
     return Table(caption=caption, columns=columns, rows=tuple(rows))
 
