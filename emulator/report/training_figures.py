@@ -284,14 +284,14 @@ def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[fig.Figure, ...]
     }
     busiest = np.zeros(len(seconds))
     np.maximum.at(busiest, place, np.clip(np.nan_to_num(rows["busy"]), 0, 1) * 100)
-    unit_name, unit = unit_for(max((rate.max() for rate in rates.values()), default=0.0), RATES)
+    most = max((float(rate.max()) for rate in rates.values()), default=0.0)
     pictures = (
         (
             "hosts-rates",
             "Network and device over time",
             "Bytes per second of all hosts together, every process and file on them counted.",
-            {name: rate / unit for name, rate in rates.items()},
-            fig.Axis(title=unit_name),
+            rates,
+            fig.rate_axis(most * 1.15 or 1.0, show_rate),
         ),
         (
             "hosts-cpu",
