@@ -161,7 +161,7 @@ def largest_share(facts: Facts) -> Bound | None:
     if kind == "storage":
         known = client_link(facts)
         if known is None and facts.reading is not None:
-            known = storage_limit(point, facts.probes, facts.reading)
+            known = storage_limit(point, facts.probes, facts.reading, facts.others)
         # Storage that answers each request as fast as it ever does is not the limit: too few are in flight.
         known = known or answers_at_once(facts) or (None if facts.probes else starved_alone(facts))
         if known is not None:

@@ -1,6 +1,7 @@
 """The storage's limit that a point met: bandwidth, IOPS, metadata, its latency, or the memory before it.
 
-The point's rates are compared with the most that a probe of the same dataset got (`RunResult.probe`).
+The point's rates are compared with the most that other points and a probe of the same dataset got
+(`RunResult.probe`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ REACHED = 0.75
 """Share of the probe's most from which a point has met a limit."""
 ALONE = 1.5
 """Ratio of a request's seconds to those of one alone, up to which the storage has capacity left."""
+FLAT = 1.3
+"""Gain of four times the requests in flight below which the storage gives no more."""
+PROBES_OWN = 0.75
+"""Cores that a probing process uses from which it may have measured itself: Python runs one thread."""
 FROM_MEMORY = 0.5
 """Share of the bytes that did not come from the device, from which memory answered."""
 
@@ -37,7 +42,9 @@ class Reading:
     """True if the kernel's read-ahead makes the requests, as for a library that reads a file in order."""
 
 
-def storage_limit(point: Point, probes: Sequence[Probe], reading: Reading) -> Bound | None:
+def storage_limit(
+    point: Point, probes: Sequence[Probe], reading: Reading, others: Sequence[Point] = ()
+) -> Bound | None:
     """The limit that a point met whose accelerators starved for the storage; None if it is not told apart."""
     if (memory := from_memory(point)) is not None:
         return memory
@@ -48,16 +55,20 @@ def storage_limit(point: Point, probes: Sequence[Probe], reading: Reading) -> Bo
     wanted = _request_bytes(point, reading)
     size = min((probe.request_bytes for probe in probes), key=lambda one: abs(math.log(one / wanted)))
     best = max(probes, key=lambda probe: probe.bytes_per_second)
-    bandwidth = best.bytes_per_second
+    most = max(best.bytes_per_second, *(other.bytes_per_second for other in (point, *others)))
     iops = _iops_of(probes, point, wanted)
-    if iops.rate >= REACHED * iops.most:  # of requests of any size: that they are smaller helps little
+    # Of requests of any size: that they are smaller helps little. A point with more of them than the probe
+    # shows that the probe met another limit.
+    if REACHED <= iops.rate / iops.most <= 1 / REACHED:
         return _iops(point, iops, best)
-    if point.bytes_per_second >= REACHED * bandwidth:
-        return _bandwidth(point, size, bandwidth)
     alone = min((one for one in probes if one.request_bytes == size), key=lambda one: one.depth)
     slower = point.read_seconds * wanted / max(1, point.bytes) / alone.latency_seconds
+    same = [one.requests_per_second for one in probes if one.request_bytes == best.request_bytes]
+    flat = len(same) > 1 and max(same) < FLAT * max(same[:-1])
+    if point.bytes_per_second >= REACHED * most and (flat or slower > ALONE):
+        return _bandwidth(point, most)
     if slower <= ALONE:
-        return _latency(point, probes, reading, alone, min(bandwidth, iops.most * iops.bytes))
+        return _latency(point, probes, reading, alone, min(most, iops.most * iops.bytes))
     return None
 
 
@@ -69,15 +80,16 @@ class _Requests(NamedTuple):
     rate: float
     """Requests per second of the point."""
     most: float
-    """Requests per second of the probe, the most at any size and depth."""
+    """Requests per second of the probe, the most at any size and depth; infinite where it measured itself."""
 
 
 def _iops_of(probes: Sequence[Probe], point: Point, request_bytes: float) -> _Requests:
     devices = [host.device for host in point.hosts if host.device is not None]
-    known = [one.device_requests_per_second for one in probes if one.device_requests_per_second is not None]
+    limited = [probe for probe in probes if probe.cores < PROBES_OWN]
+    known = [one.device_requests_per_second for one in limited if one.device_requests_per_second is not None]
     count = sum(device.requests for device in devices)
     if not known or not count:
-        most = max(probe.requests_per_second for probe in probes)
+        most = max((probe.requests_per_second for probe in limited), default=math.inf)
         return _Requests(request_bytes, point.bytes_per_second / request_bytes, most)
     size = sum(device.bytes for device in devices) / count
     return _Requests(size, point.bytes_per_second / size, max(known))
@@ -112,10 +124,10 @@ def _metadata(point: Point) -> Bound:
     return Bound(kind="metadata", evidence=evidence, help="more samples a file would need fewer opens")
 
 
-def _bandwidth(point: Point, size: int, bandwidth: float) -> Bound:
+def _bandwidth(point: Point, most: float) -> Bound:
     evidence = (
-        f"{show_rate(point.bytes_per_second)} of the {show_rate(bandwidth)} that reads of "
-        f"{show_bytes(size)} and more got at any depth",
+        f"{show_rate(point.bytes_per_second)} of the {show_rate(most)} that the storage gave at most, "
+        f"to this run, the others and the probe",
     )
     missing = show_rate(_demand(point) - point.bytes_per_second)
     return Bound(

@@ -316,6 +316,8 @@ class Probe:
     """Mean seconds of a request."""
     device_requests_per_second: float | None = None
     """Read requests that the dataset's device completed, all hosts: large ones are split. None: unknown."""
+    cores: float = 0.0
+    """CPU seconds of a probing process per second, mean over hosts."""
 
     @property
     def bytes_per_second(self) -> float:

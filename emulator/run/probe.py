@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from emulator.analysis.storage_limit import FLAT
 from emulator.config.workload import Workload
 from emulator.dataset.formats import format_named
 from emulator.dataset.manifest import Dataset, Manifest
@@ -36,8 +37,6 @@ DEPTHS = (1, 4, 16, 64)
 """Requests in flight on each host."""
 MOST_BYTES = 16 * 2**20
 """Most bytes in flight on a host: some clients are short of memory for buffers."""
-GAIN = 1.3
-"""Gain of four times the depth below which a larger depth is not tried."""
 DEFAULT_READ_AHEAD = 128 * 1024
 """Linux's default in bytes, for file systems that do not tell theirs."""
 
@@ -91,8 +90,8 @@ def probe_storage(
             probe = _probed(storage, manifest, counters, size, depth, comm)
             same.append(probe)
             before, rate = rate, probe.requests_per_second
-            if rate < GAIN * before:
-                break
+            if rate < FLAT * before:
+                break  # a larger depth would get no more
         # Files smaller than `size` give less: one mean, since the depths of a size are compared.
         mean = round(sum(probe.request_bytes for probe in same) / max(1, len(same)))
         found += [replace(probe, request_bytes=mean) for probe in same]
@@ -107,14 +106,15 @@ def _probed(
     after = counters()
     on_device = after.since(before).requests / reads.seconds if before and after else math.nan
     count, got = len(reads.times), reads.bytes
-    own = np.array([count, got, sum(reads.times), count / reads.seconds, on_device])
-    count, got, spent, rate, device_rate = comm.sum(own).tolist()
+    own = np.array([count, got, sum(reads.times), count / reads.seconds, on_device, reads.cores])
+    count, got, spent, rate, device_rate, cores = comm.sum(own).tolist()
     return Probe(
         request_bytes=round(got / max(1.0, count)),
         depth=depth * comm.size,
         requests_per_second=rate,
         latency_seconds=spent / max(1.0, count),
         device_requests_per_second=None if math.isnan(device_rate) else device_rate,
+        cores=cores / comm.size,
     )
 
 
@@ -126,6 +126,8 @@ class _Reads(NamedTuple):
     bytes: int
     seconds: float
     """Seconds from the begin of the first request to the end of the last one."""
+    cores: float
+    """CPU seconds of this process per second."""
 
 
 def _read(
@@ -136,7 +138,7 @@ def _read(
     times: list[float] = []
     sizes: list[int] = []
     failed: list[FeedrateError] = []
-    begin = time.monotonic()
+    begin, used = time.monotonic(), time.process_time()
 
     def read(number: int) -> None:
         draw, buffer, done = np.random.default_rng((seed, number)), aligned_buffer(size), 0
@@ -160,4 +162,5 @@ def _read(
         thread.join()
     if failed:
         raise failed[0]
-    return _Reads(times, sum(sizes), time.monotonic() - begin)
+    took = time.monotonic() - begin
+    return _Reads(times, sum(sizes), took, (time.process_time() - used) / took)

@@ -16,7 +16,7 @@ from emulator import live
 from emulator.analysis.knee import whole_accelerators
 from emulator.analysis.search import KneeSearch
 from emulator.config.storage import Place
-from emulator.dataset.manifest import open_dataset
+from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.errors import DatasetError, SpecError
 from emulator.record.out import RESULT, read_result
 from emulator.record.result import RunResult
@@ -24,7 +24,7 @@ from emulator.run.accelerator import MonotonicClock
 from emulator.run.comm import Comm
 from emulator.run.job import TrainingJob, mismatch
 from emulator.sweep.adaptive import Adaptive
-from emulator.sweep.asked_data import Question, grow, place_of_data, recipe_of, remove_data
+from emulator.sweep.asked_data import Data, Question, place_of_data, probe, recipe_of, remove_data
 from emulator.sweep.leader import Leader
 from emulator.sweep.ranks import measure
 from emulator.sweep.schedule import Halving, Schedule, fed_between
@@ -61,38 +61,62 @@ def ask(question: Question, comm: Comm) -> None:
     DatasetError, StorageError; Quiet where a rank has said the error.
     """
     end = time.monotonic() + question.seconds
-    where, recipe = place_of_data(question.place), ""
-    if where is question.place:
-        dataset = open_dataset(where)
-        if difference := mismatch(question.workload, dataset.manifest):
-            raise SpecError(
-                f"the dataset {where} is not the workload's: {difference}", "ask about an empty folder"
-            )
-        found = f"{counted(len(dataset.manifest.names), 'file')}, {show_bytes(dataset.manifest.total)}"
-        live.say(f"data: {found}, which is there")
-    else:
-        recipe = recipe_of(question.workload)
-        dataset = grow(where, recipe, question, end)
-    fits = dataset.manifest.samples // question.workload.loader.batch_size
-    largest = min(comm.size, question.up_to, fits)
-    if largest < 1:
-        raise DatasetError(
-            f"{where} has {dataset.manifest.samples} samples, fewer than a batch",
-            "ask about an empty folder, or one with more samples",
-        )
-    if largest < question.up_to:
-        why = "more ranks were not started" if largest == comm.size else "the data suffice for no more"
-        live.say(f"counts: up to {largest}, since {why}")
-    left = end - time.monotonic()
-    storage = _storage_knee(question, where, largest, left * _SWEEPING, comm)
+    where = place_of_data(question.place)
+    data = None if where is question.place else Data(where, recipe_of(question.workload), question)
+    ranks, depth = probe(data.dataset if data else _given(where, question), question)
+    if data and (question.force or not (question.out / STORAGE / RESULT).is_file()):
+        data.grow(ranks, end)
+    while True:
+        question = replace(question, force=question.force or _of_other_data(question.out, where))
+        largest = _largest(question, where, comm)
+        storage = _storage_knee(question, where, largest, depth, (end - time.monotonic()) * _SWEEPING, comm)
+        fed, _ = fed_between(storage.points, question.workload.training.au_threshold)
+        ranks *= 2  # the probe's process got less than the storage gives
+        known = fed < largest or largest == min(comm.size, question.up_to)
+        if known or data is None or not data.grow(ranks, end):
+            break
     if find_spec("torch") is None:
         live.say("PyTorch is not installed here: what trainings get is not measured")
     else:
         left = end - time.monotonic()
         _pytorch_counts(question, where, _fed(storage), left, comm)
     # After an error the data stay: the same command with the same --out goes on with them.
-    if recipe and not question.keep:
+    if data and not question.keep:
         remove_data(where)
+
+
+def _given(where: Place, question: Question) -> Dataset:
+    """Return the dataset that was asked about. Raises SpecError where it is not the workload's."""
+    dataset = open_dataset(where)
+    if difference := mismatch(question.workload, dataset.manifest):
+        raise SpecError(
+            f"the dataset {where} is not the workload's: {difference}", "ask about an empty folder"
+        )
+    found = f"{counted(len(dataset.manifest.names), 'file')}, {show_bytes(dataset.manifest.total)}"
+    live.say(f"data: {found}, which is there")
+    return dataset
+
+
+def _of_other_data(out: Path, where: Place) -> bool:
+    """True if a call that was interrupted left results from before the data grew."""
+    result = out / STORAGE
+    files = len(open_dataset(where).manifest.names)
+    return (result / RESULT).is_file() and read_result(result).dataset["files"] != files
+
+
+def _largest(question: Question, where: Place, comm: Comm) -> int:
+    """Return the largest count that there are ranks and data for. Raises DatasetError."""
+    samples = open_dataset(where).manifest.samples
+    largest = min(comm.size, question.up_to, samples // question.workload.loader.batch_size)
+    if largest < 1:
+        raise DatasetError(
+            f"{where} has {samples} samples, fewer than a batch",
+            "ask about an empty folder, or one with more samples",
+        )
+    if largest < question.up_to:
+        why = "more ranks were not started" if largest == comm.size else "the data suffice for no more"
+        live.say(f"counts: up to {largest}, since {why}")
+    return largest
 
 
 def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJob:
@@ -111,12 +135,22 @@ def _job(question: Question, where: Place, name: str, loader: str) -> TrainingJo
     )  # fmt: skip
 
 
-def _storage_knee(question: Question, where: Place, largest: int, seconds: float, comm: Comm) -> RunResult:
+def _storage_knee(
+    question: Question, where: Place, largest: int, depth: int, seconds: float, comm: Comm
+) -> RunResult:
+    """Look for the storage's knee with `depth` requests of each rank in flight."""
     job = _job(question, where, STORAGE, "direct")
+    if job.resume:
+        depth = read_result(job.out).workload["loader"]["workers"]
+    loader = replace(job.workload.loader, workers=depth)
+    job = replace(job, workload=replace(job.workload, loader=loader))
     search = KneeSearch(
         maximum=largest, threshold=job.workload.training.au_threshold, precision=0.05, max_runs=20
     )
-    live.say(f"storage: up to {counted(largest, 'rank')} of the direct loader, {show_seconds(seconds)}")
+    live.say(
+        f"storage: up to {counted(largest, 'rank')} of the direct loader with {counted(depth, 'request')} in "
+        f"flight each, {show_seconds(seconds)}"
+    )
     return _measured(job, Adaptive(search, MonotonicClock(), repeats=1, budget=seconds), comm)
 
 

@@ -11,7 +11,7 @@ from emulator import live
 from emulator.config.recipe import load_recipe
 from emulator.config.storage import ObjectURL, Place, StorageSpec
 from emulator.config.workload import Workload
-from emulator.dataset.manifest import Dataset, Manifest, open_dataset
+from emulator.dataset.manifest import Dataset, open_dataset
 from emulator.dataset.names import HIDDEN
 from emulator.dataset.owned import LOCK, look, removable, remove
 from emulator.dataset.plan import DatasetPlan
@@ -21,7 +21,6 @@ from emulator.run.comm import Comm
 from emulator.run.generate import Filling, generate
 from emulator.run.probe import read_rate
 from emulator.storage import open_store
-from emulator.storage.base import Store
 from emulator.units import counted, show_bytes, show_rate
 
 FOLDER = "feedrate-ask"
@@ -81,51 +80,73 @@ def recipe_of(workload: Workload) -> str:
     return workload.sample.recipe
 
 
-def grow(where: Place, recipe: str, question: Question, end: float) -> Dataset:
-    """Make data for few counts; then, by what writing and reading them showed, for as many as make sense.
+class Data:
+    """The data of a question whose place is no dataset yet.
 
-    `end` is the time of the monotonic clock at which the whole answer is due. Raises DatasetError,
-    StorageError.
+    Its methods raise DatasetError, StorageError.
     """
-    workload, store = question.workload, open_store(where)
-    # An interrupted call may have made more, or may have been making more.
-    holding = look(store)
-    before = max(
-        len(holding.dataset.manifest.names) if holding.dataset else 0,
-        holding.begun.files if holding.begun else 0,
-    )
-    files = max(_files(workload, min(FIRST_RANKS, question.up_to)), before)
-    plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
-    free = store.free()
-    live.say(f"data: {counted(plan.files, 'file')} like {recipe}'s to begin with, in {where}")
-    filled = generate(store, plan, Comm(), Filling())
-    assert filled is not None  # there is one rank
-    manifest = open_dataset(store).manifest
-    files = _files(workload, _largest(question, store, manifest))
-    size = manifest.total / len(manifest.names)
-    if filled.made.files:
-        seconds = max(0.0, end - time.monotonic()) * GENERATING
-        in_time = len(manifest.names) + int(seconds * filled.made.bytes_per_second / size)
-        if in_time < files:
-            live.say(f"data: time allows for {in_time} files, {files} would be needed")
-            files = in_time
-    if free is not None and files * size > FREE * free:
-        files = int(FREE * free / size)
-        live.say(f"data: the free space allows for {files} files")
-    if files > len(manifest.names):
-        ranks = files * workload.sample.samples_per_file // workload.loader.batch_size
-        live.say(f"data: {files} files, {show_bytes(files * size)}, for up to {counted(ranks, 'rank')}")
-        generate(store, replace(plan, files=files), Comm(), Filling())
-    return open_dataset(store)
+
+    def __init__(self, where: Place, recipe: str, question: Question) -> None:
+        self._question = question
+        self._store = open_store(where)
+        # An interrupted call may have made more, or may have been making more.
+        holding = look(self._store)
+        before = max(
+            len(holding.dataset.manifest.names) if holding.dataset else 0,
+            holding.begun.files if holding.begun else 0,
+        )
+        files = max(_files(question.workload, min(FIRST_RANKS, question.up_to)), before)
+        self._plan = DatasetPlan(recipe=load_recipe(recipe), seed=0, files=files)
+        self._rate = math.inf
+        self._free = self._store.free()
+        live.say(f"data: {counted(files, 'file')} like {recipe}'s to begin with, in {where}")
+        self._write(files)
+
+    def _write(self, files: int) -> None:
+        self._plan = replace(self._plan, files=files)
+        filled = generate(self._store, self._plan, Comm(), Filling())
+        assert filled is not None  # there is one rank
+        if filled.made.files:
+            self._rate = filled.made.bytes_per_second
+        self.dataset = open_dataset(self._store)
+
+    def grow(self, ranks: int, end: float) -> bool:
+        """Extend them for `ranks`, as far as time and space go; True if there are more than before.
+
+        `end` is the time of the monotonic clock at which the whole answer is due.
+        """
+        manifest, workload = self.dataset.manifest, self._question.workload
+        files, there = _files(workload, min(ranks, self._question.up_to)), len(manifest.names)
+        size = manifest.total / there
+        if math.isfinite(self._rate):
+            in_time = there + int(max(0.0, end - time.monotonic()) * GENERATING * self._rate / size)
+            if in_time < files:
+                live.say(f"data: time allows for {in_time} files, {files} would be needed")
+                files = in_time
+        if self._free is not None and files * size > FREE * self._free:
+            files = int(FREE * self._free / size)
+            live.say(f"data: the free space allows for {files} files")
+        if files <= there:
+            return False
+        fit = files * workload.sample.samples_per_file // workload.loader.batch_size
+        live.say(f"data: {files} files, {show_bytes(files * size)}, for up to {counted(fit, 'rank')}")
+        self._write(files)
+        return True
 
 
-def _largest(question: Question, store: Store, manifest: Manifest) -> int:
-    """The count up to which data make sense: somewhat more than the storage's rate would feed."""
-    storage, demand = store.for_ranks(direct=store.takes_direct(), cache="cold"), question.workload.demand
-    rate = read_rate(storage, manifest, PROBE_BYTES, PROBE_THREADS, PROBE_SECONDS)
+def probe(dataset: Dataset, question: Question) -> tuple[int, int]:
+    """The count up to which data make sense, and the requests that a rank should have in flight.
+
+    The count is somewhat more than the storage's rate would feed. Raises StorageError, DatasetError.
+    """
+    store, workload = dataset.store, question.workload
+    storage, demand = store.for_ranks(direct=store.takes_direct(), cache="cold"), workload.demand
+    rate = read_rate(storage, dataset.manifest, PROBE_BYTES, PROBE_THREADS, PROBE_SECONDS)
+    alone = read_rate(storage, dataset.manifest, workload.loader.block_bytes, 1, PROBE_SECONDS / 4)
     live.say(f"probe: {show_rate(rate)}, enough for {rate / demand:.3g} at {show_rate(demand)} each")
     knee = (question.storage.shaped_rate or rate) / demand
-    return min(question.up_to, max(FIRST_RANKS, math.ceil(ROOM * knee) + 1))
+    depth = min(PROBE_THREADS, math.ceil(ROOM * demand / alone))
+    return max(FIRST_RANKS, math.ceil(ROOM * knee) + 1), max(workload.loader.workers, depth)
 
 
 def _files(workload: Workload, ranks: int) -> int:
@@ -143,7 +164,7 @@ def remove_data(where: Place) -> None:
             found = removable(holding)
             for names, form in holding.claims():
                 remove(holding, found, folders_of(names, form))
-            store.delete([LOCK])
+        store.delete([LOCK])
         store.clear([HIDDEN])
         if isinstance(where, Path):
             where.rmdir()

@@ -118,3 +118,20 @@ def test_slow_answers_below_every_limit_are_the_storages_without_a_name():
     slowed = replace(found, bytes=found.bytes // 4, bytes_per_second=found.bytes_per_second / 4)
     reading = Reading(request_bytes=MIB, workers=2, read_ahead=False)
     assert storage_limit(slowed, model.probes(MIB), reading) is None
+
+
+def test_a_rate_that_grew_with_requests_in_flight_is_no_bandwidth():
+    """The probe has room for four requests of 4 MiB, as many as the point makes, and got as much."""
+    model = Model(latency=12e-3, bandwidth=4e9, iops=1e6)
+    probes = [one for one in model.probes(4 * MIB) if one.request_bytes * one.depth <= 16 * MIB]
+    reading = Reading(request_bytes=4 * MIB, workers=4, read_ahead=False)
+    bound = storage_limit(model.point(1, 4, 4 * MIB, 4e9), probes, reading)
+    assert bound.kind == "latency"
+
+
+@pytest.mark.parametrize(("cores", "kind"), [(0.3, "iops"), (0.98, "latency")])
+def test_requests_that_the_probes_process_had_no_time_to_make_are_no_limit_of_iops(cores, kind):
+    model = Model(latency=1e-3, bandwidth=1e10, iops=3000)
+    probes = [replace(one, cores=cores) for one in model.probes(128 * KIB)]
+    reading = Reading(request_bytes=128 * KIB, workers=3, read_ahead=True)
+    assert storage_limit(model.point(1, 3, 128 * KIB, 1e9), probes, reading).kind == kind

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import ROOT_AND_OVERSUBSCRIBED, feedrate
+from s3_server import s3_server
 
 from emulator.record.out import read_result
 
@@ -43,6 +44,16 @@ def test_an_existing_dataset_is_used_and_stays(tiny: Path, tmp_path: Path) -> No
     assert done.status == 10, done.err
     assert done.out.splitlines()[-1].startswith("--require 16: not met: ")
     assert sorted(path.name for path in tiny.rglob("*")) == before
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+def test_a_prefix_of_objects_is_left_empty(tmp_path: Path) -> None:
+    with s3_server() as server:
+        words = ("-w", "unet3d-tiny", "--up-to", 2, "--within", "25s", "--out", tmp_path / "out")
+        done = feedrate("ask", "s3://bucket/here", *words, **server.environment())
+        assert done.status == 0, done.err
+        assert "data: removed from s3://bucket/here" in done.out and not server.objects
 
 
 @pytest.mark.long
