@@ -148,6 +148,19 @@ def test_an_iterable_dataset_that_jumps_within_its_file_is_random():
     assert pattern(in_file(20), 40, iterable).access.pattern == "random"
 
 
+def test_samples_in_a_shuffle_buffer_are_samples():
+    """Two files of 100 samples were read for 100 that were delivered: the others are in the buffer."""
+    size = 100 * 50_000
+    reads = replace(whole(2, size), requests=pieces(10_000, 1000))
+    iterable = Settings(batch_size=4, workers=2, prefetch_factor=2, sampler="iterable", iterable=True)
+    loader = replace(seen(reads, 100, iterable), batch_call_bytes=200_000.0)
+    found = pattern_of(loader, [loader])
+    assert (found.samples_per_file, found.sample_bytes, found.files) == (100, 50_000, 2)
+    assert any("into a buffer" in line for line in found.told)
+    loader = replace(loader, batch_call_bytes=400_000.0)
+    assert pattern_of(loader, [loader]).samples_per_file == 50
+
+
 def test_windows_that_overlap_keep_the_bytes_of_a_step():
     """As of tokens: nearly as many samples as bytes, and each reads 64 KiB."""
     found = pattern(in_file(20), 40, replace(SHUFFLED, dataset_length=100 * 65536 - 65536))

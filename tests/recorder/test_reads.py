@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,17 @@ def test_moves_back_are_counted_among_large_reads_alone(order, index):
     seen = found.seen("", {}, False)
     assert seen.backward == sum(b < a for a, b in pairwise(order))
     assert (seen.followed_files, seen.followed_bytes) == (1, seen.bytes)
+
+
+@pytest.mark.parametrize(("footer", "times"), [(65536, 1), (0, 1), (0, 5)])
+def test_a_footer_that_is_read_at_each_visit_is_an_index_and_samples_of_each_epoch_are_not(footer, times):
+    found = Reduction()
+    found.known(b"/data/one", 2**21)
+    for place in list(range(20)) * times:
+        if footer:
+            found.read("", 1, 3, b"/data/one", 2**20, footer, 0.0)
+        found.read("", 1, 3, b"/data/one", 40960 * place, 32768, 0.0)
+    assert found.seen("", {}, False).index_bytes == 20 * footer
 
 
 def test_reads_past_the_page_cache_are_told_apart_in_children_too(tmp_path):

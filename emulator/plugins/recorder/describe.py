@@ -49,7 +49,6 @@ def main_loader(observation: Observation) -> Loader | None:
     for other in alike[1:]:
         reads = reads.plus(other.reads)
     first = alike[0]
-    stored = [one.stored for one in alike if one.stored is not None]
     return replace(
         first,
         epochs=max(one.epochs for one in alike),
@@ -62,10 +61,16 @@ def main_loader(observation: Observation) -> Loader | None:
         else 1.0,
         step_cpu_seconds=sum(one.step_cpu_seconds for one in alike) / len(alike),
         batch_cpu_seconds=sum(one.batch_cpu_seconds for one in alike) / len(alike),
+        batch_call_bytes=_mean([one.batch_call_bytes for one in alike]),
         batch_storage_bytes=fmean(one.batch_storage_bytes for one in alike),
-        stored=fmean(stored) if stored else None,
+        stored=_mean([one.stored for one in alike]),
         reads=reads,
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def reading_seconds(loader: Loader) -> float | None:

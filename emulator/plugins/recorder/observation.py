@@ -74,6 +74,8 @@ class Loader:
     """Median CPU seconds of the training process per step, untraced if enough steps were; 0: not known."""
     batch_cpu_seconds: float = 0.0
     """Mean CPU seconds of the workers per batch, untraced if batches came after tracing."""
+    batch_call_bytes: float | None = None
+    """Mean bytes that read(2) and the like returned per batch, untraced; None: not known."""
     batch_storage_bytes: float = 0.0
     """Mean bytes from storage per batch, untraced if batches came after tracing."""
     stored: float | None = None

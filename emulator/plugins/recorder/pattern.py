@@ -20,12 +20,16 @@ WHOLE = 0.95
 """A file counts as read whole from this share of its bytes on."""
 OWN_BYTES = 20e6
 """Most bytes that a worker process reads for itself: PyTorch's libraries."""
+_OWN_INDEX = 0.02
+"""Least share of the bytes in indexes that is worth a sentence."""
 _MOST_PIECES = 4096
 _MOST_BLOCK = 16 * 2**20
 _SIGMAS = 3.0
 """Standard deviations from a random order at which reads count as ordered."""
 _IN_ORDER = 0.2
 """Reads are in order if they go back at most this share as often as random ones would."""
+_FILLED = 1.05
+"""Bytes of the first batches, relative to later ones, above which they filled a shuffle buffer."""
 _PAGE = 4096
 _TOUCHED = 0.8
 """Bytes from storage per byte of the samples, at least, where a job touches all of a mapped sample."""
@@ -103,7 +107,8 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
 
     Raises SpecError if the evidence is too thin.
     """
-    amount, demand = amount_of(loader), demand_of(loader, alike)
+    amount = amount_of(loader)
+    demand = demand_of(loader, alike, amount)
     each = sample_bytes_read(loader, amount, demand)
     order = order_of(loader, amount, demand)
     layout = layout_of(loader, alike, demand, amount, order)
@@ -141,6 +146,17 @@ def pattern_of(loader: Loader, alike: Sequence[Loader]) -> Pattern:
             f"files are mapped into memory: {loader.reads.faults} page faults brought "
             f"{show_bytes(amount.total)}; the replay maps them, too, and reads {show_bytes(each)} for a "
             "sample, its share of them"
+        )
+    filled = _fill(loader, amount)
+    if filled > 1:
+        told.append(
+            f"at first the job read {filled:.3g} times the bytes of a batch, into a buffer; the replay does "
+            "not"
+        )
+    if loader.reads.index_bytes > _OWN_INDEX * loader.reads.bytes:
+        told.append(
+            f"{loader.reads.index_bytes / loader.reads.bytes:.0%} of the bytes are indexes or footers, read "
+            "again and again: the page cache has them, and the replay leaves them out"
         )
     if overlap > 1 / WHOLE and layout.samples_per_file == 1 and not loader.reads.sizes_only:
         told.append(f"the job reads a sample's bytes {overlap:.3g} times; the replay reads them once")
@@ -195,7 +211,7 @@ def amount_of(loader: Loader) -> Amount:
         visit = max(1.0, reads.visit_size / max(1, reads.visits))
         return Amount(total=reads.visit_size, run=visit, request=visit, mapped=False)
     run, request = reads.runs.typical(), reads.requests.typical()
-    return Amount(total=reads.bytes, run=run, request=request, mapped=False)
+    return Amount(total=reads.bytes - reads.index_bytes, run=run, request=request, mapped=False)
 
 
 def _share_of_a_map(loader: Loader) -> float:
@@ -216,7 +232,7 @@ def _share_of_a_map(loader: Loader) -> float:
     return share
 
 
-def demand_of(loader: Loader, alike: Sequence[Loader]) -> Demand:
+def demand_of(loader: Loader, alike: Sequence[Loader], amount: Amount) -> Demand:
     """Rule 2: the samples that the reads were for.
 
     Needs batches with a first dimension, or a batch size. Each rank draws its own samples, so different ones
@@ -224,7 +240,8 @@ def demand_of(loader: Loader, alike: Sequence[Loader]) -> Demand:
     """
     length = max(0, loader.settings.dataset_length)
     different = max(1.0, sum(min(_samples(one), length or math.inf) for one in alike))
-    return Demand(samples=_samples(loader), different=different, length=length)
+    filled = _fill(loader, amount)
+    return Demand(samples=filled * _samples(loader), different=filled * different, length=length)
 
 
 def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
@@ -240,6 +257,15 @@ def sample_bytes_read(loader: Loader, amount: Amount, demand: Demand) -> float:
     runs = math.ceil(0.98 * least / amount.run) if amount.run else 0
     fits = runs and runs * amount.run <= 1.02 * most
     return runs * amount.run if fits else (least + most) / 2
+
+
+def _fill(loader: Loader, amount: Amount) -> float:
+    """Return the samples read per sample delivered, above 1 while the shuffle buffer of a dataset filled."""
+    later, batches = loader.batch_call_bytes, loader.steps * loader.share_read * loader.ahead
+    if not (loader.settings.iterable and later and batches) or loader.reads.sizes_only:
+        return 1.0
+    filled = amount.total / batches / later
+    return filled if filled > _FILLED else 1.0
 
 
 Order = Literal["sequential", "random", "partly"]

@@ -31,6 +31,8 @@ _MOST_PAGES = 2**20
 """Most pages of mapped files of a group that are looked up in the page cache."""
 _MOST_RUNS = 2**18
 """Most runs of a group whose places are kept, 32 bytes each."""
+_INDEX = 3
+"""A place that is read so many times as often as the median place of its file is an index, not a sample."""
 _LATEST = 32
 """Most recent opens of a process that are searched for the file of a duplicated descriptor."""
 _QUANTILES = 257
@@ -151,6 +153,8 @@ class Reads:
     """Bytes of the runs whose offsets were kept."""
     backward: int = 0
     """Number of large runs that began at a lower offset than the last one of the same process and file."""
+    index_bytes: int = 0
+    """Bytes, included in `bytes`, of places that are read again and again, as footers and indexes are."""
     direct: int = 0
     """Bytes, included in `bytes`, that were read with O_DIRECT, past the page cache."""
     mapped: int = 0
@@ -172,8 +176,8 @@ class Reads:
 
     def __post_init__(self) -> None:
         at_least(0, self, "files", "files_bytes", "opens", "visits", "visit_bytes", "visit_size", "bytes")
-        at_least(0, self, "direct", "mapped", "call_bytes", "storage_bytes", "faults", "readahead")
-        at_least(0, self, "call_seconds", "followed_files", "followed_bytes", "backward")
+        at_least(0, self, "index_bytes", "direct", "mapped", "call_bytes", "storage_bytes", "faults")
+        at_least(0, self, "readahead", "call_seconds", "followed_files", "followed_bytes", "backward")
 
     def plus(self, other: Reads) -> Reads:
         """Return the sum over two ranks. A file that both read counts twice, because names are not kept."""
@@ -450,6 +454,7 @@ class Reduction:
             followed_files=followed_files,
             followed_bytes=followed_bytes,
             backward=backward,
+            index_bytes=_index_bytes(group.places),
             resident=group.resident / group.pages if group.pages else 0.0,
             call_bytes=usage.get("calls"),
             storage_bytes=usage.get("storage"),
@@ -489,6 +494,18 @@ def _followed(places: array[int], typical: float) -> tuple[int, int, int]:
     back = same & (by_file[1:, 2] < by_file[:-1, 2])
     pairs = len(by_file) - int(same.sum())
     return pairs, int(runs[:, 3].sum()), int(back.sum())
+
+
+def _index_bytes(places: array[int]) -> int:
+    """Return the bytes of the runs at places that are read much more often than others of their file."""
+    runs = np.array(places, np.int64).reshape(-1, 4)
+    where, which, counts = np.unique(runs[:, 1:3], axis=0, return_inverse=True, return_counts=True)
+    if not len(where):
+        return 0
+    often = np.zeros(len(where), bool)
+    for mine in np.split(np.arange(len(where)), np.flatnonzero(np.diff(where[:, 0])) + 1):
+        often[mine] = counts[mine] >= _INDEX * np.median(counts[mine])
+    return int(runs[often[which.ravel()], 3].sum())
 
 
 def _in_memory(path: bytes, size: int) -> tuple[int, int]:

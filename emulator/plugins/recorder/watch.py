@@ -229,6 +229,7 @@ class Watch:
                 batch_cpu_seconds=free.get("ticks", 0) / made / os.sysconf("SC_CLK_TCK")
                 if settings.workers
                 else 0.0,
+                batch_call_bytes=free.get("calls", 0) / made if batches > asked else None,
                 batch_storage_bytes=free.get("storage", 0) / made if made else 0.0,
                 stored=free["storage"] / max(1, free["calls"])
                 if {"storage", "calls"} <= free.keys()
