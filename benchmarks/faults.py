@@ -180,7 +180,7 @@ def cell(launcher: str, hosts: int, fault: str, folder: Path) -> tuple[str, ...]
         run.kill()
     said = [line.partition("feedrate: error: ")[2].strip() for line in errors if "feedrate: error:" in line]
     told = f"{len(said)}: {said[0][:150]}" if said else "nothing"
-    theirs = re.search(r"[^\n]*(on signal|EXIT STRING|srun: error)[^\n]*", "".join(errors))
+    theirs = re.search(r"[^\n]*(noticed that process rank|EXIT STRING|srun: error)[^\n]*", "".join(errors))
     if not said and theirs:
         told = f"the launcher: {theirs[0].strip()[:150]}"
     status = "hangs" if ended is None else str(ended)
@@ -226,7 +226,8 @@ def started(launcher: str, hosts: int, fault: str, folder: Path, command: list[s
         environment |= {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(MPICH / "lib"), "FI_PROVIDER": "tcp"}
         environment |= {"FI_TCP_IFACE": "eth0"}
     else:
-        command = ["srun", "--mpi=pmix", f"-N{hosts}", f"-n{hosts}", *command]
+        rank = f'exec {AGENT} "$(hostname)" {shlex.quote(shlex.join(command))}'  # with the host's mounts
+        command = ["srun", "--mpi=pmix", f"-N{hosts}", f"-n{hosts}", "bash", "-c", rank]
     return subprocess.Popen(
         namespaces.on(1, shlex.join(command)), env=environment, text=True, errors="replace",
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,

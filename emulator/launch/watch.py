@@ -210,12 +210,12 @@ def watch_worker(hung: Callable[[StorageError], object]) -> None:
     Watchdog(storage_timeout(sys.argv[1:]), hung, end_with_rank)
 
 
-def end_rank(rank: int, error: FeedrateError, *, witness: bool = False) -> None:
+def end_rank(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bool = False) -> None:
     """Report `error`, and end this process, rank `rank`, and through MPI all others. From any thread.
 
-    `witness`: the error is another rank's, which cannot report it.
+    `witness`: the error is another rank's, which cannot report it. `aloud`: print it in any case.
     """
-    say_why(rank, error, witness=witness)
+    say_why(rank, error, witness=witness, aloud=aloud)
     end_launcher()
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:
@@ -224,13 +224,16 @@ def end_rank(rank: int, error: FeedrateError, *, witness: bool = False) -> None:
     os._exit(error.exit_code)
 
 
-def say_why(rank: int, error: FeedrateError, *, witness: bool = False) -> None:
-    """Report why rank `rank`, this process, ends, unless another rank has ended the run before."""
+def say_why(rank: int, error: FeedrateError, *, witness: bool = False, aloud: bool = False) -> None:
+    """Report why rank `rank`, this process, ends, unless another rank has ended the run before.
+
+    With `aloud` print it even then.
+    """
     line = str(error) if witness else f"rank {rank} on {socket.gethostname()}: {error}"
     first = [end_with(line)]
     for action in _before_end:
         briefly(partial(lambda action: first.append(action(line)), action), 1.0)
-    if all(first):
+    if aloud or all(first):
         write_stderr(f"feedrate: error: {line}")
 
 

@@ -94,14 +94,14 @@ class _Peer:
         try:
             self.link.sendall(message)
         except OSError as error:
-            raise LostHost(self.name, error) from None
+            raise LostHost(self, error) from None
 
     def receive(self, size: int) -> bytes:
         """Wait for `size` bytes. Raises LostHost."""
         try:
             return receive(self.link, size)
         except OSError as error:
-            raise LostHost(self.name, error) from None
+            raise LostHost(self, error) from None
 
 
 def _prepare(link: socket.socket) -> None:
@@ -120,12 +120,13 @@ def _prepare(link: socket.socket) -> None:
 class LostHost(RankError):
     """The connection to a host of the tree is lost."""
 
-    def __init__(self, host: str, error: OSError) -> None:
+    def __init__(self, host: _Peer, error: OSError) -> None:
+        self.number = host.number
         self.silent = error.errno in (ETIMEDOUT, EHOSTUNREACH, ENETUNREACH)
         """True if host or network do not answer; False if a process ended there, which may have said why."""
         said = error.strerror or str(error)
         hint = "the network between hosts, or the host" if self.silent else "its first rank has ended"
-        super().__init__(f"lost the connection to {host} ({said})", hint)
+        super().__init__(f"lost the connection to {host.name} ({said})", hint)
 
 
 class HostLinks(Closing):
@@ -156,8 +157,9 @@ class HostLinks(Closing):
         except LostHost as error:
             if self._guard:
                 self._guard.stop()
-                if not error.silent:
-                    time.sleep(_GRACE_SECONDS)
+                if error.silent:
+                    self._guard.end(error)
+                time.sleep(_GRACE_SECONDS)
             raise
 
     def _meet(self, last: float, hosts: int) -> float:
@@ -179,7 +181,7 @@ class HostLinks(Closing):
         So is one that is silent for `timeout` seconds.
         """
         peers = [peer for peer in (self._above, *self._below) if peer is not None]
-        self._guard = _Guard(rank, peers, timeout)
+        self._guard = _Guard(rank, self.number, peers, timeout)
 
     def close(self) -> None:
         """Close the sockets; a second call does nothing."""
@@ -193,8 +195,8 @@ class HostLinks(Closing):
 class _Guard:
     """A thread that ends its rank when a peer is lost or silent: the rank may be in a read for minutes."""
 
-    def __init__(self, rank: int, peers: Sequence[_Peer], timeout: float) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, number: int, peers: Sequence[_Peer], timeout: float) -> None:
+        self._rank, self._number = rank, number
         self._timeout = timeout + _PATIENCE_SECONDS
         self._peers = {one.fileno(): peer for peer in peers for one in (peer.link, peer.life)}
         self._heard = {peer.life.fileno(): time.monotonic() for peer in peers}
@@ -249,9 +251,14 @@ class _Guard:
     def _lost(self, peer: _Peer) -> None:
         code = peer.link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         code = code or peer.life.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        error = LostHost(peer.name, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
+        error = LostHost(peer, OSError(code, os.strerror(code)) if code else OSError(0, "it ended"))
         if error.silent or not readable([self._stopped], _GRACE_SECONDS):
-            end_rank(self._rank, error)
+            self.end(error)
+
+    def end(self, error: LostHost) -> None:
+        """End this rank, and so all."""
+        # A host that is cut off may be the first to give a reason, and nobody sees what it prints.
+        end_rank(self._rank, error, aloud=error.silent and error.number > self._number)
 
     def stop(self) -> None:
         """Stop watching; a second call does nothing."""

@@ -17,7 +17,8 @@ up)
     on() { unshare --uts bash -c "hostname $1 && exec $2"; }
     if [ -n "${FEEDRATE_LAB:-}" ]; then
         name=$FEEDRATE_LAB host=${FEEDRATE_LAB}1 address=10.78.0.1 addresses="10.78.0.[1-$3]" ports=27101
-        on() { "/run/$FEEDRATE_LAB/agent" "$1" "$2"; }
+        # Not by the agent: its /sys has no cgroups.
+        on() { nsenter --net="/run/netns/$1" --uts="/run/$FEEDRATE_LAB/uts-$1" $2; }
     fi
     mkdir -p "$dir"/{spool,state,log,tmp}
     chmod 755 "$dir"
@@ -58,7 +59,7 @@ CONF
     on "$host" slurmctld
     for i in $(seq "$nodes"); do on "$name$i" "slurmd -N $name$i"; done
     for _ in $(seq 100); do
-        sinfo -h -o %t 2>/dev/null | grep -qx idle && exit
+        on "$host" "sinfo -h -o %t" 2>/dev/null | grep -qx idle && exit
         sleep 0.2
     done
     echo "no node of this Slurm became idle; see $dir/log" >&2
