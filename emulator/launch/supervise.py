@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -116,14 +117,19 @@ def _supervise(
 
     `ends`: a signal tells it to end.
     """
-    told_to_end = False
+    told_to_end, before = False, time.monotonic()
     while True:
-        found = signal.sigtimedwait(handled, 0.25)
+        # Python's sigtimedwait, stopped and continued while it waits, returns a signal that nobody sent.
+        select.select([beats] if heard.open else [], [], [], 0.25 if heard.open else 0.02)
+        found = signal.sigtimedwait(handled, 0)
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             heard.listen(beats, heard.last, prolong=False)
             return status
         now = time.monotonic()
+        if now - before > timeout / 2:
+            heard.last = now  # this process was stopped or got no core: the child may have been, too
+        before = now
         if found is not None and found.si_signo != signal.SIGCHLD:
             if found.si_code != _SI_KERNEL:  # the terminal has sent it to the child, too
                 os.kill(child, found.si_signo)
@@ -158,6 +164,8 @@ class _Heard:
         """Time of the last sign of life, in seconds of time.monotonic."""
         self.alive = False
         """True after the first heartbeat."""
+        self.open = True
+        """False once the pipe's other end is closed."""
         self.status: int | None = None
         """Exit status of the command; None while it works."""
 
@@ -166,6 +174,7 @@ class _Heard:
         word = b""
         with suppress(BlockingIOError):
             word = os.read(pipe, 4096)
+            self.open = bool(word)
         before, _, status = word.partition(_STATUS)
         self.alive = self.alive or bool(word)
         if status:

@@ -99,3 +99,23 @@ def test_the_scratch_folder_of_a_killed_process_goes_with_the_programs_that_use_
     while Path(folder).exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(folder).exists()
+
+
+def test_a_command_that_was_stopped_as_a_whole_goes_on():
+    """Its supervisor, stopped a little later, has read every heartbeat, and finds none when it runs again."""
+    script = (
+        "import os, time\nfrom emulator.launch.supervise import supervised\nsupervised(1.0)\n"
+        "print(os.getpid(), flush=True)\ntime.sleep(3)\nprint('over')\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        time.sleep(1)
+        os.kill(child, signal.SIGSTOP)
+        time.sleep(1)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.stdout.read() == "over\n"
+    assert process.returncode == 0

@@ -1,6 +1,6 @@
 """Measures how runs over several hosts end under faults. As root, on network-namespace hosts (tests/lab).
 
-    python benchmarks/faults.py --launcher mpirun [--hosts 3,5,12] [--faults stop,kill] [--out FILE]
+    python benchmarks/lost_hosts.py --launcher mpirun [--hosts 3,5,12] [--faults stop,kill] [--out FILE]
 
 Each row is one `feedrate run` with a barrier after each step and --storage-timeout 6s, one rank a host,
 started by `mpirun` (Open MPI), `mpiexec` (MPICH), `srun` (Slurm), or by `feedrate` itself, which puts as many
