@@ -1,4 +1,4 @@
-"""Files that are done: by many threads, counted over threads and processes, shown once in a while."""
+"""Work on the files of a dataset with many threads, count what is done, and show it meanwhile."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ READERS = 16
 
 Value = TypeVar("Value")
 _TOGETHER = 64
-"""Indices of a task, at most: handing one to a thread takes as long as a small file."""
+"""Most indices of a task. Handing one to a thread takes as long as a small file."""
 _AHEAD = 1024
-"""Tasks that wait for a thread, at most: each takes a kilobyte or two."""
+"""Most tasks that wait for a thread; each takes a kilobyte or two."""
 _ALONE = 16
-"""Tasks of one thread, after which it is asked again whether others would help."""
+"""Tasks that the calling thread does alone before it measures again whether threads would help."""
 _QUICK_SECONDS = 2e-4
-"""Work that takes less and is not waiting for storage is mostly Python: threads would contend for the GIL.
+"""Seconds of a task below which threads contend for the GIL, unless it waits for storage.
+
 Cached files of 512 bytes took 64 us each with one thread, 190 us with two."""
 
 
@@ -91,14 +92,14 @@ class DoneCount:
         self._read = {name: whole_records(size) for name, size in self._found()}
 
     def _found(self) -> list[tuple[str, int]]:
-        """Name and bytes of each journal that is watched."""
+        """Return name and bytes of each journal that is watched."""
         if self._store is None or not self._journals:
             return []
         found = [(entry.name, entry.size) for entry in self._store.entries(JOURNALS)]
         return [pair for pair in found if pair[0].startswith(self._journals)]
 
     def now(self) -> tuple[int, int]:
-        """(files, bytes) so far; what cannot be read counts later."""
+        """Return files and bytes so far; what cannot be read counts later."""
         with self._reading, suppress(DatasetError, StorageError):
             for name, size in self._found():
                 at, end = self._read.get(name, 0), whole_records(size)

@@ -25,17 +25,17 @@ from emulator.units import show_rate, show_seconds
 
 
 def computes(point: Point) -> bool:
-    """True unless the step time is 0, which leaves no ideal rate, no AU and no X/X_ideal."""
+    """Return False for a step time of 0, with which there is no ideal rate, no AU and no X/X_ideal."""
     return math.isfinite(point.ideal_samples_per_second) and point.ideal_samples_per_second > 0
 
 
 def by_ranks(result: RunResult) -> list[Point]:
-    """The points that can be drawn, by rank count."""
+    """Return the points with ranks, by rank count."""
     return sorted((point for point in result.points if point.ranks > 0), key=lambda point: point.ranks)
 
 
 def mean_demand(points: Sequence[Point]) -> float | None:
-    """Bytes/s that one process asks for, of the points that the knee is made from; None without compute."""
+    """Return the bytes/s that one process asks for, from the points of the knee; None without compute."""
     known = [point for point in points if computes(point) and point.ranks and point.samples and point.bytes]
     return asked(usable(known) or known) if known else None
 
@@ -43,7 +43,7 @@ def mean_demand(points: Sequence[Point]) -> float | None:
 def measured(
     points: Sequence[Point], value: Callable[[Point], float], *, by_limit: bool = False
 ) -> tuple[fig.Dot, ...]:
-    """`value` of each point against its rank count; `by_limit` in the colour of what limits the point."""
+    """Return `value` of each point against its rank count; `by_limit`: in the colour of its limit."""
     used = usable(points)
     return tuple(
         fig.Dot(
@@ -88,7 +88,7 @@ class StorageLimit:
 
 
 def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Figure | None:
-    """Bytes/s of all processes, with their demand, the knee, what limits each point, and `limits`."""
+    """Draw bytes/s of all processes, with their demand, the knee, the limit of each point, and `limits`."""
     points, demand = by_ranks(result), mean_demand(by_ranks(result))
     if not points:
         return None
@@ -136,12 +136,12 @@ def throughput(result: RunResult, limits: Sequence[StorageLimit] = ()) -> fig.Fi
 
 
 def _limit_key(kind: BoundKind) -> str:
-    """Name the limit of a point for the legend: that compute is the limit is what one wants."""
+    """Return the name of a limit for the legend. Compute is the limit of accelerators that are fed."""
     return "fed: limited by compute" if kind == "compute" else f"limited by {LIMIT_NAMES[kind]}"
 
 
 def knee_line(result: RunResult) -> tuple[fig.VerticalLine, ...]:
-    """The knee as a line with its number and its interval as a band, or between which counts it lies."""
+    """Draw the knee as a line with its number and its interval, or the counts between which it lies."""
     knee = result.knee
     if knee is None:
         return ()
@@ -160,7 +160,7 @@ def knee_line(result: RunResult) -> tuple[fig.VerticalLine, ...]:
 
 
 def fitted(result: RunResult) -> list[tuple[float, float, float, float]]:
-    """The curve that the knee was read from: ranks, and bytes/s of one process, low, middle and high (95 %).
+    """Return the curve of the knee: ranks, and bytes/s of one process, low, middle and high (95 %).
 
     From the same posterior and the same points as the knee. [] without an interval of the knee: then nothing
     was fitted; and where no curve fits the runs, so that the knee is a bare crossing between two counts.
@@ -194,7 +194,7 @@ def _band(
     threshold: float,
     counts: tuple[float, ...],
 ) -> tuple[tuple[float, float, float], ...]:
-    """Quantiles of the fitted efficiency at each count; kept, since several figures draw the same."""
+    """Return quantiles of the fitted efficiency at each count. Cached: several figures draw the same."""
     found = posterior(ranks, efficiency, threshold, max(ranks), slack)
     if not found.curved:
         return ()
@@ -203,7 +203,7 @@ def _band(
 
 
 def utilisation(result: RunResult) -> fig.Figure | None:
-    """Accelerator utilisation and X/X_ideal in percent against the process count, with the threshold."""
+    """Draw accelerator utilisation and X/X_ideal against the process count, with the threshold."""
     points = [point for point in by_ranks(result) if computes(point)]
     if not points:
         return None
@@ -230,11 +230,11 @@ def utilisation(result: RunResult) -> fig.Figure | None:
 
 
 MOST_LINES = 8
-"""Process counts whose course is drawn."""
+"""Most process counts whose throughput over time is drawn."""
 
 
 def over_time(result: RunResult) -> fig.Figure | None:
-    """Bytes/s of all processes over the time of each count's last point, the first steps left out."""
+    """Draw bytes/s of all processes over the time of each count's last point, without the first steps."""
     courses = {point.ranks: point.course for point in by_ranks(result) if point.course}
     series = list(courses.items())
     if len(series) > MOST_LINES:
@@ -266,7 +266,7 @@ def over_time(result: RunResult) -> fig.Figure | None:
 
 
 def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[fig.Figure, ...]:
-    """The rates of networks and devices, and the busiest host's CPU, second by second over all runs.
+    """Draw the rates of networks and devices, and the busiest host's CPU, second by second over all runs.
 
     `rows` are those of OUT/hosts.parquet. Nothing for less than two seconds.
     """
@@ -324,7 +324,7 @@ def hosts_over_time(result: RunResult, rows: HostRows) -> tuple[fig.Figure, ...]
 
 
 def _of_some(result: RunResult) -> str:
-    """Caption for figures of steps: says that they are some processes' alone, where they are."""
+    """Return what a caption has to say where the step log has the steps of some processes only."""
     return "".join(f" {flag.sentence}" for flag in result.flags if flag.name == "step-log")
 
 
@@ -369,7 +369,7 @@ PERCENTILES = {50.0: "#4f83cc", 90.0: "#0f8a6d", 99.0: "#e07b39", 99.9: "#a23b72
 
 
 def latency(result: RunResult) -> fig.Figure | None:
-    """Percentiles of the latency of read requests against the process count."""
+    """Draw percentiles of the latency of read requests against the process count."""
     found = [(point.ranks, seconds) for point, seconds in with_latency(result) if point.ranks > 0]
     series = [
         fig.Series(
@@ -400,14 +400,14 @@ def latency(result: RunResult) -> fig.Figure | None:
 
 
 def with_latency(result: RunResult) -> list[tuple[Point, tuple[float, ...]]]:
-    """The points that have a histogram of read latency, by rank count, with their percentiles in seconds."""
+    """Return the points with a histogram of read latency, by rank count, and their percentiles in seconds."""
     ordered = sorted(result.points, key=lambda point: point.ranks)
     found = [(point, _with_maximum(point)) for point in ordered]
     return [(point, seconds) for point, seconds in found if seconds]
 
 
 def _with_maximum(point: Point) -> tuple[float, ...]:
-    """The percentiles with the longest request itself, where it is known, in place of its bucket's edge."""
+    """Return the percentiles; the last one is the longest request itself where that was measured."""
     seconds = percentiles(point.read_latency)
     longest = point.read_latency_max
     if not seconds or longest is None:
@@ -416,7 +416,7 @@ def _with_maximum(point: Point) -> tuple[float, ...]:
 
 
 def percentiles(histogram: Mapping[str, int]) -> tuple[float, ...]:
-    """Seconds at or below which each of the PERCENTILES of the requests ended; () without requests.
+    """Return the seconds within which each of the PERCENTILES of the requests ended; () without requests.
 
     `histogram` maps the upper edge of a bucket in microseconds to requests. The answer is the upper edge
     of the bucket that the percentile falls into, so it never flatters.
@@ -439,4 +439,4 @@ def _edge(name: str) -> float:
 
 
 FIGURES = (throughput, utilisation, step_time, over_time, latency)
-"""In the order of a page."""
+"""Figures in the order of a page."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic_results import EXAMPLES, flagged_sweep, long_names_sweep, multi_host_sweep, plain_sweep
 
-from emulator.plugins.page.compare import Comparison, compare, shared
+from emulator.plugins.page.compare import Comparison, compare, figures, shared
 from emulator.plugins.page.reference import load_reference, load_references
 from emulator.record.result import RunResult
 from emulator.report.drawing import NARROW, WIDE, chart, svg, write_picture
@@ -114,8 +114,8 @@ def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
 
 @pytest.mark.long
 def test_every_plot_of_a_comparison_carries_the_marks() -> None:
-    assert len(two().figures) == 4
-    for figure in two().figures:
+    assert len(figures(two())) == 4
+    for figure in figures(two()):
         for size in (WIDE, NARROW):
             drawing = svg(figure, size)
             assert "emulated storage" in drawing
@@ -124,7 +124,7 @@ def test_every_plot_of_a_comparison_carries_the_marks() -> None:
 
 
 def test_the_charts_are_valid_vega_lite() -> None:
-    for figure in two().figures:
+    for figure in figures(two()):
         assert chart(figure, WIDE).to_dict(validate=True)["width"] == WIDE.width
 
 
@@ -136,7 +136,7 @@ def test_the_page_needs_nothing_from_outside_and_escapes_names() -> None:
 
 
 def test_a_comparison_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
-    nothing = compare([("a", EXAMPLES["empty"]())]).figures
+    nothing = figures(compare([("a", EXAMPLES["empty"]())]))
     assert nothing == ()
     write_picture(nothing, tmp_path / "a.svg", "svg", "Comparison")
     assert "Nothing was measured." in (tmp_path / "a.svg").read_text()

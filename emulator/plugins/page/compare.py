@@ -129,11 +129,6 @@ class Comparison(Document):
             found.append(Text("\nNot comparable without thinking", "bold yellow"))
         return [*found, *(Text(f"- {caution}") for caution in self.cautions)]
 
-    @property
-    def figures(self) -> tuple[fig.Figure, ...]:
-        """Return figures with a line for every result and squares for published rows, on the same axes."""
-        return figures(self)
-
     def as_plain(self) -> dict[str, Any]:
         """Return each result's answer and knee, the tables, moves and cautions, for programs."""
         return {
@@ -153,7 +148,7 @@ class Comparison(Document):
         }
 
     def html(self) -> str:
-        drawn, differ = self.figures, self.differences
+        drawn, differ = figures(self), self.differences
         plots = plotted(drawn, drawn[0] if drawn else None)
         return render(
             "compare.html",
@@ -180,12 +175,14 @@ class Comparison(Document):
         return _entries("", self.measured)
 
     def draw(self, path: Path, form: str) -> None:
-        write_picture(self.figures, path, form, "Comparison")
+        write_picture(figures(self), path, form, "Comparison")
 
 
 def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
-    """The labels where all results have one of their own, else as few last parts of each path as tell them
-    apart; numbered where even whole paths are the same."""
+    """Return a name for each result: its label where every result has one of its own.
+
+    Else as few last parts of each path as tell them apart, or numbered paths where even whole ones are equal.
+    """
     if all(labels) and labels and len(set(labels)) == len(paths):
         return list(labels)
     parts = [path.resolve().parts for path in paths]
@@ -197,7 +194,7 @@ def names_of(paths: Sequence[Path], labels: Sequence[str] = ()) -> list[str]:
 
 
 def compare_folders(outs: Sequence[Path], references: Sequence[str] = (), match: str = "") -> Comparison:
-    """Results in folders, beside published tables by name or file. Raises SpecError, StorageError."""
+    """Compare results in folders with published tables, by name or file. Raises SpecError, StorageError."""
     found = [read_result(out) for out in outs]
     names = names_of(outs, [result.label for result in found])
     return compare(list(zip(names, found, strict=True)), *load_references(references), match)
@@ -246,8 +243,10 @@ def compare(
 
 
 def gate(share: float, comparison: Comparison) -> list[Verdict]:
-    """Decide of each result after the first whether it is worse than the first by more than `share`. Raises
-    SpecError where another workload or accelerator makes the question pointless."""
+    """Decide for each result after the first whether it is worse than the first by more than `share`.
+
+    Raises SpecError where the workload or the accelerator differs.
+    """
     first, *others = comparison.results
     if not others:
         raise SpecError("--fail-if-worse needs two results", "feedrate compare OLD NEW --fail-if-worse 5%")
@@ -334,7 +333,7 @@ def _entries(caption: str, entries: Sequence[Entry]) -> Table:
 
 
 def shared(results: Sequence[Compared]) -> Table:
-    """One row for each count that all results have: GB/s of each, with its share of the first's."""
+    """Return a table with a row for each count that all results have: GB/s, and the share of the first's."""
     rates: list[dict[int, float]] = []  # process count -> GB/s, mean of its repeats, of each result
     for compared in results:
         repeats: dict[int, list[float]] = {}
@@ -414,9 +413,9 @@ def _figure(
     levels: Sequence[float] = (),
     named: bool = False,
 ) -> fig.Figure | None:
-    """`value` of every entry that has one above 0, against accelerators; with lines at `levels`.
+    """Return a figure of `value` against accelerators, with lines at `levels`; None without a value above 0.
 
-    `axis` gets the smallest and the largest value. `named`: with the names of the published rows.
+    `axis` gets the smallest and the largest value. With `named`, published rows are labelled.
     """
 
     def dots(entries: Sequence[Entry]) -> tuple[fig.Dot, ...]:

@@ -311,7 +311,7 @@ def _bars(cells: Sequence[Cell]) -> list[str]:
 
 
 def plotted(figures: Sequence[Figure], first: Figure | None = None) -> list[dict[str, Any]]:
-    """Every figure twice: drawn for a wide page and for a narrow one; CSS shows one of them.
+    """Draw every figure for a wide page and for a narrow one; CSS shows one of the two.
 
     `first` is the one that is drawn large.
     """
@@ -357,7 +357,7 @@ class Fact:
 
 
 def facts(table: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> list[Fact]:
-    """All values of a nested table as rows, in its order; `sources` maps dotted keys to words."""
+    """Return all values of a nested table as rows, in its order; `sources` maps dotted keys to words."""
     known = sources if isinstance(sources, Mapping) else {}  # run.json may hold anything there
     return [
         Fact(key=key, value=show(key, value), source=known.get(key, "")) for key, value in _flat(table, "")
