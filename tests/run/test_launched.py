@@ -105,16 +105,17 @@ def test_what_lies_beside_an_open_mpi_says_whom_it_can_talk_to(tmp_path):
     assert loaded_plugins(maps) == frozenset()
 
 
-@pytest.mark.parametrize(("environment", "library"), [(HYDRA_4, DEBIAN), (SRUN_4, MPICH), (OPENMPI_4, WHEEL)])
-def test_worlds_of_one_are_refused(environment, library):
+@pytest.mark.parametrize(
+    ("environment", "library", "world"),
+    [
+        (HYDRA_4, DEBIAN, (0, 1)), (SRUN_4, MPICH, (0, 1)), (OPENMPI_4, WHEEL, (0, 1)),
+        (OPENMPI_4, WHEEL, (2, 4)),
+    ],
+)  # fmt: skip
+def test_another_world_than_the_launchers_is_refused(environment, library, world):
     require_family(library, environment)  # it may be able to
-    with pytest.raises(LaunchError, match="started 4 ranks.*MPI sees 1"):
-        require_world(0, 1, library, environment)
-
-
-def test_ranks_that_are_numbered_otherwise_are_refused():
-    with pytest.raises(LaunchError):
-        require_world(2, 4, WHEEL, OPENMPI_4)
+    with pytest.raises(LaunchError, match=f"started 4 ranks.*MPI sees {world[1]}"):
+        require_world(*world, library, environment)
 
 
 def test_a_process_that_nobody_started_may_be_anything():
@@ -143,37 +144,26 @@ def test_who_started_us(environment, started, rank):
     assert rank_hint(environment) == rank
 
 
-def test_banners_are_left_out_and_everything_else_stays():
-    lines = [
-        "feedrate: error: the sample is gone\n",
+def test_what_is_mpiruns_own_is_left_out_and_everything_else_stays():
+    own = [
+        "[node1:14851] pmix_ptl_base: send_msg: write failed: Connection reset by peer (104) [sd = 24]\n",
+        "[node1:77] PRTE ERROR: Unreachable in file odls.c\n",
         RULE,
         "prterun detected that one or more processes exited with non-zero status\n",
         "  3\n",
         RULE,
-        " \n",
-        "a warning of a driver\n",
+    ]
+    others = [
+        "[node1:77] a line of a driver\n",
         RULE,
         "There are not enough slots available in the system\n",
         RULE,
+        "feedrate: error: the sample is gone\n",
     ]
-    assert list(without_banners(lines)) == [lines[0], *lines[6:]]
-
-
-def test_lines_in_which_open_mpi_says_that_others_are_gone_are_left_out():
     hidden: list[str] = []
-    lines = [
-        "[node1:14851] pmix_ptl_base: send_msg: write failed: Connection reset by peer (104) [sd = 24]\n",
-        "[node1:77] PRTE ERROR: Unreachable in file odls.c\n",
-    ]
-    assert list(without_banners([*lines, "[node1:77] a line of a driver\n"], hidden)) == [
-        "[node1:77] a line of a driver\n"
-    ]
-    assert hidden == lines
-
-
-def test_nul_bytes_that_mpirun_forwards_are_left_out():
-    """Open MPI 5 was seen to put one before the words of a rank that was ending."""
-    assert list(without_banners(["\0feedrate: error: rank 1\n"])) == ["feedrate: error: rank 1\n"]
+    # Open MPI 5 was seen to put a NUL before the words of a rank that was ending.
+    assert list(without_banners([*own, " \n", *others, "\0\n"], hidden)) == [*others, "\n"]
+    assert hidden == own
 
 
 def test_an_error_before_the_run_is_said_once_and_ends_quietly(capsys):
